@@ -18,14 +18,15 @@ from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsi
 from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon
 from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
-from dpfedmeta.accounting.events.events import Phase, as_released
+from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.other_accountants import dp_accounting_pld
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.release_costs import released
 
 
 def _history(phases: Sequence[Phase]) -> list[tuple[float, float, int]]:
     """(z, q, rounds), for Gaussian noise alone."""
-    return [(1.0 / p.event.noise.mu(1.0), p.event.rate, p.rounds) for p in as_released(phases) if p.event.noise]
+    return [(1.0 / p.event.noise.mu(1.0), p.event.rate, p.rounds) for p in released(phases) if p.event.noise]
 
 
 def opacus_rdp(phases: Sequence[Phase], delta: float) -> float:

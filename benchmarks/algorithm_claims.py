@@ -14,6 +14,7 @@ from dpfedmeta.accounting.events.events import Event, Phase
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.release_costs import released
 
 # What the published code of DP-AGRLR tells its accountant, whatever the data set.
 _TOLD_RECORDS = 60_000
@@ -70,7 +71,7 @@ def claim(published: PresetOrigin, plan: PrivacyPlan) -> PresetClaim:
 
 
 def _moments(plan: PrivacyPlan) -> float:
-    return rdp_epsilon(plan.phases, plan.client_delta)
+    return rdp_epsilon(released(plan.phases), plan.client_delta)
 
 
 def _without_the_factor_of_two(plan: PrivacyPlan) -> float:

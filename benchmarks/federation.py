@@ -20,12 +20,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import federation_demo as demo
 from benchmarks import solved_plans
 from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.flower.flower_environment import prepare_flower
 from dpfedmeta.federation.identity.invitation import ROSTER, make_operator
-from examples import federation_demo as demo
 
 prepare_flower()
 

@@ -24,16 +24,16 @@ from dpfedmeta.core.worker_pool import InProcess, keep_freed_memory
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.learning.meta.algorithm import ClientNoise
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.learning.server_step import ServerState, initial_state
 from dpfedmeta.planning.run_plan import Plan, make_plan
+from dpfedmeta.privacy.rounds.round_journal import Journal, release_digest, round_inputs
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import client_side, population
 from dpfedmeta.training.state.checkpoint import Checkpoint, save_checkpoint
 from dpfedmeta.training.state.recover import reopen
-from dpfedmeta.training.state.round_journal import Journal, release_digest
 
 ROUNDS = 20
 CLIENTS = 200
@@ -111,16 +111,20 @@ def _durable_seconds(bench: Federation) -> tuple[float, float]:
         Ledger(run.ledger, bench.plan.privacy)
         budget = Budget.of(bench.plan.planned)
         journal = reopen(run, bench.plan, bench.state, budget, bench.source, "bench", None).journal
-        journal.begin(bench.state)  # asks once how many rounds the budget allows
+        _begin(journal, bench.state)  # asks once how many rounds the budget allows
         charging = seconds(lambda: _charge_rounds(journal, run, bench.state)) / ROUNDS
         checkpoint = Checkpoint(state=bench.state, lines=journal.ledger.lines, head=journal.ledger.head)
         saving = seconds(lambda: save_checkpoint(run.path / "checkpoint", checkpoint, 2))
     return charging, saving
 
 
+def _begin(journal: Journal, state: ServerState) -> None:
+    journal.begin(state.round, round_inputs(state.round, state.model, state.bound, journal.environment))
+
+
 def _charge_rounds(journal: Journal, run: RunDirectory, state: ServerState) -> None:
     for round_ in range(1, ROUNDS + 1):
-        journal.begin(replace(state, round=round_))
+        _begin(journal, replace(state, round=round_))
         append_lines(run.rounds_file, [{"round": round_, "release": release_digest(state.model), "clip": state.bound}])
 
 

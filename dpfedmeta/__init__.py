@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from dpfedmeta.api.train import train
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.errors import InputError, RefusedPlan
+    from dpfedmeta.privacy.clip_policies import choices as clip
+    from dpfedmeta.privacy.rounds.private_rounds import PrivateRounds
+    from dpfedmeta.privacy.rounds.promise import Promise
     from dpfedmeta.training.personal import Initialisation, PersonalModel, load, load_personal
     from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed
 
@@ -26,11 +29,14 @@ __all__ = [
     "Initialisation",
     "InputError",
     "PersonalModel",
+    "PrivateRounds",
+    "Promise",
     "RefusedPlan",
     "Run",
     "Settings",
     "__version__",
     "audit",
+    "clip",
     "evaluate",
     "load",
     "load_personal",
@@ -45,6 +51,8 @@ _HOME = {
     "Initialisation": "training.personal",
     "InputError": "core.errors",
     "PersonalModel": "training.personal",
+    "PrivateRounds": "privacy.rounds.private_rounds",
+    "Promise": "privacy.rounds.promise",
     "RefusedPlan": "core.errors",
     "Run": "api.run",
     "Settings": "config.settings",
@@ -59,6 +67,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     # On first use: PyTorch takes seconds to import, and setup.cfg reads the version from here.
+    if name == "clip":
+        return import_module("dpfedmeta.privacy.clip_policies.choices")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -136,3 +136,12 @@ def test_what_only_a_checkout_has_says_so_elsewhere(script, monkeypatch, capsys,
         refused = dpfedmeta(*words, code=2)
         assert " ".join(["dpfedmeta", *words]) in refused.error
         assert "is part of the repository and not of the installed package" in refused.error
+
+
+def test_another_package_of_the_name_is_not_taken_for_the_checkouts(monkeypatch, tmp_path):
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks/__init__.py").touch()
+    for name in [name for name in sys.modules if name.split(".")[0] == "benchmarks"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert Path(checkout.checkout_module("benchmarks.decompose", "decompose").__file__).is_relative_to(ROOT)

@@ -8,17 +8,17 @@ from typing import Literal
 
 from dpfedmeta.accounting.divergences.bisection import largest_whole, smallest_noise
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, gaussian_mu
-from dpfedmeta.accounting.divergences.participation_counts import worst_participations
 from dpfedmeta.accounting.divergences.pld_composition import COARSE, GRIDS
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon, round_event
 from dpfedmeta.accounting.events.events import Phase, surplus
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.integer_sum import BITS
-from dpfedmeta.accounting.observers.public_observer import client_public, client_public_epsilon, record_public
+from dpfedmeta.accounting.observers.four_guarantees import client_public, client_public_epsilon, record_public
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import is_fine, with_bits
 from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.release_costs import participations_of
 from dpfedmeta.core.errors import TOWARDS_MESSAGES, RefusedPlan
 
 # Fewer bits are solved for only where rounding lengthens a message by no more.
@@ -245,7 +245,7 @@ def _calibrate_record(plan: PrivacyPlan, epsilon: float, observer: Literal["serv
             return record_server(layered.phases, Terms.of(layered)).epsilon
 
         return with_local_mu(plan, 1.0 / smallest_noise(beside, epsilon, "(record, server)", start=1.0))
-    participations, delta = worst_participations(plan.phases, plan.max_participations, plan.record_delta)
+    participations, delta = participations_of(plan.phases, plan.max_participations, plan.record_delta)
     mu = gaussian_mu(epsilon, delta) / math.sqrt(max(participations, 1))
     # Rounding in 1/mu may lift epsilon over its target by parts in 10^16.
     while gaussian_epsilon(mu * math.sqrt(max(participations, 1)), delta) > epsilon:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import PLDAccountant
 
-from dpfedmeta.accounting.divergences.random_allocation import Allocation, closed_bounds
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon, round_event
-from dpfedmeta.accounting.events.events import (
-    Phase,
-    are_allocated,
-    as_released,
-    neighbours_of,
-    surplus,
-)
+from dpfedmeta.accounting.events.events import Phase, have_noise, neighbours_of, surplus
+from dpfedmeta.accounting.release_costs import cost_of, released
 
 # Widths of its grid of privacy losses, its own first; a finer one where an epsilon is this many of them or fewer.
 _WIDTHS, _FEW = (1e-4, 1e-5, 1e-6), 500
@@ -28,9 +23,14 @@ def dp_accounting_pld(
     phases: Sequence[Phase], delta: float, *, replaced: bool = False, width: float = _WIDTHS[0]
 ) -> float:
     """dp-accounting's own PLD accountant on the rounds' events; Poisson only. inf for noise that it does not know."""
+    return _of_released(tuple(released(phases)), delta, replaced, width)
+
+
+@lru_cache(maxsize=64)
+def _of_released(phases: tuple[Phase, ...], delta: float, replaced: bool, width: float) -> float:
     relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = PLDAccountant(relation, value_discretization_interval=width)
-    for phase in as_released(phases):
+    for phase in phases:
         event = round_event(phase.event)
         if event is None:
             return math.inf
@@ -39,31 +39,26 @@ def dp_accounting_pld(
 
 
 def second_opinion(phases: Sequence[Phase], delta: float) -> tuple[str, float] | None:
-    """(name, epsilon) of (client, public) by somebody else's accountant; None where nothing is
-    promised, or nobody else knows the noise.
+    """(name, epsilon) of (client, public) by somebody else's accountant; None: no promise, or unknown there."""
+    if not have_noise(phases):
+        return None
+    return cost_of(phases).second_opinion(phases, delta - surplus(phases))
+
+
+def opinion_on_releases(phases: Sequence[Phase], delta: float) -> tuple[str, float] | None:
+    """The same of releases that are accounted for one by one; None: the noise is unknown there.
 
     Fixed-size sampling has only the looser RDP there. It rounds privacy losses up to a grid, which at a small epsilon
     would be most of its number (0.00207 for 0.00188): the grid becomes finer until it is not.
     """
-    phases = as_released(phases)
-    if not phases or not all(phase.event.noise for phase in phases):
-        return None
-    left = delta - surplus(phases)
-    if are_allocated(phases):
-        return _of_allocation(phases, left)
     if len({phase.event.sampler for phase in phases}) > 1 or not all(round_event(phase.event) for phase in phases):
         return None
     if neighbours_of(phases) == "replace-one":
-        return "dp-accounting RDP (looser)", rdp_epsilon(phases, left)
+        return "dp-accounting RDP (looser)", rdp_epsilon(phases, delta)
     epsilon, far = math.inf, max(phase.event.noise.largest_loss(1.0) for phase in phases if phase.event.noise)
     for width in _WIDTHS:
         coarse = far / _MOST_POINTS > width
-        epsilon = min(epsilon, dp_accounting_pld(phases, left, width=max(width, far / _MOST_POINTS)))
+        epsilon = min(epsilon, dp_accounting_pld(phases, delta, width=max(width, far / _MOST_POINTS)))
         if coarse or epsilon == 0 or epsilon > _FEW * width:
             break
     return "dp-accounting PLD", epsilon
-
-
-def _of_allocation(phases: Sequence[Phase], delta: float) -> tuple[str, float]:
-    came = Allocation.of(phases)
-    return "dp-accounting PLD and Feldman, Shenfeld 2025 (looser)", max(closed_bounds(came.noise, came.slots, delta))

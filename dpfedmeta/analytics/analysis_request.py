@@ -21,6 +21,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.text_files import WrongEncoding, read_text
 from dpfedmeta.core.plugins import plugin_registry as members
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
+from dpfedmeta.core.still_working import told_while
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,8 @@ class Request:
         plan = self.analysis.planned(asked)
         if fixed is not None and plan.secure is not None:
             plan = replace(plan, secure=replace(plan.secure, dropout=fixed.dropout, adversarial=fixed.adversarial))
-        return calibrate(plan, Targets(client_epsilon=self.epsilon))
+        with told_while("solving the analysis for its noise"):
+            return calibrate(plan, Targets(client_epsilon=self.epsilon))
 
     def as_text(self) -> str:
         """YAML, which `from_text` reads back."""

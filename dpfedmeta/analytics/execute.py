@@ -7,13 +7,13 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.accounting.ledger.charges import Charge
-from dpfedmeta.accounting.ledger.ledger import Ledger, LedgerContent, RunIdentity, check_rounds, read_content, spent
-from dpfedmeta.accounting.ledger.versions import constants
+from dpfedmeta.accounting.ledger.ledger import Ledger, LedgerContent, RunIdentity, read_content, spent
+from dpfedmeta.accounting.ledger.ledger_register import registered
+from dpfedmeta.accounting.ledger.open_ledger import open_ledger
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import PendingRelease
@@ -21,18 +21,18 @@ from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.simulated_clients import Clients, SimulatedClients
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line, whole_lines
+from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
+from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.core.plugins.user_code_digest import own_sources, unseen
-from dpfedmeta.core.random.fresh_seeds import draw_fresh, new_source
-from dpfedmeta.core.random.random_sources import Purpose, SecretSource
+from dpfedmeta.core.random.fresh_seeds import new_source
+from dpfedmeta.core.random.noise_key import keep_secret, secret_of_run
+from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.planning.user_modules import own_modules
-from dpfedmeta.privacy.samplers import sampler_of
+from dpfedmeta.privacy.rounds.cohort_log import redrawn
+from dpfedmeta.privacy.rounds.round_journal import Journal
+from dpfedmeta.privacy.rounds.verify_rounds import plan_content as of_plan
 from dpfedmeta.training.results.summary import SIMULATION, versions
-from dpfedmeta.training.state.cohort_log import repeatable
-from dpfedmeta.training.state.lock import only_writer
-from dpfedmeta.training.state.recover import check_lineage
-from dpfedmeta.training.state.resume import keep_secret, registered, secret_of_run
 
 _DATA = "data.json"
 
@@ -123,18 +123,13 @@ def resume(path: Path, data_folder: Path | None = None, *, asked_of: AskedOf | N
         if kept != asked.digest:
             raise InputError(f"{run.path}: the clients hold other data than when it began; start a new analysis")
         asked.ready()
-        _complete(run, content, request, asked, secret_of_run(run, request.noise_seed))
+        _complete(run, content, request, asked, secret_of_run(run, request.noise_seed, secure=content.identity.secure))
     return run
 
 
 def plan_content(request: Request, plan: PrivacyPlan) -> dict[str, Any]:
     """Return the content of plan.json."""
-    return {
-        "analysis": request.kind,
-        "planned": [cell.as_json() for cell in guarantees(plan)],
-        "privacy": constants(plan),
-        "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.phases],
-    }
+    return {"analysis": request.kind, **of_plan(plan)}
 
 
 def summary_content(request: Request, content: LedgerContent, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,24 +159,28 @@ def _complete(
     run: RunDirectory, content: LedgerContent, request: Request, asked: Clients, source: SecretSource
 ) -> None:
     """Charge what is not charged yet, then ask, release and write."""
-    plan, (size, torn) = content.plan, whole_lines(run.ledger)
-    check_rounds(plan, content.charges)
+    plan, own = content.plan, own_sources(_own_code(request))
     with registered(run) as (lineage, _):
-        if lineage is not None:
-            restored = source.reproducible and not source.needs_fresh
-            check_lineage(run, content, lineage, mended=bool(torn) and restored)
-        due, last = _next(plan, content, source, request), content.charges[-1] if content.charges else None
-        same = last is not None and last.inputs == due.inputs and repeatable(source, last)
-        charge = last if last is not None and same else due
-        if torn:
+        # Where nobody can see what runs, no release can be told from another one.
+        environment = None if unseen(own) else ""
+        opened = open_ledger(run, plan, source, environment, lineage)
+        if opened.remarks:
             # A line that was never finished was never used.
             cut_torn_line(run.ledger)
-        if charge not in content.charges:
-            ledger = Ledger.resume(run.ledger, content, size)
-            ledger.charge(charge)
-            if lineage is not None:
-                lineage.follow(ledger.lines, ledger.head)
-    asking, analysis = _asking(plan, charge, source), request.analysis
+        journal = Journal(
+            plan=plan,
+            ledger=opened.ledger,
+            participations=redrawn(plan, source, opened.content.charges),
+            budget=None,
+            source=source,
+            environment=environment,
+            lineage=lineage,
+        )
+        inputs = hashlib.sha256((content.identity.config + (json.dumps(own) if own else "")).encode()).hexdigest()
+        cohort = journal.begin(0, inputs)
+    assert cohort is not None  # no budget, no end of it
+    asking = PendingRelease(plan=plan, cohort=cohort, source=source.again(cohort.again, cohort.fresh))
+    analysis = request.analysis
     told = analysis.told(asking, asked.ground)
     found = analysis.released(asking, told, asked.sums(analysis, asking, told, run))
     summary = summary_content(request, read_content(run.ledger), found)
@@ -192,22 +191,6 @@ def _complete(
     run.write_json(SUMMARY, summary)
 
 
-def _next(plan: PrivacyPlan, content: LedgerContent, source: SecretSource, request: Request) -> Charge:
-    """Return the charge of a further attempt; an attempt that was charged with the same inputs is the same release."""
-    attempt, own = len(content.charges), own_sources(_own_code(request))
-    inputs = hashlib.sha256((content.identity.config + (json.dumps(own) if own else "")).encode()).hexdigest()
-    if not source.reproducible or unseen(own):
-        inputs = secrets.token_hex(32)
-    fresh = draw_fresh() if source.needs_fresh else ""
-    return Charge(round=0, event=plan.at(0), attempt=attempt, inputs=inputs, fresh=fresh)
-
-
 def _own_code(request: Request) -> list[str]:
     named = [] if request.settings is None else own_modules(request.settings)
     return [*named, type(request.analysis).__module__]
-
-
-def _asking(plan: PrivacyPlan, charge: Charge, source: SecretSource) -> PendingRelease:
-    source = source.again(charge.again, charge.stream)
-    cohort = sampler_of(charge.event, None).draw(0, {}, source.generator(Purpose.COHORT, 0))
-    return PendingRelease(plan=plan, cohort=replace(cohort, again=charge.again, fresh=charge.stream), source=source)

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
 from dpfedmeta.accounting.other_accountants import second_opinion
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import plan_content, summary_content
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
-
-_ALIKE = 1e-6
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifiedAnalysis:
-    """A ledger of an analysis, and what it proves.
-
-    Attributes:
-        plan: The plan in its first line.
-        guarantees: What its charges cost, from their own numbers.
-        remarks: What was checked, a line each.
-        simulation: What is said where somebody chose the noise seed.
-    """
-
-    plan: PrivacyPlan
-    guarantees: tuple[Guarantee, ...]
-    remarks: tuple[str, ...]
-    simulation: str | None
+from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending, check_same
 
 
 def is_analysis(path: Path) -> bool:
@@ -43,7 +20,7 @@ def is_analysis(path: Path) -> bool:
     return config_of(path).startswith(ANALYSIS)
 
 
-def verify(run: RunDirectory) -> VerifiedAnalysis:
+def verify(run: RunDirectory) -> VerifiedSpending:
     """Recompute what an analysis spent, and compare.
 
     Guarantee:
@@ -58,7 +35,7 @@ def verify(run: RunDirectory) -> VerifiedAnalysis:
     content = read_content(run.ledger, torn=not complete)
     request = check_request(run.ledger, content)
     cells = spent(content.plan, content.charges)
-    _same(run.path / PLAN, "", run.read_json(PLAN), plan_content(request, content.plan))
+    check_same(run.path / PLAN, "", run.read_json(PLAN), plan_content(request, content.plan))
     remarks = [f"{len(content.charges)} charges, hash chain intact", "its request gives its plan", "plan.json agrees"]
     other = second_opinion(phases_of(content.charges), content.plan.client_delta)
     if other is not None:
@@ -68,7 +45,9 @@ def verify(run: RunDirectory) -> VerifiedAnalysis:
     else:
         remarks.append(f"it has not finished: go on with dpfedmeta analyse --resume {run.path}")
     simulation = "a simulation: the noise seed was chosen" if request.noise_seed is not None else None
-    return VerifiedAnalysis(plan=content.plan, guarantees=cells, remarks=tuple(remarks), simulation=simulation)
+    return VerifiedSpending(
+        plan=content.plan, charges=content.charges, guarantees=cells, remarks=tuple(remarks), simulation=simulation
+    )
 
 
 def check_request(path: Path, content: LedgerContent) -> Request:
@@ -78,7 +57,7 @@ def check_request(path: Path, content: LedgerContent) -> Request:
         InputError: It gives another plan.
     """
     request = Request.from_text(content.identity.config, f"{path}, line 1: identity.config")
-    _same(path, "plan", plan_content(request, content.plan), plan_content(request, request.planned()))
+    check_same(path, "plan", plan_content(request, content.plan), plan_content(request, request.planned()))
     return request
 
 
@@ -105,7 +84,7 @@ def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) 
     due = summary_content(request, content, stated.get("found", {}))
     asked = ("status", "analysis", "clients", "cohort", "sampler", "simulation")
     for name in (*asked, "server_sees", "guarantees", "planned", "ledger"):
-        _same(run.path / SUMMARY, name, stated.get(name), due.get(name))
+        check_same(run.path / SUMMARY, name, stated.get(name), due.get(name))
     try:
         words, cells = request.analysis.words(stated["found"]), spent(content.plan, content.charges)
         texts = {statement(stated, words, cells), statement(stated, words)}
@@ -115,25 +94,3 @@ def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) 
     if path.exists() and path.read_text(encoding="utf-8") not in texts:
         raise InputError(f"{path}: says something else than summary.json and the ledger")
     return ["summary.json agrees", "statement.txt agrees"]
-
-
-def _same(path: Path, name: str, stated: Any, due: Any) -> None:
-    """Alike but for the last digits of numbers.
-
-    Raises:
-        InputError: They are not.
-    """
-    if isinstance(due, Mapping) and isinstance(stated, Mapping):
-        for key in sorted({*due, *stated}):
-            _same(path, f"{name}.{key}".lstrip("."), stated.get(key), due.get(key))
-        return
-    if isinstance(due, list | tuple) and isinstance(stated, list | tuple) and len(due) == len(stated):
-        for place, (left, right) in enumerate(zip(stated, due, strict=True)):
-            _same(path, f"{name}[{place}]", left, right)
-        return
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (stated, due))
-    alike = numbers and math.isclose(stated, due, rel_tol=_ALIKE)
-    # Sentences hold rounded numbers, which stand beside them as well.
-    words = name.rsplit(".", 1)[-1] in ("event", "formula")
-    if stated != due and not alike and not words:
-        raise InputError(f"{path}: {name}: states {stated!r}, but the ledger gives {due!r}")

@@ -14,6 +14,7 @@ from dpfedmeta.api.plan import check_settings
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.settings import Settings, setting_fields, value_of
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.plugins.plugin_registry import name_of
 from dpfedmeta.core.worker_pool import Workers
@@ -26,7 +27,6 @@ from dpfedmeta.simulation.backend import Aggregation
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state.how_to_resume import check_simulated
-from dpfedmeta.training.state.lock import only_writer
 from dpfedmeta.training.state.resume import MAY_CHANGE, finished, settings_of_run
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.tracking.callbacks import Callback, tell

@@ -10,7 +10,7 @@ from dpfedmeta.core.params import Params, flatten
 from dpfedmeta.core.random.random_sources import Purpose
 from dpfedmeta.learning.server_step import ServerState, initial_state, skip, step
 from dpfedmeta.planning.run_plan import Plan
-from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.privacy.mechanisms import MechanismState, Released
 from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import ClientUnit
@@ -63,8 +63,8 @@ class AuditedTraining(Training):
     seen: list[ObservedRound] = field(default_factory=list)
 
     def _released(
-        self, state: ServerState, remembered: Params, drawn: Cohort
-    ) -> tuple[Released[ClientUnit, Params] | None, Params]:
+        self, state: ServerState, remembered: MechanismState, drawn: Cohort
+    ) -> tuple[Released[ClientUnit, Params] | None, MechanismState]:
         released, following = super()._released(state, remembered, drawn)
         self.seen.append(_seen(self.plan, state, released))
         return released, following

@@ -16,11 +16,11 @@ import numpy as np
 from scipy.special import ndtr
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, gaussian_mu
-from dpfedmeta.accounting.divergences.pld_composition import sampled_delta, sampled_epsilon
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.sampling import Neighbours
+from dpfedmeta.accounting.release_costs import composed_delta, composed_epsilon
 from dpfedmeta.auditing.clopper_pearson import least_probability, most_probability
 from dpfedmeta.core.random.random_sources import FloatArray
 
@@ -84,11 +84,11 @@ class SampledCurve:
 
     def total_variation(self, noise: float) -> float:
         """The hockey-stick divergence at epsilon = 0, which dp-accounting rounds up."""
-        return sampled_delta(self._with(noise), self.neighbours, 0.0)
+        return composed_delta(self._with(noise), self.neighbours, 0.0)
 
     def epsilon(self, noise: float) -> float:
         """Return epsilon at `delta`, computed as for every promise."""
-        return sampled_epsilon(self._with(noise), self.neighbours, self.delta)
+        return composed_epsilon(self._with(noise), self.neighbours, self.delta)
 
     def _with(self, noise: float) -> Sequence[Phase]:
         return [

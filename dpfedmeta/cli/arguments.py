@@ -20,6 +20,7 @@ from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import nearest
 from dpfedmeta.core.signals import terminate_like_ctrl_c
+from dpfedmeta.core.still_working import log_on_stderr
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -149,7 +150,7 @@ def run_command(main: Callable[[Console], int]) -> None:
     """Call `main` and leave with its exit code; errors are one line on standard error."""
     errors = Console(stderr=True, soft_wrap=True, emoji=False)
     terminate_like_ctrl_c()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), log_on_stderr():
         _warn_in_one_line(errors)
         try:
             code = main(Console(emoji=False))

@@ -1,4 +1,4 @@
-"""Code of benchmarks/ and examples/: a checkout has it, the installed package does not."""
+"""Code of benchmarks/: a checkout has it, the installed package does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def checkout_module(name: str, typed: str) -> ModuleType:
-    """Import a module of benchmarks/ or examples/.
+    """Import a module of benchmarks/.
 
     Args:
         name: Its full name.
@@ -27,6 +27,7 @@ def checkout_module(name: str, typed: str) -> ModuleType:
             f"{typed}: is part of the repository and not of the installed package; get the repository, install it "
             f"with pip install -c constraints.txt -e ., and type the same there"
         )
-    if str(_ROOT) not in sys.path:
-        sys.path.append(str(_ROOT))
+    if str(_ROOT) not in sys.path[:1]:
+        # First: other packages of this name may be installed.
+        sys.path.insert(0, str(_ROOT))
     return import_module(name)

@@ -41,16 +41,34 @@ def data_of_run(dataset: str, data_folder: Path | None) -> str:
         InputError: The folder does not hold them, and would be ignored.
     """
     path = Path(dataset)
-    if data_folder is None or not path.is_absolute():
+    if data_folder is None:
         return dataset
-    if (data_folder / path.name).exists():
+    if path.is_absolute() and (data_folder / path.name).exists():
         return str((data_folder / path.name).absolute())
+    if (reader := _drawn_by(dataset)) is not None:
+        raise InputError(
+            f"--data-dir {data_folder}: the images of this run are drawn by {reader}, and none are read; leave "
+            "--data-dir out"
+        )
+    if not path.is_absolute():
+        return dataset
     if path.exists() and _names_own_data(path):
         raise InputError(
             f"--data-dir {data_folder}: holds no {path.name}, the data of this run; put it there, or leave --data-dir "
             f"out to read {path}"
         )
     return dataset
+
+
+def _drawn_by(dataset: str) -> str | None:
+    from dpfedmeta.data.sources import DrawnSource
+    from dpfedmeta.data.task import load_task, task_names
+
+    path = Path(dataset)
+    if dataset not in task_names() and not (path.suffix in (".yaml", ".yml") and path.exists()):
+        return None
+    source = load_task(dataset)[0].source
+    return source.reader if isinstance(source, DrawnSource) else None
 
 
 def _names_own_data(path: Path) -> bool:

@@ -1,20 +1,63 @@
-"""Model parameters as values: a mapping from name to tensor, and the few operations the engine needs."""
+"""Model parameters as values: a mapping from name to array, and the few operations the engine needs.
+
+The arrays are PyTorch's, or numpy's for whoever has no PyTorch: every function here takes both, computes the same
+numbers with both, and imports PyTorch only for its tensors.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-Params = dict[str, Tensor]
-"""Parameter name -> tensor. Gradients, updates, messages and aggregates have the same form."""
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Params = dict[str, "Tensor"]
+"""Parameter name -> tensor or numpy array. Gradients, updates, messages and aggregates have the same form."""
+
+
+def is_numpy(values: object) -> bool:
+    """Return whether an array is numpy's; else it is a tensor."""
+    return isinstance(values, np.ndarray)
+
+
+def host(values: Any) -> npt.NDArray[Any]:
+    """The same numbers as a numpy array on the CPU."""
+    return np.asarray(values if is_numpy(values) else values.detach().cpu().contiguous().numpy(), order="C")
+
+
+def same_kind(values: npt.NDArray[Any], like: Any) -> Any:
+    """A numpy array as what `like` is: a numpy array, or a tensor on its device."""
+    if is_numpy(like):
+        return values
+    import torch
+
+    return torch.from_numpy(values).to(like.device)
+
+
+def float64(values: Any) -> Any:
+    """The same numbers in float64."""
+    return values.astype(np.float64) if is_numpy(values) else values.double()
+
+
+def same_type(values: Any, like: Any) -> Any:
+    """The same numbers in the precision of `like`."""
+    return values.astype(like.dtype, copy=False) if is_numpy(values) else values.to(like.dtype)
+
+
+def int64(values: Any) -> Any:
+    """The numbers without the places behind the point: rounded towards zero."""
+    return values.astype(np.int64) if is_numpy(values) else values.long()
 
 
 def dimension(params: Mapping[str, Tensor]) -> int:
     """d, the number of scalars."""
-    return sum(value.numel() for value in params.values())
+    return sum(math.prod(value.shape) for value in params.values())
 
 
 def norm(params: Mapping[str, Tensor]) -> float:
@@ -24,12 +67,25 @@ def norm(params: Mapping[str, Tensor]) -> float:
 
 def length_of(values: Tensor) -> float:
     """L2 norm of a vector, in float64."""
+    if is_numpy(values):
+        # Not by BLAS, whose sums depend on the number of threads.
+        with np.errstate(over="ignore"):
+            return math.sqrt(np.sum(np.square(float64(values))))
+    import torch
+
     return float(torch.linalg.vector_norm(values, dtype=torch.float64))
 
 
 def is_finite(params: Mapping[str, Tensor]) -> bool:
     """Return whether every scalar is finite."""
-    return not params or bool(torch.isfinite(flatten(params)).all())
+    if not params:
+        return True
+    values = flatten(params)
+    if is_numpy(values):
+        return bool(np.isfinite(values).all())
+    import torch
+
+    return bool(torch.isfinite(values).all())
 
 
 def scaled(params: Mapping[str, Tensor], factor: float) -> Params:
@@ -39,7 +95,16 @@ def scaled(params: Mapping[str, Tensor], factor: float) -> Params:
 
 def zeros_like(params: Mapping[str, Tensor]) -> Params:
     """Zeros of the same names and shapes."""
-    return {name: torch.zeros_like(value) for name, value in params.items()}
+    return {name: zeros(value) for name, value in params.items()}
+
+
+def zeros(like: Any) -> Any:
+    """An array of zeros of the same kind, type and shape."""
+    if is_numpy(like):
+        return np.zeros_like(like)
+    import torch
+
+    return torch.zeros_like(like)
 
 
 def difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Params:
@@ -54,20 +119,53 @@ def detached(params: Mapping[str, Tensor]) -> Params:
 
 def flatten(params: Mapping[str, Tensor]) -> Tensor:
     """All scalars as one vector, in the order of the mapping."""
-    return torch.cat([value.reshape(-1) for value in params.values()]).detach()
+    parts: list[Any] = [value.reshape(-1) for value in params.values()]
+    if is_numpy(parts[0]):
+        joined: Any = np.concatenate(parts)
+        return joined  # type: ignore[no-any-return]
+    import torch
+
+    return torch.cat(parts).detach()
+
+
+def vector_of(params: Mapping[str, Tensor]) -> npt.NDArray[np.float64]:
+    """All scalars as one vector on the CPU, in float64."""
+    vector: npt.NDArray[np.float64] = host(flatten(params)).astype(np.float64, copy=False)
+    return vector
 
 
 def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
     """Inverse of flatten for parameters of the form of `like`; the precision stays that of the vector."""
-    parts = torch.split(vector, [value.numel() for value in like.values()])
-    return {name: part.reshape(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
+    found, start = {}, 0
+    for name, value in like.items():
+        end = start + math.prod(value.shape)
+        found[name] = vector[start:end].reshape(tuple(value.shape))
+        start = end
+    if start != len(vector):
+        raise ValueError(f"a vector of {len(vector)} for parameters of {start}")
+    return found
+
+
+def rounded_mean(total: Mapping[str, Tensor], added: npt.NDArray[np.float64] | None, denominator: float) -> Params:
+    """(total + added) / denominator, computed in float64 and rounded to float32; of the kind of `total`.
+
+    Args:
+        total: A sum.
+        added: One number for each coordinate; None: nothing.
+        denominator: What the sum is divided by.
+    """
+    vector = float64(flatten(total))
+    if added is not None:
+        vector = vector + same_kind(added, vector)
+    mean = vector / denominator
+    return unflatten(mean.astype(np.float32) if is_numpy(mean) else mean.float(), total)
 
 
 def digest(params: Mapping[str, Tensor]) -> str:
     """SHA-256 of names, forms and every bit, in the order of the names."""
     total = hashlib.sha256()
     for name, value in sorted(params.items()):
-        array = value.detach().cpu().contiguous().numpy()
+        array = host(value)
         total.update(f"{name} {array.dtype} {array.shape}\n".encode())
         total.update(array.tobytes())
     return total.hexdigest()

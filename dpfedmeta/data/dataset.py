@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,18 +11,17 @@ import numpy as np
 from dpfedmeta.data.data_dirs import check_data_folder, default_data_folder
 from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.encoders.features import encoded_pools
-from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
-from dpfedmeta.data.sources import cifar100, mini_imagenet, mnist, omniglot, strokes, textures
-from dpfedmeta.data.storage.decoded_cache import Cached, cache_folder, cached, source_key
-from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Contents, Split
-from dpfedmeta.data.storage.downloads import find, find_any, warn_if_unknown
-from dpfedmeta.data.task import ArchiveSource, DrawnSource, MnistSource, OwnSource, Task, load_task
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.sources import DrawnSource, published_reader
+from dpfedmeta.data.storage.decoded_cache import Cached, cache_folder, cached
+from dpfedmeta.data.storage.decoded_source import SPLITS, Contents, Split
+from dpfedmeta.data.task import OwnSource, Task, load_task
 from dpfedmeta.data.user_sources.image_folder import content_digest
 from dpfedmeta.data.user_sources.readers import IMAGE_READERS, READERS, not_there
 from dpfedmeta.data.user_sources.vectors import check_scale
 
-# Part of what decoded images of the user's own are known by: raise it when pixels are read in another way.
-_PIXELS = 2
+# Part of what decoded data of the user's own are known by: raise it when they are read, or refused, in another way.
+_READING = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,21 +68,28 @@ def open_task(
         InputError: The images are absent, damaged or incomplete.
     """
     folder = data_folder or default_data_folder()
-    if isinstance(task.source, MnistSource):
-        pools = {
-            split: replace(pool, mean=task.mean, deviation=task.deviation)
-            for split, pool in mnist.three_ways(mnist.open_mnist(folder)).items()
-        }
-    else:
-        decoded = _decoded(task, task.source, splits, folder, ways)
-        pools = {split: _pool(task, decoded, split) for split in SPLITS}
     if task.encoding is not None:
-        own = isinstance(task.source, OwnSource | DrawnSource)
-        pools = encoded_pools(pools, task.encoding, cache_folder(None if own else folder))
+        plain = open_task(replace(task, encoding=None), splits, data_folder, ways)
+        kept = cache_folder(None if isinstance(task.source, OwnSource | DrawnSource) else folder)
+        found = encoded_pools({"train": plain.train, "val": plain.val, "test": plain.test}, task.encoding, kept)
+        return Dataset(task=task, train=found["train"], val=found["val"], test=found["test"])
+    source, reader = task.source, None
+    if isinstance(source, OwnSource):
+        decoded = _own(task, source, splits, ways)
+    else:
+        reader = published_reader(source.reader)
+        if reader.shared:
+            shared = reader.pools(folder)
+            of = {split: replace(pool, mean=task.mean, deviation=task.deviation) for split, pool in shared.items()}
+            return Dataset(task=task, train=of["train"], val=of["val"], test=of["test"])
+        located = reader.locate(task, splits, folder)
+        kept, size = cache_folder(None if isinstance(source, DrawnSource) else folder), task.form.shape[-1]
+        decoded = cached(kept, f"{task.name}-{size}", located.key, task.form.shape, located.contents)
+    pools = {split: _pool(task, decoded, split, grouped=reader is not None and reader.grouped) for split in SPLITS}
     return Dataset(task=task, train=pools["train"], val=pools["val"], test=pools["test"])
 
 
-def _pool(task: Task, decoded: Cached, split: Split) -> ClassPool:
+def _pool(task: Task, decoded: Cached, split: Split, *, grouped: bool) -> ClassPool:
     first = np.cumsum([0, *(entry.images for entry in decoded.classes)]).tolist()
     chosen = [index for index, entry in enumerate(decoded.classes) if entry.split == split]
     names = tuple(decoded.classes[index].name for index in chosen)
@@ -96,84 +102,13 @@ def _pool(task: Task, decoded: Cached, split: Split) -> ClassPool:
         flip=task.train_flip and split == "train",
         mean=task.mean,
         deviation=task.deviation,
-        # The drawers of an alphabet drew all of its characters, number k of each.
-        groups=tuple(name.split("/")[0] for name in names) if task.source.reader == "omniglot" else (),
+        groups=tuple(name.split("/")[0] for name in names) if grouped else (),
         clients=tuple(filter(None, (decoded.classes[index].client for index in chosen))),
     )
 
 
-def _decoded(
-    task: Task,
-    source: ArchiveSource | OwnSource | DrawnSource,
-    splits: Mapping[str, Split],
-    folder: Path,
-    ways: int | None,
-) -> Cached:
-    if isinstance(source, OwnSource):
-        return _own(task, source, splits, ways)
-    if isinstance(source, DrawnSource):
-        return _drawn(task, source)
-    if source.reader == "omniglot":
-        return _omniglot(task, source, splits, folder)
-    if source.reader == "cifar100":
-        return _cifar100(task, source, splits, folder)
-    return _mini_imagenet(task, source, splits, folder)
-
-
-def _shape(task: Task) -> tuple[int, ...]:
-    return task.source_form.shape
-
-
-def _size(task: Task) -> int:
-    return task.source_form.shape[-1]
-
-
-def _omniglot(task: Task, source: ArchiveSource, splits: Mapping[str, Split], folder: Path) -> Cached:
-    paths = [find(archive, folder / source.folder) for archive in source.archives]
-    cache, drawings = cache_folder(folder), _images_per_class(task)
-
-    def decode() -> Iterator[ImageArray]:
-        yield omniglot.decode(paths, tuple(splits), _size(task), drawings)
-        for path, archive in zip(paths, source.archives, strict=True):
-            warn_if_unknown(path, archive)
-
-    def contents() -> Contents:
-        return Contents(classes=_entries(splits, drawings), decode=decode)
-
-    key = [*(source_key(path, cache) for path in paths), dict(splits), _size(task), drawings]
-    return cached(cache, f"{task.name}-{_size(task)}", key, _shape(task), contents)
-
-
-def _cifar100(task: Task, source: ArchiveSource, splits: Mapping[str, Split], folder: Path) -> Cached:
-    extracted = tuple(name for name, _ in cifar100.FOLDERS)
-    path, archive = find_any(source.archives, extracted, (folder / source.folder, folder))
-    cache, images = cache_folder(folder), _images_per_class(task)
-
-    def contents() -> Contents:
-        found = cifar100.contents(path, splits, _size(task), images)
-        if archive is not None:
-            warn_if_unknown(path, archive)
-        return found
-
-    sources = [source_key(file, cache) for file in cifar100.source_files(path)]
-    key = ["cifar100", *sources, dict(splits), _size(task), images]
-    return cached(cache, f"{task.name}-{_size(task)}", key, _shape(task), contents)
-
-
-def _mini_imagenet(task: Task, source: ArchiveSource, splits: Mapping[str, Split], folder: Path) -> Cached:
-    inside = folder / source.folder
-    form = mini_imagenet.find_form(inside)
-    cache = cache_folder(folder)
-
-    def contents() -> Contents:
-        return mini_imagenet.contents(form, splits, _size(task))
-
-    key = ["mini-imagenet", *(source_key(file, cache) for file in form.files), dict(splits), _size(task)]
-    return cached(cache, f"{task.name}-{_size(task)}", key, _shape(task), contents)
-
-
 def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int | None) -> Cached:
-    path, reader, cache, form = Path(source.path), READERS[source.reader], cache_folder(None), task.source_form
+    path, reader, cache, form = Path(source.path), READERS[source.reader], cache_folder(None), task.form
     if not path.exists():
         raise not_there(source.path)
 
@@ -187,35 +122,7 @@ def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int |
 
     file = [str(path.resolve()), content_digest(path)] if path.is_file() else []
     # Only those of vectors decide over anything here; bytes are standardised when they are drawn.
-    constants = [task.mean, task.deviation] if form.kind == "vectors" else [_PIXELS, task.pixel_range]
-    key = [source.reader, file, reader.key(path), dict(splits), ways, *form.shape, form.vocabulary, *constants]
+    constants = [task.mean, task.deviation] if form.kind == "vectors" else [task.pixel_range]
+    read = [source.reader, _READING, file, reader.key(path)]
+    key = [*read, dict(splits), ways, *form.shape, form.vocabulary, *constants]
     return cached(cache, f"{path.resolve().stem}-{form.shape[-1]}", key, form.shape, contents)
-
-
-def _drawn(task: Task, source: DrawnSource) -> Cached:
-    assert isinstance(task.split, dict)
-    counts, images, size = task.split, _images_per_class(task), _size(task)
-    draw, name = (
-        (strokes.draw_character, "character") if source.reader == "strokes" else (textures.draw_texture, "texture")
-    )
-    splits: list[Split] = [split for split in SPLITS for _ in range(counts[split])]
-    named = {f"{name}{number:04d}": split for number, split in enumerate(splits)}
-
-    def decode() -> Iterator[ImageArray]:
-        for number in range(len(named)):
-            yield draw(source.seed, number, images, size, source.variation)
-
-    def contents() -> Contents:
-        return Contents(classes=_entries(named, images), decode=decode)
-
-    key = [source.seed, source.variation, named, images, size]
-    return cached(cache_folder(None), f"{task.name}-{size}", key, _shape(task), contents)
-
-
-def _entries(splits: Mapping[str, Split], images: int) -> tuple[ClassEntry, ...]:
-    return tuple(ClassEntry(name=name, split=split, images=images) for name, split in splits.items())
-
-
-def _images_per_class(task: Task) -> int:
-    assert task.images_per_class is not None  # the task file was checked
-    return task.images_per_class

@@ -40,6 +40,15 @@ def part_of(name: str) -> Split | None:
     return _NAMES[found[1]] if found else None
 
 
+def numbered_parts(names: Iterable[str]) -> dict[str, Split]:
+    """Names of at least two parts with a number to them, as train_1 and test_1: no part, but hardly clients or classes.
+
+    One part alone may be what was meant: a client of a class `test1`.
+    """
+    found = {name: part for name in sorted(set(names)) if (part := part_of(re.sub(r"\d+", "", name)))}
+    return found if len(set(found.values())) > 1 else {}
+
+
 def parts_taken(written: Iterable[str]) -> tuple[str, ...]:
     """Describe which split each name was read as; empty if all names are train, val or test."""
     other = [(name, part) for name in sorted(set(written)) if (part := part_of(name)) and name != part]
@@ -52,11 +61,12 @@ def check_clients_are_no_parts(where: str, clients: Iterable[str]) -> None:
     Raises:
         InputError: Names them.
     """
-    named = [name for name in sorted(set(clients)) if part_of(name)]
+    clients = set(clients)
+    named = {name: part for name in sorted(clients) if (part := part_of(name))} or numbered_parts(clients)
     if named:
         raise InputError(
-            f"{where}: {listed([f'{name} looks like the part {part_of(name)}' for name in named])}, but would be read "
-            "as a client; the parts are train, val and test, all three, with clients or classes in each (a column "
+            f"{where}: {listed([f'{name} looks like the part {part}' for name, part in named.items()])}, but would be "
+            "read as a client; the parts are train, val and test, all three, with clients or classes in each (a column "
             "split in a table); if it is a client, rename it"
         )
 
@@ -67,11 +77,11 @@ def check_classes_are_no_parts(where: str, classes: Iterable[str]) -> None:
     Raises:
         InputError: Names them.
     """
-    named = [name for name in sorted(set(classes)) if part_of(name)]
-    if len({part_of(name) for name in named}) > 1:
+    named = numbered_parts(classes)
+    if named:
         raise InputError(
-            f"{where}: {listed(named)} look like parts, but would be read as classes; a part holds classes of its own: "
-            "train|val|test/CLASS/IMAGE, or a column split in a table; if they are classes, rename them"
+            f"{where}: {listed(list(named))} look like parts, but would be read as classes; a part holds classes "
+            "of its own: train|val|test/CLASS/IMAGE, or a column split in a table; if they are classes, rename them"
         )
 
 
@@ -91,14 +101,18 @@ def check_parts(where: str, deep: Mapping[str, Split], others: Iterable[str]) ->
     beside = sorted(others)
     if absent:
         moved = "move classes (or clients) of another part into it: none may be in two"
-        problem = f"no part {' and no part '.join(absent)}; make a folder {absent[0]} and {moved}"
+        problem = f"but no part {' and no part '.join(absent)}; make a folder {absent[0]} and {moved}"
+        if beside:
+            # A misspelt part, or people of whom one has such a name.
+            one = f"{beside[0]} to {absent[0]}" if len(beside) == 1 else f"one of {listed(beside)} to {absent[0]}"
+            problem += f"; or rename {one} if that is the part, or {next(iter(deep))} if that is a client or a class"
     elif len(deep) > len(SPLITS):
-        problem = "a part is there twice; join the folders"
+        problem = "but a part is there twice; join the folders"
     elif beside:
         problem = f"and beside them {listed(beside)}, which would be left out; move or remove it"
     else:
         return
-    raise InputError(f"{where}: folders that look like parts ({found}), but {problem}")
+    raise InputError(f"{where}: folders that look like parts ({found}), {problem}")
 
 
 def wrapped(path: Path, inner: Path) -> InputError:

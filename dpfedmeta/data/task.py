@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -18,58 +19,23 @@ from dpfedmeta.data.data_dirs import default_data_folder
 from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import part_of
+from dpfedmeta.data.sources import DrawnSource, PublishedReader, Source, published_reader
 from dpfedmeta.data.storage.decoded_source import SPLITS, Split
-from dpfedmeta.data.storage.downloads import Archive
 from dpfedmeta.data.user_sources.csv_table import not_a_part
 from dpfedmeta.data.user_sources.readers import READERS, not_there, reader_name
 
-_STRICT = ConfigDict(extra="forbid")
-
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveSource:
-    """Published archives: all of Omniglot's, or the first that is there of several forms of the others."""
+class OwnSource(Source):
+    """Data of the user's own: folders of images, or a file that the reader knows (data.user_sources)."""
 
-    __pydantic_config__ = _STRICT
-    reader: Literal["omniglot", "cifar100", "mini-imagenet"]
-    folder: str
-    archives: tuple[Archive, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnSource:
-    """Data of the user's own: folders of images, or a file that the reader knows (data.sources.own)."""
-
-    __pydantic_config__ = _STRICT
     reader: Literal["folder", "manifest", "vectors", "tokens"]
     path: str
 
-
-@dataclass(frozen=True, kw_only=True)
-class DrawnSource:
-    """Images made from a seed; `variation` is how much those of a class differ."""
-
-    __pydantic_config__ = _STRICT
-    reader: Literal["strokes", "textures"]
-    seed: Annotated[int, Field(ge=0)]
-    variation: Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MnistSource:
-    """The four published files; the split is one of images, not of classes."""
-
-    __pydantic_config__ = _STRICT
-    reader: Literal["mnist"]
-
-
-def source_name(source: ArchiveSource | OwnSource | MnistSource | DrawnSource) -> str:
-    """Return the name of a data source: the same for all paths to one folder and all subsets of published images."""
-    if isinstance(source, OwnSource):
-        return f"{source.reader} {Path(source.path).resolve()}"
-    if isinstance(source, DrawnSource):
-        return f"{source.reader} {source.seed} {source.variation}"
-    return source.reader
+    @property
+    def name(self) -> str:
+        """Reader and place: the same by whatever path."""
+        return f"{self.reader} {Path(self.path).resolve()}"
 
 
 _Mean = Annotated[float, Field(allow_inf_nan=False)]
@@ -105,9 +71,9 @@ class Task:
             says it.
     """
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = ConfigDict(extra="forbid")
     name: str
-    source: Annotated[ArchiveSource | OwnSource | MnistSource | DrawnSource, Field(discriminator="reader")]
+    source: Source
     split: str | dict[Split, Annotated[int, Field(ge=1)]] | None = None
     image_size: Annotated[int, Field(ge=8, le=512)] | None = None
     channels: Literal[1, 3] | None = None
@@ -129,11 +95,6 @@ class Task:
         """Form of every record, as clients compute with it."""
         if self.encoding is not None:
             return RecordForm(shape=(self.encoding.card.features,))
-        return self.source_form
-
-    @property
-    def source_form(self) -> RecordForm:
-        """Form of every record in the data, before an encoder."""
         if self.features is not None:
             return RecordForm(shape=(self.features,))
         if self.length is not None:
@@ -168,8 +129,8 @@ def load_task(
     task, splits = _loaded(name, data_folder)
     if encoding is None:
         return task, splits
-    if task.source_form.kind != "images" or task.shared_classes is not None:
-        what = "one classifier for all clients" if task.shared_classes else task.source_form.words
+    if task.form.kind != "images" or task.shared_classes is not None:
+        what = "one classifier for all clients" if task.shared_classes else task.form.words
         raise InputError(
             f"model.encoder = {encoding.name}: is for few-shot images, and {name} has {what}; leave it out"
         )
@@ -193,6 +154,11 @@ def _loaded(name: str, data_folder: Path | None) -> tuple[Task, dict[str, Split]
         raise InputError(f"dataset = {name}: no such task; {not_there(name)}")
     else:
         known = ", ".join(task_names())
+        if path.is_file():
+            raise InputError(
+                f"dataset = {name}: a file of a kind that is not read; give a task file (.yaml), a table with commas "
+                "(.csv), arrays (.npz), or a folder of images"
+            )
         raise InputError(
             f"dataset = {name}: no such task{nearest(name, task_names())}; known are {known}, or the path of a task "
             "file (.yaml), of a folder of images, or of a .csv or .npz file"
@@ -222,7 +188,8 @@ def _where(name: str, data_folder: Path | None) -> Path:
 def _own_task(path: Path) -> Task:
     """Data without a task file take their form from the first record."""
     reader = reader_name(path)
-    content = {"name": path.resolve().stem or "folder", "source": {"reader": reader, "path": str(path)}}
+    source = _source({"reader": reader, "path": str(path)}, str(path))
+    content = {"name": path.resolve().stem or "folder", "source": source}
     task: Task = TypeAdapter(Task).validate_python(content | READERS[reader].guess(path))
     return task
 
@@ -241,6 +208,8 @@ def _parse(text: str, where: str) -> Task:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
     if isinstance(content, dict) and "encoding" in content:
         raise InputError(f"{where}: encoding: unknown; an encoder is a setting of a run: --model.encoder lite0")
+    if isinstance(content, dict) and isinstance(content.get("source"), dict):
+        content = {**content, "source": _source(content["source"], where)}
     try:
         task: Task = TypeAdapter(Task).validate_python(content)
     except ValidationError as error:
@@ -250,8 +219,30 @@ def _parse(text: str, where: str) -> Task:
     return task
 
 
+def _source(given: Mapping[str, Any], where: str) -> Source:
+    """Section `source`, in the form of the reader that it names."""
+    name = given.get("reader")
+    if not isinstance(name, str):
+        raise InputError(f"{where}: source.reader: missing" if name is None else f"{where}: source.reader: {name!r}")
+    try:
+        form = OwnSource if name in READERS else published_reader(name).form
+    except InputError as error:
+        raise InputError(f"{where}: {error}; or of data of your own: {', '.join(READERS)}") from error
+    try:
+        source: Source = TypeAdapter(form).validate_python(given)
+    except ValidationError as error:
+        raise InputError(f"{where}: {first_problem(error, form, 'source.')}") from error
+    return source
+
+
+def _reader(task: Task) -> type[PublishedReader] | None:
+    """The reader of published data; None: they are the user's own."""
+    return None if isinstance(task.source, OwnSource) else published_reader(task.source.reader)
+
+
 def _check_split(task: Task, where: str) -> None:
-    made, free = isinstance(task.source, DrawnSource), isinstance(task.source, OwnSource | MnistSource)
+    reader, made = _reader(task), isinstance(task.source, DrawnSource)
+    free = reader is None or reader.shared
     if made != isinstance(task.split, dict) or (isinstance(task.split, dict) and set(task.split) != set(SPLITS)):
         raise InputError(
             f"{where}: split: expected "
@@ -259,19 +250,8 @@ def _check_split(task: Task, where: str) -> None:
         )
     if task.split is None and not free:
         raise InputError(f"{where}: split: missing")
-    if (task.shared_classes is not None) != isinstance(task.source, MnistSource):
+    if (task.shared_classes is not None) != (reader is not None and reader.shared):
         raise InputError(f"{where}: shared_classes: expected with reader mnist, and only there")
-
-
-# Of those that do not take both.
-_CHANNELS = {
-    "strokes": (1,),
-    "textures": (3,),
-    "omniglot": (1,),
-    "mnist": (1,),
-    "cifar100": (3,),
-    "mini-imagenet": (3,),
-}
 
 
 # What a task file must say of the records, by reader.
@@ -293,10 +273,11 @@ def _check_form(task: Task, where: str) -> None:
     if own is not _IMAGES:
         _check_numbers(task, where)
         return
-    channels = _CHANNELS.get(reader, (1, 3))
+    published = _reader(task)
+    channels = (1, 3) if published is None else published.channels
     if task.channels not in channels:
         raise InputError(f"{where}: channels: {reader} has {channels[0]}, got {task.channels}")
-    if task.images_per_class is None and reader in ("strokes", "textures", "omniglot", "cifar100"):
+    if task.images_per_class is None and published is not None and published.counted:
         raise InputError(f"{where}: images_per_class: missing")
     if any(len(values) not in (0, task.channels) for values in (task.mean, task.deviation)):
         raise InputError(f"{where}: mean and deviation: expected {task.channels} value(s) each, one per channel")

@@ -36,20 +36,24 @@ def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
 
 
 def word_of_authors(settings: Settings) -> str | None:
-    """Which code of the user's own makes or bounds what is released; None: all of it is this package's.
+    """Which code of the user's own makes or bounds what is released, or draws who is in it; None: none of it.
 
     Releases state the noise that they carry, and that is compared with the ledger; whether the numbers are as stated no
     program can tell.
     """
-    names = {"server.noise": settings.server.noise, "aggregation.mode": settings.aggregation.mode}
+    names = {
+        "server.noise": settings.server.noise,
+        "aggregation.mode": settings.aggregation.mode,
+        "population.sampler": settings.population.sampler,
+    }
     if settings.record.enabled:
         names |= {"record.release": settings.record.release, "meta.method": settings.meta.method}
     own = [f"{setting} = {name}" for setting, name in names.items() if ":" in name]
     if not own:
         return None
     return (
-        f"{' and '.join(own)}: that the noise is as it is stated, and covers what is released, is the word of whoever "
-        "wrote that code; dpfedmeta audit may refute it, and nothing here proves it"
+        f"{' and '.join(own)}: that noise and cohorts are as they are stated, and cover what is released, is the word "
+        "of whoever wrote that code; dpfedmeta audit may refute it, and nothing here proves it"
     )
 
 

@@ -6,10 +6,36 @@ from dataclasses import replace
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.populations.from_pairs import SequencePopulation
 from dpfedmeta.data.populations.population import Population, open_population
+from dpfedmeta.data.populations.shards import ShardPopulation
+from dpfedmeta.planning.client_spec import episode_shape
+
+
+def clients_of(settings: Settings, dataset: Dataset, clients: int, own: Population | None = None) -> Population:
+    """Return the clients on a data set: those that the settings describe, or the caller's own.
+
+    Args:
+        settings: What the user gave.
+        dataset: Whose training images they hold.
+        clients: N of the plan.
+        own: Clients in place of those made from the images.
+
+    Raises:
+        InputError: There are fewer images or clients than the settings say, or they do not fit the benchmark.
+        RefusedPlan: The record-level accountant would count with sizes that the clients do not have.
+    """
+    if dataset.task.shared_classes is None:
+        return plan_population(settings, dataset.train, episode_shape(settings), own)
+    chosen = settings.population
+    if own is not None or chosen.kind != "virtual" or chosen.most_shots is not None or settings.task.shift:
+        raise InputError(
+            f"dataset = {dataset.task.name}: deals out its images in shards of population.records / 2; leave out "
+            "population.kind, population.most_shots, task.shift and clients of your own"
+        )
+    return ShardPopulation(pool=dataset.train, records=chosen.records, clients=clients, seed=settings.run.seed)
 
 
 def plan_population(
@@ -48,12 +74,18 @@ def plan_population(
             f"count with the former; give clients={own.clients} (--clients {own.clients})"
         )
     _check_form(own, pool)
-    if record and not (isinstance(own, SequencePopulation) and own.shape == shape):
+    if record and not _of_shape(own, shape):
         raise RefusedPlan(
             "clients of the caller's own with record-level privacy: their sizes must be checked against the plan; hand "
             "over a SequencePopulation of the plan's ways, shots and queries"
         )
     return own
+
+
+def _of_shape(own: Population, shape: EpisodeShape) -> bool:
+    from dpfedmeta.data.populations.from_pairs import SequencePopulation
+
+    return isinstance(own, SequencePopulation) and own.shape == shape
 
 
 def training_pool(settings: Settings, pool: ClassPool) -> ClassPool:

@@ -11,7 +11,6 @@ from dpfedmeta.core.files.atomic_files import SECRET
 from dpfedmeta.core.files.run_directory import PLAN, RunDirectory, write_text
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.populations.population import Population, clients_digest
-from dpfedmeta.data.task import source_name
 
 NO_DIGEST = (
     "nobody can say whether these clients hold the same data after a crash (no digest), so a round that is done again "
@@ -52,7 +51,7 @@ def held_data(dataset: Dataset, own: Population | None) -> HeldData:
         own=own is not None,
         clients=None if own is None else clients_digest(own),
         decoded=decoded,
-        source=source_name(dataset.task.source),
+        source=dataset.task.source.name,
     )
 
 

@@ -2,40 +2,61 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
-
-from dpfedmeta.core.params import dimension
+from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.data.user_sources.image_form import form_of_images
 from dpfedmeta.data.user_sources.readers import READERS, public_image_files_of
-from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.learning.models.trainable import frozen_names
-from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
+from dpfedmeta.learning.models.spec import HEAD, NetworkSpec
+from dpfedmeta.planning.client_spec import algorithm_of, network_spec
+from dpfedmeta.planning.privacy.message_length import countable_weights
 
 _MOST_NAMES = 3
 
 
-def trained_lines(plan: Plan, task: Task) -> tuple[str, ...]:
+def trained_lines(settings: Settings, task: Task) -> tuple[str, ...]:
     """Describe the network's input and output, its learned weights, and the size that images are brought to."""
-    spec = plan.network
-    weights = plan.algorithm.initial(spec, plan.settings.run.seed)
-    learned, frozen = plan.algorithm.learned(spec, weights), frozen_names(build_network(spec))
+    algorithm, spec = algorithm_of(settings, task), network_spec(settings, task)
+    return (
+        f"network {spec.name}: {spec.form.words}, {spec.ways} outputs; {_learned_words(algorithm, spec, settings)}",
+        *_image_words(settings.dataset, task),
+        *_read_words(task),
+    )
+
+
+def _learned_words(algorithm: ClientAlgorithm, spec: NetworkSpec, settings: Settings) -> str:
+    weights: Any = countable_weights(algorithm, spec, settings.run.seed)
+    learned, frozen = algorithm.learned(spec, weights), _frozen(spec)
     kept = [name for name in weights if name not in learned and name not in frozen]
     said = [f"learns {_words(weights, learned)}"]
     if kept:
-        zero = not any(bool(weights[name].any()) for name in kept)
-        said.append(f"leaves {_words(weights, kept)} " + ("at zero" if zero else "as they begin"))
+        said.append(
+            f"leaves {_words(weights, kept)} " + ("at zero" if _begin_at_zero(spec, weights, kept) else "as they begin")
+        )
     if frozen:
         said.append(f"keeps {_words(weights, sorted(frozen))} frozen (requires_grad_(False))")
-    form = f"{spec.form.words}, {spec.ways} outputs"
-    return (
-        f"network {spec.name}: {form}; {', '.join(said)}",
-        *_image_words(plan.settings.dataset, task),
-        *_read_words(task),
-    )
+    return ", ".join(said)
+
+
+def _frozen(spec: NetworkSpec) -> frozenset[str]:
+    if ":" not in spec.name:
+        return frozenset()
+    from dpfedmeta.learning.models.registry import build_network
+    from dpfedmeta.learning.models.trainable import frozen_names
+
+    return frozen_names(build_network(spec))
+
+
+def _begin_at_zero(spec: NetworkSpec, weights: Mapping[str, Any], kept: Collection[str]) -> bool:
+    if ":" not in spec.name:
+        # As `initial_weights` makes them: a linear head that is not learned begins at zero, and nothing else.
+        return all(name.startswith(HEAD) for name in kept)
+    return not any(bool(weights[name].any()) for name in kept)
 
 
 def _read_words(task: Task) -> tuple[str, ...]:
@@ -60,9 +81,9 @@ def _image_words(dataset: str, task: Task) -> tuple[str, ...]:
     return (f"images of {task.name} are brought to {form_of_images(files).words}; a task file may say otherwise",)
 
 
-def _words(weights: Mapping[str, Tensor], names: Collection[str]) -> str:
+def _words(weights: Mapping[str, Any], names: Collection[str]) -> str:
     """Describe a set of weights by their number and place: parts of the network, or the first few tensors."""
-    count = dimension({name: weights[name] for name in names})
+    count = sum(math.prod(weights[name].shape) for name in names)
     parts = {name.partition(".")[0] for name in names}
     whole = {name for name in weights if name.partition(".")[0] in parts}
     told = sorted(parts) if whole == {*names} and len(parts) <= _MOST_NAMES else sorted(names)

@@ -7,9 +7,8 @@ from pathlib import Path
 from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.task import Task, load_task, source_name
-from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.spec import BUILT_IN, NetworkSpec
+from dpfedmeta.data.task import Task, load_task
+from dpfedmeta.learning.models.spec import BUILT_IN, NetworkSpec, built_in_body
 from dpfedmeta.planning.network_trial.pretraining_overlap import origins, same_images
 
 
@@ -22,9 +21,10 @@ def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
     """
     if spec.initial is None:
         return
+    check_built_in(spec, task)
+    from dpfedmeta.learning.models.initial_weights import initial_weights
+
     initial_weights(spec, settings.run.seed)
-    if spec.initial in BUILT_IN and source_name(load_task(spec.initial)[0].source) == source_name(task.source):
-        raise same_images(spec.initial, task)
     for number, origin in enumerate(origins(spec.initial)):
         other = origin.settings
         if other is None:
@@ -33,14 +33,28 @@ def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
         for key, own, its in (("name", spec.name, other.model.name), ("norm", spec.norm, other.model.norm)):
             if number == 0 and own != its:
                 raise InputError(f"model.initial = {spec.initial}: it was trained with model.{key} = {its}, not {own}")
-        if _source_of(other) == source_name(task.source):
+        if _source_of(other) == task.source.name:
             raise same_images(spec.initial, task)
+
+
+def check_built_in(spec: NetworkSpec, task: Task) -> None:
+    """The same for a built-in body, without PyTorch; others are not looked at.
+
+    Raises:
+        InputError: There is none for this network.
+        RefusedPlan: It learned from the images that this run wants to protect.
+    """
+    if spec.initial not in BUILT_IN:
+        return
+    built_in_body(spec)
+    if load_task(spec.initial)[0].source.name == task.source.name:
+        raise same_images(spec.initial, task)
 
 
 def _source_of(settings: Settings) -> str | None:
     """None: it cannot be found here; `check_origins` says so where it matters."""
     try:
-        return source_name(load_task(settings.dataset)[0].source)
+        return load_task(settings.dataset)[0].source.name
     except InputError:
         return None
 

@@ -41,12 +41,12 @@ from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
 from dpfedmeta.planning.clipping.user_policy import with_own_policy
 from dpfedmeta.planning.network_trial.independence_test import check_uncoupled
 from dpfedmeta.planning.network_trial.synthetic_clients import rehearsal_of
-from dpfedmeta.planning.privacy.mechanism import check_mechanism, mechanism_of
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.planning.public_weights import check_initial
 from dpfedmeta.planning.server_optimizer import rule_of
 from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client
 from dpfedmeta.privacy.mechanisms import Mechanism
+from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
 from dpfedmeta.privacy.samplers import Sampler, sampler_of
 
 

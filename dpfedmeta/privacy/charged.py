@@ -1,4 +1,4 @@
-"""A release is compared with what the round was charged with, before anything leaves."""
+"""The release of a round's sum, compared with what the round was charged with before anything leaves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,44 @@ import math
 from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.core.errors import RefusedPlan
-from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.core.params import Params
+from dpfedmeta.core.random.keyed_streams import for_message
+from dpfedmeta.core.random.random_sources import Purpose, SecretSource
+from dpfedmeta.privacy.mechanisms import Mechanism, MechanismState, Released
+from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.units import Bounded, ClientUnit, message_of
 
 # A deviation is computed in another order here and there.
 _LAST_DIGITS = 1e-6
+
+
+def release_sum(
+    mechanism: Mechanism,
+    secret: Bounded[ClientUnit, Params],
+    cohort: Cohort,
+    source: SecretSource,
+    remembered: MechanismState,
+) -> tuple[Released[ClientUnit, Params], MechanismState]:
+    """Release the sum of a cohort that is charged already; `check_charged` comes before its use.
+
+    Args:
+        mechanism: The plan's.
+        secret: The sum.
+        cohort: The attempt at the round, with its fresh bytes.
+        source: Secret randomness of the server.
+        remembered: SECRET: the mechanism's state before the round.
+
+    Returns:
+        The release, and the mechanism's next state.
+
+    Guarantee:
+        Where the key was drawn, the noise follows from the key, the attempt and the exact sum: it never stands on two
+        different sums, and the same sum is the same release.
+    """
+    noise = source.again(cohort.again, cohort.fresh).generator(Purpose.SERVER_NOISE, cohort.round)
+    # Here and not in the mechanism, which may be the user's own.
+    noise = for_message(noise, lambda: message_of(secret))
+    return mechanism.release(cohort.round, secret, remembered, noise)
 
 
 def check_charged(released: object, event: Event, round_: int, bound: float) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.toeplitz_coefficients import noise_deviations
@@ -16,7 +15,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.params import Params, dimension
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, SecretGenerator
-from dpfedmeta.privacy.mechanisms import Released, release_with
+from dpfedmeta.privacy.mechanisms import MechanismState, Released, release_with
 from dpfedmeta.privacy.units import Bounded, Unit, message_of
 
 # Under these names the state holds its vectors and the round that they are for.
@@ -81,30 +80,29 @@ class CorrelatedMechanism:
         """
         raise NotImplementedError
 
-    def init(self, form: Params) -> Params:
+    def init(self, form: Params) -> MechanismState:
         """No noise so far."""
-        vectors = torch.zeros(self.vectors, dimension(form), dtype=torch.float64)
-        return {VECTORS: vectors, ROUND: torch.zeros(1, dtype=torch.int64)}
+        return {VECTORS: np.zeros((self.vectors, dimension(form))), ROUND: np.zeros(1, dtype=np.int64)}
 
     def release(
-        self, round_: int, query: Bounded[Unit, Params], state: Params, generator: SecretGenerator
-    ) -> tuple[Released[Unit, Params], Params]:
+        self, round_: int, query: Bounded[Unit, Params], state: MechanismState, generator: SecretGenerator
+    ) -> tuple[Released[Unit, Params], MechanismState]:
         """Add noise and release; the state for the next round.
 
         Raises:
             ValueError: The state is that of another round, or the sum carries noise already: then what is planned does
                 not hold, and nothing is released.
         """
-        if int(state[ROUND]) != round_ or query.noise_variance:
+        if state[ROUND].item() != round_ or query.noise_variance:
             raise ValueError(
-                f"round {round_}: the state of the noise is that of round {int(state[ROUND])}, and the sum carries "
+                f"round {round_}: the state of the noise is that of round {state[ROUND].item()}, and the sum carries "
                 f"noise of variance {query.noise_variance:g}"
             )
         event = self.event(round_)
         # Another sum gets another Z_t. Both would take back the same noise of earlier rounds, as two charged attempts
         # at a round do.
         fresh = for_message(generator, lambda: message_of(query)).normal(dimension(query.value))
-        own, vectors = self.correlated(fresh, state[VECTORS].numpy(), round_)
+        own, vectors = self.correlated(fresh, state[VECTORS], round_)
         scale = self.noise.multiplier * query.sensitivity
         released = release_with(
             query,
@@ -113,8 +111,7 @@ class CorrelatedMechanism:
             deviation=scale * float(self._deviations[round_]),
             denominator=event.cohort,
         )
-        following = {VECTORS: torch.from_numpy(vectors), ROUND: torch.full((1,), round_ + 1, dtype=torch.int64)}
-        return released, following
+        return released, {VECTORS: vectors, ROUND: np.full(1, round_ + 1, dtype=np.int64)}
 
     def event(self, round_: int) -> Event:
         """Return the privacy cost of the round's release, which the ledger is charged with."""

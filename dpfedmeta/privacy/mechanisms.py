@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, cast, final
 
 import numpy as np
-import torch
 
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.integer_sum import SURE_OWN_VARIANCE, WholeSum
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise, Noise
-from dpfedmeta.core.params import Params, dimension, flatten, norm, scaled, unflatten
+from dpfedmeta.core.params import Params, dimension, is_finite, norm, rounded_mean, scaled, vector_of
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, SecretGenerator
 from dpfedmeta.privacy.units import Bounded, Unit, message_of
@@ -22,6 +21,9 @@ ValueT = TypeVar("ValueT")
 ResultT = TypeVar("ResultT")
 
 _SEAL: Final = object()
+
+MechanismState = dict[str, Any]
+"""SECRET: what a mechanism remembers between rounds: numpy arrays or tensors by name."""
 
 
 @final
@@ -63,7 +65,7 @@ class Released(Generic[Unit, ValueT]):
     @property
     def vector(self) -> FloatArray:
         """All coordinates in the order of the parameters, likewise."""
-        return flatten(cast(Params, self.value)).cpu().double().numpy()
+        return vector_of(cast(Params, self.value))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a released value does not change")
@@ -107,11 +109,10 @@ def release_with(
     """
     if not math.isfinite(query.sensitivity):
         raise ValueError("a value of unbounded sensitivity cannot be released by adding noise")
-    vector = flatten(query.value).double()
-    if not bool(torch.isfinite(vector).all()):
+    if not is_finite(query.value):
         raise ValueError("a sum with NaN or Inf reached the mechanism; contributions are checked before")
-    noisy = (vector + torch.from_numpy(added).to(vector.device)) / denominator
-    return Released(unflatten(noisy.float(), query.value), (noise,), deviation / denominator, seal=_SEAL)
+    noisy = rounded_mean(query.value, added, denominator)
+    return Released(noisy, (noise,), deviation / denominator, seal=_SEAL)
 
 
 class Mechanism(Protocol):
@@ -120,13 +121,13 @@ class Mechanism(Protocol):
     A member is made from the plan. Its state is SECRET and lies beside the noise seed; independent noise has none.
     """
 
-    def init(self, form: Params) -> Params:
+    def init(self, form: Params) -> MechanismState:
         """The state before the first round, for sums of this form; empty where there is none."""
         ...
 
     def release(
-        self, round_: int, query: Bounded[Unit, Params], state: Params, generator: SecretGenerator
-    ) -> tuple[Released[Unit, Params], Params]:
+        self, round_: int, query: Bounded[Unit, Params], state: MechanismState, generator: SecretGenerator
+    ) -> tuple[Released[Unit, Params], MechanismState]:
         """Add noise and release; the state for the next round."""
         ...
 
@@ -230,7 +231,7 @@ class WholeNumberMechanism:
             raise ValueError(
                 f"a sum of sensitivity {query.sensitivity} that lacks noise of {missing} is not of this plan"
             )
-        secret = flatten(query.value).double().numpy().astype(np.int64)
+        secret = vector_of(query.value).astype(np.int64)
         noise = for_message(generator, lambda: message_of(query, self.whole.total, self.denominator))
         own = noise.discrete_normal(missing, dimension(query.value))
         added = (grid.centred(secret + own) - secret).astype(float)
@@ -255,5 +256,4 @@ class NoMechanism:
 
     def release(self, query: Bounded[Unit, Params], generator: SecretGenerator) -> Released[Unit, Params]:
         """Divide by the denominator; no noise."""
-        mean = unflatten((flatten(query.value).double() / self.denominator).float(), query.value)
-        return Released(mean, (None,), 0.0, seal=_SEAL)
+        return Released(rounded_mean(query.value, None, self.denominator), (None,), 0.0, seal=_SEAL)

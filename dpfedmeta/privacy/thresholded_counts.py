@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import torch
 from scipy.special import ndtr
 
 from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
@@ -59,7 +58,7 @@ class Threshold:
         """The names whose noisy count reaches the threshold, with it."""
         names, lowest = sorted(counts), self.lowest
         query: Bounded[ClientUnit, Params] = Bounded(
-            value={_COUNTS: torch.tensor([float(counts[name]) for name in names], dtype=torch.float64)},
+            value=cast("Params", {_COUNTS: np.array([float(counts[name]) for name in names])}),
             sensitivity=math.sqrt(self.names),
         )
         own = for_message(generator, lambda: (*message_of(query), *(name.encode() for name in names)))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, final
 
+from dpfedmeta.core.params import host
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -50,7 +52,7 @@ class Grid(Protocol):
 def pieces_of(params: Params) -> Iterator[bytes]:
     """SECRET: names, forms and every bit of tensors, from which the noise that is added to them follows."""
     for name, value in sorted(params.items()):
-        array = value.detach().cpu().contiguous().numpy()
+        array = host(value)
         yield f"{name} {array.dtype} {array.shape}".encode()
         yield array.tobytes()
 

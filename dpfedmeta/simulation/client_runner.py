@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.accounting.events.integer_sum import WholeSum
-from dpfedmeta.core.params import Params, dimension, flatten, norm, unflatten, zeros_like
+from dpfedmeta.core.params import Params, dimension, flatten, unflatten, zeros_like
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, Purpose, SecretSource
 from dpfedmeta.data.episodes.episode import Episode, blank_episode
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
 from dpfedmeta.learning.models.spec import NetworkSpec
-from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment, bounded_numbers, moved_by_a_client
-from dpfedmeta.privacy.clipping import clip, clip_per_layer
+from dpfedmeta.privacy.clip_policy import Attachment, moved_by_a_client
+from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.message_form import with_attachment
+from dpfedmeta.privacy.message_form import clipped_message, with_attachment
 from dpfedmeta.privacy.units import RecordUnit, pieces_of
 from dpfedmeta.simulation.client_data import DataForm
 from dpfedmeta.simulation.gpu_batches import Chunks, ahead
@@ -122,10 +122,9 @@ class ClientRunner:
         return (own * bound) ** 2 if own else 0.0
 
     def whole_numbers(self, bound: float, size: int) -> WholeNumbers:
-        """An honest message (a bounded part, and Gaussian noise) is longer with probability below exp(-50)."""
+        """The conversion of a round's messages (see `WholeNumbers.for_bounded`)."""
         own_noise = math.sqrt(self.message_noise_variance(bound))
-        longest = self.message_bound(bound) * (1.0 + 1e-5) + own_noise * (math.sqrt(size) + 10.0)
-        return WholeNumbers.for_messages(longest)
+        return WholeNumbers.for_bounded(self.message_bound(bound), own_noise, size)
 
     def clipped_sum(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> tuple[Tensor, int]:
         """SECRET: (sum over the clients, as `whole_numbers` says; number of messages that entered it).
@@ -273,12 +272,7 @@ class ClientRunner:
         return unflatten(noisy, message)
 
     def _clipped(self, message: Params, bound: float) -> Params:
-        clipped = clip(message, bound) if self.scope == "flat" else clip_per_layer(message, bound)
-        if self.attachment is None:
-            return clipped
-        values = bounded_numbers(self.attachment, norm(message), bound)
-        attached = torch.tensor(values, dtype=torch.float64, device=self.device) * (self.attachment.scale * bound)
-        return {**clipped, ATTACHED: attached}
+        return clipped_message(message, bound, self.attachment, per_layer=self.scope == "per-layer")
 
     def _noise(self, round_: int, client: int) -> ClientNoise:
         return ClientNoise(

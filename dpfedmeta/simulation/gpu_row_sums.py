@@ -20,7 +20,7 @@ from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, Purpose
 from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.privacy.clip_policy import bounded_numbers
-from dpfedmeta.privacy.clipping import clip_rows, clip_rows_per_layer
+from dpfedmeta.privacy.per_example.clip_rows import clip_rows, clip_rows_per_layer
 
 if TYPE_CHECKING:
     from dpfedmeta.simulation.client_runner import ClientRunner

@@ -7,7 +7,6 @@ from typing import Literal
 
 import torch
 
-from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import KeyedSource, SecretSource
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.populations.capacity_checks import check_shape
@@ -16,31 +15,15 @@ from dpfedmeta.data.populations.shards import ShardPopulation
 from dpfedmeta.learning.evaluation import Benchmark, Classification, HeldOutEvaluation
 from dpfedmeta.learning.models.frozen import mixes_queries
 from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.planning.client_population import plan_population
+from dpfedmeta.planning.client_population import clients_of
 from dpfedmeta.planning.client_spec import evaluation_shape
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.client_runner import ClientRunner
 
 
 def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> Population:
-    """Return the clients: those that the settings describe, or the caller's own.
-
-    Raises:
-        InputError: There are fewer images or clients than the settings say, or they do not fit the benchmark.
-        RefusedPlan: The record-level accountant would count with sizes that the clients do not have.
-    """
-    settings = plan.settings
-    if dataset.task.shared_classes is None:
-        return plan_population(settings, dataset.train, plan.shape, own)
-    chosen = settings.population
-    if own is not None or chosen.kind != "virtual" or chosen.most_shots is not None or settings.task.shift:
-        raise InputError(
-            f"dataset = {dataset.task.name}: deals out its images in shards of population.records / 2; leave out "
-            "population.kind, population.most_shots, task.shift and clients of your own"
-        )
-    return ShardPopulation(
-        pool=dataset.train, records=chosen.records, clients=plan.privacy.clients, seed=settings.run.seed
-    )
+    """Return the clients of the plan: see `clients_of`."""
+    return clients_of(plan.settings, dataset, plan.privacy.clients, own)
 
 
 def client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientRunner:

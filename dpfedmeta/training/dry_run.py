@@ -1,14 +1,28 @@
-"""Forecast of a run's guarantees and cost on this machine, without writing anything."""
+"""Plan of a run on its data without writing anything, and on request what it will take on this machine."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.training.setup import RunOptions, prepared
-from dpfedmeta.training.throughput import Cost, cost_of
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.populations.capacity_checks import check_shape
+from dpfedmeta.data.populations.population import population_statement
+from dpfedmeta.learning.models.spec import BUILT_IN
+from dpfedmeta.planning.client_population import clients_of
+from dpfedmeta.planning.client_spec import episode_shape, evaluation_shape, network_spec
+from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
+from dpfedmeta.planning.public_weights import check_built_in
 from dpfedmeta.training.tracking.callbacks import Callback, tell
+from dpfedmeta.training.tracking.plan_summary import Planned, planned_with
+
+if TYPE_CHECKING:
+    from dpfedmeta.training.setup import RunOptions
+    from dpfedmeta.training.throughput import Cost
 
 
 def forecast(
@@ -16,21 +30,82 @@ def forecast(
     options: RunOptions | None = None,
     callbacks: Sequence[Callback] = (),
     *,
-    seconds: float = 10.0,
+    seconds: float | None = 10.0,
     before: float = 0.0,
-) -> Cost:
+) -> Cost | None:
     """Prepare a run, tell what it promises, and measure what it will take.
 
     Args:
         settings: What the user gave.
         options: Besides.
         callbacks: Who is told of the plan.
-        seconds: What to spend on the measurement, about.
+        seconds: What to spend on the measurement, about; None: nothing is measured.
         before: What the process has spent so far, as the run will.
+
+    Returns:
+        What the run will take; None where it was not measured.
     """
+    from dpfedmeta.training.setup import RunOptions, prepared
+    from dpfedmeta.training.throughput import cost_of
+
     started = time.perf_counter()
     with prepared(settings, options or RunOptions(), lambda text: tell(callbacks, "on_remark", text)) as made:
         tell(callbacks, "on_plan", made.planned())
+        if seconds is None:
+            return None
         spent = before + time.perf_counter() - started
         held_out_evaluations = (made.validation, made.test)
         return cost_of(made.plan, made.public, held_out_evaluations, made.workers, seconds, spent)
+
+
+def needs_no_network(settings: Settings) -> bool:
+    """Return whether nothing of a run can be refused for what its network does, so that planning it needs no PyTorch.
+
+    That is so of built-in parts, whose tests show it, with settings that every one of them takes. All else is tried
+    out: code and clients of the user's own, weights from a file, a device or precision that may not be there.
+    """
+    model, record = settings.model, settings.record
+    names = (
+        *(model.name, settings.meta.method, record.release, settings.clip.policy),
+        *(settings.server.noise, settings.server.optimizer, settings.population.sampler),
+    )
+    coupled = model.norm == "batch" or model.features == "support"
+    return (
+        not any(":" in name for name in names)
+        and model.initial in (None, *BUILT_IN)
+        and model.first_gain == 1.0
+        and (settings.run.device, settings.run.precision, settings.run.chunk) in _EVERYWHERE
+        and record.engine == "auto"
+        # Inside a micro-episode records may influence each other.
+        and not (record.enabled and coupled and record.release != "micro-episodes")
+    )
+
+
+# (device, precision, clients side by side) that need no look at the machine.
+_EVERYWHERE = tuple((device, "float32", chunk) for device in ("auto", "cpu") for chunk in (None, 1))
+
+
+def plan_without_network(settings: Settings, data_folder: Path | None = None) -> Planned | None:
+    """The plan on the data where `needs_no_network`; None where these name clients, whose records are then looked at.
+
+    Raises:
+        InputError: The settings or the data do not fit.
+        RefusedPlan: A guarantee that is asked for would not hold.
+    """
+    from dpfedmeta.accounting.observers.four_guarantees import guarantees
+    from dpfedmeta.planning.privacy.solve import make_privacy
+
+    dataset = open_dataset(settings.dataset, data_folder, settings.task.ways)
+    if dataset.train.clients:
+        return None
+    task = dataset.task
+    check_built_in(network_spec(settings, task), task)
+    privacy = make_privacy(settings, task)
+    clip_policy(settings, privacy)  # its own checks
+    clients = clients_of(settings, dataset, privacy.clients)
+    if task.shared_classes is None:
+        check_shape(dataset.val, episode_shape(settings), "val")
+        for split, pool in (("val", dataset.val), ("test", dataset.test)):
+            check_shape(pool, evaluation_shape(settings), split)
+    planned = planned_with(settings, privacy, guarantees(privacy), task)
+    return replace(planned, clients=population_statement(clients).text)

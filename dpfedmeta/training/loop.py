@@ -16,24 +16,24 @@ from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory, load_weights, save_weights
 from dpfedmeta.core.params import Params, norm
-from dpfedmeta.core.random.keyed_streams import for_message
-from dpfedmeta.core.random.random_sources import Purpose, SecretSource
+from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.server_step import ServerOptimizer, ServerState, initial_state, skip, step, without_average
 from dpfedmeta.planning.run_plan import Plan
-from dpfedmeta.privacy.charged import check_charged
-from dpfedmeta.privacy.mechanisms import Released
+from dpfedmeta.privacy.charged import check_charged, release_sum
+from dpfedmeta.privacy.mechanisms import MechanismState, Released
 from dpfedmeta.privacy.message_form import with_attachment
+from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
+from dpfedmeta.privacy.rounds.round_journal import Journal, release_digest, round_inputs
+from dpfedmeta.privacy.rounds.round_sum import keep_left_out
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.privacy.units import ClientUnit, message_of
+from dpfedmeta.privacy.units import ClientUnit
 from dpfedmeta.simulation.backend import Backend, RoundAborted
 from dpfedmeta.simulation.client_budgets import Willing
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.dropout import Availability
-from dpfedmeta.simulation.update_variance import update_spread
-from dpfedmeta.training.results.rejected_messages import keep_left_out
 from dpfedmeta.training.results.round_rows import (
     TOO_LONG,
     aborted_row,
@@ -45,11 +45,10 @@ from dpfedmeta.training.results.round_rows import (
 )
 from dpfedmeta.training.results.summary import Status
 from dpfedmeta.training.state.checkpoint import Checkpoint, checkpoint_files, save_checkpoint
-from dpfedmeta.training.state.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
 from dpfedmeta.training.state.private_timings import hides_times, keep_seconds
 from dpfedmeta.training.state.recover import reopen
-from dpfedmeta.training.state.round_journal import Journal, release_digest
 from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, tell
+from dpfedmeta.training.update_variance import update_spread
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,7 +136,9 @@ class Training:
                 "run.seed give now; put the file back that it began with"
             )
 
-    def _rounds(self, state: ServerState, remembered: Params, journal: Journal, remarks: Sequence[str]) -> Ending:
+    def _rounds(
+        self, state: ServerState, remembered: MechanismState, journal: Journal, remarks: Sequence[str]
+    ) -> Ending:
         status: Status = "budget" if self.plan.shortened else "completed"
         failure: CallbackFailed | None = None
         saved = state.round if state.round else -1
@@ -168,7 +169,7 @@ class Training:
         # A round that is lost would be charged again.
         return self.plan.settings.run.checkpoint_every if journal.reproducible else 1
 
-    def _save(self, state: ServerState, remembered: Params, journal: Journal) -> None:
+    def _save(self, state: ServerState, remembered: MechanismState, journal: Journal) -> None:
         checkpoint = Checkpoint(state=state, lines=journal.ledger.lines, head=journal.ledger.head)
         folder = self.run.path / "checkpoint"
         # Written before the checkpoint that needs it, dropped after: a crash leaves too many and never too few.
@@ -178,8 +179,8 @@ class Training:
         save_weights(self.run.weights, complete(self.plan, state))
 
     def _round(
-        self, state: ServerState, remembered: Params, journal: Journal
-    ) -> tuple[ServerState, Params, dict[str, Any]] | None:
+        self, state: ServerState, remembered: MechanismState, journal: Journal
+    ) -> tuple[ServerState, MechanismState, dict[str, Any]] | None:
         """Run one round, charged and released; None if there is no budget for it.
 
         Args:
@@ -194,7 +195,8 @@ class Training:
         if state.round in plan.privacy.ends:
             # Models of the rounds that were the last ones once are not among the last ones now.
             state = without_average(state)
-        drawn = journal.begin(state)
+        inputs = round_inputs(state.round, state.model, state.bound, self.environment)
+        drawn = journal.begin(state.round, inputs)
         if drawn is None:
             return None
         released, following_noise = self._released(state, remembered, drawn)
@@ -203,7 +205,7 @@ class Training:
             # The first release may be known: sharing its noise with another sum would reveal their difference.
             remark = f"round {state.round} comes out otherwise than before: a new release, charged again"
             tell(self.callbacks, "on_remark", remark)
-            drawn = journal.begin(state, anew=True)
+            drawn = journal.begin(state.round, inputs, anew=True)
             if drawn is None:
                 return None
             released, following_noise = self._released(state, remembered, drawn)
@@ -264,8 +266,8 @@ class Training:
         return self.validation.accuracy(workers, plan.network, model, plan.evaluation, episodes).as_json()
 
     def _released(
-        self, state: ServerState, remembered: Params, drawn: Cohort
-    ) -> tuple[Released[ClientUnit, Params] | None, Params]:
+        self, state: ServerState, remembered: MechanismState, drawn: Cohort
+    ) -> tuple[Released[ClientUnit, Params] | None, MechanismState]:
         """(The release, the mechanism's next state); None where a client failed and that ends a round."""
         answering = self._answering(drawn)
         if self.plan.settings.server.abort_on_failure and len(answering.clients) < len(drawn.clients):
@@ -276,10 +278,7 @@ class Training:
             return None, remembered
         if secret.left_out:
             self._note_left_out(state.round, secret.left_out)
-        noise = self.source.again(drawn.again, drawn.fresh).generator(Purpose.SERVER_NOISE, state.round)
-        # Here and not in the mechanism, which may be the user's own.
-        noise = for_message(noise, lambda: message_of(secret))
-        released, following = self.plan.mechanism.release(state.round, secret, remembered, noise)
+        released, following = release_sum(self.plan.mechanism, secret, drawn, self.source, remembered)
         self._check_charged(released, state)
         return released, following
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from dpfedmeta.accounting.ledger.client_ledger import RecordBudget
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content
-from dpfedmeta.accounting.ledger.ledger_register import Lineage
+from dpfedmeta.accounting.ledger.ledger_register import Lineage, registered
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.participation_cost import participation
@@ -27,9 +27,11 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.environment.environment_digest import environment_of
 from dpfedmeta.core.environment.provenance import commit
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import ending, only_writer
 from dpfedmeta.core.files.run_directory import CONFIG, EPISODES, PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.peak_memory import peak_memory_mb
+from dpfedmeta.core.random.noise_key import keep_secret
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation
@@ -46,9 +48,8 @@ from dpfedmeta.training.loop import Training, check_finite, complete
 from dpfedmeta.training.results.summary import Status, summary_of
 from dpfedmeta.training.setup import RunContext, RunOptions, prepared
 from dpfedmeta.training.state.extend import extend, promise, set_aside
-from dpfedmeta.training.state.lock import ending, only_writer
 from dpfedmeta.training.state.private_timings import hides_times, seconds_before
-from dpfedmeta.training.state.resume import identity_of, keep_launch, keep_secret, registered
+from dpfedmeta.training.state.resume import identity_of, keep_launch
 from dpfedmeta.training.throughput import clients_per_second
 from dpfedmeta.training.trackers import Tracked, trackers_of
 from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, check_callbacks, tell
@@ -82,7 +83,7 @@ def run_training(
     for tracker in trackers_of(settings.track):
         tracker.check(settings.track, say)
     with prepared(settings, options, say) as made, ExitStack() as stack:
-        rate = clients_per_second(made.public, made.workers, 0.0)
+        rate = clients_per_second(made.public, made.workers, made.plan.privacy.cohort, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
         if run is None:

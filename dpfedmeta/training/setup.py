@@ -18,6 +18,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.plugins.user_code_digest import own_sources, unseen
 from dpfedmeta.core.random.fresh_seeds import new_source
+from dpfedmeta.core.random.noise_key import secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
 from dpfedmeta.data.dataset import Dataset, open_dataset
@@ -37,7 +38,7 @@ from dpfedmeta.simulation.distributed.consistency_check import check_together
 from dpfedmeta.simulation.worker_backend import check_enough_work
 from dpfedmeta.training.build_data import client_side, held_out_evaluation, population, public_side
 from dpfedmeta.training.state.extend import extended_plan
-from dpfedmeta.training.state.resume import check_same_sums, secret_of_run
+from dpfedmeta.training.state.resume import check_same_sums, identity_of
 from dpfedmeta.training.tracking.plan_summary import Planned, planned_of
 
 
@@ -224,7 +225,8 @@ def _checked_data(
 
 def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
     if options.resume is not None:
-        return secret_of_run(options.resume, settings.run.noise_seed)
+        secure = identity_of(options.resume).secure
+        return secret_of_run(options.resume, settings.run.noise_seed, secure=secure)
     if options.secure_rng and settings.run.noise_seed is not None:
         raise InputError(
             "secure randomness (--secure-rng) is the operating system's, so run.noise_seed has no place; drop one"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -49,18 +50,19 @@ class Cost:
         )
 
 
-def clients_per_second(public: ClientRunner, workers: Workers, seconds: float) -> float:
+def clients_per_second(public: ClientRunner, workers: Workers, cohort: float, seconds: float) -> float:
     """Measured on clients of public data; also warms the workers up.
 
     Args:
         public: What every client runs, on public classes.
         workers: Who runs them.
+        cohort: Clients of a round, as expected: no worker is given more than its share of them at once.
         seconds: The least to spend; 0: one chunk for each worker.
     """
     weights = _learned(public)
     arrays = {name: value.numpy() for name, value in weights.items()}
     count = workers.count
-    size = clients_per_task(public, 2 * CLIENTS_PER_CHUNK * count, count)
+    size = min(clients_per_task(public, 2 * CLIENTS_PER_CHUNK * count, count), math.ceil(cohort / count))
     # Of a small population the same ones again.
     chunk = [number % public.population.clients for number in range(size)]
     common = (replace(public, source=nobody(0)), arrays, 1.0, 0)
@@ -69,8 +71,8 @@ def clients_per_second(public: ClientRunner, workers: Workers, seconds: float) -
     workers.total(sum_chunk, common, [share] * count, shape)
     done, begun = 0, time.perf_counter()
     while not done or time.perf_counter() - begun < seconds:
-        workers.total(sum_chunk, common, [share] * 2 * count, shape)
-        done += 2 * count * size
+        workers.total(sum_chunk, common, [share] * count, shape)
+        done += count * size
     return done / (time.perf_counter() - begun)
 
 
@@ -93,9 +95,9 @@ def cost_of(
         before: What this process has spent so far, as the run will.
     """
     begun = time.perf_counter()
-    clients_per_second(public, workers, 0.0)  # as a run begins
+    clients_per_second(public, workers, plan.privacy.cohort, 0.0)  # as a run begins
     start = before + time.perf_counter() - begun
-    rate = clients_per_second(public, workers, 0.6 * seconds)
+    rate = clients_per_second(public, workers, plan.privacy.cohort, 0.6 * seconds)
     validation, test = held_out_evaluations
     network, adaptation, model = plan.network, plan.evaluation, _all_weights(public)
     settings = plan.settings.evaluation

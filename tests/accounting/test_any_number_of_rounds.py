@@ -10,7 +10,8 @@ from scipy.stats import binom
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
 from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon, worst_participations
 from dpfedmeta.accounting.divergences.pld_composition import MOST_ROUNDS, closed_epsilon, composed, sampled_epsilon
-from dpfedmeta.accounting.divergences.pld_round import one_round, rounding_error, self_composed
+from dpfedmeta.accounting.divergences.pld_in_arrays import self_composed
+from dpfedmeta.accounting.divergences.pld_round import one_round, rounding_error
 from dpfedmeta.accounting.events.failure_probability import exceeded, largest_cohort, most, most_hostile
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.observers.four_guarantees import guarantees

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpfedmeta.accounting.divergences import pld_composition as composition
 from dpfedmeta.accounting.divergences import pld_round as sampled_round
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
-from dpfedmeta.accounting.divergences.pld_composition import GRIDS, sampled_epsilon
+from dpfedmeta.accounting.divergences.pld_composition import GRIDS, forget, sampled_epsilon
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
@@ -157,3 +158,29 @@ def test_extremes_stay_finite_and_positive(rate, noise, rounds, sampler):
     neighbours = "add-remove" if sampler == "poisson" else "replace-one"
     epsilon = sampled_epsilon(phases(rate, noise, rounds, sampler), neighbours, 1e-6, GRIDS[:3])
     assert 0 <= epsilon < 1e4
+
+
+@pytest.mark.parametrize(
+    ("plan", "neighbours", "found"),
+    [
+        ({"rounds": 50}, "add-remove", 0),  # a bound on the range decides
+        ({"rounds": 50}, "replace-one", 0),
+        ({"rounds": 20, "sampler": "fixed"}, "replace-one", 0),
+        ({"rounds": 200_000, "rate": 0.001, "noise": 4.0}, "add-remove", 1),  # more rounds than points
+        ({"rounds": 2_000, "rate": 0.5, "noise": 0.5}, "add-remove", 1),  # a range wider than the coarsest grid
+    ],
+)
+def test_the_range_of_a_composition_is_found_only_where_it_decides(monkeypatch, plan, neighbours, found):
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return sampled_round.composed_width(*arguments)
+
+    monkeypatch.setattr(composition, "composed_width", counted)
+    forget()
+    quick = sampled_epsilon(phases(**plan), neighbours, 1e-6)
+    assert len(calls) == found
+    monkeypatch.setattr(composition, "widest_composition", sampled_round.composed_width)
+    forget()
+    assert sampled_epsilon(phases(**plan), neighbours, 1e-6) == quick

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon, smallest_epsilon
-from dpfedmeta.accounting.divergences.pld_composition import COARSE, sampled_delta
+from dpfedmeta.accounting.divergences.pld_composition import COARSE
 from dpfedmeta.accounting.divergences.random_allocation import QUICK, Allocation, closed_bounds, known_round_epsilon
 from dpfedmeta.accounting.events.events import Earlier, Event, Phase, surplus
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
@@ -18,6 +18,7 @@ from dpfedmeta.accounting.observers.four_guarantees import four_cells
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change
 from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.release_costs import composed_delta
 from dpfedmeta.cli.sweeps.tuning_cost import compose
 from dpfedmeta.core.errors import RefusedPlan
 
@@ -163,18 +164,18 @@ def test_exact_draws_of_many_slots_are_not_above_it(noise, slots, delta, draws):
 def test_delta_is_that_of_the_allocation_and_not_of_poisson_rounds():
     phases = plan_of().phases
     for epsilon in (0.0, 0.5, 2.0):
-        delta = sampled_delta(phases, "add-remove", epsilon)
+        delta = composed_delta(phases, "add-remove", epsilon)
         # By rounds of which a client joins some, or none, it would be less than what happens.
         simulated, half = max(by_simulation(1.0, 4, epsilon, added, 200_000, 1.0) for added in (False, True))
         assert simulated - half <= delta <= simulated + half + 1e-4
-    assert of(1.0, 4).epsilon(sampled_delta(phases, "add-remove", 1.0)) == pytest.approx(1.0, rel=1e-3)
+    assert of(1.0, 4).epsilon(composed_delta(phases, "add-remove", 1.0)) == pytest.approx(1.0, rel=1e-3)
     # Beyond the noises that are followed the observer is taken to know the slot.
     assert of(1e-4, 4).delta(0.0) == pytest.approx(1.0)
     # A client that is replaced moves two messages, so it shows itself more.
     assert (
-        sampled_delta(phases, "replace-one", 1.0)
+        composed_delta(phases, "replace-one", 1.0)
         == of(1.0, 4).delta_replaced(1.0)
-        > sampled_delta(phases, "add-remove", 1.0)
+        > composed_delta(phases, "add-remove", 1.0)
     )
 
 
@@ -259,7 +260,7 @@ def test_two_runs_are_no_run_with_attempts():
     event = plan_of().at(0)
     with pytest.raises(RefusedPlan, match="several runs"):
         Allocation.of([Phase(event=event, rounds=4), Phase(event=event, rounds=4)])
-    with pytest.raises(RefusedPlan, match="what that"):
+    with pytest.raises(RefusedPlan, match="several runs"):
         compose([plan_of(), plan_of()])
 
 

@@ -12,8 +12,7 @@ from dpfedmeta.accounting.divergences.local_dpsgd import poisson_steps_epsilon, 
 from dpfedmeta.accounting.events.events import Earlier, Phase
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
-from dpfedmeta.accounting.observers.four_guarantees import guarantees
-from dpfedmeta.accounting.observers.public_observer import record_public
+from dpfedmeta.accounting.observers.four_guarantees import guarantees, record_public
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds

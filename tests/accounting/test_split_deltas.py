@@ -22,8 +22,7 @@ from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import phases_of
-from dpfedmeta.accounting.observers.four_guarantees import four_cells, guarantees
-from dpfedmeta.accounting.observers.public_observer import client_public_epsilon
+from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon, four_cells, guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.terms import Terms
 

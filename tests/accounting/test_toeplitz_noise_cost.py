@@ -11,9 +11,8 @@ from scipy.stats import norm
 
 from dpfedmeta.accounting.calibration import Targets, calibrate, most_rounds
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
-from dpfedmeta.accounting.divergences.pld_composition import sampled_delta
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
-from dpfedmeta.accounting.events.events import Earlier, Event, Phase, as_released
+from dpfedmeta.accounting.events.events import Earlier, Event, Phase
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, BandedNoise, BltNoise, Correlation, ToeplitzNoise
@@ -24,6 +23,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+from dpfedmeta.accounting.release_costs import composed_delta, released
 from dpfedmeta.cli.sweeps.tuning_cost import compose
 from dpfedmeta.core.errors import InputError, RefusedPlan
 
@@ -112,7 +112,7 @@ def test_delta_is_that_of_the_optimal_test_on_the_whole_sequence(kind):
     density = norm.pdf(losses, mu**2 / 2, mu)
     for epsilon in (0.2, 1.0, 3.0):
         numeric = np.trapezoid(np.clip(1.0 - np.exp(epsilon - losses), 0.0, None) * density, losses)
-        ours = sampled_delta([Phase(event=event_of(noise), rounds=8)], "add-remove", epsilon)
+        ours = composed_delta([Phase(event=event_of(noise), rounds=8)], "add-remove", epsilon)
         assert numeric == pytest.approx(float(gaussian_delta(epsilon, noise.mu(1.0))), rel=1e-3)
         assert numeric * (1 - 1e-3) <= ours <= numeric * 1.01
 
@@ -134,7 +134,7 @@ def test_the_cells_of_a_plan(name):
     assert epsilons(replace(plan, clients=10**6))["(client, public)"] == cells["(client, public)"]
     other = second_opinion(plan.phases, 1e-6)
     assert other[1] == pytest.approx(cells["(client, public)"], rel=0.01)
-    assert rdp_epsilon(plan.phases, 1e-6) >= cells["(client, public)"]
+    assert rdp_epsilon(released(plan.phases), 1e-6) >= cells["(client, public)"]
     assert guarantees(plan)[0].binding.method == "gdp"
     assert "sens/z" in guarantees(plan)[0].binding.formula
 
@@ -158,7 +158,7 @@ def test_epsilon_grows_with_rounds_and_with_attempts_and_with_copies():
     noise = event.noise
     copied = [Phase(event=event, rounds=10), Phase(event=event, rounds=3, copy=1)]
     expected = math.hypot(noise.sensitivity(10), math.sqrt(3) * noise.largest_row) / 4.0
-    assert as_released(copied)[0].event.noise.mu(1.0) == pytest.approx(expected)
+    assert released(copied)[0].event.noise.mu(1.0) == pytest.approx(expected)
     assert epsilons(replace(plan, rounds=20))["(client, public)"] == pytest.approx(
         guarantees(plan, rounds=20)[0].epsilon
     )
@@ -208,7 +208,7 @@ def test_more_rounds_than_the_noise_was_fitted_for_are_refused():
     with pytest.raises(RefusedPlan, match="fitted for 8 rounds, and 9"):
         noise.sensitivity(9)
     with pytest.raises(RefusedPlan, match="fitted for 8"):
-        as_released([Phase(event=event_of(noise), rounds=9)])
+        released([Phase(event=event_of(noise), rounds=9)])
 
 
 @pytest.mark.parametrize(

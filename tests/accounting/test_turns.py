@@ -12,9 +12,8 @@ from scipy.linalg import toeplitz
 from scipy.special import logsumexp
 
 from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort
-from dpfedmeta.accounting.divergences.pld_composition import sampled_delta
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
-from dpfedmeta.accounting.events.events import Phase, as_released
+from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.toeplitz_noise_cost import BandedNoise, Correlation
 from dpfedmeta.accounting.ledger.charges import Charge
@@ -23,6 +22,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.release_costs import composed_delta, released
 from dpfedmeta.core.errors import RefusedPlan
 
 BANDS = (1.0, 0.6, 0.3)
@@ -56,7 +56,7 @@ def deltas(epsilons, means, weights, variance, draws, rng):
 
 def test_each_turn_is_one_sampled_release():
     plan = plan_with()
-    (phase,) = as_released(plan.phases)
+    (phase,) = released(plan.phases)
     assert plan.at(0).rate == pytest.approx(4 * 50 / 2000)
     assert (phase.rounds, phase.event.rate) == (5, plan.at(0).rate)
     assert phase.event.noise.multiplier == pytest.approx(1.4 / np.linalg.norm(BANDS))
@@ -64,7 +64,9 @@ def test_each_turn_is_one_sampled_release():
     elsewhere.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.4 / float(np.linalg.norm(BANDS)))), 5)
     assert client_public(plan) == pytest.approx(elsewhere.get_epsilon(1e-6), rel=0.01)
     assert second_opinion(plan.phases, 1e-6)[1] == pytest.approx(client_public(plan), rel=0.01)
-    assert client_public(plan) < rdp_epsilon(plan.phases, 1e-6) < client_public(replace(plan, sampler="poisson"))
+    assert (
+        client_public(plan) < rdp_epsilon(released(plan.phases), 1e-6) < client_public(replace(plan, sampler="poisson"))
+    )
     cells = {cell.name: cell.epsilon for cell in guarantees(plan)}
     assert cells["(client, server)"] == cells["(record, server)"] == math.inf
     assert "group's turn" in guarantees(plan)[0].binding.event
@@ -82,7 +84,7 @@ def test_whole_sequences_of_releases_differ_by_no_more_and_hardly_less():
     noise = BandedNoise(multiplier=z, rounds=rounds, participations=2, separation=apart, numbers=BANDS)
     event = replace(plan_with().at(0), noise=noise, rate=rate)
     for epsilon, simulated in zip((0.1, 0.5, 1.0), found, strict=True):
-        charged = sampled_delta([Phase(event=event, rounds=rounds)], "add-remove", epsilon)
+        charged = composed_delta([Phase(event=event, rounds=rounds)], "add-remove", epsilon)
         assert simulated * 0.97 <= charged <= simulated * 1.06
 
 
@@ -92,7 +94,7 @@ def test_no_crash_tells_more_than_is_charged():
     noise = BandedNoise(multiplier=z, rounds=2, participations=1, separation=2, numbers=(1.0, 0.6))
     event = replace(plan_with().at(0), noise=noise, rate=rate)
     phases = [Phase(event=event, rounds=2), Phase(event=event, rounds=1, again=True)]
-    assert [(p.rounds, p.event.rate) for p in as_released(phases)] == [(1, rate), (1, 1.0)]
+    assert [(p.rounds, p.event.rate) for p in released(phases)] == [(1, rate), (1, 1.0)]
     one_coin = np.array([[0.0, 0.0, 0.0], [1.0, 0.6, 0.6]]), np.array([1 - rate, rate])
     two_coins = (
         np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.6]]),
@@ -101,17 +103,17 @@ def test_no_crash_tells_more_than_is_charged():
     for means, weights in (one_coin, two_coins):
         found = deltas((0.1, 0.5, 1.5), means, weights, z**2, 200_000, np.random.default_rng(2))
         for epsilon, simulated in zip((0.1, 0.5, 1.5), found, strict=True):
-            assert simulated * 0.97 <= sampled_delta(phases, "add-remove", epsilon)
+            assert simulated * 0.97 <= composed_delta(phases, "add-remove", epsilon)
 
 
 def test_attempts_and_copies_are_charged_as_if_the_client_was_in_them():
     event = plan_with().at(0)
     course = Phase(event=event, rounds=20)
     for further in (Phase(event=event, rounds=2, again=True), Phase(event=event, rounds=2, copy=1)):
-        sampled, sure = as_released([course, further])
+        sampled, sure = released([course, further])
         assert (sampled.rounds, sure.rounds, sure.event.rate) == (5, 1, 1.0)
         assert sure.event.noise == GaussianNoise(multiplier=1.4 / math.sqrt(2))
-    (before_the_first_turn_ends,) = as_released([Phase(event=event, rounds=2)])
+    (before_the_first_turn_ends,) = released([Phase(event=event, rounds=2)])
     assert before_the_first_turn_ends.event.noise.multiplier == pytest.approx(1.4 / math.hypot(1.0, 0.6))
 
 
@@ -159,7 +161,7 @@ def test_a_ledger_of_coins_that_participations_do_not_have_apart_is_refused():
     event = plan_with().at(0)
     meeting = replace(event, noise=replace(event.noise, separation=2, participations=10))
     with pytest.raises(RefusedPlan, match="3 bands and clients 2 rounds apart"):
-        as_released([Phase(event=meeting, rounds=20)])
+        released([Phase(event=meeting, rounds=20)])
     blt = replace(plan_with(noise="blt", sampler="poisson", correlation=Correlation(separation=4)).at(0), rate=0.1)
     with pytest.raises(RefusedPlan, match=r"server\.noise = blt"):
-        as_released([Phase(event=blt, rounds=20)])
+        released([Phase(event=blt, rounds=20)])

@@ -17,6 +17,7 @@ from dpfedmeta.api.evaluation_request import EvaluationRequest
 from dpfedmeta.api.print_evaluation import evaluate_runs
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import create, save_weights
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
@@ -24,7 +25,6 @@ from dpfedmeta.data.task import load_task
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.planning.client_spec import network_spec
 from dpfedmeta.reporting.html.evaluation_section import evaluations_section
-from dpfedmeta.training.state.lock import only_writer
 
 SMALL = {"model.width": "4", "task.ways": "3", "task.shots": "2", "evaluation.queries": "3", "meta.steps": "2"}
 

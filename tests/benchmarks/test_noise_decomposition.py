@@ -13,7 +13,7 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
 from dpfedmeta.training.build_data import client_side, population

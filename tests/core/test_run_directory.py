@@ -15,8 +15,8 @@ from dpfedmeta.core.files.run_directory import (
     save_weights,
     write_text,
 )
+from dpfedmeta.core.random.noise_key import keep_secret
 from dpfedmeta.core.random.random_sources import GENERATOR, KeyedSource, OperatingSystemSource
-from dpfedmeta.training.state.resume import keep_secret
 
 
 def mode(path):

@@ -9,7 +9,8 @@ from PIL import Image
 
 from dpfedmeta.data import dataset
 from dpfedmeta.data.dataset import open_task
-from dpfedmeta.data.task import DrawnSource, OwnSource, Task
+from dpfedmeta.data.sources import DrawnSource
+from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.federation.client import local_data
 from dpfedmeta.federation.client.local_data import open_images
 

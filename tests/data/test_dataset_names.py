@@ -1,3 +1,4 @@
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,21 @@ def test_data_of_a_run_are_read_where_somebody_says_that_they_are(tmp_path):
 
 def test_the_folder_of_archives_is_no_place_of_a_task_file(tmp_path):
     published = tmp_path / "mine.yaml"
-    tiny = {"name": "tiny", "source": {"reader": "strokes", "seed": 1, "variation": 1.0}}
-    tiny |= {"split": {"train": 3, "val": 3, "test": 3}, "image_size": 28, "channels": 1, "images_per_class": 20}
-    published.write_text(yaml.safe_dump(tiny))
+    tasks = resources.files("dpfedmeta.tasks")
+    published.write_text((tasks / "cifar-fs.yaml").read_text())
+    (tmp_path / "cifar-fs-split.csv").write_text((tasks / "cifar-fs-split.csv").read_text())
     archives = tmp_path / "archives"
     archives.mkdir()
     assert data_of_run(str(published), archives) == str(published)
     (archives / "mine.yaml").write_text(published.read_text())
     assert data_of_run(str(published), archives) == str(archives / "mine.yaml")
+
+
+@pytest.mark.parametrize("built_in", [True, False])
+def test_a_folder_is_not_ignored_where_images_are_drawn(tmp_path, built_in):
+    name = tmp_path / "mine.yaml"
+    tiny = {"name": "tiny", "source": {"reader": "strokes", "seed": 1, "variation": 1.0}}
+    tiny |= {"split": {"train": 3, "val": 3, "test": 3}, "image_size": 28, "channels": 1, "images_per_class": 20}
+    name.write_text(yaml.safe_dump(tiny))
+    with pytest.raises(InputError, match="drawn by strokes, and none are read; leave --data-dir out"):
+        data_of_run("strokes" if built_in else str(name), tmp_path / "images")

@@ -151,6 +151,7 @@ def test_the_statement_of_other_kinds(tiny_strokes):
     assert "\n" not in disjoint.text + unequal.text + own.text
 
 
+@pytest.mark.slow  # all of it is unpacked
 @pytest.mark.data
 def test_natural_clients_of_omniglot(data_folder):
     pool = open_dataset("omniglot", data_folder).train

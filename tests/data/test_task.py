@@ -8,7 +8,8 @@ import yaml
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.task import DrawnSource, OwnSource, load_task, source_name, task_names
+from dpfedmeta.data.sources import DrawnSource
+from dpfedmeta.data.task import OwnSource, load_task, task_names
 
 STROKES = {
     "name": "mine",
@@ -185,11 +186,11 @@ def test_a_folder_has_one_name_by_whatever_path(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     monkeypatch.chdir(tmp_path)
     paths = [tmp_path / "real", tmp_path / "link", "real", "./link", tmp_path / "link" / ".." / "real"]
-    named = {source_name(OwnSource(reader="folder", path=str(path))) for path in paths}
+    named = {OwnSource(reader="folder", path=str(path)).name for path in paths}
     assert named == {f"folder {(tmp_path / 'real').resolve()}"}
-    assert source_name(OwnSource(reader="folder", path=str(tmp_path))) not in named
+    assert OwnSource(reader="folder", path=str(tmp_path)).name not in named
     # Two choices of the same published images; two seeds of a generator.
     cifar, fc = (load_task(name)[0].source for name in ("cifar-fs", "fc100"))
-    assert source_name(cifar) == source_name(fc) != source_name(load_task("omniglot")[0].source)
-    seeds = [source_name(DrawnSource(reader="strokes", seed=seed, variation=1.0)) for seed in (1, 2)]
+    assert cifar.name == fc.name != load_task("omniglot")[0].source.name
+    seeds = [DrawnSource(reader="strokes", seed=seed, variation=1.0).name for seed in (1, 2)]
     assert seeds[0] != seeds[1]

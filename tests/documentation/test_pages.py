@@ -15,7 +15,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import setting_fields
 
 NOT_RUN = re.compile(r"<!-- not run: .{10,} -->")
-RUN_HERE = {"README.md"}
+RUN_HERE = {"README.md", "docs/kernel.md"}  # test_kernel_page.py
 # From top to bottom, by test_tutorials.py.
 RUN_SLOWLY = {
     "docs/own-data.md",

@@ -15,7 +15,7 @@ TINY = {
 
 
 # They train nothing by the library's loop, or have a test of their own.
-OTHERS = ("secure_aggregation", "dp_agr_by_hand", "own_meta_learner")
+OTHERS = ("secure_aggregation", "dp_agr_by_hand", "own_meta_learner", "own_loop")
 TRAINING = [path for path in sorted(EXAMPLES.glob("*.py")) if path.stem not in OTHERS]
 
 
@@ -29,6 +29,18 @@ def test_dp_agr_by_hand_keeps_its_promise_and_moves_its_bound(monkeypatch, capsy
     # As published: C_0 until four releases are known, then a percentile of their lengths.
     assert bounds[:4] == [0.3] * 4
     assert 0.3 not in bounds[4:]
+
+
+def test_a_loop_of_ones_own_learns_keeps_its_promise_and_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    spec = importlib.util.spec_from_file_location("example_own_loop", EXAMPLES / "own_loop.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = module.main(tmp_path / "mine", rounds=12)
+    assert module.accuracy(model) > 0.8
+    again = module.main(tmp_path / "mine", rounds=12)
+    assert all((model[name] == again[name]).all() for name in model)
+    assert capsys.readouterr().out.count("12 rounds, completed") == 2
 
 
 def test_the_round_of_secure_aggregation(capsys):

@@ -13,14 +13,16 @@ from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.events import surplus
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.analytics.analysis import PendingRelease
 from dpfedmeta.analytics.analysis_request import FixedCohort, Request, made, options_of
 from dpfedmeta.analytics.client_answers import HeldImages
-from dpfedmeta.analytics.execute import Place, _asking, begin, resume
+from dpfedmeta.analytics.execute import Place, begin, resume
 from dpfedmeta.analytics.public_context import Ground
 from dpfedmeta.analytics.simulated_clients import IdealSums, SimulatedClients
 from dpfedmeta.analytics.verification import verify
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
+from dpfedmeta.core.random.noise_key import secret_of_run
 from dpfedmeta.data.task import load_task
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, participation
@@ -30,9 +32,9 @@ from dpfedmeta.federation.server.analytics_server import Company
 from dpfedmeta.federation.wire_format import Attempt, Offer, Question, Said, opened_answer
 from dpfedmeta.federation.wire_format import QuestionKind as Kind
 from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.rounds.cohort_log import Participations, draw
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
-from dpfedmeta.training.state.resume import secret_of_run
 from tests.federation.sessions import FailingWire, phase_of
 from tests.federation.silos import CLIENTS, MICRO, NOISE
 
@@ -103,10 +105,11 @@ def ideal_sums(silos, request, run, numbers):
     everybody = SimulatedClients(replace(request, settings=silos.settings("dp-agr", silos.everybody)))
     analysis = request.analysis
     content = read_content(run.ledger)
-    asking = _asking(content.plan, content.charges[-1], secret_of_run(run, NOISE))
+    charge, source = content.charges[-1], secret_of_run(run, NOISE, secure=False)
+    cohort = draw(content.plan, source, charge, Participations(None))
+    cohort = replace(cohort, clients=np.asarray(numbers, dtype=np.int64), invited=CLIENTS)
+    asking = PendingRelease(plan=content.plan, cohort=cohort, source=source.again(charge.again, charge.stream))
     told = analysis.told(asking, everybody.ground)
-    cohort = replace(asking.cohort, clients=np.asarray(numbers, dtype=np.int64), invited=CLIENTS)
-    asking = replace(asking, cohort=cohort)
     return IdealSums(analysis=analysis, asking=asking, told=told, held=everybody.held)
 
 

@@ -3,6 +3,7 @@
 import pytest
 from rich.console import Console
 
+from benchmarks.federation_demo import DemoOptions, _server_words
 from dpfedmeta.cli.arguments import settings_from
 from dpfedmeta.cli.commands.federate_command import _server_parser, main
 from dpfedmeta.config.load import resolve
@@ -11,7 +12,6 @@ from dpfedmeta.data.task import load_task
 from dpfedmeta.federation.identity.credentials import read_card, read_roster
 from dpfedmeta.federation.identity.invitation import INVITATION
 from dpfedmeta.planning.run_plan import make_plan
-from examples.federation_demo import DemoOptions, _server_words
 from tests.federation.silos import write_classes
 
 

@@ -28,8 +28,8 @@ from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.server_step import initial_state
 from dpfedmeta.privacy.clip_policies.window_policy import Window
+from dpfedmeta.privacy.rounds.cohort_log import _read as read_participations
 from dpfedmeta.training.state.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from dpfedmeta.training.state.cohort_log import _read as read_participations
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"

@@ -45,11 +45,8 @@ def test_the_real_protocol_in_every_round_gives_the_same_bits(name, tmp_path):
     check(name, golden_runs.golden_run(name, tmp_path, **{"aggregation.protocol": "true"}))
 
 
-# Colour images have the network and the step of most presets; unpacking the others takes longer than their runs.
-UNPACKED = [
-    pytest.param(name, marks=pytest.mark.slow) if name in ("omniglot", "mini-imagenet") else name
-    for name in golden_runs.REAL
-]
+# Unpacking the others takes longer than their runs, whose algorithms are all in RUNS.
+UNPACKED = [pytest.param(name, marks=pytest.mark.slow) if name != "mnist-shards" else name for name in golden_runs.REAL]
 
 
 @pytest.mark.data

@@ -20,10 +20,10 @@ from dpfedmeta.accounting.ledger.ledger import read
 from dpfedmeta.cli.arguments import parse_with_settings, parser
 from dpfedmeta.cli.commands import account_command as account
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import being_written
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.reporting.html import page as page_module
 from dpfedmeta.training.run_training import run_training
-from dpfedmeta.training.state.lock import being_written
 from dpfedmeta.training.state.resume import reported, settings_of_run
 
 ROOT = Path(__file__).parents[2]
@@ -303,7 +303,7 @@ def test_an_existing_run_is_never_overwritten(train, seeded):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_and_sigterm_leave_a_clean_checkpoint_and_what_was_spent(tiny_task_file, tmp_path, number):
-    words = [*TINY, "--rounds=100000", "--noise-multiplier=1", "--run.name=r", "--evaluation.every=5"]
+    words = [*TINY, "--rounds=5000", "--noise-multiplier=1", "--run.name=r", "--evaluation.every=5"]
     running = subprocess.Popen(
         [sys.executable, ROOT / "scripts/train.py", "--algo", "dp-agr", "--dataset", str(tiny_task_file), *words],
         cwd=tmp_path,

@@ -17,25 +17,50 @@ TINY = [
 ]  # fmt: skip
 
 
-def test_an_agents_call(tiny_task_file, tmp_path):
-    content = yaml.safe_load((ROOT / "configs/sweeps/window.yaml").read_text())
-    chosen = {name: entry.get("value", entry.get("values", [None])[0]) for name, entry in content["parameters"].items()}
-    chosen["dataset"] = str(tiny_task_file)
-    values = {name: {"value": value} for name, value in chosen.items()}
-    parameters = tmp_path / "config.yaml"
-    parameters.write_text(yaml.safe_dump({"wandb_version": 1} | values))
-    words = []
-    for word in create_sweep_command(content["command"]):
-        filled = {
+class Call:
+    """What an agent of W&B types for the first combination of a shipped sweep, and what is in its run then."""
+
+    def __init__(self, task_file):
+        self.content = yaml.safe_load((ROOT / "configs/sweeps/window.yaml").read_text())
+        parameters = self.content["parameters"].items()
+        self.chosen = {name: entry.get("value", entry.get("values", [None])[0]) for name, entry in parameters}
+        self.chosen["dataset"] = str(task_file)
+        self.values = {name: {"value": value} for name, value in self.chosen.items()}
+        self.filled = {
             "${env}": ["/usr/bin/env"],
             "${interpreter}": [sys.executable],
-            "${program}": [str(ROOT / content["program"])],
-            "${args}": create_sweep_command_args({"args": values})["args"],
+            "${program}": [str(ROOT / self.content["program"])],
+            "${args}": create_sweep_command_args({"args": self.values})["args"],
         }
-        words += filled.get(word, [word])
+        self.words = []
+        for word in create_sweep_command(self.content["command"]):
+            self.words += self.filled.get(word, [word])
+
+    def check(self, run):
+        written = yaml.safe_load((run / "config.yaml").read_text())
+        assert written["clip"]["window"] == self.chosen["clip.window"]
+        rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        metric, part = self.content["metric"]["name"].split("/")
+        assert 0 < rows[-1][metric][part] <= 1
+
+
+def test_what_an_agent_types_trains(dpfedmeta, tiny_task_file, tmp_path):
+    call = Call(tiny_task_file)
+    assert call.words[:3] == ["/usr/bin/env", sys.executable, str(ROOT / "scripts/train.py")]
+    # Without W&B itself, which takes most of the time.
+    words = [word for word in call.words[3:] if not word.startswith("--track.wandb")]
+    dpfedmeta("train", *words, *TINY, "--run.workers=1", "--run.name=r", folder=tmp_path)
+    call.check(tmp_path / "runs/r")
+
+
+@pytest.mark.slow
+def test_an_agents_call(tiny_task_file, tmp_path):
+    call = Call(tiny_task_file)
+    parameters = tmp_path / "config.yaml"
+    parameters.write_text(yaml.safe_dump({"wandb_version": 1} | call.values))
     sweep = {"WANDB_SWEEP_ID": "abcdefgh", "WANDB_SWEEP_PARAM_PATH": str(parameters)}
     done = subprocess.run(
-        [*words, *TINY, "--run.workers=1", "--wandb=offline", "--run.name=r"],
+        [*call.words, *TINY, "--run.workers=1", "--wandb=offline", "--run.name=r"],
         cwd=tmp_path,
         env=os.environ | sweep,
         capture_output=True,
@@ -45,11 +70,7 @@ def test_an_agents_call(tiny_task_file, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert list((tmp_path / "runs/r").glob("wandb/offline-run-*"))
-    written = yaml.safe_load((tmp_path / "runs/r/config.yaml").read_text())
-    assert written["clip"]["window"] == chosen["clip.window"]
-    rows = [json.loads(line) for line in (tmp_path / "runs/r/rounds.jsonl").read_text().splitlines()]
-    metric, part = content["metric"]["name"].split("/")
-    assert 0 < rows[-1][metric][part] <= 1
+    call.check(tmp_path / "runs/r")
 
 
 @pytest.mark.slow

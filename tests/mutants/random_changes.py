@@ -18,12 +18,17 @@ _NAMED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 def random_mutants(count: int, seed: int) -> list[Mutant]:
     """`count` changes, spread over the files evenly; the same for the same seed and code."""
-    files: list[str] = written()["random"]
+    files = [file for file in written()["tests"] if file.startswith(tuple(written()["random"]))]
     chooser, found = random.Random(seed), []
-    sites = {file: list(changes(file)) for file in files}
-    while len(found) < count and any(sites.values()):
-        file = chooser.choice([file for file in files if sites[file]])
-        what, old, new = sites[file].pop(chooser.randrange(len(sites[file])))
+    # A file is read when it is chosen first: there are a hundred.
+    sites: dict[str, list[tuple[str, str, str]]] = {}
+    while len(found) < count and files:
+        file = chooser.choice(files)
+        left = sites.setdefault(file, list(changes(file)) if file not in sites else [])
+        if not left:
+            files.remove(file)
+            continue
+        what, old, new = left.pop(chooser.randrange(len(left)))
         found.append(Mutant(name=f"random-{len(found)} {what}", file=file, old=old, new=new, tests=tests_of(file)))
     return found
 
@@ -35,7 +40,7 @@ def changes(file: str) -> Iterator[tuple[str, str, str]]:
     lines = source.splitlines(keepends=True)
     for node in _inside(tree):
         for what, replacement in _replacements(node):
-            assert isinstance(node, ast.expr)
+            assert isinstance(node, ast.expr | ast.stmt)
             first, last = node.lineno - 1, node.end_lineno or node.lineno
             before = lines[first].encode()[: node.col_offset].decode()
             after = lines[last - 1].encode()[node.end_col_offset :].decode()

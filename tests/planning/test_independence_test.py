@@ -211,7 +211,7 @@ def test_batch_statistics_are_refused_with_where_they_would_do():
 
 
 def test_the_plan_says_what_is_learned_and_what_stays():
-    (said,) = trained_lines(plan_of(EXACT, "frozen_layer"), TASK)
+    (said,) = trained_lines(plan_of(EXACT, "frozen_layer").settings, TASK)
     assert f"{OWN}frozen_layer: images of 1 x 28 x 28, 3 outputs; " in said
     assert "learns 42 weights (body.4.bias, body.4.weight)" in said
     assert "leaves 21 weights (head) at zero" in said

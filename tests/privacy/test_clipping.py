@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfedmeta.core.params import norm
-from dpfedmeta.privacy.clipping import clip, clipped_record_sum
+from dpfedmeta.privacy.clipping import clip
+from dpfedmeta.privacy.per_example.clip_rows import clipped_record_sum
 
 finite = st.integers(-(10**9), 10**9).map(lambda n: n * 1e21) | st.integers(-1000, 1000).map(lambda n: n / 7)
 vectors = st.lists(finite, min_size=3, max_size=3)

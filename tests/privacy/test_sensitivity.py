@@ -23,8 +23,9 @@ from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.record_dp.noisy_steps import private_messages
 from dpfedmeta.learning.record_dp.per_example_gradients import VmapGradients
-from dpfedmeta.privacy.clipping import clip, clipped_record_sum
+from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
+from dpfedmeta.privacy.per_example.clip_rows import clipped_record_sum
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation import client_data
 from dpfedmeta.simulation.client_runner import ClientRunner

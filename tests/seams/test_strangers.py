@@ -1,14 +1,22 @@
 """Members that nobody planned for, one file each, trained end to end; and members that break their protocol."""
 
 import json
+import math
+from dataclasses import replace
 
 import pytest
 import torch
+import yaml
 
 import dpfedmeta as dp
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.release_costs import cost_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.solve import make_privacy
@@ -17,7 +25,7 @@ from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.reporting.html.privacy_statement import check_report
 from dpfedmeta.training.verification.verify import audit
 from tests.golden.golden_runs import SMALL, values_of
-from tests.seams import own_policy
+from tests.seams import own_cost, own_policy
 from tests.seams.own_aggregation import Halves
 from tests.seams.own_noise import Coin
 from tests.seams.trained import gone_on, interrupted, trained
@@ -266,3 +274,151 @@ def test_trackers_are_named_in_a_list():
     assert resolve("dp-agr", "strokes", None, {"track.to": "tensorboard,wandb"}).track.to == ("tensorboard", "wandb")
     with pytest.raises(InputError, match=r"track\.to: tensorbord is unknown; did you mean tensorboard"):
         resolve("dp-agr", "strokes", None, {"track.to": "tensorbord"})
+
+
+BLOCKS, HOUSEHOLDS = "tests.seams.own_sampler:Blocks", "tests.seams.own_cost:Households"
+# Two epochs of three blocks.
+IN_BLOCKS = {
+    "population.sampler": BLOCKS, "population.clients": "18", "population.cohort": "6", "server.rounds": "6",
+    "population.max_participations": "null", "server.noise_multiplier": "4.0",
+}  # fmt: skip
+
+
+def drawn_in(run):
+    """(round, clients) of every cohort."""
+    lines = [json.loads(line) for line in (run.secret / "participations.jsonl").read_text().splitlines()]
+    return [(line["round"], line["clients"]) for line in lines]
+
+
+def came_in(run, rounds):
+    return [client for round_, clients in drawn_in(run) if round_ in rounds for client in clients]
+
+
+def test_a_sampler_of_ones_own_is_trained_charged_verified_and_reported(tiny_task_file, tmp_path):
+    run = trained(tiny_task_file, tmp_path, "dp-agr", IN_BLOCKS)
+    assert [len(clients) for _, clients in drawn_in(run)] == [6] * 6
+    for epoch in (range(3), range(3, 6)):
+        assert sorted(came_in(run, epoch)) == list(range(18))
+    cell = run.read_json("summary.json")["guarantees"][0]
+    assert (cell["adjacency"], cell["method"]) == ("replace-one", "gdp")
+    assert cell["epsilon"] == gaussian_epsilon(2.0 * math.sqrt(2.0) / 4.0, cell["delta"])
+    assert "once in each of the epochs" in cell["formula"]
+    assert "a block of 6, each client in one of an epoch" in cell["event"]
+    assert json.loads(run.ledger.read_text().splitlines()[1])["event"]["sampler"] == BLOCKS
+    assert {"summary.json agrees", "rounds.jsonl agrees"} <= {*audit(run).remarks}
+    page = write_report(run).read_text()
+    assert "blocks of 6, each client once in an epoch" in page or "a block of 6" in page
+    assert f"population.sampler = {BLOCKS}" in page
+    found = audit(run)
+    assert check_report(found.snapshot, found.proven) == ["report.html agrees"]
+
+
+def test_its_noise_is_solved_and_its_record_cells_count_the_epochs(tiny_task_file):
+    task, _ = load_task(str(tiny_task_file))
+    given = {name: value for name, value in {**SMALL, **IN_BLOCKS}.items() if name != "server.noise_multiplier"}
+    target = {"privacy.client.epsilon": "3.0", "privacy.client.delta": "1.0e-3"}
+    solved = make_privacy(resolve("dp-agr", str(tiny_task_file), None, {**given, **target}), task)
+    reached = gaussian_epsilon(2.0 * math.sqrt(2.0) / solved.noise_multiplier, 1e-3)
+    assert 2.99 < reached <= 3.0
+    micro = {"privacy.client.hostile": "0", "record.query_noise": "2.0"}
+    settings = resolve("dp-agrlr-micro", str(tiny_task_file), None, {**SMALL, **IN_BLOCKS, **micro})
+    server = guarantees(make_privacy(settings, task))[2]
+    assert "2 participations" in server.binding.event
+
+
+def test_a_run_that_goes_on_within_an_epoch_has_each_client_of_it_once(tiny_task_file, tmp_path):
+    cut = interrupted(tiny_task_file, tmp_path, "dp-agr", {**IN_BLOCKS, "run.checkpoint_every": "6"}, after=4)
+    assert gone_on(cut)[1] == "completed"
+    for epoch in (range(3), range(3, 6)):
+        assert sorted(came_in(cut, epoch)) == list(range(18))
+    assert "summary.json agrees" in audit(cut).remarks
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"population.cohort": "7"}, "a cohort that divides the clients into blocks"),
+        ({"aggregation.mode": "secure"}, "an attempt that is made again has nobody in it"),
+        ({"population.sampler": "tests.seams.own_sampler:Unstated"}, "neighbours: expected one of add-remove"),
+        ({"population.sampler": "tests.seams.own_sampler:EpochCost"}, "EpochCost has no of"),
+        ({"population.sampler": "tests.seams.own_sampler:Uncosted"}, "Uncosted states no loss of one round"),
+        ({"server.noise": "toeplitz"}, "it keeps no rounds between participations"),
+    ],
+)
+def test_what_a_sampler_does_not_state_is_refused(given, words, tiny_task_file):
+    task, _ = load_task(str(tiny_task_file))
+    with pytest.raises(InputError, match=words):
+        guarantees(make_privacy(resolve("dp-agr", str(tiny_task_file), None, {**SMALL, **IN_BLOCKS, **given}), task))
+
+
+def test_a_cost_of_ones_own_is_charged_and_verified(tiny_task_file, tmp_path):
+    run = trained(tiny_task_file, tmp_path, "dp-agr", {"server.noise": HOUSEHOLDS, "server.noise_multiplier": "30"})
+    cell = run.read_json("summary.json")["guarantees"][0]
+    assert cell["epsilon"] == gaussian_epsilon(3.0 * math.sqrt(4 * (1 / 30) ** 2), cell["delta"])
+    assert cells(run)["(record, public)"] > cell["epsilon"]
+    assert "of households" in cell["formula"]
+    assert {"summary.json agrees", "rounds.jsonl agrees"} <= {*audit(run).remarks}
+
+
+def test_costs_that_know_nothing_of_each_other_are_not_added_up():
+    noise = own_cost.HouseholdNoise(multiplier=3.0)
+    plain = PrivacyPlan(clients=100, cohort=10.0, rounds=2, noise_multiplier=3.0).phases[0]
+    ours = replace(plain, event=replace(plain.event, noise=noise))
+    blocks = replace(plain, event=replace(plain.event, sampler=BLOCKS))
+    for phases in ([plain, ours], [ours, blocks], [blocks, plain]):
+        with pytest.raises(RefusedPlan, match="are not added up: no bound is known"):
+            cost_of(phases)
+    assert isinstance(cost_of([ours, ours]), own_cost.HouseholdCost)
+
+
+def test_a_cost_that_does_not_say_what_rounds_cost_is_refused(tiny_task_file):
+    task, _ = load_task(str(tiny_task_file))
+    given = {**SMALL, "server.noise": "tests.seams.own_cost:Half", "server.noise_multiplier": "3"}
+    with pytest.raises(InputError, match="HalfCost has no composed; it needs composed, delta_at, pair"):
+        guarantees(make_privacy(resolve("dp-agr", str(tiny_task_file), None, given), task))
+
+
+STRIPES = {
+    "name": "stripes", "source": {"reader": "tests.seams.own_reader:Stripes", "widths": 9}, "split": "split.csv",
+    "image_size": 28, "channels": 1, "images_per_class": 4,
+}  # fmt: skip
+WIDTHS = "class,split\n1,train\n2,train\n3,train\n4,val\n5,val\n6,val\n7,test\n8,test\n9,test\n"
+
+
+def stripes_in(folder, rows=WIDTHS, **changes):
+    (folder / "split.csv").write_text(rows)
+    path = folder / "stripes.yaml"
+    path.write_text(yaml.safe_dump(STRIPES | changes))
+    return path
+
+
+def test_a_reader_of_ones_own_is_trained_on(tmp_path):
+    path = stripes_in(tmp_path)
+    data = open_dataset(str(path), tmp_path)
+    assert (data.train.names, data.val.names, data.test.names) == (("1", "2", "3"), ("4", "5", "6"), ("7", "8", "9"))
+    assert data.train.images[4, 0, 0, :5].tolist() == [0, 0, 255, 255, 0]
+    run = trained(path, tmp_path, "dp-agr", {"task.shots": "1", "task.queries": "1", "evaluation.queries": "1"})
+    assert run.read_json("summary.json")["status"] == "completed"
+    assert "summary.json agrees" in audit(run).remarks
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"source": STRIPES["source"] | {"width": 3}}, r"source\.width: unknown key; did you mean widths"),
+        ({"source": STRIPES["source"] | {"widths": "many"}}, r"source\.widths: .*got 'many'"),
+        ({"source": {"reader": "tests.seams.own_reader:NoReader"}}, "is no PublishedReader"),
+        ({"source": {"reader": "tests.seams.own_reader:Absent"}}, "has no Absent"),
+        ({"channels": 3}, "own_reader:Stripes has 1, got 3"),
+        ({"images_per_class": None}, "images_per_class: missing"),
+    ],
+)
+def test_a_task_file_says_what_a_reader_of_ones_own_asks_for(changes, words, tmp_path):
+    with pytest.raises(InputError, match=words) as caught:
+        load_task(str(stripes_in(tmp_path, **changes)))
+    assert str(caught.value).startswith(str(tmp_path / "stripes.yaml"))
+
+
+def test_what_its_reader_refuses_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="no width 12"):
+        open_dataset(str(stripes_in(tmp_path, WIDTHS + "12,test\n")), tmp_path)

@@ -19,7 +19,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.population import VirtualPopulation
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.backend import RoundAborted

@@ -9,7 +9,8 @@ import torch
 from dpfedmeta.core.params import difference, dimension, flatten, norm
 from dpfedmeta.learning.meta.algorithm import TOGETHER
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
-from dpfedmeta.privacy.clipping import clip, clip_per_layer, clip_rows, clip_rows_per_layer
+from dpfedmeta.privacy.clipping import clip, clip_per_layer
+from dpfedmeta.privacy.per_example.clip_rows import clip_rows, clip_rows_per_layer
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.gpu_batches import Chunks
 from tests.simulation.test_failing_clients import HOSTILE, Hostile

@@ -15,13 +15,13 @@ from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSou
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.populations.population import VirtualPopulation
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT, left_out
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.dropout import Availability
 from dpfedmeta.simulation.worker_backend import LocalBackend
-from dpfedmeta.training.results.rejected_messages import LEFT_OUT, left_out
 from dpfedmeta.training.run_training import run_training
 
 SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",

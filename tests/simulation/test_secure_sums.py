@@ -14,7 +14,7 @@ from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.populations.population import VirtualPopulation
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages
 from dpfedmeta.privacy.samplers import Cohort

@@ -11,7 +11,7 @@ from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess, open_workers
 from dpfedmeta.data.populations.population import VirtualPopulation
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.samplers import Cohort
@@ -81,18 +81,18 @@ MORE = [pytest.param(algo, marks=pytest.mark.slow) for algo in ("maml", "dp-aqc"
 
 
 @pytest.fixture(scope="module")
-def three_workers():
+def two_workers():
     """Processes take seconds to start."""
-    with open_workers(3) as workers:
+    with open_workers(2) as workers:
         yield workers
 
 
 @pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro", *MORE])
-def test_the_sum_is_bit_identical_for_any_number_of_workers(tiny_strokes, three_workers, algo):
+def test_the_sum_is_bit_identical_for_any_number_of_workers(tiny_strokes, two_workers, algo):
     _, clients, model = setting(tiny_strokes, algo)
     one, other = (
         LocalBackend(clients=clients, workers=workers).cohort_sum(model, 0.1, cohort_of(*range(0, 100, 5)))
-        for workers in (InProcess(), three_workers)
+        for workers in (InProcess(), two_workers)
     )
     assert other.noise_variance == one.noise_variance
     assert all(torch.equal(other.value[n], one.value[n]) for n in model)

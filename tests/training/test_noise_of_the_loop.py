@@ -22,7 +22,7 @@ from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.episodes.episode import blank_episode
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED

@@ -22,7 +22,7 @@ from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.learning.algorithms.fedavg import FedAvg
 from dpfedmeta.learning.evaluation import Classification
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.learning.server_step import initial_state, step
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
@@ -35,12 +35,12 @@ from dpfedmeta.privacy.samplers.fixed_sampler import FixedSizeSampler
 from dpfedmeta.privacy.samplers.poisson_sampler import PoissonSampler
 from dpfedmeta.simulation.backend import RoundAborted
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.update_variance import update_spread
 from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import held_out_evaluation, population
 from dpfedmeta.training.loop import Training, optimizer
 from dpfedmeta.training.results.round_rows import delta_at_limit
 from dpfedmeta.training.tracking.json_lines import JsonLines
+from dpfedmeta.training.update_variance import update_spread
 
 SMALL = {
     "population.records": "20", "population.clients": "30", "population.cohort": "10", "server.rounds": "4",

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -36,7 +37,23 @@ def test_episodes_are_scaled_from_as_many_as_fit(monkeypatch: pytest.MonkeyPatch
 def test_a_population_smaller_than_a_chunk_is_measured_too(tiny_strokes: Dataset, chunk: int | None) -> None:
     _, clients, _ = setting(tiny_strokes, "dp-agr")
     few = replace(clients, chunk=chunk, population=replace(clients.population, clients=3))
-    assert clients_per_second(few, InProcess(), 0.0) > 0.0
+    assert clients_per_second(few, InProcess(), 6.0, 0.0) > 0.0
+
+
+def test_a_run_begins_with_no_more_clients_than_a_round_has(tiny_strokes: Dataset) -> None:
+    _, clients, _ = setting(tiny_strokes, "dp-agr")
+    handed: list[int] = []
+
+    class Counting(InProcess):
+        def total(self, function: Any, common: Any, shares: Any, shape: Any) -> Any:
+            handed.extend(len(chunk) for chunk, _ in shares)
+            return super().total(function, common, shares, shape)
+
+    # One chunk to warm up, and one that is measured; of a larger cohort no larger ones.
+    for cohort, size in ((1.0, 1), (2.5, 3), (6.0, 6), (300.0, 8)):
+        handed.clear()
+        assert clients_per_second(clients, Counting(), cohort, 0.0) > 0.0
+        assert handed == [size, size]
 
 
 def test_memory_of_workers_is_counted_for_each() -> None:

@@ -35,17 +35,24 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     if not math.isfinite(mu):
         return math.inf
-    return smallest_epsilon(lambda epsilon: float(gaussian_delta(epsilon, mu)), delta)
+    return smallest_epsilon(lambda epsilon: _delta(epsilon, mu), delta)
+
+
+def _delta(epsilon: float, mu: float) -> float:
+    """`gaussian_delta` of two numbers: the same bits, without the arrays that take most of its time."""
+    first = ndtr(-epsilon / mu + mu / 2)
+    second = np.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2))
+    return max(float(first - second), 0.0)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Largest mu, from below, with delta_mu(epsilon) <= delta: the inverse of gaussian_epsilon."""
     low, high = 0.0, 1.0
-    while float(gaussian_delta(epsilon, high)) <= delta:
+    while _delta(epsilon, high) <= delta:
         low, high = high, 2 * high
     for _ in range(100):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if float(gaussian_delta(epsilon, middle)) <= delta else (low, middle)
+        low, high = (middle, high) if _delta(epsilon, middle) <= delta else (low, middle)
     return low
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
 from typing import Literal
 
@@ -13,23 +13,17 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsi
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete, released_coordinates
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsilon
+from dpfedmeta.accounting.divergences.pld_in_arrays import epsilon_of, self_composed
 from dpfedmeta.accounting.divergences.pld_round import (
+    DISTANCES,
     composed_width,
     largest_loss,
     one_round,
     rounding_error,
-    self_composed,
+    widest_composition,
 )
-from dpfedmeta.accounting.divergences.random_allocation import FINE, QUICK, Allocation
 from dpfedmeta.accounting.divergences.rdp import ORDERS, divergences, moments_of
-from dpfedmeta.accounting.events.events import (
-    Phase,
-    are_allocated,
-    are_correlated,
-    as_released,
-    is_one_release,
-    neighbours_of,
-)
+from dpfedmeta.accounting.events.events import Phase, neighbours_of
 from dpfedmeta.accounting.events.noise_cost import Noise
 from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
@@ -37,6 +31,8 @@ from dpfedmeta.core.random.random_sources import FloatArray
 ComposedBy = Literal["pld", "rdp", "gdp"]
 # (sampler, q, noise, how many rounds), for each phase.
 _Rounds = tuple[tuple[str, float, Noise, int], ...]
+# (one round, its grid, how many rounds) -> the range of their losses.
+_Width = Callable[[PrivacyLossDistribution, float, int], float]
 
 # Widths of the privacy-loss grid. Estimates are pessimistic, so a coarse grid is looser, never wrong: it is refined
 # until epsilon changes by less than _CONVERGED, or one round takes more than _POINTS points.
@@ -98,13 +94,6 @@ def composed(
         return 0.0, "pld"
     if delta <= 0 or not all(phase.event.noise for phase in phases):
         return math.inf, "pld"
-    if are_allocated(phases):
-        return _allocated(phases, neighbours, delta, grids), "pld"
-    released = as_released(phases)
-    if are_correlated(phases) and is_one_release(released):
-        # One Gaussian release, for which the closed form is exact.
-        return closed_epsilon(released, neighbours, delta)
-    phases = released
     count = sum(phase.rounds for phase in phases)
     exact = math.inf if count > MOST_ROUNDS else _of_distribution(phases, neighbours, delta, grids)
     if math.isfinite(exact) and count <= MANY_ROUNDS:
@@ -123,12 +112,6 @@ def _of_distribution(phases: Sequence[Phase], neighbours: Neighbours, delta: flo
         return _epsilon(rounds, neighbours, delta, grids)
     guess = _epsilon(rounds, neighbours, delta, COARSE)
     return epsilon_of_discrete(lambda left: _epsilon(rounds, neighbours, left, grids), delta, guess, discrete)
-
-
-def _allocated(phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
-    """Epsilon of clients that chose their own round; a single grid asks for a quick, looser bound."""
-    came, points = Allocation.of(phases), FINE if len(grids) > 1 else QUICK
-    return came.epsilon(delta, points) if neighbours == "add-remove" else came.epsilon_replaced(delta, points)
 
 
 def _of_discrete_closed(
@@ -150,7 +133,7 @@ def closed_epsilon(phases: Sequence[Phase], neighbours: Neighbours, delta: float
         replaced client under Poisson sampling is one removed and one added, so (e, d) for either gives
         (2 e, (1 + exp(e)) d) for both. gdp: the rounds without their sampling, which only helps.
     """
-    phases, moved = as_released(phases), 1.0 if neighbours == "add-remove" else 2.0
+    moved = DISTANCES[neighbours]
     noises = [(phase.event.noise, phase.rounds) for phase in phases]
     squared = sum(count * noise.mu(moved) ** 2 for noise, count in noises if noise is not None)
     unsampled = gaussian_epsilon(math.sqrt(squared), delta)
@@ -183,22 +166,12 @@ def sampled_delta(phases: Sequence[Phase], neighbours: Neighbours, epsilon: floa
         return 0.0
     if not all(phase.event.noise for phase in phases):
         return 1.0
-    if are_allocated(phases):
-        came = Allocation.of(phases)
-        return came.delta(epsilon) if neighbours == "add-remove" else came.delta_replaced(epsilon)
-    rounds = _rounds(as_released(phases))
+    rounds = _rounds(phases)
     widest = _widest(rounds)
     if widest > _LARGEST_LOSS or sum(count for *_, count in rounds) > MOST_ROUNDS:
         return 1.0
-    grid = max(COARSE[0], widest / _POINTS, _span(rounds, neighbours, widest) / _COMPOSED_POINTS)
+    grid = max(COARSE[0], widest / _POINTS, _span(rounds, neighbours, widest, composed_width) / _COMPOSED_POINTS)
     return float(_composed(grid, rounds, neighbours).get_delta_for_epsilon(epsilon))
-
-
-def quick_grid(phases: Sequence[Phase], neighbours: Neighbours, delta: float) -> float:
-    """The coarsest width within 1% of `sampled_epsilon`: for many shorter plans of the same constants."""
-    tight = sampled_epsilon(phases, neighbours, delta)
-    good = (g for g in GRIDS if sampled_epsilon(phases, neighbours, delta, (g,)) <= 1.01 * tight)
-    return next(good, GRIDS[-1])
 
 
 def _rounds(phases: Sequence[Phase]) -> _Rounds:
@@ -210,16 +183,22 @@ def _epsilon(rounds: _Rounds, neighbours: Neighbours, delta: float, grids: tuple
     widest = _widest(rounds)
     if widest > _LARGEST_LOSS:
         # Sampling only helps, so the bound without it is still one.
-        distance = 1.0 if neighbours == "add-remove" else 2.0
+        distance = DISTANCES[neighbours]
         return gaussian_epsilon(math.sqrt(sum(count * noise.mu(distance) ** 2 for *_, noise, count in rounds)), delta)
-    span = _span(rounds, neighbours, widest)
     count = sum(count for *_, count in rounds)
-    points = _COMPOSED_POINTS if count <= MANY_ROUNDS and span <= grids[0] * _FEWER_POINTS else _FEWER_POINTS
+    # The range of many rounds takes longer to find than to bound, and the bound mostly decides.
+    span, most = None, _span(rounds, neighbours, widest, widest_composition)
+    if count <= MANY_ROUNDS and most > grids[0] * _FEWER_POINTS:
+        most = span = _span(rounds, neighbours, widest, composed_width)
+    points = _COMPOSED_POINTS if count <= MANY_ROUNDS and most <= grids[0] * _FEWER_POINTS else _FEWER_POINTS
     # Rounding each round's loss to the grid adds a deviation of at most half its width.
     spread = 0.5 * math.sqrt(count)
     epsilon = math.inf
     for wanted in grids:
-        grid = max(wanted, widest / _POINTS, span / points)
+        grid = max(wanted, widest / _POINTS)
+        if most / points > grid:
+            most = span = _span(rounds, neighbours, widest, composed_width) if span is None else span
+            grid = max(grid, span / points)
         before, epsilon = epsilon, min(epsilon, _epsilon_on(grid, rounds, neighbours, delta))
         if before - epsilon <= _CONVERGED * epsilon or 6.0 * spread * grid <= _CONVERGED * epsilon or grid > wanted:
             break
@@ -230,11 +209,11 @@ def _widest(rounds: _Rounds) -> float:
     return max(largest_loss(sampling_of(sampler).neighbours, rate, noise) for sampler, rate, noise, _ in rounds)
 
 
-def _span(rounds: _Rounds, neighbours: Neighbours, widest: float) -> float:
+def _span(rounds: _Rounds, neighbours: Neighbours, widest: float, width: _Width) -> float:
     """Range of the privacy losses of all rounds together, by a rough grid; a finer one has to fit into memory."""
     rough = max(GRIDS[0], widest / _ROUGH_POINTS)
     return sum(
-        composed_width(one_round(sampler, rate, noise, neighbours, rough), rough, count)
+        width(one_round(sampler, rate, noise, neighbours, rough), rough, count)
         for sampler, rate, noise, count in rounds
     )
 
@@ -245,9 +224,7 @@ def _epsilon_on(grid: float, rounds: _Rounds, neighbours: Neighbours, delta: flo
     if lost > _LOST_SHARE * delta:
         # Two bounds: of the largest errors that the transform can make, and of those that it made.
         delta -= min(lost, rounding_error(together))
-    # Inside dp-accounting a bound on a tail may overflow to infinity, where it binds nothing.
-    with np.errstate(over="ignore"):
-        return float(together.get_epsilon_for_delta(delta)) if delta > 0 else math.inf
+    return epsilon_of(together, delta) if delta > 0 else math.inf
 
 
 def _composed(grid: float, rounds: _Rounds, neighbours: Neighbours) -> PrivacyLossDistribution:

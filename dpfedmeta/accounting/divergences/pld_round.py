@@ -7,18 +7,14 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting.pld.common import compute_self_convolve_bounds
-from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
+from dp_accounting.pld.pld_pmf import PLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
+from dpfedmeta.accounting.divergences.pld_in_arrays import kept, rounded_up
 from dpfedmeta.accounting.events.noise_cost import Noise
 from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
 
-# Any distribution of two or more losses is long after so many rounds.
-_SPARSE_ROUNDS = 1000
-# Probability that dp-accounting may cut off the ends of a composition; it counts as certain failure.
-_CUT = 1e-15
 # e to this loss is still a float; beyond, a - 1 is a.
 _FLOAT = 500.0
 # Hockey-stick divergences of one sampled round at some epsilons.
@@ -57,18 +53,8 @@ def by_coins(rate: float, noise: Noise, grid: float) -> PrivacyLossDistribution:
     )
 
 
-def self_composed(one: PrivacyLossDistribution, rounds: int) -> PrivacyLossDistribution:
-    """Compose so many equal rounds."""
-    if rounds > _SPARSE_ROUNDS:
-        # dp-accounting finds that a short distribution gets long by raising its length to the number of rounds, in
-        # whole numbers: minutes for a million. It would come to this form.
-        remove, add = (order.to_dense_pmf() for order in (one._pmf_remove, one._pmf_add))
-        one = PrivacyLossDistribution(remove, None if one._symmetric else add)
-    return one.self_compose(rounds)
-
-
 def composed_width(one: PrivacyLossDistribution, grid: float, rounds: int) -> float:
-    """Estimate the range of privacy losses of a composition, from the Chernoff bounds that dp-accounting cuts it by.
+    """Estimate the range of privacy losses of a composition, from the Chernoff bounds that it is cut by.
 
     Args:
         one: Privacy loss distribution of one round.
@@ -76,10 +62,15 @@ def composed_width(one: PrivacyLossDistribution, grid: float, rounds: int) -> fl
         rounds: How often it is composed.
 
     Returns:
-        Largest less smallest loss that dp-accounting will keep.
+        Largest less smallest loss that is kept.
     """
-    bounds = [compute_self_convolve_bounds(probabilities, rounds, _CUT) for probabilities in _probabilities(one)]
-    return grid * max(float(upper - lower + 1) for lower, upper in bounds)
+    ends = [kept(probabilities, rounds) for probabilities in _probabilities(one)]
+    return grid * max(float(last - first + 1) for first, last in ends)
+
+
+def widest_composition(one: PrivacyLossDistribution, grid: float, rounds: int) -> float:
+    """Bound `composed_width` from above, by the widest range that so many rounds can have."""
+    return grid * float(max((len(probabilities) - 1) * rounds + 1 for probabilities in _probabilities(one)))
 
 
 def rounding_error(composed: PrivacyLossDistribution) -> float:
@@ -106,10 +97,10 @@ def by_coupling(rate: float, noise: Noise, grid: float) -> PrivacyLossDistributi
 
 
 def _on_grid(grid: float, least: float, largest: float, profile: _Profile, rate: float, noise: Noise) -> PLDPmf:
-    """The privacy loss distribution of a divergence profile, rounded up (Doroshenko et al. 2022, https://arxiv.org/abs/2207.04380)."""
+    """The privacy loss distribution of a divergence profile, rounded up."""
     low, high = math.floor(least / grid), math.ceil(largest / grid)
     deltas = np.clip(profile(np.arange(low, high + 1, dtype=np.float64) * grid, rate, noise), 0.0, 1.0)
-    return create_pmf_pessimistic_connect_dots_fixed_gap(grid, low, high, deltas)
+    return rounded_up(grid, low, high, deltas)
 
 
 def removed_profile(epsilons: FloatArray, rate: float, noise: Noise) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant, compute_epsilon
 
-from dpfedmeta.accounting.events.events import Event, Phase, as_released, neighbours_of
+from dpfedmeta.accounting.events.events import Event, Phase, neighbours_of
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
 
@@ -40,7 +40,6 @@ def rdp_epsilon(phases: Sequence[Phase], delta: float, *, patient: bool = True) 
         patient: Under fixed-size sampling D_a is itself a bound, whose K need not be convex: look at all orders.
             Otherwise end there too, with what may be a larger bound.
     """
-    phases = as_released(phases)
     ends_early = not patient or neighbours_of(phases) == "add-remove"
     orders: tuple[int, ...] = ()
     moments, epsilon = np.zeros(0), math.inf
@@ -57,7 +56,6 @@ def rdp_epsilon(phases: Sequence[Phase], delta: float, *, patient: bool = True) 
 
 def moments_of(phases: Sequence[Phase], orders: tuple[int, ...]) -> FloatArray | None:
     """Renyi divergences of all rounds together, by order; None for noise unknown to RDP."""
-    phases = as_released(phases)
     of_coins = neighbours_of(phases) == "add-remove"
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE if of_coins else NeighboringRelation.REPLACE_ONE
     total = np.zeros(len(orders))

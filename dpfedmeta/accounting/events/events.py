@@ -62,9 +62,14 @@ class Event:
     slots: int | None = None
 
     @property
-    def joint(self) -> bool:
-        """Return whether such rounds are accounted for jointly: by correlated noise, or by the clients' own choice."""
-        return self.slots is not None or isinstance(self.noise, JointNoise)
+    def cost(self) -> str:
+        """Name of the cost of a release that adds up such rounds: the sampler's own, or the noise's own."""
+        own: str | None = sampling_of(self.sampler).cost or getattr(self.noise, "cost", None)
+        if own is not None:
+            return own
+        if isinstance(self.noise, JointNoise):
+            return "correlated"
+        return "independent" if self.whole is None else "sum"
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON for a ledger line; fields that belong to sums of whole numbers appear for such a sum only."""
@@ -153,54 +158,6 @@ def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:
 def have_noise(phases: Sequence[Phase]) -> bool:
     """Return whether there are rounds and every one has noise."""
     return bool(phases) and all(phase.event.noise for phase in phases)
-
-
-def are_allocated(phases: Sequence[Phase]) -> bool:
-    """Return whether clients chose their own round among these (check-ins)."""
-    return any(phase.event.slots is not None for phase in phases)
-
-
-def are_correlated(phases: Sequence[Phase]) -> bool:
-    """Return whether any of these rounds has correlated noise; `as_released` makes such rounds one release."""
-    return any(isinstance(phase.event.noise, JointNoise) for phase in phases)
-
-
-def as_released(phases: Sequence[Phase]) -> Sequence[Phase]:
-    """The same with all rounds of correlated noise as the one release that they are; all else as it is.
-
-    Where secret coins decide over each participation (a rate below 1), they are as many releases as a client may take
-    part in, each sampled; a further attempt is charged as a release that the client was in for sure.
-
-    Of one run and its copies: several runs are joined one by one, then put in a row.
-
-    Raises:
-        RefusedPlan: More rounds than the noise was fitted for, or coins that its participations do not have apart.
-    """
-    joint: dict[JointNoise, list[Phase]] = {}
-    others = []
-    for phase in phases:
-        if isinstance(phase.event.noise, JointNoise):
-            joint.setdefault(phase.event.noise, []).append(phase)
-        else:
-            others.append(phase)
-    for noise, own in joint.items():
-        course = sum(phase.rounds for phase in own if not (phase.again or phase.copy))
-        further = sum(phase.rounds for phase in own) - course
-        first = own[0].event
-        if first.rate < 1.0 and course:
-            apart, each = noise.apart(course)
-            # Coins of its own for each of them: what is left is sampled like any round.
-            others.append(Phase(event=replace(first, sampler="poisson", noise=each), rounds=apart))
-            course = 0
-        if course or further:
-            sure = replace(first, sampler="poisson", noise=noise.together(course, further), rate=1.0)
-            others.append(Phase(event=sure, rounds=1))
-    return others if joint else phases
-
-
-def is_one_release(released: Sequence[Phase]) -> bool:
-    """Return whether these phases are a single release without secret sampling (rate 1)."""
-    return len(released) == 1 and released[0].rounds == 1 and released[0].event.rate == 1.0
 
 
 def surplus(phases: Sequence[Phase]) -> float:

@@ -89,5 +89,19 @@ class Guarantee:
         }
 
 
+class FourGuarantees(tuple[Guarantee, ...]):
+    """The four cells, printed a line each."""
+
+    def of(self, unit: str, observer: str) -> Guarantee:
+        """Return a cell by unit ("client" or "record") and observer ("public" or "server")."""
+        return next(cell for cell in self if (cell.unit, cell.observer) == (unit, observer))
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{cell.name:<17} epsilon {cell.epsilon:<8.4g} at delta {cell.delta:g} ({cell.adjacency}, {cell.method})"
+            for cell in self
+        )
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None

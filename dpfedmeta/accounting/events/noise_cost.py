@@ -115,19 +115,11 @@ class GaussianNoise:
         return distance / self.multiplier
 
     def replaced(self, rate: float, grid: float) -> PrivacyLossDistribution | None:
-        """(1-q)N(0)+qN(C) against (1-q)N(0)+qN(-C), by dp-accounting."""
-        # dp-accounting doubles the sensitivity itself under REPLACE_ONE: z is std/C here as everywhere
-        # (docs/guarantees.md).
+        """(1-q)N(0)+qN(C) against (1-q)N(0)+qN(-C)."""
         # Inside: worker processes draw noise, and need none of the accountant's libraries.
-        from dp_accounting import NeighboringRelation
-        from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+        from dpfedmeta.accounting.divergences.pld_in_arrays import replaced_gaussian
 
-        return from_gaussian_mechanism(
-            standard_deviation=self.multiplier,
-            sampling_prob=rate,
-            value_discretization_interval=grid,
-            neighboring_relation=NeighboringRelation.REPLACE_ONE,
-        )
+        return replaced_gaussian(rate, self.multiplier, grid)
 
     def dp_event(self, distance: float) -> DpEvent | None:
         """Std over the change."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from dpfedmeta.accounting.events.failure_probability import largest_cohort, most_hostile
 from dpfedmeta.accounting.events.record_layer import check
-from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_registry import check_protocol, find
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Sampling:
             turns, those of the group whose turn it is.
         keeps_apart: Whether its clients keep the separation that correlated noise counts with.
         leaves_gaps: Whether a client that may join no more rounds leaves its place in later cohorts empty.
+        cost: Name of the cost of a release that adds up its rounds (accounting.release_costs), or package.module:name;
+            None: that of their noise.
         audited: Settings of a small audit that differ from those of other samplers.
     """
 
@@ -49,6 +51,7 @@ class Sampling:
     independent: ClassVar[bool] = False
     keeps_apart: ClassVar[bool] = False
     leaves_gaps: ClassVar[bool] = False
+    cost: ClassVar[str | None] = None
     audited: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
@@ -169,6 +172,10 @@ def sampling_of(name: str) -> type[Sampling]:
     Raises:
         InputError: There is none, or it does not state what its guarantee rests on.
     """
-    member: type[Sampling] = find(_SETTING, name, _FOLDER)
-    check_protocol(_SETTING, name, member, "neighbours", "one_round", "dp_event", "of", "draw")
+    member = find(_SETTING, name, _FOLDER)
+    check_protocol(_SETTING, name, member, "of", "draw")
+    if not (isinstance(member, type) and issubclass(member, Sampling)):
+        raise InputError(f"{_SETTING} = {name}: is no Sampler; derive it from dpfedmeta.privacy.samplers.Sampler")
+    if getattr(member, "neighbours", None) not in get_args(Neighbours):
+        raise InputError(f"{_SETTING} = {name}: neighbours: expected one of {', '.join(get_args(Neighbours))}")
     return member

@@ -24,6 +24,7 @@ from dpfedmeta.accounting.ledger.versions import VERSION, charge_of, constants, 
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, guarantees, stated
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.release_costs import cost_named
 from dpfedmeta.core.errors import InputError, RefusedPlan
 
 _EXTENSION = "extended_to"
@@ -238,7 +239,7 @@ def phases_of(charges: Sequence[Charge]) -> tuple[Phase, ...]:
 
 def _apart(charge: Charge) -> bool:
     """Return whether the charge is a further attempt that does not compose like one more round."""
-    return charge.attempt > 0 and charge.event.joint
+    return charge.attempt > 0 and cost_named(charge.event.cost).joint
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,17 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from platformdirs import user_state_path
 
+from dpfedmeta.accounting.ledger.ledger import LedgerContent, read_content
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET
+from dpfedmeta.core.files.run_directory import RunDirectory
 
 _ENTRY = re.compile(rb"(\d{12}) ([0-9a-f]{64})\n")
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -78,3 +82,42 @@ class Lineage:
     def close(self) -> None:
         """Give the lock back."""
         os.close(self._handle)
+
+
+@contextmanager
+def registered(run: RunDirectory) -> Iterator[tuple[Lineage | None, str | None]]:
+    """(this machine's register of the run, locked; why there is none).
+
+    Raises:
+        InputError: Another process writes this run or a copy of it.
+    """
+    name = read_content(run.ledger, torn=True).identity.run
+    try:
+        lineage = Lineage(name)
+    except OSError as error:
+        yield None, f"{error.filename}: cannot be written, so a copy of this run could be resumed unnoticed"
+        return
+    try:
+        yield lineage, None
+    finally:
+        lineage.close()
+
+
+def check_lineage(run: RunDirectory, content: LedgerContent, lineage: Lineage, *, mended: bool = False) -> None:
+    """Refuse a copy that lacks lines which this machine wrote."""
+    latest = lineage.latest
+    if latest is None or holds(content, latest.lines, latest.head):
+        return
+    # Done again identically, the torn line comes out as the one that was noted.
+    if mended and latest.lines == len(content.heads) + 1:
+        return
+    raise InputError(
+        f"{run.ledger}: ends with line {len(content.heads)}, but on this machine the run went on to line "
+        f"{latest.lines}: a stale copy, or lines are lost; going on would spend a budget twice. Resume the newest "
+        "copy, or restore its ledger"
+    )
+
+
+def holds(content: LedgerContent, lines: int, head: str) -> bool:
+    """Return whether a ledger has a line of this number and hash."""
+    return 0 < lines <= len(content.heads) and content.heads[lines - 1] == head

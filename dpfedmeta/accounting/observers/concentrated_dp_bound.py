@@ -17,10 +17,9 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from scipy.special import gammaln, logsumexp
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates
-from dpfedmeta.accounting.divergences.participation_counts import worst_participations
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.guarantee import Bound
-from dpfedmeta.accounting.observers.explain_bound import folded, rounds_seen
+from dpfedmeta.accounting.release_costs import cost_of, participations_of, rounds_seen
 from dpfedmeta.core.random.random_sources import FloatArray
 
 # Under sampling: whole orders, for a sum of binomial terms.
@@ -82,7 +81,8 @@ def sampled_bound(phases: Sequence[Phase], coordinates: Sequence[Coordinates], d
         method="zcdp",
         epsilon=_epsilon(_SAMPLED, moments, delta),
         event=rounds_seen(phases),
-        formula=f"{_PUBLISHED}; sampled, by its moments of orders 2 to 256 (Zhu, Wang 2019){folded(phases)}",
+        formula=f"{_PUBLISHED}; sampled, by its moments of orders 2 to 256 (Zhu, Wang 2019)"
+        + cost_of(phases).folded(phases),
         loose=True,
     )
 
@@ -99,7 +99,7 @@ def participations_bound(
         cap: R, or None.
         delta: What is left for this cell.
     """
-    worst, left = worst_participations(phases, cap, delta)
+    worst, left = participations_of(phases, cap, delta)
     ones = [
         concentrated(own, change * _of_a_client(phase), phase.rounds).at(_PLAIN)
         for phase, own in zip(phases, coordinates, strict=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, summed_coordinates
-from dpfedmeta.accounting.divergences.participation_counts import worst_participations
 from dpfedmeta.accounting.events.events import Phase, surplus
+from dpfedmeta.accounting.release_costs import participations_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def seen_before(before: Sequence[Phase], change: float, delta: float) -> SeenBef
     squared, rare = 0.0, surplus(before)
     for phase in before:
         noise = phase.event.sum_noise
-        worst, left = worst_participations([phase], None, delta)
+        worst, left = participations_of([phase], None, delta)
         # A sum that carries none hides nothing, however seldom a client is in it.
         squared += worst * noise.mu(change) ** 2 if noise else math.inf
         rare += delta - left

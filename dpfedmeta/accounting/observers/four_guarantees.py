@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dpfedmeta.accounting.divergences.pld_composition import GRIDS, quick_grid
-from dpfedmeta.accounting.events.events import Phase, have_noise, neighbours_of
+from dpfedmeta.accounting.divergences.pld_composition import GRIDS
+from dpfedmeta.accounting.events.events import Phase, have_noise, neighbours_of, surplus
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.observers.public_observer import client_public, record_public
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.release_costs import cost_of, quick_grid
 
 
 def guarantees(plan: PrivacyPlan, rounds: int | None = None, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
@@ -65,3 +65,36 @@ def stated(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRI
     server = record_server(phases, terms, change=2.0).epsilon
     public = record_public(phases, terms, grids, change=2.0).epsilon
     return *clients, replace(of_server, replaced=server), replace(of_public, replaced=public)
+
+
+def client_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS) -> Guarantee:
+    """A client towards everybody, who sees what is released in these rounds and what was released before."""
+    phases = (*terms.before, *phases)
+    bounds = cost_of(phases).public(phases, terms.client_delta, grids)
+    return Guarantee(
+        unit="client",
+        observer="public",
+        delta=terms.client_delta,
+        adjacency=neighbours_of(phases),
+        bounds=tuple(bounds),
+    )
+
+
+def client_public_epsilon(phases: Sequence[Phase], delta: float, grids: tuple[float, ...] = GRIDS) -> float:
+    """(client, public) alone, at `delta` less the probability of rare events."""
+    return min(bound.epsilon for bound in cost_of(phases).public(phases, delta, grids))
+
+
+def record_public(
+    phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS, change: float = 1.0
+) -> Guarantee:
+    """A record towards everybody: the smallest bound that its rounds allow.
+
+    `change`: as in `record_server`; that of a client whose message becomes another one holds whatever it is.
+    """
+    together = (*terms.before, *phases)
+    delta = terms.record_delta - surplus(together)
+    bounds = cost_of(together).record(phases, terms, delta, grids, change)
+    return Guarantee(
+        unit="record", observer="public", delta=terms.record_delta, adjacency="zero-out", bounds=tuple(bounds)
+    )

@@ -8,15 +8,14 @@ from collections.abc import Callable, Sequence
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, epsilon_of_discrete, summed_coordinates
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.divergences.local_dpsgd import poisson_steps_epsilon, replaced_steps_epsilon
-from dpfedmeta.accounting.divergences.participation_counts import worst_participations
 from dpfedmeta.accounting.events.events import Phase, surplus
 from dpfedmeta.accounting.events.guarantee import Bound, Guarantee, UnitName
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.concentrated_dp_bound import participations_bound
 from dpfedmeta.accounting.observers.earlier_releases import seen_before
-from dpfedmeta.accounting.observers.explain_bound import rounds_seen
 from dpfedmeta.accounting.participation_cost import Participation, change_of, participation
 from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.release_costs import participations_of, rounds_seen
 
 
 def client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
@@ -58,7 +57,7 @@ def _worst(phases: Sequence[Phase], terms: Terms, unit: UnitName, delta: float, 
     """sqrt(R) * mu-GDP for the worst R, and in squares what was seen before."""
     one = _one(phases, terms, unit, change)
     mu, formula = one.mu, one.formula
-    worst, left = worst_participations(phases, terms.max_participations, delta)
+    worst, left = participations_of(phases, terms.max_participations, delta)
     seen = seen_before(terms.before, 2.0, delta)
 
     def at(delta: float) -> float:
@@ -93,7 +92,7 @@ def _of_the_sum(
     """A server that sees only the sum knows who took part; the noise of the honest survivors is in the way."""
     mu, change = _one(phases, terms, unit, change).mu, change_of(unit, terms.record, change)
     cap, delta = terms.max_participations, delta - surplus(phases)
-    worst, left = worst_participations(phases, cap, delta)
+    worst, left = participations_of(phases, cap, delta)
     # Whatever a record moves its client's message by: what it said before may have changed as a whole.
     seen = seen_before(terms.before, 2.0, delta)
 
@@ -125,7 +124,7 @@ def records_of_several(runs: Sequence[tuple[Sequence[Phase], Terms]], change: fl
             return math.inf  # of both together nothing is proven here
         if terms.max_participations is None:
             return None
-        squared += worst_participations(phases, terms.max_participations, delta)[0] * mu**2
+        squared += participations_of(phases, terms.max_participations, delta)[0] * mu**2
     rounds = [phase for phases, terms in runs if terms.server_sees == "sum" for phase in phases]
     left = delta - surplus(rounds)
 
@@ -137,7 +136,7 @@ def records_of_several(runs: Sequence[tuple[Sequence[Phase], Terms]], change: fl
 
 def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, change: float) -> Bound:
     """Mini-batches that the client draws for itself: sqrt(K)-GDP does not hold, each of the K R steps is composed."""
-    worst, left = worst_participations(phases, terms.max_participations, terms.record_delta)
+    worst, left = participations_of(phases, terms.max_participations, terms.record_delta)
     steps, rate, noise = worst * record.support_steps, record.batch_rate, record.support_noise or 0.0
     earlier = 0.0
     if terms.before:

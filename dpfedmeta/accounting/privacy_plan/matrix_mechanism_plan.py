@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
 
+def default_separation(clients: int, cohort: float, rounds: int) -> int:
+    """Rounds that clients keep apart where nothing is said: as many as the population allows."""
+    return min(rounds, max(1, int(clients / cohort)))
+
+
 def spacing_of(plan: PrivacyPlan) -> Spacing | None:
     """R and b of a plan of correlated noise, b within its rounds; None for another one."""
     if plan.correlation is None:

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfedmeta.accounting.events.events import as_released
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.toeplitz_coefficients import noise_deviations
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
+from dpfedmeta.accounting.release_costs import released
 from dpfedmeta.auditing.expected_messages import Known, over_nothing
 from dpfedmeta.auditing.neighbouring_runs import CANARY, ClientWorlds, Observed
 from dpfedmeta.auditing.trade_off_function import SampledCurve, TradeOff, normal_curve
@@ -44,7 +44,7 @@ class OnCorrelatedReleases:
         if self._rate == 1:
             return normal_curve(self.cell)
         return SampledCurve(
-            phases=tuple(as_released(self.plan.privacy.phases)),
+            phases=tuple(released(self.plan.privacy.phases)),
             neighbours="replace-one" if self.worlds.other else "add-remove",
             delta=self.cell.delta,
         )

@@ -106,10 +106,12 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
         from dpfedmeta.cli.advise import show
 
         return show(console, settings, options.json)
+    from dpfedmeta.planning.privacy.solve import check_solve, make_privacy
+
+    check_solve(settings, options.solve)
     check_first(settings)
     from dpfedmeta.accounting.observers.four_guarantees import guarantees
     from dpfedmeta.planning.caveats import cautions, word_of_authors
-    from dpfedmeta.planning.privacy.solve import make_privacy
 
     task, _ = task_of(settings)
     plan = make_privacy(settings, task, options.solve)
@@ -127,20 +129,30 @@ def _of_runs(console: Console, options: argparse.Namespace, chosen: Sequence[Pat
     for path in chosen:
         check_has_ledger(path)
     if len(runs) == 1 and options.realised is None:
-        from dpfedmeta.analytics.verification import is_analysis
-
-        if is_analysis(runs[0].path):
-            return _of_analysis(console, options, runs[0])
+        kind = _kind_of(runs[0].path)
+        if kind:
+            return _of_no_training(console, options, runs[0], kind)
     if options.realised is not None:
         return _realised(console, runs[0], options.json)
     return _of_copies(console, options, runs) if len(runs) > 1 else _of_run(console, options, runs[0])
 
 
-def _of_analysis(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
-    from dpfedmeta.analytics.verification import verify
+def _kind_of(path: Path) -> str:
+    """Kind of what a folder holds beside training runs; empty for these."""
+    from dpfedmeta.core.files.run_directory import ANALYSIS, LOOP, config_of
+
+    kinds = {ANALYSIS: "analysis", LOOP: "loop"}
+    return next((kind for begins, kind in kinds.items() if config_of(path).startswith(begins)), "")
+
+
+def _of_no_training(console: Console, options: argparse.Namespace, run: RunDirectory, kind: str) -> int:
+    if kind == "loop":
+        from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds as verify
+    else:
+        from dpfedmeta.analytics.verification import verify
 
     found = verify(run)
-    title = "What the analysis spent, from the ledger alone"
+    title = f"What the {kind} spent, from the ledger alone"
     code = _show(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
     for remark in found.remarks if options.verify is not None and not options.json else ():
         console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
@@ -283,12 +295,19 @@ def _correlated(plan: PrivacyPlan) -> dict[str, object]:
 
 
 def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
-    from dpfedmeta.training.results.rejected_messages import LEFT_OUT
+    from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
     from dpfedmeta.training.terminal.tables import number
     from dpfedmeta.training.verification.verify import audit, realised
 
-    proven = audit(run)
-    found = realised(run, proven.plan, proven.charges)
+    if _kind_of(run.path) == "loop":
+        from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
+
+        loop = verify_rounds(run)
+        plan, charges = loop.plan, loop.charges
+    else:
+        proven = audit(run)
+        plan, charges = proven.plan, proven.charges
+    found = realised(run, plan, charges)
     if as_text:
         print_json({"realised": {**vars(found), "record_server": found.as_number}})
         return DONE

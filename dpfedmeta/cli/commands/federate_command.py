@@ -234,7 +234,7 @@ def _demo(words: Sequence[str], console: Console) -> int:
     options = _demo_parser().parse_args(words)
     from dpfedmeta.cli.checkout import checkout_module
 
-    demo = checkout_module("examples.federation_demo", "dpfedmeta federate demo")
+    demo = checkout_module("benchmarks.federation_demo", "dpfedmeta federate demo")
     chosen = demo.DemoOptions(
         clients=options.clients,
         out=options.out,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dpfedmeta.core.worker_pool import Workers
     from dpfedmeta.simulation.distributed.torchrun_env import Launch
     from dpfedmeta.training.results.summary import Status
+    from dpfedmeta.training.throughput import Cost
 
 SUMMARY = "train, evaluate and summarise one run, or go on with it (--resume)"
 
@@ -27,8 +28,13 @@ def options_of() -> argparse.ArgumentParser:
     """The command's own options; everything else is a setting."""
     made = parser("Train, evaluate and summarise one run.", settings=True, program="dpfedmeta train")
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
-    made.add_argument("--dry-run", action="store_true", help="print the plan and what it will take, and stop")
-    made.add_argument("--calibration", type=float, metavar="S", help="seconds that --dry-run measures for (10)")
+    made.add_argument("--dry-run", action="store_true", help="print the plan on these data, and stop")
+    made.add_argument(
+        "--calibration",
+        type=float,
+        metavar="S",
+        help="seconds for which --dry-run also measures how long the run will take",
+    )
     made.add_argument("--secure-rng", action="store_true", help="noise and cohorts straight from the operating system")
     made.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run, however it ended")
     made.add_argument(
@@ -66,6 +72,14 @@ def on_workers(words: Sequence[str], console: Console, workers: Workers | None, 
     if not options.dry_run:
         check_new(Path(settings.run.dir), settings.run.name)
     check_first(settings, options.data_dir)
+    if options.dry_run and options.calibration is None and workers is None and not options.secure_rng:
+        from dpfedmeta.training.dry_run import needs_no_network, plan_without_network
+
+        if needs_no_network(settings) and (planned := plan_without_network(settings, options.data_dir)) is not None:
+            from dpfedmeta.training.terminal.progress import Terminal
+
+            Terminal(console).on_plan(planned)
+            return _dry(None, console)
     return _train(settings, options, console, workers, mark)
 
 
@@ -114,8 +128,15 @@ def _train(
     from dpfedmeta.training.dry_run import forecast
 
     spent = time.process_time()  # libraries and settings
-    cost = forecast(settings, run_options, [Terminal(console)], seconds=options.calibration or 10.0, before=spent)
-    console.print(f"  {cost}", highlight=False, soft_wrap=True)
+    return _dry(
+        forecast(settings, run_options, [Terminal(console)], seconds=options.calibration, before=spent), console
+    )
+
+
+def _dry(cost: Cost | None, console: Console) -> int:
+    """The last line of a dry run."""
+    words = cost or "nothing was run; --calibration 10 tries it out for ten seconds, and says how long it will take"
+    console.print(f"  {words}", highlight=False, soft_wrap=True)
     return DONE
 
 
@@ -143,10 +164,10 @@ def _go_on(
     console: Console,
     workers: Workers | None,
 ) -> int:
+    from dpfedmeta.core.files.lock import only_writer
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.reporting.html.pictures import draw_pictures
     from dpfedmeta.training.state.how_to_resume import check_simulated
-    from dpfedmeta.training.state.lock import only_writer
     from dpfedmeta.training.state.resume import finished, reported, settings_of_run
 
     run = RunDirectory(path)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,8 @@ class SweepFolder:
     def put_aside(self, trial: Trial) -> Path:
         """Move a half-finished run out of the way; nothing is deleted."""
         self.set_aside.mkdir(exist_ok=True)
-        number = len(list(self.set_aside.glob(f"{trial.name}.*"))) + 1
-        return self.run(trial).path.rename(self.set_aside / f"{trial.name}.{number}")
+        places = (self.set_aside / f"{trial.name}.{number}" for number in count(1))
+        return self.run(trial).path.rename(next(place for place in places if not place.exists()))
 
     def note(self, trial: Trial) -> None:
         """Write down what a run is, before it starts."""
@@ -107,16 +108,25 @@ def check_request(file: Path, named: Path | None, jobs: int, *, writes: bool) ->
         InputError: The folder is a file, holds something else, or can be neither written nor made; or no jobs.
     """
     path = named or Path("runs") / f"sweep-{file.stem}"
-    if path.exists() and not path.is_dir():
-        raise InputError(f"--out {path}: is a file; name a folder")
-    if path.is_dir() and not is_sweep(path) and any(path.iterdir()):
-        raise InputError(f"--out {path}: is not empty and holds no {MANIFEST}; choose another folder")
+    check_place(path)
     if writes and named is not None:
         check_output_folder("--out", named)
     elif writes:
         check_output_folder("runs, the folder of --out:", Path("runs"))
     check_jobs(jobs)
     return path
+
+
+def check_place(path: Path) -> None:
+    """Refuse a folder that holds something else than a sweep; nothing is written.
+
+    Raises:
+        InputError: It is a file, or not empty and no sweep.
+    """
+    if path.exists() and not path.is_dir():
+        raise InputError(f"--out {path}: is a file; name a folder")
+    if path.is_dir() and not is_sweep(path) and any(path.iterdir()):
+        raise InputError(f"--out {path}: is not empty and holds no {MANIFEST}; choose another folder")
 
 
 def check_jobs(jobs: int) -> None:
@@ -133,8 +143,9 @@ def check_same(path: Path, sweep: Sweep, fixed: Mapping[str, str]) -> None:
     """Look into a folder without writing anything.
 
     Raises:
-        InputError: It holds another sweep.
+        InputError: It holds another sweep, or something that is no sweep.
     """
+    check_place(path)
     if is_sweep(path):
         held, wanted = read_manifest(path), _manifest(sweep, fixed)
         if held != wanted:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import yaml
 
-from dpfedmeta.accounting.events.events import Earlier, as_released, neighbours_of, surplus
+from dpfedmeta.accounting.events.events import Earlier, neighbours_of, surplus
 from dpfedmeta.accounting.ledger.ledger import check_rounds, phases_of, read, read_content
-from dpfedmeta.accounting.observers.public_observer import client_public_epsilon
+from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon
 from dpfedmeta.accounting.observers.server_observer import records_of_several
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.release_costs import released
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, read_manifest
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, RunDirectory, config_of
@@ -102,7 +103,7 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
     # What was spent before all of them counts once; what is there by itself as it was charged in the end.
     earlier = {other.run: other for plan in plans for other in plan.earlier} | {other.run: other for other in besides}
     before = [phase for other in earlier.values() for phase in other.phases]
-    phases = [*before, *(phase for plan in plans for phase in as_released(plan.phases))]
+    phases = [*before, *(phase for plan in plans for phase in released(plan.phases))]
     beta = surplus(phases)
     if beta >= first.client_delta:
         raise RefusedPlan(f"{len(plans)} runs: the rare events of shared mode add up to delta = {first.client_delta:g}")

@@ -28,6 +28,10 @@ EPISODES = "episodes.json"
 REPORT = "report.html"
 # How the configuration in the first line of an analysis' ledger begins.
 ANALYSIS = "analysis:"
+# How that of the rounds of a caller's own loop begins.
+LOOP = "rounds of a loop: "
+# Where their releases are.
+RELEASES = "releases"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -142,7 +146,7 @@ def check_is_run(path: Path) -> None:
 
 
 def check_no_analysis(path: Path, config: str) -> None:
-    """Refuse the folder of an analysis where that of a training run is wanted.
+    """Refuse the folder of an analysis, or of a caller's own loop, where that of a training run is wanted.
 
     Args:
         path: The folder, for the error.
@@ -151,6 +155,11 @@ def check_no_analysis(path: Path, config: str) -> None:
     Raises:
         InputError: It is one.
     """
+    if config.startswith(LOOP):
+        raise InputError(
+            f"{path}: holds the rounds of a loop of your own (dpfedmeta.PrivateRounds) and no training run; dpfedmeta "
+            f"account --verify {path} recomputes what they spent, and PrivateRounds goes on with them"
+        )
     if config.startswith(ANALYSIS):
         raise InputError(
             f"{path}: is an analysis and no training run; its statement.txt says what it found, dpfedmeta account "

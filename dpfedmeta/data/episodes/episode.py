@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from dpfedmeta.data.episodes import sampling_jit as drawing_kernels
-from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients
+
+if TYPE_CHECKING:
+    # Populations are planned with, and counted, without PyTorch.
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +39,8 @@ class Episode:
 
     def to(self, device: torch.device) -> Episode:
         """The same episode on another device."""
+        from dpfedmeta.data.episodes.async_transfer import placed
+
         return Episode(
             support_images=placed(self.support_images, device),
             support_labels=placed(self.support_labels, device),
@@ -63,6 +68,8 @@ def is_sound(
         queries: Whether a query set is required.
         vocabulary: Tokens are whole numbers below this; None if records are not tokens.
     """
+    import torch
+
     parts = [(episode.support_images, episode.support_labels), (episode.query_images, episode.query_labels)]
     if not queries and episode.query_labels.shape == (0,):
         parts = parts[:1]
@@ -87,6 +94,8 @@ def are_tokens(records: Tensor, vocabulary: int) -> bool:
 
 def blank_episode(image: tuple[int, ...], support: int, query: int) -> Episode:
     """Zeros in the place of an episode that is not sound."""
+    import torch
+
     return Episode(
         support_images=torch.zeros(support, *image),
         support_labels=torch.zeros(support, dtype=torch.int64),
@@ -132,6 +141,8 @@ class Chosen:
 
     def of_records(self, support: Tensor, query: Tensor) -> Episode:
         """The episode of records that are made already, each [ways * images, ...] class by class."""
+        import torch
+
         labels = torch.arange(self.shape.ways)
         return Episode(
             support_images=support,
@@ -210,6 +221,8 @@ def chosen_of(
 
 def _records(chosen: Chosen) -> Tensor:
     """[ways * images, channels, height, width]."""
+    import torch
+
     pool, flips, shifts = chosen.pool, chosen.flips, chosen.shifts
     images, numbers = np.asarray(pool.images), np.ascontiguousarray(chosen.places).reshape(-1)
     if images.dtype == np.float32 and images.ndim == 2:

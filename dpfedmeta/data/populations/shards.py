@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_generator
@@ -59,6 +58,8 @@ class ShardPopulation:
         """
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of a population of {self.clients}")
+        import torch
+
         images, labels = self.pool.records_at(self._rows(client))
         return Episode(
             support_images=torch.from_numpy(images),

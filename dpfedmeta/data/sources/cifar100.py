@@ -6,16 +6,22 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.data.episodes.class_pool import ImageArray
+from dpfedmeta.data.sources import ArchiveSource, Located, PublishedReader, images_of_a_class
+from dpfedmeta.data.storage.decoded_cache import cache_folder, source_key
 from dpfedmeta.data.storage.decoded_source import ClassEntry, Contents, Split
+from dpfedmeta.data.storage.downloads import find_any, warn_if_unknown
 from dpfedmeta.data.storage.image_codecs import in_order_of_content, member_image, open_zip, resized
 from dpfedmeta.data.storage.safe_pickle import load_pickle
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
@@ -148,3 +154,29 @@ def _binary_version(path: Path, files: Mapping[str, Path | bytes]) -> tuple[list
     rows = joined.reshape(-1, 2 + _PIXELS)
     # Each record: coarse label, fine label, pixels.
     return names, rows[:, 2:], rows[:, 1].astype(np.int64)
+
+
+class Cifar100(PublishedReader):
+    """Reader `cifar100`."""
+
+    channels: ClassVar[tuple[int, ...]] = (3,)
+
+    @classmethod
+    def locate(cls, task: Task, splits: Mapping[str, Split], folder: Path) -> Located:
+        """The first form that is there."""
+        assert isinstance(task.source, ArchiveSource)
+        extracted = tuple(name for name, _ in FOLDERS)
+        path, archive = find_any(task.source.archives, extracted, (folder / task.source.folder, folder))
+        cache, size, images = cache_folder(folder), task.form.shape[-1], images_of_a_class(task)
+
+        def found() -> Contents:
+            classes = contents(path, splits, size, images)
+            if archive is not None:
+                warn_if_unknown(path, archive)
+            return classes
+
+        sources = [source_key(file, cache) for file in source_files(path)]
+        return Located(key=["cifar100", *sources, dict(splits), size, images], contents=found)
+
+
+MEMBER = Cifar100

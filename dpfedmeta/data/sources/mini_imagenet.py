@@ -7,17 +7,22 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.text_files import WrongEncoding, read_text
 from dpfedmeta.data.episodes.class_pool import ImageArray
+from dpfedmeta.data.sources import ArchiveSource, Located, PublishedReader
+from dpfedmeta.data.storage.decoded_cache import cache_folder, source_key
 from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Contents, Split, check_classes
 from dpfedmeta.data.storage.image_codecs import member_image, open_zip, resized
 from dpfedmeta.data.storage.safe_pickle import forget_pages, load_pickle
 from dpfedmeta.data.user_sources.image_folder import read_image
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
 
 # The published lists name 600 images of each class; where not all of them are there, lists beside the images say which.
 _FULL_LISTS = "ravi-larochelle"
@@ -229,3 +234,21 @@ def _checked(images: Any, rows: Mapping[str, Sequence[int]]) -> ImageArray:
     if len(set(numbers)) < len(numbers) or (numbers and not 0 <= min(numbers) <= max(numbers) < len(images)):
         raise ValueError("the classes name an image twice, or one that is not there")
     return images
+
+
+class MiniImageNet(PublishedReader):
+    """Reader `mini-imagenet`: as many images of each class as its lists name."""
+
+    channels: ClassVar[tuple[int, ...]] = (3,)
+    counted: ClassVar[bool] = False
+
+    @classmethod
+    def locate(cls, task: Task, splits: Mapping[str, Split], folder: Path) -> Located:
+        """The first form that is there."""
+        assert isinstance(task.source, ArchiveSource)
+        form, cache, size = find_form(folder / task.source.folder), cache_folder(folder), task.form.shape[-1]
+        key = ["mini-imagenet", *(source_key(file, cache) for file in form.files), dict(splits), size]
+        return Located(key=key, contents=lambda: contents(form, splits, size))
+
+
+MEMBER = MiniImageNet

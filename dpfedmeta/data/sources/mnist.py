@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.data.data_dirs import default_data_folder
 from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
+from dpfedmeta.data.sources import PublishedReader, Source
 from dpfedmeta.data.storage.decoded_cache import cache_folder, cached, source_key
 from dpfedmeta.data.storage.decoded_source import ClassEntry, Contents, Split
 from dpfedmeta.data.storage.downloads import Archive, find, known
@@ -173,3 +175,20 @@ def read_idx(path: Path, magic: int) -> ImageArray:
         return np.frombuffer(content, dtype=np.uint8, offset=4 * (1 + len(shape))).reshape(shape)
     except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
         raise InputError(f"{path}: not a readable IDX file ({error}); fetch it again") from error
+
+
+class MnistReader(PublishedReader):
+    """Reader `mnist`: the four published files; the split is one of images, not of classes."""
+
+    form: ClassVar[type[Source]] = Source
+    channels: ClassVar[tuple[int, ...]] = (1,)
+    counted: ClassVar[bool] = False
+    shared: ClassVar[bool] = True
+
+    @classmethod
+    def pools(cls, folder: Path) -> Mapping[Split, ClassPool]:
+        """Of each split."""
+        return three_ways(open_mnist(folder))
+
+
+MEMBER = MnistReader

@@ -5,14 +5,22 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.class_pool import ImageArray
+from dpfedmeta.data.sources import ArchiveSource, Located, PublishedReader, entries_of, images_of_a_class
+from dpfedmeta.data.storage.decoded_cache import cache_folder, source_key
+from dpfedmeta.data.storage.decoded_source import Contents, Split
+from dpfedmeta.data.storage.downloads import find, warn_if_unknown
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
 
 
 def decode(paths: Sequence[Path], names: Sequence[str], size: int, images_per_class: int) -> ImageArray:
@@ -81,3 +89,32 @@ def _image(archive: zipfile.ZipFile, path: Path, member: str, size: int) -> Imag
     ) as error:
         raise InputError(f"{path}: {member} does not decode ({error}); fetch the archive again") from error
     return 255 - np.asarray(grey, dtype=np.uint8)
+
+
+class Omniglot(PublishedReader):
+    """Reader `omniglot`: the drawers of an alphabet drew all of its characters, number k of each."""
+
+    channels: ClassVar[tuple[int, ...]] = (1,)
+    grouped: ClassVar[bool] = True
+
+    @classmethod
+    def locate(cls, task: Task, splits: Mapping[str, Split], folder: Path) -> Located:
+        """Both archives."""
+        assert isinstance(task.source, ArchiveSource)
+        archives, size, drawings = task.source.archives, task.form.shape[-1], images_of_a_class(task)
+        paths = [find(archive, folder / task.source.folder) for archive in archives]
+        cache = cache_folder(folder)
+
+        def decoded() -> Iterator[ImageArray]:
+            yield decode(paths, tuple(splits), size, drawings)
+            for path, archive in zip(paths, archives, strict=True):
+                warn_if_unknown(path, archive)
+
+        def contents() -> Contents:
+            return Contents(classes=entries_of(splits, drawings), decode=decoded)
+
+        key = [*(source_key(path, cache) for path in paths), dict(splits), size, drawings]
+        return Located(key=key, contents=contents)
+
+
+MEMBER = Omniglot

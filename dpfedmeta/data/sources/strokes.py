@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
 import numpy as np
 
 from dpfedmeta.core.random.random_sources import FloatArray, Purpose, public_generator
 from dpfedmeta.data.episodes.class_pool import ImageArray
+from dpfedmeta.data.sources import DrawnSource, Located, PublishedReader, Source, drawn
+from dpfedmeta.data.storage.decoded_source import Split
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
 
 # Dense enough that neighbouring points lie closer than a pen's width.
 _POINTS_PER_STROKE = 32
@@ -54,3 +63,18 @@ def _render(points: FloatArray, width: float, size: int) -> ImageArray:
     ink = np.clip((width - distance) * size / 2.0 + 0.5, 0.0, 1.0)
     image: ImageArray = np.rint(255.0 * ink).astype(np.uint8).reshape(size, size)
     return image
+
+
+class Strokes(PublishedReader):
+    """Reader `strokes`."""
+
+    form: ClassVar[type[Source]] = DrawnSource
+    channels: ClassVar[tuple[int, ...]] = (1,)
+
+    @classmethod
+    def locate(cls, task: Task, splits: Mapping[str, Split], folder: Path) -> Located:
+        """Nothing is looked for: characters are drawn."""
+        return drawn(task, "character", draw_character)
+
+
+MEMBER = Strokes

@@ -6,12 +6,20 @@ which serve photographs was observed by Baradad et al. 2021 (https://arxiv.org/a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from dpfedmeta.core.random.random_sources import FloatArray, Purpose, public_generator
 from dpfedmeta.data.episodes.class_pool import ImageArray
+from dpfedmeta.data.sources import DrawnSource, Located, PublishedReader, Source, drawn
+from dpfedmeta.data.storage.decoded_source import Split
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
 
 # Fourier terms of an outline.
 _TERMS = 7
@@ -213,3 +221,18 @@ def _blurred(image: FloatArray) -> FloatArray:
         low, middle, high = (np.take(padded, np.arange(i, i + image.shape[axis]), axis) for i in range(3))
         image = 0.25 * low + 0.5 * middle + 0.25 * high
     return image
+
+
+class Textures(PublishedReader):
+    """Reader `textures`."""
+
+    form: ClassVar[type[Source]] = DrawnSource
+    channels: ClassVar[tuple[int, ...]] = (3,)
+
+    @classmethod
+    def locate(cls, task: Task, splits: Mapping[str, Split], folder: Path) -> Located:
+        """Nothing is looked for: things are drawn."""
+        return drawn(task, "texture", draw_texture)
+
+
+MEMBER = Textures

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.digests import digest_of
+from dpfedmeta.core.still_working import told_while
 from dpfedmeta.data.storage.decoded_source import ClassEntry, Contents
 
 # Part of every key: raise it when decoding changes, so that old caches are not read.
@@ -70,7 +71,14 @@ def cached(
     listed = path.with_suffix(".json")
     if path.is_file() and (classes := _read_classes(listed)) is not None:
         return Cached(path=path, classes=classes)
-    contents = open_contents()
+    with told_while(f"reading the images or records of {name}, once (later runs take them from {folder})"):
+        return _decoded(path, listed, name, shape, open_contents)
+
+
+def _decoded(
+    path: Path, listed: Path, name: str, shape: tuple[int, ...], open_contents: Callable[[], Contents]
+) -> Cached:
+    contents, folder = open_contents(), path.parent
     content = json.dumps([asdict(entry) for entry in contents.classes])
     try:
         if folder.exists() and not _writable(folder):

@@ -63,7 +63,8 @@ def check_classes(where: str, classes: tuple[ClassEntry, ...]) -> None:
     if twice:
         splits = " and ".join(entry.split for entry in classes if entry.name == twice[0])
         raise InputError(
-            f"{where}: the splits overlap: {len(twice)} class(es) stand in two of them (first: {twice[0]}, in {splits})"
+            f"{where}: the splits overlap: {len(twice)} class(es) stand in two of them (first: {twice[0]}, in "
+            f"{splits}); a model is judged on classes that it has never seen: put all of a class into one part"
         )
     empty = [entry.name for entry in classes if entry.images == 0]
     if empty:

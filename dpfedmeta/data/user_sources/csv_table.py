@@ -100,7 +100,7 @@ def read_table(path: Path, column: str | None = None) -> CsvTable:
             )
         )
     if problems:
-        raise InputError(f"{path}: {len(problems)} line(s) cannot be used: {listed(problems)}")
+        raise InputError(f"{path}: {len(problems)} line(s) cannot be used: {listed(problems)}; mend or remove them")
     if not rows:
         raise InputError(f"{path}: no record in it: nothing stands below the line that names the columns")
     check_labels(str(path), rows)
@@ -141,7 +141,9 @@ def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ..
         what = f"column {twice[0]}: named twice" if twice else "column class: missing"
         close = next((name for name in names if meant(name) == "class"), None)
         hint = f"; column {close}: did you mean class?" if close and not twice else ""
-        separated = "; separate columns by commas" if len(names) == 1 and ";" in names[0] else ""
+        separated = "; separate columns by commas" if len(names) == 1 and {";", "\t", "|"} & {*names[0]} else ""
+        if not separated and not close and any(_number(name) is not None for name in names):
+            separated = "; it looks like a record: write a line with the names of the columns above it"
         shown = ",".join(names[:8])
         raise InputError(f"{path}: {what}{hint}; the first line names the columns, found {shown!r}{separated}")
     check_columns(path, names)
@@ -256,11 +258,8 @@ def _given(where: str, what: str, units: Sequence[str], rows: Sequence[Row]) -> 
         if first.split != row.split:
             problems.setdefault(unit, f"{unit} (in {first.split} at {first.place}, in {row.split} at {row.place})")
     if problems:
-        why = (
-            "a model is judged on clients that trained nothing of it"
-            if what == "client"
-            else "a model is judged on classes that it has never seen"
-        )
+        seen = "clients that trained nothing of it" if what == "client" else "classes that it has never seen"
+        why = f"a model is judged on {seen}: put all records of a {what} into one split"
         raise InputError(
             f"{where}: the splits overlap: {len(problems)} {what}(s) stand in two of them: "
             f"{listed(list(problems.values()))}; {why}"

@@ -50,7 +50,7 @@ def part_folders(path: Path) -> dict[Split | None, list[Path]]:
     parts = {folder.name: part for folder in inside if (part := part_of(folder.name))}
     deep = {name: part for name, part in parts.items() if holds_images_below(path / name)}
     if not deep and set(parts.values()) != set(SPLITS):
-        check_classes_are_no_parts(str(path), [name for name in parts if holds_images(path / name)])
+        check_classes_are_no_parts(str(path), [each.name for each in inside if holds_images(each)])
         _check_depth(path, inside)
         return {None: [path]}
     if not deep:

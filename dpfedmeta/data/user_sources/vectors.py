@@ -145,7 +145,10 @@ def _from_table(path: Path, table: CsvTable) -> tuple[tuple[Row, ...], Any]:
             for name, value in zip(table.columns, row.values, strict=True)
             if not _is_number(value)
         ]
-        raise InputError(f"{path}: {len(problems)} value(s) are no numbers: {listed(problems)}") from None
+        raise InputError(
+            f"{path}: {len(problems)} value(s) are no numbers: {listed(problems)}; leave these records or this "
+            "column out, or write numbers"
+        ) from None
     return table.rows, records.reshape(len(table.rows), len(table.columns))
 
 
@@ -161,7 +164,10 @@ def _check_numbers(path: Path, rows: tuple[Row, ...], records: Any) -> None:
     wrong = np.argwhere(~np.isfinite(records) | (np.abs(records) > np.finfo(np.float32).max))
     if len(wrong):
         named = [f"{rows[row].place}, number {column + 1}: {records[row, column]:g}" for row, column in wrong.tolist()]
-        raise InputError(f"{path}: {len(wrong)} value(s) are missing, infinite or too large: {listed(named)}")
+        raise InputError(
+            f"{path}: {len(wrong)} value(s) are missing, infinite or too large: {listed(named)}; leave these records "
+            "out, or fill in numbers"
+        )
 
 
 def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:

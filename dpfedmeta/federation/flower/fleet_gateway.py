@@ -2,7 +2,7 @@
 
 Flower reads a whole request before it asks who sent it, and lets a node answer in another's name. The gate does
 neither. Nodes wait without polling. Flower 1.41 needs it still: without it, a client's answer in another's name gets
-code 200, and a body of ten gigabytes is read (`TestGate` of tests/federation/test_flower_wire.py).
+code 200, and 300 MB that nobody signed are read to their end (`TestGate` of tests/federation/test_flower_wire.py).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
-from dpfedmeta.data.task import Task
+from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.planning.clipping.user_policy import OWN
@@ -86,7 +86,7 @@ def task_of(content: Mapping[str, Any]) -> Task:
     """
     if not isinstance(content["task"], dict) or {*content["task"]} - {"pixel_range"} != {*_FORM}:
         raise Refused("the plan says other things of the records than their form")
-    return TypeAdapter(Task).validate_python({**content["task"], "source": {"reader": "folder", "path": "."}})
+    return TypeAdapter(Task).validate_python({**content["task"], "source": OwnSource(reader="folder", path=".")})
 
 
 def form_of(task: Task) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.settings import Settings, setting_fields, value_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import SECRET, append_text, replace_file
+from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import LEDGER, RunDirectory, load_weights
 from dpfedmeta.core.params import flatten
 from dpfedmeta.data.populations.population import Population
@@ -35,7 +36,6 @@ from dpfedmeta.simulation.secure_sums import SecureSums
 from dpfedmeta.training.results.summary import Status
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunContext, RunOptions
-from dpfedmeta.training.state.lock import only_writer
 from dpfedmeta.training.state.resume import MAY_CHANGE, finished, identity_of, reported, settings_of_run
 from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed
 

@@ -16,6 +16,7 @@ from dpfedmeta.learning.algorithms.maml import Maml, whole_client_trial
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
 from dpfedmeta.learning.meta.from_settings import adaptation_of, first_order_only, undivided_only
+from dpfedmeta.learning.models.weight_shapes import Shapes, weight_shapes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,6 +129,10 @@ class FedAvg:
     def initial(self, network: NetworkSpec, seed: int) -> Params:
         """The network's weights."""
         return Maml.initial(self, network, seed)  # type: ignore[arg-type]
+
+    def shapes(self, network: NetworkSpec) -> Shapes:
+        """Return the shapes of a built-in network's weights."""
+        return weight_shapes(network)
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
         """Return the weights that are learned and sent, by meta.learn."""

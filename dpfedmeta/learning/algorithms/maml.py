@@ -14,6 +14,7 @@ from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation, Adapts, InnerR
 from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
 from dpfedmeta.learning.meta.client_divisions import Divisions
 from dpfedmeta.learning.meta.from_settings import Order, adaptation_of, whole_batches_only
+from dpfedmeta.learning.models.weight_shapes import Shapes, learned_part, weight_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -93,10 +94,12 @@ class Maml:
 
         return initial_weights(network, seed)
 
+    def shapes(self, network: NetworkSpec) -> Shapes:
+        """Return the shapes of a built-in network's weights."""
+        return weight_shapes(network)
+
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
         """Return the weights that are learned and sent, by meta.learn."""
-        from dpfedmeta.learning.models.registry import learned_part
-
         return learned_part(network, weights)
 
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:

@@ -10,6 +10,8 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.meta.adaptation import InnerRule
+from dpfedmeta.learning.models.spec import HEAD
+from dpfedmeta.learning.models.weight_shapes import Shapes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,6 +73,12 @@ class MetaSgd(Maml):
         own = adapting(build_network(network), weights, self.adaptation.adapt)
         rates = {_OWN + name: torch.full_like(value, self.adaptation.lr) for name, value in own.items()}
         return {**weights, **rates}
+
+    def shapes(self, network: NetworkSpec) -> Shapes:
+        """Return the shapes of a built-in network's weights, and of a rate for each that adapts."""
+        own = super().shapes(network)
+        adapting = (name for name in own if self.adaptation.adapt == "all" or name.startswith(HEAD))
+        return {**own, **{_OWN + name: own[name] for name in adapting}}
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
         """Return the weights that are learned and sent, by meta.learn, and all learned step sizes."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.params import Params
-from dpfedmeta.learning.models.functional import HEAD
+from dpfedmeta.learning.models.spec import HEAD
 
 WEIGHT, BIAS = f"{HEAD}weight", f"{HEAD}bias"
 

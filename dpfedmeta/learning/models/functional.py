@@ -10,9 +10,7 @@ from torch.func import functional_call
 
 from dpfedmeta.core.params import Params
 from dpfedmeta.learning.models.layers.stateless_layers import Body, FewShotNetwork
-
-BODY = "body."
-HEAD = "head."
+from dpfedmeta.learning.models.spec import BODY, HEAD
 
 
 def apply(network: nn.Module, params: Mapping[str, Tensor], images: Tensor, reference: int | None) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 
 import torch
@@ -15,9 +14,8 @@ from torch import Tensor, nn
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.random_sources import Purpose, global_generators_at, public_generator
-from dpfedmeta.learning.models.functional import BODY, HEAD
 from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.learning.models.spec import BUILT_IN, NetworkSpec
+from dpfedmeta.learning.models.spec import BODY, BUILT_IN, HEAD, NetworkSpec, built_in_body
 from dpfedmeta.learning.models.trainable import frozen_names
 
 _LAYER = re.compile(r"^(body\.layers\.)(\d{1,6})\.")
@@ -91,16 +89,8 @@ def _renumbered(body: Params, wanted: list[str]) -> Params:
 
 def _content(spec: NetworkSpec, initial: str) -> tuple[bytes, str]:
     if initial in BUILT_IN:
-        folder = resources.files("dpfedmeta.learning.models") / "initial_bodies"
-        name = f"{initial}-{spec.name}-{spec.width}-{spec.norm}.safetensors"
-        if not (folder / name).is_file():
-            known = ", ".join(sorted(file.name for file in folder.iterdir()))
-            raise InputError(
-                f"model.initial = {initial}: none for {spec.name} with model.width = {spec.width} and model.norm = "
-                f"{spec.norm}, only {known}; use --model.initial null (random), or train one with --algo maml "
-                f"--dataset {initial} and name its run"
-            )
-        return (folder / name).read_bytes(), name
+        file = built_in_body(spec)
+        return file.read_bytes(), file.name
     path = Path(initial)
     if path.is_dir():
         path = path / "checkpoint" / "model.safetensors"

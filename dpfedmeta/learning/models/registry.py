@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
-from torch import Tensor, nn
+from torch import nn
 
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.params import Params
 from dpfedmeta.core.plugins.user_code import own_object, raised
-from dpfedmeta.data.episodes.shape import Kind
-from dpfedmeta.learning.models.functional import HEAD
 from dpfedmeta.learning.models.layers.adapters import Affine, LowRank, adapter_layers
 from dpfedmeta.learning.models.layers.convolution import LEAST_SHORT_CHANNELS
 from dpfedmeta.learning.models.layers.normalisation import ReferenceBatchNorm
@@ -24,7 +21,7 @@ from dpfedmeta.learning.models.layers.stateless_layers import (
 )
 from dpfedmeta.learning.models.spec import NetworkSpec, Norm
 from dpfedmeta.learning.models.text import text_layers
-from dpfedmeta.learning.models.trainable import frozen_names
+from dpfedmeta.learning.models.weight_shapes import check_takes, downscale_of, side_of
 
 
 class NetworkFactory(Protocol):
@@ -45,13 +42,11 @@ def _conv4(spec: NetworkSpec, *, strided: bool) -> FewShotNetwork:
     Vinyals et al. 2016 (https://arxiv.org/abs/1606.04080).
     """
     blocks = nn.ModuleList()
-    channels, side = spec.channels, _side(spec)
+    channels, side = spec.channels, side_of(spec)
     for _ in range(4):
         pool = None if strided else nn.MaxPool2d(2)
         blocks.append(Block(channels, spec, stride=2 if strided else 1, pool=pool))
         channels, side = spec.width, (side + 1) // 2 if strided else side // 2
-    if side < 1:
-        raise InputError(f"model.name = {spec.name} needs images of at least 16 pixels, got {_side(spec)}")
     return _few_shot(blocks, spec, spec.width * side * side)
 
 
@@ -67,7 +62,7 @@ def _conv3_blur(spec: NetworkSpec) -> FewShotNetwork:
             Block(spec.width, spec, pool=_blur(), active=False),
         ]
     )
-    side = _side(spec)
+    side = side_of(spec)
     for _ in range(2):
         side = (side + 1) // 2
     return _few_shot(layers, spec, spec.width * side * side)
@@ -78,7 +73,7 @@ def _blur() -> nn.Module:
 
 
 def _perceptron(spec: NetworkSpec) -> FewShotNetwork:
-    size = spec.channels * _side(spec) ** 2
+    size = spec.channels * side_of(spec) ** 2
     layers = nn.ModuleList(
         [nn.Flatten(), nn.Linear(size, spec.width), nn.ReLU(), nn.Linear(spec.width, spec.width), nn.ReLU()]
     )
@@ -91,17 +86,8 @@ def _linear(spec: NetworkSpec) -> FewShotNetwork:
     return _few_shot(layers, spec, spec.channels * spec.width**2)
 
 
-def _downscale(spec: NetworkSpec) -> int:
-    return spec.downscale or (2 if spec.name == "conv3-blur" else 1)
-
-
-def _side(spec: NetworkSpec) -> int:
-    """Return the height and width of the images that the first layer sees."""
-    return spec.image_size // _downscale(spec)
-
-
 def _few_shot(layers: nn.ModuleList, spec: NetworkSpec, features: int) -> FewShotNetwork:
-    if (downscale := _downscale(spec)) > 1:
+    if (downscale := downscale_of(spec)) > 1:
         layers.insert(0, nn.AvgPool2d(downscale))
     scale: nn.Module = nn.Identity()
     if spec.features != "raw":
@@ -132,12 +118,6 @@ _REGISTRY: Mapping[str, Callable[[NetworkSpec], nn.Module]] = {
     "mlp": _perceptron,
     "text": _text,
 }
-# Of those that take more, or others, than images.
-_TAKES: Mapping[str, tuple[Kind, ...]] = {
-    **dict.fromkeys(("affine", "identity", "low-rank"), ("vectors",)),
-    "mlp": ("images", "vectors"),
-    "text": ("tokens",),
-}
 
 
 def build_network(spec: NetworkSpec) -> nn.Module:
@@ -148,9 +128,7 @@ def build_network(spec: NetworkSpec) -> nn.Module:
             image.
     """
     if spec.name in _REGISTRY:
-        _check_takes(spec)
-        if _side(spec) < 1:
-            raise InputError(f"model.downscale = {spec.downscale}: images have {spec.image_size} pixels a side")
+        check_takes(spec)
         return _REGISTRY[spec.name](spec)
     if ":" not in spec.name:
         known = ", ".join(_REGISTRY)
@@ -172,46 +150,6 @@ def build_network(spec: NetworkSpec) -> nn.Module:
     if not isinstance(network, nn.Module):
         raise InputError(f"model.name = {spec.name}: the factory returned {type(network).__name__}, not a Module")
     return network
-
-
-def _check_takes(spec: NetworkSpec) -> None:
-    takes = _TAKES.get(spec.name, ("images",))
-    if spec.records not in takes:
-        fitting = " or ".join(name for name in _REGISTRY if spec.records in _TAKES.get(name, ("images",)))
-        raise InputError(
-            f"model.name = {spec.name}: takes {' or '.join(takes)}, and the records are {spec.form.words}; use "
-            f"--model.name {fitting}, or package.module:factory of your own"
-        )
-    if spec.records != "images" and spec.downscale is not None:
-        raise InputError(f"model.downscale = {spec.downscale}: {spec.records} cannot be averaged; leave it out")
-
-
-def learned_part(spec: NetworkSpec, weights: Mapping[str, Tensor]) -> Params:
-    """The parameters that the federation learns; the rest, and what is frozen, stays what `initial_weights` made it.
-
-    Every learned scalar carries noise, so learning fewer of them raises the signal-to-noise ratio.
-
-    Raises:
-        InputError: Nothing would be learned.
-    """
-    frozen = frozen_names(build_network(spec)) if ":" in spec.name else frozenset()
-    weights = {name: value for name, value in weights.items() if name not in frozen}
-    if not weights:
-        raise InputError(
-            f"model.name = {spec.name}: all its weights are frozen (requires_grad_(False)), so nothing would be learned"
-        )
-    if spec.learn == "all":
-        return weights
-    body = {name: value for name, value in weights.items() if not name.startswith(HEAD)}
-    if not body:
-        raise InputError(
-            f"meta.learn = {spec.learn}: model.name = {spec.name} has no {'free ' if frozen else ''}weights but its "
-            "head's, so nothing would be learned; use --meta.learn all"
-        )
-    if spec.learn == "body":
-        return body
-    first = next(iter(body))
-    return {name: value for name, value in body.items() if value.ndim == 1 or name == first}
 
 
 def check_has_head(network: nn.Module, name: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Literal
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
 
 Norm = Literal["group", "batch", "none"]
@@ -12,6 +15,9 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 """What operands and result of a convolution are rounded to; its sums, and all else, are float32."""
 
 
+# How the names of a network's weights begin, of those that have a body and a head.
+BODY = "body."
+HEAD = "head."
 # The built-in ones (models.registry); here, so that a name can be checked without PyTorch.
 NETWORKS = ("affine", "conv3-blur", "conv4", "conv4-strided", "identity", "linear", "low-rank", "mlp", "text")
 # Bodies that learned from the procedural images of the task of that name, nobody's data (models/initial_bodies).
@@ -49,3 +55,21 @@ class NetworkSpec:
         if self.records != "images":
             return RecordForm(shape=(self.channels,), vocabulary=self.vocabulary)
         return RecordForm(shape=(self.channels, self.image_size, self.image_size))
+
+
+def built_in_body(spec: NetworkSpec) -> Traversable:
+    """File of the built-in body that `spec.initial` names.
+
+    Raises:
+        InputError: There is none of such a network.
+    """
+    folder = resources.files("dpfedmeta.learning.models") / "initial_bodies"
+    file = folder / f"{spec.initial}-{spec.name}-{spec.width}-{spec.norm}.safetensors"
+    if not file.is_file():
+        known = ", ".join(sorted(file.name for file in folder.iterdir()))
+        raise InputError(
+            f"model.initial = {spec.initial}: none for {spec.name} with model.width = {spec.width} and model.norm = "
+            f"{spec.norm}, only {known}; use --model.initial null (random), or train one with --algo maml "
+            f"--dataset {spec.initial} and name its run"
+        )
+    return file

@@ -10,7 +10,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
-from dpfedmeta.learning.models.functional import HEAD, head_of
+from dpfedmeta.learning.models.functional import head_of
+from dpfedmeta.learning.models.spec import HEAD
 
 
 def frozen_names(network: nn.Module) -> frozenset[str]:

@@ -16,8 +16,8 @@ from dpfedmeta.learning.algorithms.fedavg import LocalDpSgd
 from dpfedmeta.learning.meta.inner_loop import as_leaves
 from dpfedmeta.learning.models.functional import apply, channels_last
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
-from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
+from dpfedmeta.privacy.per_example.clip_rows import clipped_record_sum
 from dpfedmeta.privacy.units import Bounded, RecordUnit
 
 

@@ -11,8 +11,8 @@ from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.random_sources import SecretGenerator
 from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
+from dpfedmeta.privacy.per_example.clip_rows import clipped_record_sum
 from dpfedmeta.privacy.units import RecordUnit
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from dpfedmeta.learning.meta.algorithm import ClientNoise
 from dpfedmeta.learning.models.functional import apply_body, head_of, without_prefix
 from dpfedmeta.learning.models.trainable import adapting
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
-from dpfedmeta.privacy.clipping import clipped_record_sum
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
+from dpfedmeta.privacy.per_example.clip_rows import clipped_record_sum
 from dpfedmeta.privacy.units import RecordUnit
 
 if TYPE_CHECKING:

@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import RefusedPlan
-from dpfedmeta.core.plugins import plugin_registry as members
-from dpfedmeta.planning.clipping.policy_checks import check_policy
+from dpfedmeta.privacy.clip_policies.policy_checks import named_policy, planned_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-
-_SETTING, _FOLDER = "clip.policy", "dpfedmeta.privacy.clip_policies"
 
 
 def bounds_clients(settings: Settings) -> bool:
@@ -22,7 +19,7 @@ def bounds_clients(settings: Settings) -> bool:
     Raises:
         InputError: There is no policy of this name.
     """
-    return bool(getattr(_member(settings), "bounded", True))
+    return bool(getattr(named_policy(settings.clip.policy), "bounded", True))
 
 
 def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
@@ -32,7 +29,7 @@ def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
         InputError: The clip settings do not fit each other or the run, or the policy breaks its protocol.
         RefusedPlan: The policy needs what the algorithm does not release.
     """
-    member, clip = _member(settings), settings.clip
+    clip = settings.clip
     around = Surroundings(
         algo=settings.algo,
         rounds=settings.server.rounds,
@@ -43,13 +40,7 @@ def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
     )
     if clip.scope == "per-layer" and settings.record.enabled:
         raise RefusedPlan(f"clip.scope = per-layer: {settings.algo} clips records, not messages; use --clip.scope flat")
-    own = members.own_settings("clip", clip.policy, member, clip.own)
-    members.check_takes(_SETTING, clip.policy, member.planned, clip, around, **own)
-    policy: ClipPolicy[Any] = member.planned(clip, around, **own)
-    members.check_protocol(_SETTING, clip.policy, policy, "initial", "next_bound", "attachment")
-    members.check_protocol(_SETTING, clip.policy, policy.initial(), "bound", "mode")
-    check_policy(settings, policy, f"{_SETTING} = {clip.policy}", bounded=bounds_clients(settings))
-    return policy
+    return planned_policy(clip, around)
 
 
 def check_clip(settings: Settings) -> None:
@@ -58,7 +49,7 @@ def check_clip(settings: Settings) -> None:
     Raises:
         InputError: They do not; of the package's own policies.
     """
-    member = _member(settings)
+    member = named_policy(settings.clip.policy)
     if ":" in settings.clip.policy or settings.clip.policy == "own":
         return  # code of the user's own is planned once, with the noise that it will see
     around = Surroundings(
@@ -70,9 +61,3 @@ def check_clip(settings: Settings) -> None:
         independent=True,
     )
     member.planned(settings.clip, around)
-
-
-def _member(settings: Settings) -> Any:
-    member = members.find(_SETTING, settings.clip.policy, _FOLDER)
-    members.check_protocol(_SETTING, settings.clip.policy, member, "planned")
-    return member

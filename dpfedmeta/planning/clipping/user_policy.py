@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
-from dpfedmeta.planning.clipping.policy_checks import check_policy
 from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+from dpfedmeta.privacy.clip_policies.policy_checks import check_policy
+from dpfedmeta.privacy.clip_policies.policy_checks import own_policy_name as own_policy_name
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 
 # What clip.policy says of a policy that was handed over as an object.
@@ -31,15 +32,8 @@ def with_own_policy(settings: Settings, policy: ClipPolicy[Any]) -> Settings:
         )
     if isinstance(policy, type):
         raise InputError(f"clip_policy = {name}: is a class; hand over an object of it")
-    check_policy(settings, policy, f"clip_policy = {name}")
+    check_policy(policy, f"clip_policy = {name}", algo=settings.algo, exact=not settings.record.enabled)
     return replace(settings, clip=replace(settings.clip, policy=OWN))
-
-
-def own_policy_name(policy: object) -> str:
-    """Name by which a run remembers the policy: its values where it is a dataclass, else its class."""
-    form = policy if isinstance(policy, type) else type(policy)
-    where = f"{form.__module__}.{form.__qualname__}"
-    return f"{where}: {policy!r}" if is_dataclass(policy) and not isinstance(policy, type) else where
 
 
 def check_same_policy(run: RunDirectory, settings: Settings, policy: ClipPolicy[Any] | None) -> None:

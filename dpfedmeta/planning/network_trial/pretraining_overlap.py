@@ -12,7 +12,8 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import CONFIG, LEDGER, RunDirectory
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.populations.shared_images import shares_images
-from dpfedmeta.data.task import DrawnSource, OwnSource, Task, load_task, source_name
+from dpfedmeta.data.sources import DrawnSource
+from dpfedmeta.data.task import OwnSource, Task, load_task
 from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.planning.data_digests import HeldData, kept_data
 
@@ -102,7 +103,7 @@ def _learned_from(
     other = load_task(origin.settings.dataset)
     mine, its = dataset.task.source, other[0].source
     then = None if kept is None else kept.source
-    if source_name(mine) in (source_name(its), then):
+    if mine.name in (its.name, then):
         return True
     if isinstance(its, DrawnSource):
         return False  # nobody's data
@@ -110,7 +111,7 @@ def _learned_from(
         raise InputError("clients of the caller's own are not compared with its images")
     if not isinstance(mine, OwnSource) and not isinstance(its, OwnSource):
         return False  # different published images
-    if then not in (None, source_name(its)):
+    if then not in (None, its.name):
         raise InputError(f"its images came from {then}, and {origin.settings.dataset} is another place here")
     return shares_images(dataset.train, load_task(settings.dataset), other, data_folder)
 

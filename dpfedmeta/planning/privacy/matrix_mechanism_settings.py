@@ -18,12 +18,13 @@ def correlation_of(settings: Settings) -> Correlation | None:
         RefusedPlan: Something of it is given to another noise.
     """
     from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, Correlation
+    from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation
 
     population, server = settings.population, settings.server
     if server.noise in KINDS:
         apart = population.separation
         if apart is None:
-            apart = min(server.rounds, max(1, int(population.clients / population.cohort)))
+            apart = default_separation(population.clients, population.cohort, server.rounds)
         return Correlation(separation=apart, buffers=server.buffers)
     for name, value in (("population.separation", population.separation), ("server.buffers", server.buffers)):
         if value is not None:

@@ -6,10 +6,10 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from dpfedmeta.accounting.events.failure_probability import MOST_MESSAGES
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.still_working import told_while
 from dpfedmeta.data.task import Task
 from dpfedmeta.planning.client_spec import algorithm_of
 from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
@@ -55,11 +55,12 @@ def make_privacy(
             "without --dry-run does it first, or: dpfedmeta analyse quantile, then --clip.initial and "
             "--privacy.spent_before"
         )
-    sampling_of(settings.population.sampler).check_solved(solve)
+    check_solve(settings, solve)
     before = earlier_releases(settings) if earlier is None else earlier
     plan, targets = _plan(settings, task, before), _targets(settings)
     _check_client_ledgers(settings, plan)
-    found = with_fitted_numbers(_solved(plan, targets, solve, settings.privacy.client.limit))
+    with told_while("solving the plan for its noise" if solve == "noise" else f"solving the plan for its {solve}"):
+        found = with_fitted_numbers(_solved(plan, targets, solve, settings.privacy.client.limit))
     if solve != "bits" and not settings.aggregation.rough:
         check_fine(found)
     check_graph(found)
@@ -72,13 +73,7 @@ def _solved(plan: PrivacyPlan, targets: Targets, solve: Solve, limit: float | No
     if solve == "noise":
         return _within_limit(calibrate(plan, targets), limit)
     if solve == "bits":
-        if plan.secure is None:
-            raise InputError("--solve bits: no whole numbers are added up; use --aggregation secure")
         return _within_limit(fewest_bits(plan, targets), limit)
-    if targets.client_epsilon is None and targets.record_epsilon is None:
-        raise InputError(f"--solve {solve}: give a target too (--epsilon, --privacy.record.epsilon)")
-    if not plan.noise_multiplier:
-        raise InputError(f"--solve {solve}: give the noise too (--noise-multiplier)")
     if solve == "cohort" and plan.correlation is not None:
         most = plan.clients / plan.correlation.separation
         raise InputError(
@@ -86,6 +81,23 @@ def _solved(plan: PrivacyPlan, targets: Targets, solve: Solve, limit: float | No
             f"keep {plan.correlation.separation} rounds apart allow population.cohort up to {most:.4g}"
         )
     return most_rounds(plan, targets) if solve == "rounds" else largest_cohort(plan, targets)
+
+
+def check_solve(settings: Settings, solve: Solve) -> None:
+    """Check that what is to be solved for follows from what is given.
+
+    Raises:
+        InputError: A target or a noise is missing, or it means nothing for this plan.
+    """
+    sampling_of(settings.population.sampler).check_solved(solve)
+    if solve == "bits" and not clients_make_the_noise(settings):
+        raise InputError("--solve bits: no whole numbers are added up; use --aggregation secure")
+    if solve in ("noise", "bits"):
+        return
+    if settings.privacy.client.epsilon is None and settings.privacy.record.epsilon is None:
+        raise InputError(f"--solve {solve}: give a target too (--epsilon, --privacy.record.epsilon)")
+    if not (bounds_clients(settings) and settings.server.noise_multiplier):
+        raise InputError(f"--solve {solve}: give the noise too (--noise-multiplier)")
 
 
 def check_asked(settings: Settings, task: Task) -> None:
@@ -209,21 +221,8 @@ def _targets(settings: Settings) -> Targets:
 
 
 def _check_population(settings: Settings) -> None:
+    from dpfedmeta.accounting.privacy_plan.plan_checks import check_population
+
+    delta = settings.privacy.client.delta if bounds_clients(settings) else None
     population = settings.population
-    if population.cohort > population.clients:
-        raise InputError(
-            f"population.cohort = {population.cohort:g} is more than population.clients = "
-            f"{population.clients}; lower the one or raise the other"
-        )
-    if population.cohort > MOST_MESSAGES / 2:
-        raise InputError(
-            f"population.cohort = {population.cohort:g}: a sum holds {MOST_MESSAGES:,} messages; lower the expected "
-            "cohort to at most half of that"
-        )
-    delta = settings.privacy.client.delta
-    if bounds_clients(settings) and delta >= 1 / population.clients:
-        warnings.warn(
-            f"privacy.client.delta = {delta:g} is not below 1/N = {1 / population.clients:g}: such a guarantee "
-            "allows one client of the population to be exposed entirely",
-            stacklevel=2,
-        )
+    check_population(population.clients, population.cohort, delta, of=("population.", "privacy.client."))

@@ -29,8 +29,7 @@ class LiteralState:
 class WindowLiteral:
     """C = k-th percentile of the norms of the last W noisy aggregates (DP-AGR, Wang et al. 2022).
 
-    Unstable: with everything clipped, ||G|| is about C sqrt(rho + z^2 d / L^2), so C is multiplied in every round by a
-    factor that depends on d, L and z: below 1 it collapses, above 1 it explodes, up to `lowest` and `highest`.
+    Unstable: it collapses or explodes, up to `lowest` and `highest` (docs/policies.md).
 
     Attributes:
         initial_bound: C_0, until W aggregates are known.

@@ -61,16 +61,13 @@ class Window:
     """The stable window policy: finds the knee where clipping begins, from past noisy aggregates alone.
 
     The policy alternates the bound a little above and below a centre, estimates the elasticity of the clipped mean
-    (`knee.Walk`) from the noise-corrected energies of the last W aggregates, and moves the centre until the elasticity
-    is 0.85 (`following`).
+    (`knee_search.Walk`) from the noise-corrected energies of the last W aggregates, and moves the centre until the
+    elasticity is 0.85 (`following`). That point does not depend on d, L or z, as that of the literal rule does.
 
     Where noise hides the signal, it lowers the bound (`searching`). Low is safe: above the knee the signal-to-noise
     ratio is worse, below it is the same (with `server.unit bound` or Adam no step shrinks). If the end of the range
     shows nothing either, the aggregate cannot tell signal from noise, and the bound stays there (`holding`) until a
     signal stands out.
-
-    Unlike the literal percentile rule of DP-AGR (C = percentile of the last W aggregate norms), the fixed
-    point does not depend on d, L or z, so the bound neither collapses nor explodes (privacy.md section 4).
 
     Attributes:
         initial_bound: C_0.

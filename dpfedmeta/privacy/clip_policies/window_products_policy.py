@@ -61,17 +61,11 @@ class ProductsState:
 class WindowProducts:
     """The window policy with inner products of aggregates beside their energies.
 
-    Noises of different rounds are independent, so <G_i, G_j> is unbiased for <s_i, s_j> without any correction, and
-    W aggregates have W(W-1)/2 such products beside their W energies ||G_i||^2 - sigma_i^2 d. Without a signal all are
-    uncorrelated, with variances sigma_i^2 sigma_j^2 d (energies: twice that). Where clients agree on one direction over
-    the window, the sum of all stands out W times as far as a single energy, where W energies alone reach sqrt(W). Where
-    the direction turns from round to round the products are nothing but noise, and `window` is better.
-
-    The elasticity e is that of s_i = exp(a + e ln C_i) u with one direction u: its posterior mean on a grid, with the
-    level exp(2a) fitted for each e. What is done with it is the same as in `window` (`knee.Walk`); but once a signal
-    was seen, a window without one lowers the bound slowly.
-
-    It keeps W vectors of the model's size, also in checkpoints.
+    Noises of different rounds are independent, so <G_i, G_j> is unbiased for <s_i, s_j> without any correction; when
+    that helps is in docs/policies.md. Without a signal, products and energies ||G_i||^2 - sigma_i^2 d are uncorrelated,
+    with variances sigma_i^2 sigma_j^2 d (energies: twice that). The elasticity e is that of s_i = exp(a + e ln C_i) u
+    with one direction u: its posterior mean on a grid, with the level exp(2a) fitted for each e. It moves the centre as
+    in `window` (`knee_search.Walk`); but once a signal was seen, a window without one lowers the bound slowly.
 
     Attributes:
         initial_bound: C_0.

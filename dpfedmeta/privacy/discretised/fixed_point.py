@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from dpfedmeta.core.params import length_of
+from dpfedmeta.core.params import float64, int64, is_numpy, length_of, zeros
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 # A coordinate of the longest message is at most so many bits long, which leaves 27 of 63 for MOST_MESSAGES.
 _BITS = 36
@@ -48,14 +52,31 @@ class WholeNumbers:
         _, exponent = math.frexp(longest)
         return cls(longest=longest, units=(math.ldexp(1.0, max(exponent - _BITS, _LEAST_EXPONENT)),))
 
+    @classmethod
+    def for_bounded(cls, bound: float, own_noise: float = 0.0, size: int = 0) -> WholeNumbers:
+        """For messages of a bounded part and Gaussian noise; an honest one is longer with probability below exp(-50).
+
+        Args:
+            bound: Largest norm of the bounded part.
+            own_noise: Deviation per coordinate of a message's own noise.
+            size: Coordinates of a message.
+        """
+        return cls.for_messages(bound * (1.0 + 1e-5) + own_noise * (math.sqrt(size) + 10.0))
+
     def of(self, values: Tensor) -> Tensor:
         """int64 [units, d] from float64 [d], of norm at most `longest`; rounded towards zero."""
         # The conversion to int64 drops the places behind the point: it rounds towards zero.
-        parts = [(values / self.units[0]).long()]
+        parts: list[Any] = [int64(values / self.units[0])]
         for coarser, unit in pairwise(self.units):
-            values = values - parts[-1].double() * coarser
-            parts.append((values / unit).long())
-        return torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0)
+            values = values - float64(parts[-1]) * coarser
+            parts.append(int64(values / unit))
+        if len(parts) == 1:
+            return parts[0][None]  # type: ignore[no-any-return]
+        if is_numpy(values):
+            return np.stack(parts)  # type: ignore[return-value]
+        import torch
+
+        return torch.stack(parts)
 
     def accepted(self, values: Tensor) -> Tensor | None:
         """The same, or None for what no honest client sends: not finite, or longer than `longest`."""
@@ -65,10 +86,12 @@ class WholeNumbers:
 
     def zero(self, size: int, device: torch.device | None = None) -> Tensor:
         """The sum of no messages of `size` coordinates."""
+        import torch
+
         return torch.zeros(len(self.units), size, dtype=torch.int64, device=device)
 
     def values(self, total: Tensor) -> Tensor:
         """float64 [d] from a sum of at most accounting.rare_events.MOST_MESSAGES."""
-        parts = [part.double() * unit for part, unit in zip(total, self.units, strict=True)]
+        parts = [float64(part) * unit for part, unit in zip(total, self.units, strict=True)]
         # From fine to coarse, so that little is lost.
-        return sum(reversed(parts), start=torch.zeros_like(parts[0]))
+        return sum(reversed(parts), start=zeros(parts[0]))  # type: ignore[no-any-return]

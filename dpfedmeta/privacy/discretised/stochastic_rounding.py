@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from dpfedmeta.accounting.events.integer_sum import WholeSum
-from dpfedmeta.core.params import Params, unflatten
+from dpfedmeta.core.params import Params, dimension, same_kind, unflatten, vector_of
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretGenerator, public_generator
 from dpfedmeta.privacy.discretised import fixed_point_jit as whole_kernels
@@ -90,11 +89,11 @@ class RoundedMessages:
 
     def read(self, released: Params) -> Params:
         """Convert a released sum back to the form of messages. This is post-processing."""
-        values = torch.cat([value.reshape(-1) for value in released.values()]).double().numpy().copy()
+        values = vector_of(released).copy()
         whole_kernels.hadamard(values)
-        size = sum(value.numel() for value in self.form.values())
-        plain = values[:size] * self._signs[:size] * self.width
-        return unflatten(torch.from_numpy(plain).float(), self.form)
+        size = dimension(self.form)
+        plain = (values[:size] * self._signs[:size] * self.width).astype(np.float32)
+        return unflatten(same_kind(plain, next(iter(released.values()))), self.form)
 
 
 def own_share(whole: IntArray, grid: Grid, share: float, generator: SecretGenerator) -> IntArray:

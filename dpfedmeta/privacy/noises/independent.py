@@ -9,7 +9,13 @@ from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.random_sources import SecretGenerator
-from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, Released, WholeNumberMechanism
+from dpfedmeta.privacy.mechanisms import (
+    GaussianMechanism,
+    MechanismState,
+    NoMechanism,
+    Released,
+    WholeNumberMechanism,
+)
 from dpfedmeta.privacy.units import Bounded, Unit
 
 
@@ -26,7 +32,7 @@ class Independent:
 
     plan: PrivacyPlan
 
-    def init(self, form: Params) -> Params:
+    def init(self, form: Params) -> MechanismState:
         """Nothing is remembered."""
         return {}
 
@@ -47,8 +53,8 @@ class Independent:
         )
 
     def release(
-        self, round_: int, query: Bounded[Unit, Params], state: Params, generator: SecretGenerator
-    ) -> tuple[Released[Unit, Params], Params]:
+        self, round_: int, query: Bounded[Unit, Params], state: MechanismState, generator: SecretGenerator
+    ) -> tuple[Released[Unit, Params], MechanismState]:
         """Top the noise of the sum up to the total, and release it."""
         return self.at(round_).release(query, generator), state
 

@@ -55,6 +55,7 @@ class CheckInSampler(Sampler):
     largest: int | None = None
     neighbours: ClassVar[Neighbours] = "add-remove"
     independent: ClassVar[bool] = True
+    cost: ClassVar[str | None] = "allocated"
 
     @classmethod
     def of(cls, constants: Event, max_participations: int | None) -> Sampler:

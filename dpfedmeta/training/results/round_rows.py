@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpfedmeta.accounting.divergences.pld_composition import sampled_delta
 from dpfedmeta.accounting.events.events import Phase, first_rounds, neighbours_of, surplus
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.honest_norm import CHANCE, honest_norm
@@ -14,6 +13,7 @@ from dpfedmeta.accounting.ledger.ledger import Ledger
 from dpfedmeta.accounting.observers.four_guarantees import four_cells
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
 from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.release_costs import composed_delta
 from dpfedmeta.core.params import dimension, norm
 from dpfedmeta.learning.server_step import ServerState
 from dpfedmeta.planning.run_plan import Plan
@@ -117,7 +117,7 @@ def running_epsilons(plan: Plan, charged: Sequence[Phase]) -> Mapping[str, float
 
 def delta_at_limit(charged: Sequence[Phase], epsilon: float) -> float:
     """Delta of (client, public) at the limit's epsilon after these charges (Geyer et al. stop by it)."""
-    return min(1.0, sampled_delta(charged, neighbours_of(charged), epsilon) + surplus(charged))
+    return min(1.0, composed_delta(charged, neighbours_of(charged), epsilon) + surplus(charged))
 
 
 def signal_to_noise(aggregate: float, noise: float) -> float | None:

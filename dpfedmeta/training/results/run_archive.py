@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import only_writer
+from dpfedmeta.core.files.output_paths import check_archive_place
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
 from dpfedmeta.core.version import __version__
-from dpfedmeta.training.state.lock import only_writer
 
 if TYPE_CHECKING:
     from dpfedmeta.training.verification.verify import VerifiedLedger
@@ -58,14 +59,7 @@ def archive(run: RunDirectory, path: Path) -> Archived:
         InputError: The run has not ended, another process writes it, a file holds what is secret, or contradicts the
             ledger; nothing was written.
     """
-    if not run.ledger.exists():
-        raise InputError(f"{run.path}: is this the directory of a run? it holds no {run.ledger.name}")
-    if path.suffix != ".zip" or not path.parent.is_dir():
-        raise InputError(f"--out {path}: expected a .zip file in a folder that exists")
-    if path.exists():
-        raise InputError(f"--out {path}: exists already; choose another name")
-    if path.resolve().is_relative_to(run.path.resolve()):
-        raise InputError(f"--out {path}: lies in the run itself; choose a place outside of it")
+    check_archive_place(run.path, path)
     from dpfedmeta.training.verification.verify import audit  # brings PyTorch, and a wrong name needs none
 
     with only_writer(run.path):

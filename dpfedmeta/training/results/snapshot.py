@@ -13,9 +13,9 @@ from typing import Any, Literal
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, read_content
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import whole_lines
+from dpfedmeta.core.files.lock import being_written, goes_on
 from dpfedmeta.core.files.run_directory import REPORT, SUMMARY, RunDirectory
 from dpfedmeta.training.state.how_to_resume import how_to_go_on
-from dpfedmeta.training.state.lock import being_written, goes_on
 
 # running: another process writes it now; stopped: nobody does, and nothing says how it ended.
 Stage = Literal["running", "stopped", "completed", "budget", "interrupted"]

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
@@ -19,13 +18,13 @@ from safetensors.torch import load, save
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.core.params import Params, digest
+from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.learning.server_step import ServerState
+from dpfedmeta.privacy.clip_policies.policy_state import packed, unpacked
 
 VERSION = 1
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 _PARTS = ("model", "first", "second", "average")
-# Under this name stand the vectors that a clip policy remembers; the text has their names in their place.
-_POLICY = "policy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
     """
     state = checkpoint.state
     tensors = {f"{part}/{name}": value.contiguous().cpu() for part, name, value in _tensors(state)}
-    policy = _vectors_taken_out(asdict(state.policy), tensors)
+    vectors: dict[str, FloatArray] = {}
+    policy = packed(asdict(state.policy), vectors)
+    tensors |= {name: torch.from_numpy(value) for name, value in vectors.items()}
     text = json.dumps(
         {
             "version": VERSION,
@@ -74,28 +75,6 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
 
 def _tensors(state: ServerState) -> list[tuple[str, str, torch.Tensor]]:
     return [(part, name, value) for part in _PARTS for name, value in getattr(state, part).items()]
-
-
-def _vectors_taken_out(value: Any, tensors: Params) -> Any:
-    """`value` with the name of a tensor, new in `tensors`, wherever it held a vector."""
-    if isinstance(value, np.ndarray):
-        name = f"{_POLICY}/{sum(known.startswith(_POLICY) for known in tensors):06d}"
-        tensors[name] = torch.from_numpy(value)
-        return {_POLICY: name}
-    if isinstance(value, dict):
-        return {key: _vectors_taken_out(inner, tensors) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_vectors_taken_out(inner, tensors) for inner in value]
-    return value
-
-
-def _vectors_put_back(value: Any, tensors: Params) -> Any:
-    """Undo `_vectors_taken_out`: put the vectors back, and remove them from `tensors`."""
-    if isinstance(value, dict):
-        if set(value) == {_POLICY}:
-            return tensors.pop(value[_POLICY]).numpy()
-        return {key: _vectors_put_back(inner, tensors) for key, inner in value.items()}
-    return [_vectors_put_back(inner, tensors) for inner in value] if isinstance(value, list) else value
 
 
 def _digest(tensors: Params, text: str) -> str:
@@ -152,7 +131,7 @@ def _checkpoint(fields: dict[str, Any], tensors: Params, like: ServerState) -> C
         if value.shape != wanted.shape or value.dtype != wanted.dtype:
             raise ValueError(name)
         parts[part][name] = value
-    held = _vectors_put_back(fields["policy"], tensors)
+    held = unpacked(fields["policy"], tensors)
     policy: Any = TypeAdapter(type(like.policy)).validate_python(held)
     bound = float(fields["bound"])
     if len(tensors) != len(_tensors(like)) or math.isnan(bound) or bound <= 0:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, LedgerContent
-from dpfedmeta.accounting.ledger.ledger_register import Lineage
+from dpfedmeta.accounting.ledger.ledger_register import Lineage, check_lineage
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.settings import Settings
@@ -111,8 +111,6 @@ def extend(run: RunDirectory, content: LedgerContent, rounds: int, lineage: Line
     Raises:
         InputError: A newer copy of this run was written on this machine.
     """
-    from dpfedmeta.training.state.recover import check_lineage  # brings PyTorch, and what is refused at once needs none
-
     if lineage is not None:
         check_lineage(run, content, lineage)
     ledger = Ledger.resume(run.ledger, content, run.ledger.stat().st_size)

@@ -10,6 +10,8 @@ from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines
 
 if TYPE_CHECKING:
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+    from dpfedmeta.config.settings import Settings
     from dpfedmeta.planning.run_plan import Plan
 
 COARSE = "coarse: exact ones follow the cohorts' sizes"
@@ -23,8 +25,13 @@ def hides_times(plan: Plan) -> bool:
         Where this holds, rows and trackers get no time at all, and what is told at the end is `coarse`. That bounds
         nothing: a total that lies next to a step still tells a little.
     """
-    promises = plan.private or plan.privacy.record is not None
-    return promises and plan.settings.run.noise_seed is None
+    return hides_times_of(plan.settings, plan.privacy)
+
+
+def hides_times_of(settings: Settings, privacy: PrivacyPlan) -> bool:
+    """The same of the parts of a plan that decide it."""
+    promises = privacy.noise_multiplier is not None or privacy.record is not None
+    return promises and settings.run.noise_seed is None
 
 
 def coarse(value: float) -> float:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, LedgerContent, check_rounds, read_content
-from dpfedmeta.accounting.ledger.ledger_register import Latest, Lineage
-from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.files.atomic_files import cut_torn_line, whole_lines
+from dpfedmeta.accounting.ledger.ledger import Budget, LedgerContent
+from dpfedmeta.accounting.ledger.ledger_register import Lineage, holds
+from dpfedmeta.accounting.ledger.open_ledger import open_ledger
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import cut_torn_line
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.learning.server_step import ServerState
 from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.privacy.rounds.cohort_log import reopen_participations
+from dpfedmeta.privacy.rounds.round_journal import Journal
 from dpfedmeta.training.state.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
-from dpfedmeta.training.state.cohort_log import reopen_participations
-from dpfedmeta.training.state.round_journal import Journal
-
-_TEMPORARY = re.compile(r"\..+\.\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,29 +55,18 @@ def reopen(
     Raises:
         InputError: Lines that were charged or released are missing, or a file is damaged otherwise; says which.
     """
-    _remove_temporaries(run)
-    size, torn = whole_lines(run.ledger)
-    content = read_content(run.ledger, torn=True)
-    if content.plan != plan.privacy:
-        raise RefusedPlan(
-            f"{run.path}: its settings solve to another plan here than the ledger states; resume it with the versions "
-            "that started it (summary or constraints.txt), or start a new run"
-        )
-    check_rounds(plan.privacy, content.charges)
-    reproducible = source.reproducible and environment is not None
-    # A line that is lost took its fresh bytes along: what it charged cannot come out again.
-    restorable = reproducible and not source.needs_fresh
-    remarks = ["the ledger's last line was never finished, so its release was never used: dropped"] if torn else []
-    if lineage is not None:
-        check_lineage(run, content, lineage, mended=bool(torn) and restorable)
+    opened = open_ledger(run, plan.privacy, source, environment, lineage)
+    content, restorable = opened.content, opened.restorable
     rows, mended = _rows(run)
-    participations, more = reopen_participations(run, plan, source, content.charges)
-    chosen, skipped = _latest(run, content, initial, rows=len(rows) if reproducible else None, restorable=restorable)
+    participations, more = reopen_participations(run, plan.privacy, source, content.charges)
+    chosen, skipped = _latest(
+        run, content, initial, rows=len(rows) if opened.reproducible else None, restorable=restorable
+    )
     state = chosen.state if chosen else initial
     _check_released(run, content, rows, chosen, restorable=restorable)
     journal = Journal(
-        plan=plan,
-        ledger=Ledger.resume(run.ledger, content, size),
+        plan=plan.privacy,
+        ledger=opened.ledger,
         participations=participations,
         budget=budget,
         source=source,
@@ -90,36 +77,9 @@ def reopen(
     return Reopened(
         journal=journal,
         state=state,
-        remarks=(*remarks, *mended, *more, *skipped, *_progress(journal, state)),
+        remarks=(*opened.remarks, *mended, *more, *skipped, *_progress(journal, state)),
         head=chosen.head if chosen else "",
     )
-
-
-def _remove_temporaries(run: RunDirectory) -> None:
-    """Remove the temporary files that a killed process left unfinished."""
-    for folder in (run.path, run.path / "checkpoint", run.secret):
-        for path in folder.iterdir():
-            if _TEMPORARY.fullmatch(path.name) and path.is_file():
-                path.unlink()
-
-
-def check_lineage(run: RunDirectory, content: LedgerContent, lineage: Lineage, *, mended: bool = False) -> None:
-    """Refuse a copy that lacks lines which this machine wrote."""
-    latest = lineage.latest
-    if latest is None or _holds(content, latest):
-        return
-    # Done again identically, the torn line comes out as the one that was noted.
-    if mended and latest.lines == len(content.heads) + 1:
-        return
-    raise InputError(
-        f"{run.ledger}: ends with line {len(content.heads)}, but on this machine the run went on to line "
-        f"{latest.lines}: a stale copy, or lines are lost; going on would spend a budget twice. Resume the newest "
-        "copy, or restore its ledger"
-    )
-
-
-def _holds(content: LedgerContent, latest: Latest | Checkpoint) -> bool:
-    return 0 < latest.lines <= len(content.heads) and content.heads[latest.lines - 1] == latest.head
 
 
 def _rows(run: RunDirectory) -> tuple[list[dict[str, Any]], list[str]]:
@@ -146,7 +106,7 @@ def _latest(
         except InputError as error:
             remarks.append(f"{error}; going back to an earlier one")
             continue
-        if not _holds(content, found):
+        if not holds(content, found.lines, found.head):
             if not restorable:
                 raise InputError(f"{run.ledger}: lacks lines that {path.name} had seen; restore it from a backup")
             remarks.append(f"{path.name}: later than the ledger; going back to an earlier one")
@@ -180,7 +140,7 @@ def _progress(journal: Journal, state: ServerState) -> Iterable[str]:
     charged = len({event.round for event in journal.ledger.charges})
     if not charged:
         return
-    rounds = journal.plan.privacy.rounds
+    rounds = journal.plan.rounds
     yield f"resuming at round {state.round} of {rounds}; {journal.ledger.rounds} charges are in the ledger"
     if charged > state.round:
         what = f"rounds {state.round} to {charged - 1}" if charged > state.round + 1 else f"round {state.round}"

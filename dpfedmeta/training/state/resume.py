@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from dpfedmeta.accounting.ledger.ledger import RunIdentity, read_content
-from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.accounting.ledger.versions import VERSION
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import SECRET
 from dpfedmeta.core.files.run_directory import (
     CONFIG,
     REPORT,
@@ -24,15 +20,10 @@ from dpfedmeta.core.files.run_directory import (
     load_weights,
     write_text,
 )
-from dpfedmeta.core.random.fresh_seeds import FRESH_GENERATOR, FreshSource, name_of
-from dpfedmeta.core.random.random_sources import GENERATOR, SEEDS, KeyedSource, OperatingSystemSource, SecretSource
 
 # What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
 MAY_CHANGE = ("run.workers", "run.device", "run.chunk")
-_SEED = "noise_seed.json"
 _LAUNCH = "launch.json"
-# Runs from before the file named it.
-_FIRST_GENERATOR = "philox"
 
 
 def settings_of_run(run: RunDirectory, given: Mapping[str, str], *, brought: bool = False) -> Settings:
@@ -86,13 +77,6 @@ def identity_of(run: RunDirectory) -> RunIdentity:
     return read_content(run.ledger, torn=True).identity
 
 
-def keep_secret(run: RunDirectory, source: SecretSource) -> None:
-    """Write the noise seed, if there is one, and what it is for, for the server alone."""
-    if isinstance(source, KeyedSource | FreshSource):
-        content = {"seed": source.seed, "generator": name_of(source)}
-        write_text(run.secret / _SEED, json.dumps(content) + "\n", mode=SECRET)
-
-
 def keep_launch(run: RunDirectory, mark: Mapping[str, object] | None) -> None:
     """Remember which launch began the run, for its restarts."""
     if mark is not None:
@@ -102,38 +86,6 @@ def keep_launch(run: RunDirectory, mark: Mapping[str, object] | None) -> None:
 def begun_by(path: Path, mark: Mapping[str, object]) -> bool:
     """Return whether this launch, with the same words, began the run in this folder before it was restarted."""
     return (path / _LAUNCH).exists() and RunDirectory(path).read_json(_LAUNCH) == mark
-
-
-def secret_of_run(run: RunDirectory, chosen: int | None) -> SecretSource:
-    """The noise seed again, or the operating system under --secure-rng.
-
-    A run of an earlier version that drew its seed goes on with noise that is fresh in every attempt: from the same
-    key, in streams that it never drew from.
-
-    Args:
-        run: The run.
-        chosen: Its run.noise_seed, where it is a simulation.
-
-    Raises:
-        InputError: The seed is lost, or another generator drew from it; no round can be done again identically.
-    """
-    if identity_of(run).secure:
-        return OperatingSystemSource()
-    path = run.secret / _SEED
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        seed, generator = content["seed"], content.get("generator", _FIRST_GENERATOR)
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{path}: the noise seed is lost or damaged, so the run cannot go on; restore it") from error
-    if type(seed) is not int or not 0 <= seed < SEEDS:
-        raise InputError(f"{path}: does not hold a noise seed; restore it from a backup")
-    if generator not in ([GENERATOR] if chosen is not None else [GENERATOR, FRESH_GENERATOR]):
-        raise InputError(
-            f"{path}: noise and cohorts of this run come from the generator {str(generator)[:40]!r}, and this version "
-            f"has only {GENERATOR!r}, so nothing could be drawn again; go on with the version that began the run, or "
-            "start a new run"
-        )
-    return FreshSource(seed) if chosen is None else KeyedSource(seed)
 
 
 def finished(run: RunDirectory) -> str | None:
@@ -159,22 +111,3 @@ def reported(run: RunDirectory) -> bool:
     except OSError:
         return False
     return page >= summary
-
-
-@contextmanager
-def registered(run: RunDirectory) -> Iterator[tuple[Lineage | None, str | None]]:
-    """(this machine's register of the run, locked; why there is none).
-
-    Raises:
-        InputError: Another process writes this run or a copy of it.
-    """
-    name = identity_of(run).run
-    try:
-        lineage = Lineage(name)
-    except OSError as error:
-        yield None, f"{error.filename}: cannot be written, so a copy of this run could be resumed unnoticed"
-        return
-    try:
-        yield lineage, None
-    finally:
-        lineage.close()

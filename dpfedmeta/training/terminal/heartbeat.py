@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# Of silence, after which something is said.
-EVERY_SECONDS = 10.0
+from dpfedmeta.core.still_working import EVERY_SECONDS
 
 
 @dataclass(kw_only=True, eq=False)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.events.guarantee import FourGuarantees, Guarantee
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.task import Task
 from dpfedmeta.planning.caveats import cautions, word_of_authors
 from dpfedmeta.planning.describe_trained_weights import trained_lines
 from dpfedmeta.planning.public_weights import initial_words
-from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.training.results.summary import SIMULATION
-from dpfedmeta.training.state.private_timings import hides_times
+from dpfedmeta.training.state.private_timings import hides_times_of
 from dpfedmeta.training.terminal.tables import as_text, guarantee_table, noise_lines, number
 
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+    from dpfedmeta.planning.run_plan import Plan
 
-class Guarantees(tuple[Guarantee, ...]):
+
+class Guarantees(FourGuarantees):
     """The four cells; printed as the table that a run shows.
 
     Attributes:
@@ -24,10 +29,6 @@ class Guarantees(tuple[Guarantee, ...]):
     """
 
     word: str | None = None
-
-    def of(self, unit: str, observer: str) -> Guarantee:
-        """Return a cell by unit ("client" or "record") and observer ("public" or "server")."""
-        return next(cell for cell in self if (cell.unit, cell.observer) == (unit, observer))
 
     def __repr__(self) -> str:
         return as_text(guarantee_table(self, "", word=self.word))
@@ -93,20 +94,25 @@ _TOWARDS = {"public": "everybody who sees the releases", "server": "the server"}
 
 def planned_of(plan: Plan, task: Task) -> Planned:
     """Return the plan's guarantees and constants as values; no data is needed."""
-    promised = Guarantees(plan.planned)
-    promised.word = word_of_authors(plan.settings)
+    return planned_with(plan.settings, plan.privacy, plan.planned, task)
+
+
+def planned_with(settings: Settings, privacy: PrivacyPlan, cells: Sequence[Guarantee], task: Task) -> Planned:
+    """The same of a plan's parts; of built-in networks no PyTorch is needed either."""
+    promised = Guarantees(cells)
+    promised.word = word_of_authors(settings)
     return Planned(
-        settings=plan.settings,
+        settings=settings,
         dataset=task.name,
-        rounds=plan.privacy.rounds,
+        rounds=privacy.rounds,
         guarantees=promised,
-        noise=tuple(noise_lines(plan.privacy)),
-        network=trained_lines(plan, task),
-        begins_with=initial_words(plan.settings),
-        cautions=cautions(plan.settings, task),
-        simulation=SIMULATION if plan.settings.run.noise_seed is not None else None,
-        hides_times=hides_times(plan),
-        final_validations=_final_validations(plan.settings, task),
+        noise=tuple(noise_lines(privacy)),
+        network=trained_lines(settings, task),
+        begins_with=initial_words(settings),
+        cautions=cautions(settings, task),
+        simulation=SIMULATION if settings.run.noise_seed is not None else None,
+        hides_times=hides_times_of(settings, privacy),
+        final_validations=_final_validations(settings, task),
     )
 
 

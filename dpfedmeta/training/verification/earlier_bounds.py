@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dpfedmeta.accounting.events.events import are_allocated
 from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.observers.four_guarantees import stated
+from dpfedmeta.accounting.release_costs import cost_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.verification.file_claims import Proven
 
@@ -41,7 +41,7 @@ def agreed(check: Callable[[Proven], list[str]], proven: Proven) -> list[str]:
 def _by_absence(proven: Proven) -> Proven | None:
     """None: there never was another bound."""
     content = proven.content
-    if not are_allocated(content.plan.phases):
+    if not cost_of(content.plan.phases).had_looser_bound:
         return None
     looser = replace(proven, by_absence=True)
     spent, planned = (stated(each, looser.terms) for each in (phases_of(content.charges), content.plan.phases))

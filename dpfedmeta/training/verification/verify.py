@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dpfedmeta.accounting.divergences.participation_counts import worst_participations
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import phases_of
@@ -17,12 +16,13 @@ from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.release_costs import participations_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import end_of_whole_lines
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.prior_spending import check_still_there
-from dpfedmeta.training.results.rejected_messages import left_out
+from dpfedmeta.privacy.rounds.round_sum import left_out
 from dpfedmeta.training.results.snapshot import Snapshot, read_run
 from dpfedmeta.training.state.extend import check_extension
 from dpfedmeta.training.verification.earlier_bounds import agreed
@@ -135,7 +135,7 @@ def compose(runs: Sequence[RunDirectory]) -> VerifiedLedger | None:
     if plan.max_participations is not None and apart > 1:
         remarks.append(
             f"{apart} of them went on apart, each with a count of participations of its own, so one client may have "
-            f"taken part {worst_participations(phases, plan.max_participations, 1.0)[0]} times"
+            f"taken part {participations_of(phases, plan.max_participations, 1.0)[0]} times"
         )
     return VerifiedLedger(plan=plan, charges=tuple(charges), guarantees=cells, remarks=tuple(remarks))
 

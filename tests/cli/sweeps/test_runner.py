@@ -3,6 +3,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -14,7 +15,8 @@ from rich.console import Console
 from dpfedmeta.cli.sweeps import trials
 from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep, show_plan
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
-from dpfedmeta.cli.sweeps.sweep_folder import opened
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
+from dpfedmeta.cli.sweeps.trials import grid
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.state.private_timings import at_most
 
@@ -94,16 +96,33 @@ HALVES = {
 }
 
 
-@pytest.mark.parametrize("half", HALVES)
-def test_half_finished_runs_are_set_aside_and_done_again(sweep, tmp_path, half):
-    sweep(parameters={"algo": {"value": "maml"}, "dataset": {"value": "strokes"}})
-    (name,) = runs(tmp_path)
-    HALVES[half](tmp_path / "out/runs" / name)
-    status, printed = sweep(parameters={"algo": {"value": "maml"}, "dataset": {"value": "strokes"}})
+def test_half_finished_runs_are_set_aside_and_done_again(sweep, tmp_path):
+    whole = {"algo": {"value": "maml"}, "dataset": {"value": "strokes"}}
+    whole["run.seed"] = {"values": [*range(len(HALVES) + 1)]}
+    sweep(parameters=whole)
+    *names, untouched = runs(tmp_path)
+    for name, spoil in zip(names, HALVES.values(), strict=True):
+        spoil(tmp_path / "out/runs" / name)
+    status, printed = sweep(parameters=whole)
     assert status == "completed"
-    assert "set aside" in printed
-    assert (tmp_path / "out/set-aside" / f"{name}.1").is_dir()
-    assert json.loads((tmp_path / "out/runs" / name / "summary.json").read_text())["status"] == "completed"
+    assert printed.count("set aside") == len(names)
+    for name in names:
+        assert (tmp_path / "out/set-aside" / f"{name}.1").is_dir()
+        assert json.loads((tmp_path / "out/runs" / name / "summary.json").read_text())["status"] == "completed"
+    assert not (tmp_path / "out/set-aside" / f"{untouched}.1").exists()
+
+
+def test_what_was_set_aside_is_never_written_over(sweep_file, tmp_path):
+    folder, (trial, *_) = SweepFolder(tmp_path), grid(read_sweep(sweep_file(parameters=GRID)), {})
+    places = []
+    for _ in range(3):
+        folder.run(trial).path.mkdir(parents=True)
+        places.append(folder.put_aside(trial))
+        shutil.rmtree(places[0], ignore_errors=True)
+    assert [place.suffix for place in places] == [".1", ".1", ".1"]
+    for expected in (".1", ".2", ".3"):
+        folder.run(trial).path.mkdir(parents=True)
+        assert folder.put_aside(trial).suffix == expected
 
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(sweep, tmp_path):

@@ -125,7 +125,7 @@ def test_what_is_wrong_is_named_in_one_line(sweep_file, changes, reason):
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("text", ["[1", "3", "- a", ""])
+@pytest.mark.parametrize("text", ["[1", "3", "- a", "", "run_cap: 2026-99-01"])
 def test_a_file_that_is_no_sweep(tmp_path, text):
     path = tmp_path / "x.yaml"
     path.write_text(text)

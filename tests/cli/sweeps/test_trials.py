@@ -72,7 +72,7 @@ def test_a_combination_that_train_would_refuse_is_refused_before_the_first_run(s
     assert "in the combination" in str(refusal.value)
 
 
-def test_the_noise_is_solved_once_for_all_that_share_it(sweep_file, monkeypatch):
+def test_a_plan_is_made_once_for_all_seeds(sweep_file, monkeypatch):
     calls = []
 
     def counted(settings, task):
@@ -84,13 +84,14 @@ def test_the_noise_is_solved_once_for_all_that_share_it(sweep_file, monkeypatch)
     monkeypatch.setattr("dpfedmeta.cli.sweeps.trials.make_privacy", counted)
     trials = grid(read_sweep(sweep_file()), {})
     assert set(check(trials)) == {trial.name for trial in trials}
-    assert len(calls) == 1
+    assert [settings.clip.window for settings in calls] == [2, 8]
 
 
 def test_a_changed_preset_makes_another_result():
     settings = resolve("dp-agr", "strokes")
     assert same_result(settings, {}) is None  # an older version knew less
     assert same_result(settings, {"run": {"name": "x", "workers": 7}, "server": {"schedule": []}, "clip": {}}) is None
+    assert same_result(settings, {"track": {"to": ["wandb"], "wandb": "online"}}) is None
     assert same_result(settings, {"clip": {"initial": 9.0}}) == "clip.initial was 9.0, now it is 0.15"
 
 

@@ -8,8 +8,7 @@ from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity
-from dpfedmeta.accounting.observers.four_guarantees import guarantees
-from dpfedmeta.accounting.observers.public_observer import client_public_epsilon
+from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon, guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.cli.sweeps.tuning_cost import compose, cost_lines, tuning_cost
@@ -206,5 +205,5 @@ def test_an_analysis_beside_rounds_that_clients_chose_is_not_added_up():
     """Nothing is proved of both together; as rounds by coins they would cost less than they do."""
     chosen = replace(PLAN, sampler="check-ins", cohort=1000.0, rounds=4, max_participations=1, capacity=1400)
     assert compose([chosen]).runs == 1
-    with pytest.raises(RefusedPlan, match="are not added up with other rounds"):
+    with pytest.raises(RefusedPlan, match="allocated and independent are not added up"):
         compose([chosen], besides=[Earlier(run="asked", head="", phases=ASKED.phases)])

@@ -11,8 +11,9 @@ from dpfedmeta.learning.meta.client_divisions import Divisions
 from dpfedmeta.learning.meta.support_query_splits import division_slots
 from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_divided_gradients
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import build_network, learned_part
+from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from tests.learning.meta.clients import gradient_of
 
 WAYS, HELD = 3, 4

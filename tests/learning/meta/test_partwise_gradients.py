@@ -21,8 +21,9 @@ from dpfedmeta.learning.meta.vmapped_gradients import batched_query_gradients
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.kernels import normalisation_jit as normalisation
 from dpfedmeta.learning.models.layers.per_example_layers import first_values
-from dpfedmeta.learning.models.registry import build_network, learned_part
+from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.learning.record_dp.per_example_gradients import LayeredGradients, VmapGradients
 from dpfedmeta.learning.releases.micro_episodes import MicroEpisodes
 from tests.learning.meta.clients import context_of, noise_of

@@ -17,8 +17,9 @@ from dpfedmeta.learning.meta.meta_gradients import meta_gradient
 from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_query_gradients
 from dpfedmeta.learning.models.functional import apply_body
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import build_network, learned_part
+from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.client_spec import algorithm_of, method_of
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=6, ways=3, width=5, norm="none", learn="body")

@@ -4,8 +4,9 @@ from torch.func import functional_call
 
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import build_network, check_has_head, check_records_uncoupled, learned_part
+from dpfedmeta.learning.models.registry import build_network, check_has_head, check_records_uncoupled
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.models.weight_shapes import learned_part
 
 NAMES = ["conv3-blur", "conv4", "conv4-strided", "mlp"]
 

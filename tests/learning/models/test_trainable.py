@@ -15,9 +15,10 @@ from dpfedmeta.learning.meta.meta_gradients import inner_update, meta_gradient
 from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_query_gradients
 from dpfedmeta.learning.models.frozen import frozen_network
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import build_network, learned_part
+from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.models.trainable import check_head_is_free, check_parameters, frozen_names
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.learning.record_dp.noisy_steps import support_gradients, support_phase
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
 

@@ -89,7 +89,7 @@ def train(tiny_task_file, tmp_path, monkeypatch):
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
     # Two private runs with the same secret: only the clock can make them differ.
     monkeypatch.setattr("dpfedmeta.core.random.fresh_seeds.draw_secret_seed", lambda: 12345)
-    monkeypatch.setattr("dpfedmeta.training.state.round_journal.draw_fresh", lambda: "ab" * 16)
+    monkeypatch.setattr("dpfedmeta.privacy.rounds.round_journal.draw_fresh", lambda: "ab" * 16)
     computed = LocalBackend.cohort_sum
 
     def trained(name, algo, pause=0.0, **given):

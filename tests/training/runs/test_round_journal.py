@@ -20,11 +20,11 @@ from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSou
 from dpfedmeta.data.populations.population import VirtualPopulation
 from dpfedmeta.learning.server_step import initial_state
 from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.rounds import cohort_log
+from dpfedmeta.privacy.rounds.cohort_log import Participations, participations_file, reopen_participations
+from dpfedmeta.privacy.rounds.round_journal import Journal, release_digest, round_inputs
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.training.run_training import run_training
-from dpfedmeta.training.state import cohort_log
-from dpfedmeta.training.state.cohort_log import Participations, participations_file, reopen_participations
-from dpfedmeta.training.state.round_journal import Journal, release_digest
 
 GIVEN = {
     "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",
@@ -47,7 +47,14 @@ def journal_of(plan, folder, **changes):
     folder.mkdir(exist_ok=True)
     given = {"budget": Budget(limits=(math.inf,) * 4), "source": KeyedSource(5), "environment": "here", **changes}
     participations = Participations(folder / "participations")
-    return Journal(plan=plan, ledger=Ledger(folder / "ledger", plan.privacy), participations=participations, **given)
+    return Journal(
+        plan=plan.privacy, ledger=Ledger(folder / "ledger", plan.privacy), participations=participations, **given
+    )
+
+
+def begin(journal, state, *, anew=False):
+    inputs = round_inputs(state.round, state.model, state.bound, journal.environment)
+    return journal.begin(state.round, inputs, anew=anew)
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ def state(plan):
 
 
 def test_the_same_state_is_charged_once_and_gets_the_same_cohort(journal, state):
-    one, two = journal.begin(state), journal.begin(state)
+    one, two = begin(journal, state), begin(journal, state)
     assert np.array_equal(one.clients, two.clients)
     assert one.again == two.again == ()
     assert len(journal.ledger.charges) == 1
@@ -70,7 +77,7 @@ def test_the_same_state_is_charged_once_and_gets_the_same_cohort(journal, state)
 
 def test_with_a_drawn_key_a_charge_has_fresh_bytes_and_what_was_drawn_is_drawn_again(plan, state, tmp_path):
     own = journal_of(plan, tmp_path / "one", source=FreshSource(5))
-    one, two = own.begin(state), own.begin(state)
+    one, two = begin(own, state), begin(own, state)
     (charge,) = own.ledger.charges
     assert np.array_equal(one.clients, two.clients)
     assert one.fresh == two.fresh == charge.stream != b""
@@ -78,21 +85,21 @@ def test_with_a_drawn_key_a_charge_has_fresh_bytes_and_what_was_drawn_is_drawn_a
     assert read(tmp_path / "one" / "ledger")[1] == (charge,)
     # A copy from before the charge: the same key, the same state, another cohort and other noise.
     copy = journal_of(plan, tmp_path / "two", source=FreshSource(5))
-    other = copy.begin(state)
+    other = begin(copy, state)
     assert other.fresh != one.fresh
     assert not np.array_equal(other.clients, one.clients)
     # With a chosen seed there is nothing fresh: a simulation repeats.
     chosen = journal_of(plan, tmp_path / "three")
-    assert chosen.begin(state).fresh == b""
+    assert begin(chosen, state).fresh == b""
     assert "fresh" not in (tmp_path / "three" / "ledger").read_text()
 
 
 def test_without_its_fresh_bytes_a_charged_round_is_a_further_attempt(plan, state, tmp_path):
     """As after an earlier version, which kept none."""
     own = journal_of(plan, tmp_path, source=FreshSource(5))
-    first = own.begin(state)
+    first = begin(own, state)
     own.ledger.charges[0] = replace(own.ledger.charges[0], fresh="")
-    again = own.begin(state)
+    again = begin(own, state)
     assert [(event.round, event.attempt) for event in own.ledger.charges] == [(0, 0), (0, 1)]
     assert again.fresh not in (b"", first.fresh)
     with pytest.raises(InputError, match="nobody can draw them again"):
@@ -107,7 +114,7 @@ def lost(folder):
 @pytest.mark.parametrize("fresh", [7, "xyz", None])
 def test_damaged_fresh_bytes_are_no_charge(plan, state, tmp_path, fresh):
     own = journal_of(plan, tmp_path, source=FreshSource(5))
-    own.begin(state)
+    begin(own, state)
     with pytest.raises((TypeError, ValueError)):
         type(own.ledger.charges[0]).from_json(own.ledger.charges[0].as_json() | {"fresh": fresh})
 
@@ -131,9 +138,9 @@ OTHERS = {
 @pytest.mark.parametrize("what", OTHERS)
 def test_whatever_a_release_is_computed_from_makes_another_charge(journal, state, what):
     change, more = OTHERS[what]
-    first = journal.begin(state)
+    first = begin(journal, state)
     other = replace(journal, **more)
-    again = other.begin(change(state))
+    again = begin(other, change(state))
     assert [(event.round, event.attempt) for event in journal.ledger.charges] == [(0, 0), (0, 1)]
     assert len({event.inputs for event in journal.ledger.charges}) == 2
     assert again.again != first.again
@@ -145,25 +152,25 @@ def test_whatever_a_release_is_computed_from_makes_another_charge(journal, state
 def test_where_nothing_can_be_done_again_every_attempt_is_charged(plan, state, tmp_path, more):
     own = journal_of(plan, tmp_path, **more)
     assert not own.reproducible
-    keys = [own.begin(state).again[:1] for _ in range(3)]
+    keys = [begin(own, state).again[:1] for _ in range(3)]
     assert keys == [(), (1,), (2,)]
     assert len({event.inputs for event in own.ledger.charges}) == 3
 
 
 def test_two_rounds_of_one_state_have_different_inputs(journal, state):
-    journal.begin(state)
-    journal.begin(replace(state, round=1))
+    begin(journal, state)
+    begin(journal, replace(state, round=1))
     assert len({event.inputs for event in journal.ledger.charges}) == 2
 
 
 def test_what_a_release_does_not_depend_on_changes_nothing(journal, state):
-    journal.begin(state)
-    journal.begin(replace(state, first={n: v + 1 for n, v in state.first.items()}, averaged=3))
+    begin(journal, state)
+    begin(journal, replace(state, first={n: v + 1 for n, v in state.first.items()}, averaged=3))
     assert len(journal.ledger.charges) == 1
 
 
 def test_anew_is_a_further_attempt_with_keys_that_no_other_has(journal, state):
-    cohorts = [journal.begin(state), *(journal.begin(state, anew=True) for _ in range(3))]
+    cohorts = [begin(journal, state), *(begin(journal, state, anew=True) for _ in range(3))]
     assert [event.attempt for event in journal.ledger.charges] == [0, 1, 2, 3]
     assert len({cohort.again for cohort in cohorts}) == 4
     assert [cohort.again[:1] for cohort in cohorts] == [(), (1,), (2,), (3,)]
@@ -175,16 +182,16 @@ def test_an_attempt_in_two_environments_has_two_keys(plan, state, tmp_path):
     keys = []
     for place in ("one", "two"):
         own = journal_of(plan, tmp_path / place, environment="first")
-        own.begin(state)
-        keys.append(replace(own, environment=place).begin(state).again)
+        begin(own, state)
+        keys.append(begin(replace(own, environment=place), state).again)
     assert keys[0] != keys[1]
     assert keys[0][0] == keys[1][0] == 1
 
 
 def test_cohorts_of_rounds_and_attempts_are_independent(journal, state):
     """200 of 2,000 clients: two cohorts share Bin(2000, 0.01), 20 of them; the same one would share about 200."""
-    cohorts = [journal.begin(replace(state, round=r)) for r in range(4)]
-    cohorts.append(journal.begin(replace(state, round=3), anew=True))
+    cohorts = [begin(journal, replace(state, round=r)) for r in range(4)]
+    cohorts.append(begin(journal, replace(state, round=3), anew=True))
     sets = [set(cohort.clients.tolist()) for cohort in cohorts]
     for place, one in enumerate(sets):
         assert 130 < len(one) < 270
@@ -194,7 +201,7 @@ def test_cohorts_of_rounds_and_attempts_are_independent(journal, state):
 
 def test_attempts_count_towards_the_cap(journal, state, tmp_path):
     for _ in range(8):
-        journal.begin(state, anew=True)
+        begin(journal, state, anew=True)
     invited = [json.loads(line)["clients"] for line in (tmp_path / "participations").read_text().splitlines()]
     counts = np.bincount(np.concatenate(invited), minlength=2000)
     assert counts.max() == 2
@@ -205,21 +212,21 @@ def test_the_budget_ends_a_run_before_a_charge_that_exceeds_it(plan, state, tmp_
     for most in (0, 1, 3):
         budget = Budget.of(guarantees(plan.privacy, rounds=most))
         own = journal_of(plan, tmp_path / str(most), budget=budget)
-        begun = [own.begin(replace(state, round=r)) for r in range(most)]
+        begun = [begin(own, replace(state, round=r)) for r in range(most)]
         assert None not in begun
         before = (len(own.ledger.charges), dict(own.participations.counts))
-        assert own.begin(replace(state, round=most)) is None
+        assert begin(own, replace(state, round=most)) is None
         assert (len(own.ledger.charges), dict(own.participations.counts)) == before
 
 
 def test_a_further_attempt_is_paid_for_like_another_round(plan, state, tmp_path):
     own = journal_of(plan, tmp_path, budget=Budget.of(guarantees(plan.privacy, rounds=3)))
-    assert own.begin(state) is not None
-    assert own.begin(state, anew=True) is not None
-    assert own.begin(state, anew=True) is not None
-    assert own.begin(state, anew=True) is None
-    assert own.begin(replace(state, round=1)) is None
-    assert own.begin(state) is not None
+    assert begin(own, state) is not None
+    assert begin(own, state, anew=True) is not None
+    assert begin(own, state, anew=True) is not None
+    assert begin(own, state, anew=True) is None
+    assert begin(own, replace(state, round=1)) is None
+    assert begin(own, state) is not None
 
 
 def test_what_was_released_is_recognised_by_every_bit(journal, state):
@@ -232,10 +239,10 @@ def test_what_was_released_is_recognised_by_every_bit(journal, state):
 
 
 def test_a_further_attempt_forgets_the_releases_that_it_supersedes(journal, state):
-    journal.begin(state)
-    journal.begin(replace(state, round=1))
+    begin(journal, state)
+    begin(journal, replace(state, round=1))
     journal.released = {0: "a", 1: "b", 2: "c"}
-    journal.begin(replace(state, round=1), anew=True)
+    begin(journal, replace(state, round=1), anew=True)
     assert journal.released == {0: "a"}
 
 
@@ -323,17 +330,17 @@ def test_who_came_in_a_round_of_its_own_choice_is_known_after_a_crash(tiny_strok
     plan = make_plan(resolve("dp-agr-checkins", "strokes", None, given), tiny_strokes.task)
     state = initial_state({"w": torch.zeros(3)}, plan.policy)
     made = journal_of(plan, tmp_path, source=source, budget=Budget.of(plan.planned))
-    cohorts = [made.begin(state), made.begin(state, anew=True)]
+    cohorts = [begin(made, state), begin(made, state, anew=True)]
     assert len(cohorts[1].clients) == 0
     # The process dies here, and all that the next one has is on disk.
     run = RunDirectory(tmp_path)
     (tmp_path / "secret").mkdir()
     (tmp_path / "participations").rename(participations_file(run))
-    participations, remarks = reopen_participations(run, plan, source, made.ledger.charges)
+    participations, remarks = reopen_participations(run, plan.privacy, source, made.ledger.charges)
     assert not remarks
     made = replace(made, participations=participations)
-    cohorts += [made.begin(replace(state, round=round_)) for round_ in range(1, 4)]
-    cohorts.append(made.begin(replace(state, round=3), anew=True))
+    cohorts += [begin(made, replace(state, round=round_)) for round_ in range(1, 4)]
+    cohorts.append(begin(made, replace(state, round=3), anew=True))
     came = np.concatenate([cohort.clients for cohort in cohorts])
     assert sorted(came.tolist()) == list(range(40))
     assert [charge.attempt for charge in made.ledger.charges] == [0, 1, 0, 0, 0, 1]

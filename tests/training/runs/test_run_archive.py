@@ -11,10 +11,10 @@ import pytest
 from dpfedmeta import load
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
 from dpfedmeta.training.run_training import run_training
-from dpfedmeta.training.state.lock import only_writer
 from dpfedmeta.training.verification.verify import audit
 
 TINY = {

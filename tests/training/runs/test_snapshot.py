@@ -16,6 +16,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import being_written, ending, only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, create, write_text
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
@@ -27,7 +28,6 @@ from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.reporting.html.privacy_statement import check_report
 from dpfedmeta.training.results import snapshot
 from dpfedmeta.training.results.snapshot import read_run, stage_of
-from dpfedmeta.training.state.lock import being_written, ending, only_writer
 from dpfedmeta.training.verification.verify import audit
 
 GIVEN = {"server.rounds": "8", "server.noise_multiplier": "1.0", "population.clients": "1000"}

@@ -6,18 +6,19 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from safetensors import safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load, save
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
-from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
-from dpfedmeta.core.params import Params, digest
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.params import digest, host, same_kind
+from dpfedmeta.privacy.mechanisms import MechanismState
 
 _FILE = re.compile(r"round-(\d{6,})-[0-9a-f]+\.safetensors")
 
 
-def keep_noise_state(run: RunDirectory, round_: int, state: Params, head: str) -> None:
+def keep_noise_state(run: RunDirectory, round_: int, state: MechanismState, head: str) -> None:
     """Write the state before round `round_`, before its checkpoint is; nothing for a mechanism without one.
 
     Args:
@@ -29,8 +30,8 @@ def keep_noise_state(run: RunDirectory, round_: int, state: Params, head: str) -
     if not state:
         return
     _folder(run).mkdir(mode=0o700, exist_ok=True)
-    tensors = {name: value.contiguous().cpu() for name, value in state.items()}
-    content = save(tensors, {"head": head, "digest": digest(tensors)})
+    tensors = {name: host(value) for name, value in state.items()}
+    content = save(tensors, {"head": head, "digest": digest(state)})
     replace_file(_file(run, round_, head), content, SECRET)
 
 
@@ -48,7 +49,7 @@ def drop_noise_states(run: RunDirectory, rounds: Collection[int]) -> None:
             path.unlink(missing_ok=True)
 
 
-def kept_noise_state(run: RunDirectory, round_: int, initial: Params, head: str) -> Params:
+def kept_noise_state(run: RunDirectory, round_: int, initial: MechanismState, head: str) -> MechanismState:
     """The state before round `round_`, of the form of `initial`.
 
     Args:
@@ -64,7 +65,12 @@ def kept_noise_state(run: RunDirectory, round_: int, initial: Params, head: str)
     if not initial or not round_:
         return initial
     path = _file(run, round_, head)
-    state = load_weights(path)
+    try:
+        arrays = load(path.read_bytes())
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise InputError(f"{path}: no readable state of the noise ({error})") from error
+    state: MechanismState = {}
+    state |= {name: same_kind(value, initial[name]) if name in initial else value for name, value in arrays.items()}
     if {name: value.shape for name, value in state.items()} != {name: value.shape for name, value in initial.items()}:
         raise InputError(f"{path}: is not the state of this run's mechanism; restore it from a backup")
     words = _words(path)
@@ -79,7 +85,7 @@ def kept_noise_state(run: RunDirectory, round_: int, initial: Params, head: str)
 
 
 def _words(path: Path) -> dict[str, str]:
-    with safe_open(path, framework="pt") as file:
+    with safe_open(path, framework="np") as file:
         return file.metadata() or {}
 
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line, replace_file
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines
 from dpfedmeta.core.random.random_sources import Purpose, SecretSource
-from dpfedmeta.planning.run_plan import Plan
-from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.samplers import Cohort, sampler_of
 
 Key = tuple[int, ...]
 
@@ -34,8 +34,8 @@ class Participations:
         is done again with another cohort counts again.
     """
 
-    def __init__(self, path: Path, cohorts: Sequence[Cohort] = ()) -> None:
-        """Continue a file that holds `cohorts`."""
+    def __init__(self, path: Path | None, cohorts: Sequence[Cohort] = ()) -> None:
+        """Continue a file that holds `cohorts`; None: no file, for a run of one round without a cap."""
         self._path = path
         self._cohorts: dict[Key, Cohort] = {}
         self.counts: dict[int, int] = {}
@@ -45,7 +45,8 @@ class Participations:
 
     def record(self, cohort: Cohort) -> None:
         """Count a cohort."""
-        append_lines(self._path, [_line(cohort)], mode=SECRET)
+        if self._path is not None:
+            append_lines(self._path, [_line(cohort)], mode=SECRET)
         self._count(cohort)
 
     def cohort(self, round_: int, again: tuple[int, ...]) -> Cohort:
@@ -66,7 +67,7 @@ class Participations:
 
 
 def reopen_participations(
-    run: RunDirectory, plan: Plan, source: SecretSource, events: Sequence[Charge]
+    run: RunDirectory, plan: PrivacyPlan, source: SecretSource, events: Sequence[Charge]
 ) -> tuple[Participations, list[str]]:
     """(what the ledger's charges invited, what had to be mended).
 
@@ -108,11 +109,11 @@ def reopen_participations(
     return Participations(path, kept), remarks
 
 
-def _check_spacing(path: Path, plan: Plan, cohorts: Sequence[Cohort]) -> None:
-    spacing = spacing_of(plan.privacy)
+def _check_spacing(path: Path, plan: PrivacyPlan, cohorts: Sequence[Cohort]) -> None:
+    spacing = spacing_of(plan)
     if spacing is None:
         return
-    known = Participations(Path())
+    known = Participations(None)
     for number, cohort in enumerate(cohorts, start=1):
         for client in cohort.clients.tolist():
             if not spacing.allows(cohort.round, known.counts.get(client, 0), known.latest.get(client)):
@@ -147,8 +148,10 @@ def _read(path: Path) -> list[Cohort]:
     return cohorts
 
 
-def _drawn_again(plan: Plan, source: SecretSource, kept: Sequence[Cohort], events: Sequence[Charge]) -> list[Cohort]:
-    known = Participations(Path(), kept)
+def _drawn_again(
+    plan: PrivacyPlan, source: SecretSource, kept: Sequence[Cohort], events: Sequence[Charge]
+) -> list[Cohort]:
+    known = Participations(None, kept)
     cohorts = list(kept)
     for event in events[len(kept) :]:
         cohorts.append(draw(plan, source, event, known))
@@ -156,14 +159,19 @@ def _drawn_again(plan: Plan, source: SecretSource, kept: Sequence[Cohort], event
     return cohorts
 
 
+def redrawn(plan: PrivacyPlan, source: SecretSource, events: Sequence[Charge]) -> Participations:
+    """The cohorts of charges that can be drawn again, where no file keeps them: of a run of one round without a cap."""
+    return Participations(None, [draw(plan, source, e, Participations(None)) for e in events if repeatable(source, e)])
+
+
 def repeatable(source: SecretSource, event: Charge) -> bool:
     """Return whether the draws of an attempt can be repeated identically."""
     return source.reproducible and bool(event.fresh or not source.needs_fresh)
 
 
-def draw(plan: Plan, source: SecretSource, event: Charge, participations: Participations) -> Cohort:
+def draw(plan: PrivacyPlan, source: SecretSource, event: Charge, participations: Participations) -> Cohort:
     """SECRET: the cohort of a charge; a further attempt draws independently of those before it."""
     generator = source.again(event.again, event.stream).generator(Purpose.COHORT, event.round)
-    sampler, again = plan.sampler(event.round), bool(event.attempt)
+    sampler, again = sampler_of(plan.at(event.round), plan.max_participations), bool(event.attempt)
     drawn = sampler.draw(event.round, participations.counts, generator, participations.latest, again=again)
     return Cohort(round=event.round, clients=drawn.clients, again=event.again, fresh=event.stream)

@@ -1,4 +1,4 @@
-"""Requirements on a clip policy, given as a name of this package, as package.module:name, or as an object."""
+"""Clip policies by name or as objects, and the requirements that any of them has to meet."""
 
 from __future__ import annotations
 
@@ -7,22 +7,54 @@ from typing import Any, get_args
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from dpfedmeta.config.settings import Settings
+from dpfedmeta.config.schema import ClipSettings
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.plugins import plugin_registry as members
 from dpfedmeta.privacy.clip_policies.median_policy import NormHistogram
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound
-from dpfedmeta.privacy.clip_policy import Attachment, ClipPolicy, Mode, bound_problem
+from dpfedmeta.privacy.clip_policy import Attachment, ClipPolicy, Mode, Surroundings, bound_problem
 
+_SETTING, _FOLDER = "clip.policy", "dpfedmeta.privacy.clip_policies"
 _METHODS = ("initial", "next_bound")
 
 
-def check_policy(settings: Settings, policy: ClipPolicy[Any], name: str, *, bounded: bool = True) -> None:
+def named_policy(name: str) -> Any:
+    """Return the class of a clip policy, by its name or as package.module:name.
+
+    Raises:
+        InputError: There is none.
+    """
+    member = members.find(_SETTING, name, _FOLDER)
+    members.check_protocol(_SETTING, name, member, "planned")
+    return member
+
+
+def planned_policy(clip: ClipSettings, around: Surroundings) -> ClipPolicy[Any]:
+    """Return the clip policy that settings describe, checked.
+
+    Raises:
+        InputError: The clip settings do not fit each other or the run, or the policy breaks its protocol.
+        RefusedPlan: The policy needs what the clients do not release.
+    """
+    member = named_policy(clip.policy)
+    own = members.own_settings("clip", clip.policy, member, clip.own)
+    members.check_takes(_SETTING, clip.policy, member.planned, clip, around, **own)
+    policy: ClipPolicy[Any] = member.planned(clip, around, **own)
+    members.check_protocol(_SETTING, clip.policy, policy, "initial", "next_bound", "attachment")
+    members.check_protocol(_SETTING, clip.policy, policy.initial(), "bound", "mode")
+    bounded = bool(getattr(member, "bounded", True))
+    check_policy(policy, f"{_SETTING} = {clip.policy}", algo=around.algo, exact=around.exact, bounded=bounded)
+    return policy
+
+
+def check_policy(policy: ClipPolicy[Any], name: str, *, algo: str, exact: bool, bounded: bool = True) -> None:
     """Refuse a policy that breaks its protocol, or for which clients would send what no guarantee covers.
 
     Args:
-        settings: What the user gave.
         policy: As an object.
         name: Setting and value, for errors.
+        algo: Name of the algorithm, for errors.
+        exact: Whether clients compute exact messages, whose norms they may count.
         bounded: Whether it has to bound messages.
 
     Guarantee:
@@ -37,11 +69,11 @@ def check_policy(settings: Settings, policy: ClipPolicy[Any], name: str, *, boun
     for method in _METHODS:
         if not callable(getattr(policy, method, None)):
             raise InputError(f"{name}: has no {method}(); see dpfedmeta.privacy.clip_policy.ClipPolicy")
-    _check_attachment(settings, policy, name)
+    _check_attachment(policy, name, algo=algo, exact=exact)
     _check_initial(policy, name, bounded=bounded)
 
 
-def _check_attachment(settings: Settings, policy: ClipPolicy[Any], name: str) -> None:
+def _check_attachment(policy: ClipPolicy[Any], name: str, *, algo: str, exact: bool) -> None:
     if not hasattr(policy, "attachment"):
         raise InputError(f"{name}: has no attachment; None where clients send their message alone")
     attachment = policy.attachment
@@ -57,9 +89,9 @@ def _check_attachment(settings: Settings, policy: ClipPolicy[Any], name: str) ->
             f"{name}: its attachment is {attachment!r}, which is not what {type(attachment).__qualname__} is made as; "
             "give its scale (and its edges) alone"
         )
-    if settings.record.enabled:
+    if not exact:
         raise RefusedPlan(
-            f"{name}: it counts norms of the clients' exact messages, which {settings.algo} never computes: each "
+            f"{name}: it counts norms of the clients' exact messages, which {algo} never computes: each "
             "record is clipped or noised there before a message is formed; let its attachment be None"
         )
 
@@ -97,3 +129,10 @@ def _survives(state: Any) -> bool:
         return bool(TypeAdapter(type(state)).validate_json(plain) == state)
     except (PydanticUserError, ValidationError, ValueError, TypeError):
         return False
+
+
+def own_policy_name(policy: object) -> str:
+    """Name by which a run remembers the policy: its values where it is a dataclass, else its class."""
+    form = policy if isinstance(policy, type) else type(policy)
+    where = f"{form.__module__}.{form.__qualname__}"
+    return f"{where}: {policy!r}" if is_dataclass(policy) and not isinstance(policy, type) else where

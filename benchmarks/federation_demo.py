@@ -82,9 +82,9 @@ def run_demo(options: DemoOptions, say: Say) -> int:
     for client in clients:
         say(f"{client.name}: {len(client.tried)} characters of {client.holds}")
     with ExitStack() as running:
-        server = running.enter_context(_process("server", _server_words(options, operator, dataset, out)))
+        server = running.enter_context(_process(_server_words(options, operator, dataset, out)))
         taking_part = [
-            (client, running.enter_context(_process(client.name, _client_words(client, operator), client.folder)))
+            (client, running.enter_context(_process(_client_words(client, operator), client.folder)))
             for client in clients
         ]
         code = server.wait()
@@ -164,7 +164,7 @@ def _client_words(client: _Client, operator: Path) -> list[str]:
 
 
 @contextmanager
-def _process(name: str, words: Sequence[str], folder: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def _process(words: Sequence[str], folder: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Start one process of the federation, and end it with the context."""
     command = [sys.executable, "-m", "dpfedmeta", "federate", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

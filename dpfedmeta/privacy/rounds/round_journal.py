@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.params import Params, digest
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.signals import deferred
-from dpfedmeta.learning.server_step import ServerState
-from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.privacy.rounds.cohort_log import Participations, draw, repeatable
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.training.state.cohort_log import Participations, draw, repeatable
 
 
 @dataclass(kw_only=True, eq=False)
@@ -27,7 +26,7 @@ class Journal:
         plan: The plan.
         ledger: Charges.
         participations: SECRET: invitations.
-        budget: What may be spent at most.
+        budget: What may be spent at most; None: whatever is charged.
         source: Secret randomness of the server.
         environment: Digest of what could change the last bits of a result; None: nothing is done again identically.
         released: Digest of every release that left this run, by round.
@@ -40,10 +39,10 @@ class Journal:
         from the exact sum. Every other attempt is charged, with a cohort and noise of its own.
     """
 
-    plan: Plan
+    plan: PrivacyPlan
     ledger: Ledger
     participations: Participations
-    budget: Budget
+    budget: Budget | None
     source: SecretSource
     environment: str | None
     released: dict[int, str] = field(default_factory=dict)
@@ -56,20 +55,21 @@ class Journal:
         """True if a round can be done again identically."""
         return self.source.reproducible and self.environment is not None
 
-    def begin(self, state: ServerState, *, anew: bool = False) -> Cohort | None:
+    def begin(self, round_: int, inputs: str, *, anew: bool = False) -> Cohort | None:
         """SECRET: who takes part in the next round, charged and on disk; None: the budget does not allow it.
 
         Args:
-            state: Before the round.
+            round_: The round.
+            inputs: Digest of all that its release is computed from besides the clients' data (see `round_inputs`).
             anew: Whether it has to be another release than all attempts before.
         """
-        attempts = self.ledger.attempts(state.round)
-        inputs = secrets.token_hex(16) if anew or not self.reproducible else self._inputs(state)
+        attempts = self.ledger.attempts(round_)
+        inputs = secrets.token_hex(16) if anew or not self.reproducible else inputs
         # One whose fresh bytes are not there is none that could be repeated.
         same = next((each for each in attempts if each.inputs == inputs and repeatable(self.source, each)), None)
         if same is not None:
             return self.participations.cohort(same.round, same.again)
-        planned = planned_charge(self.plan.privacy, state.round)
+        planned = planned_charge(self.plan, round_)
         fresh = draw_fresh() if self.source.needs_fresh else ""
         event = replace(planned, attempt=len(attempts), inputs=inputs, fresh=fresh)
         if not self._affordable(event):
@@ -90,9 +90,11 @@ class Journal:
         return cohort
 
     def _affordable(self, event: Charge) -> bool:
+        if self.budget is None:
+            return True
         due, end = self._allowed
         if event.round != due:
-            privacy = self.plan.privacy
+            privacy = self.plan
             if (
                 any(other.attempt for other in self.ledger.charges)
                 or event.attempt
@@ -104,13 +106,22 @@ class Journal:
         self._allowed = (event.round + 1, end)
         return event.round < end
 
-    def _inputs(self, state: ServerState) -> str:
-        text = f"{state.round} {digest(state.model)} {state.bound!r} {self.environment}"
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
-
     def repeats(self, round_: int, release: str) -> bool:
         """Return whether a round came out as in its earlier release; also true if it has none."""
         return self.released.get(round_, release) == release
+
+
+def round_inputs(round_: int, model: Params, bound: float, environment: str | None) -> str:
+    """Digest of what the release of a round is computed from besides the clients' data.
+
+    Args:
+        round_: The round.
+        model: The released state that clients are told.
+        bound: The clip bound.
+        environment: Digest of what else could change the last bits of the release.
+    """
+    text = f"{round_} {digest(model)} {bound!r} {environment}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def release_digest(aggregate: Params) -> str:

@@ -1,0 +1,49 @@
+"""Rounds of secure aggregation: sums of whole numbers, with discrete noise that the clients make together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete, released_coordinates
+from dpfedmeta.accounting.divergences.pld_composition import GRIDS
+from dpfedmeta.accounting.events.events import Phase, neighbours_of, surplus
+from dpfedmeta.accounting.events.guarantee import Bound
+from dpfedmeta.accounting.observers.concentrated_dp_bound import participations_bound, sampled_bound
+from dpfedmeta.accounting.participation_cost import change_of
+from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.release_costs.independent_cost import IndependentCost
+
+
+class SumCost(IndependentCost):
+    """As rounds one by one, with what discrete noise costs more, and the published bound on it beside (zCDP)."""
+
+    beside: ClassVar[frozenset[str]] = frozenset({"independent"})
+
+    def public(self, phases: Sequence[Phase], delta: float, grids: tuple[float, ...] = GRIDS) -> list[Bound]:
+        """Where all rounds are such sums, the published bound too."""
+        ours, found, left = super().public(phases, delta, grids), released_coordinates(phases), delta - surplus(phases)
+        if not found or len(found) < len(phases):
+            return ours
+        if neighbours_of(phases) == "replace-one":
+            return [*ours, participations_bound(phases, found, 2.0, None, left)]
+        return [*ours, sampled_bound(phases, found, left)]
+
+    def record(
+        self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...], change: float
+    ) -> list[Bound]:
+        """As of a client, by how often it takes part."""
+        bounds, found = super().record(own, terms, delta, grids, change), released_coordinates((*terms.before, *own))
+        if found and not terms.before:
+            moved = change_of("record", terms.record, change)
+            bounds.append(participations_bound(own, found, moved, terms.max_participations, delta))
+        return bounds
+
+    def mixed(self, phases: Sequence[Phase], mus: Sequence[float], terms: Terms, delta: float) -> float:
+        """Epsilon of the mixture, with what discrete noise costs more."""
+        base, found = super().mixed, released_coordinates(phases)
+        guess = base(phases, mus, terms, delta)
+        return epsilon_of_discrete(lambda left: base(phases, mus, terms, left), delta, guess, found) if found else guess
+
+
+MEMBER = SumCost

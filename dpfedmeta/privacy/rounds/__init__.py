@@ -1,0 +1,1 @@
+"""Rounds of a run: charged, asked, released and resumed, whoever computes the updates."""

@@ -1,0 +1,279 @@
+"""Rounds of a caller's own loop on disk: charged, released once, stored, and gone on with after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from dpfedmeta.accounting.events.guarantee import FourGuarantees
+from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content, spent
+from dpfedmeta.accounting.ledger.ledger_register import registered
+from dpfedmeta.accounting.ledger.open_ledger import open_ledger
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import only_writer
+from dpfedmeta.core.files.run_directory import LOOP, PLAN, RunDirectory, config_of, create
+from dpfedmeta.core.params import Params
+from dpfedmeta.core.random.fresh_seeds import new_source
+from dpfedmeta.core.random.noise_key import keep_secret, secret_of_run
+from dpfedmeta.core.random.random_sources import SecretSource
+from dpfedmeta.privacy.charged import check_charged, release_sum
+from dpfedmeta.privacy.clip_policy import ClipPolicy
+from dpfedmeta.privacy.mechanisms import MechanismState
+from dpfedmeta.privacy.message_form import with_attachment
+from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
+from dpfedmeta.privacy.rounds.cohort_log import reopen_participations
+from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
+from dpfedmeta.privacy.rounds.promise import RoundsRequest
+from dpfedmeta.privacy.rounds.round_journal import Journal, round_inputs
+from dpfedmeta.privacy.rounds.round_sum import RoundSum, keep_left_out
+from dpfedmeta.privacy.rounds.stored_release import (
+    StoredRelease,
+    SumDigests,
+    form_of_release,
+    keep_release,
+    load_release,
+    stored_rounds,
+)
+from dpfedmeta.privacy.rounds.verify_rounds import plan_of_rounds
+from dpfedmeta.privacy.samplers import Cohort
+
+
+class ChargedRounds:
+    """The rounds of one run directory, which this process alone writes.
+
+    The order of a round's writes is the proof: the cohort, then the charge with fresh bytes (both before anybody is
+    asked), the digest of the exact sum, the state of correlated noise, the release. Each is flushed to disk before the
+    next; a release is handed out after the last.
+
+    Guarantee:
+        Nothing is released that was not charged. A stored release is never computed again. An attempt that comes to a
+        second sum is used up: the round gets a further attempt, with a charge, a cohort and noise of its own.
+
+    Attributes:
+        run: The run directory.
+        plan: The plan.
+        form: Names and shapes of an update, as zeros; None until they are known.
+        bound: Clip bound of the round that is due.
+        released: Rounds that are released.
+        ended: `completed`, `budget` where further attempts used the last rounds up; else empty.
+        remarks: What was mended after a crash, a line each.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        request: RoundsRequest,
+        policy: ClipPolicy[Any],
+        form: Params | None,
+        source: SecretSource,
+        *,
+        per_layer: bool = False,
+    ) -> None:
+        """Take the locks, and read and mend what is there.
+
+        Args:
+            run: A run directory that `begun` made.
+            request: What the rounds were asked for.
+            policy: The clip policy.
+            form: Names and shapes of an update, as zeros; None: the first one says them.
+            source: Secret randomness; the one of the run.
+            per_layer: Whether each layer of an update is clipped on its own.
+
+        Raises:
+            InputError: Another process is at these rounds, or a file is damaged or missing.
+            RefusedPlan: The ledger is of another plan.
+        """
+        self.run, self.plan, self.form = run, request.planned, form
+        self._policy, self._per_layer = policy, per_layer
+        self._mechanism = mechanism_of(self.plan)
+        check_mechanism(self._mechanism, self.plan)
+        self._stack, self._closed = ExitStack(), False
+        try:
+            self._open(source, request)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, source: SecretSource, request: RoundsRequest) -> None:
+        self._stack.enter_context(only_writer(self.run.path))
+        lineage, missing = self._stack.enter_context(registered(self.run))
+        opened = open_ledger(self.run, self.plan, source, "", lineage)
+        participations, mended = reopen_participations(self.run, self.plan, source, opened.content.charges)
+        self.remarks = tuple(filter(None, (missing, *opened.remarks, *mended)))
+        self._journal = Journal(
+            plan=self.plan,
+            ledger=opened.ledger,
+            participations=participations,
+            budget=Budget.of(tuple(request.guarantees)),
+            source=source,
+            environment="",
+            lineage=lineage,
+        )
+        # As it was written when the rounds began.
+        self._question = opened.content.identity.config
+        self._sums = SumDigests(self.run)
+        self._state = self._policy.initial()
+        self.bound, self._head = self._state.bound, ""
+        self.released = stored_rounds(self.run)
+        if self.released:
+            self._go_on(load_release(self.run, self.released - 1, self._state))
+        self._remembered: MechanismState | None = None
+        self._attempt: Cohort | None = None
+        self.ended = "completed" if self.released == self.plan.rounds else ""
+
+    def _go_on(self, last: StoredRelease) -> None:
+        if (last.round, last.attempt) not in {(each.round, each.attempt) for each in self._journal.ledger.charges}:
+            raise InputError(
+                f"{self.run.ledger}: lacks the charge of round {last.round}, which was released; restore it from a "
+                "backup"
+            )
+        self._state, self.bound, self._head = last.policy, last.following, last.head
+        self._take_form(form_of_release(last))
+
+    def _take_form(self, form: Params) -> None:
+        known, found = ({name: value.shape for name, value in each.items()} for each in (self.form or form, form))
+        if known != found:
+            raise InputError(
+                f"{self.run.path}: its releases have the form {found}, and the model has {known}; go on with the same "
+                "model"
+            )
+        self.form = form if self.form is None else self.form
+
+    @property
+    def spent(self) -> FourGuarantees:
+        """The four cells that the charges so far add up to."""
+        return FourGuarantees(spent(self.plan, self._journal.ledger.charges))
+
+    def stored(self, number: int) -> StoredRelease:
+        """Return the release of a round that is done."""
+        return load_release(self.run, number)
+
+    def begin(self) -> Cohort | None:
+        """SECRET: the cohort of the round that is due, charged and on disk; None: the budget does not allow it."""
+        if self._attempt is None:
+            number = self.released
+            with self._whole():
+                # An attempt that came to two sums is used up; the next one has a question of its own.
+                question = f"{self._question} {self._sums.used_up(number)}"
+                self._attempt = self._journal.begin(number, round_inputs(number, {}, self.bound, question))
+            if self._attempt is None:
+                self.ended = "budget"
+        return self._attempt
+
+    def empty_sum(self, cohort: Cohort) -> RoundSum:
+        """SECRET: the sum of nobody's updates."""
+        attachment, clients = self._policy.attachment, cohort.clients.tolist()
+        return RoundSum(self.form, self.bound, attachment, clients, per_layer=self._per_layer)
+
+    def release(self, total: RoundSum, cohort: Cohort) -> StoredRelease | None:
+        """Release a sum, on disk when this returns; a round that is released already comes from its file.
+
+        Args:
+            total: SECRET: the sum.
+            cohort: SECRET: the attempt that `begin` returned last.
+
+        Returns:
+            The release; None where the attempt had another sum before: it is used up.
+        """
+        if cohort.round < self.released:
+            return self.stored(cohort.round)
+        if cohort is not self._attempt:
+            raise InputError(f"PrivateRounds: round {cohort.round} was begun anew; release the round that came last")
+        query = total.query()
+        assert total.form is not None
+        self._take_form(total.form)
+        number, attempt = cohort.round, cohort.again[0] if cohort.again else 0
+        with self._whole():
+            if not self._sums.keep(number, attempt, query):
+                self._attempt = None
+                return None
+            remembered = self._before(number)
+            released, following = release_sum(self._mechanism, query, cohort, self._journal.source, remembered)
+            check_charged(released, self.plan.at(number), number, query.sensitivity)
+            state, bound = self._policy.next_bound(self._state, released)
+            stored = StoredRelease(
+                round=number,
+                attempt=attempt,
+                bound=self.bound,
+                sensitivity=query.sensitivity,
+                deviation=released.noise_deviation,
+                values=released.value,
+                policy=state,
+                following=bound,
+                head=self._journal.ledger.head,
+            )
+            if total.left_out:
+                keep_left_out(self.run, number, total.left_out)
+            # Written before the release that needs it, dropped after: a crash leaves too many and never too few.
+            keep_noise_state(self.run, number + 1, following, stored.head)
+            keep_release(self.run, stored)
+            drop_noise_states(self.run, {number + 1})
+        self._state, self.bound, self._head, self._remembered = state, bound, stored.head, following
+        self.released, self._attempt = number + 1, None
+        self.ended = "completed" if self.released == self.plan.rounds else ""
+        return stored
+
+    def _before(self, number: int) -> MechanismState:
+        """SECRET: the mechanism's state before a round."""
+        if self._remembered is None:
+            assert self.form is not None
+            initial = self._mechanism.init(with_attachment(self.form, self._policy.attachment))
+            self._remembered = kept_noise_state(self.run, number, initial, self._head)
+        return self._remembered
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """After a failure in between, only what reached the disk counts: a new start reads it."""
+        if self._closed:
+            raise InputError("PrivateRounds: is closed; make it again with the same run_dir to go on")
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give the locks back."""
+        self._closed = True
+        self._stack.close()
+
+
+def begun(path: Path, request: RoundsRequest, noise_seed: int | None, *, secure_rng: bool) -> RunDirectory:
+    """The run directory of a request; made with all its first files where there is none.
+
+    Raises:
+        InputError: It holds something else, or rounds that were asked for otherwise.
+    """
+    run = RunDirectory(path)
+    if not path.exists():
+        source = new_source(noise_seed, secure_rng=secure_rng)
+
+        def fill(made: RunDirectory) -> None:
+            keep_secret(made, source)
+            made.write_json(PLAN, plan_of_rounds(request))
+            identity = RunIdentity(run=token_hex(16), config=request.as_text(), secure=secure_rng)
+            Ledger(made.ledger, request.planned, identity)
+
+        return create(path.parent, path.name, fill)
+    if not config_of(path).startswith(LOOP):
+        raise InputError(f"{path}: exists, and holds no rounds of a loop; choose another run_dir")
+    identity = read_content(run.ledger, torn=True).identity
+    before = RoundsRequest.from_text(identity.config, f"{run.ledger}, line 1: identity.config")
+    if name := request.difference(before):
+        raise InputError(
+            f"{path}: began with {name} = {getattr(before, name)!r}, and now it is {getattr(request, name)!r}; go on "
+            "with the same, or choose another run_dir"
+        )
+    if identity.secure != secure_rng:
+        raise InputError(f"{path}: began with secure_rng = {identity.secure}; go on with the same")
+    if noise_seed is not None and source_of(run, noise_seed) != new_source(noise_seed):
+        raise InputError(f"{path}: began with another noise_seed; go on with the same")
+    return run
+
+
+def source_of(run: RunDirectory, noise_seed: int | None) -> SecretSource:
+    """SECRET: the randomness of a run that has begun."""
+    return secret_of_run(run, noise_seed, secure=read_content(run.ledger, torn=True).identity.secure)

@@ -1,0 +1,154 @@
+"""One private round, as a caller's loop sees it: whom to ask, what to add, and what is released."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from dpfedmeta.accounting.events.guarantee import FourGuarantees
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import SECRET, append_text
+from dpfedmeta.core.params import host, same_kind
+from dpfedmeta.privacy.clip_policy import ATTACHED
+from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds
+from dpfedmeta.privacy.rounds.stored_release import StoredRelease
+from dpfedmeta.privacy.samplers import Cohort
+
+# SECRET: why a client's own function failed, for the owner of the server alone.
+CLIENT_ERRORS = "client-errors.txt"
+_MOST_ERRORS = 5
+
+
+class PrivateRound:
+    """One round: charged already; its cohort may be asked, and its release computed once.
+
+    Attributes:
+        number: Number of the round, from 0.
+        bound: Clip bound of the round, which clients may know.
+        repeated: True if its release is stored already, so that nobody is asked.
+    """
+
+    def __init__(
+        self,
+        rounds: ChargedRounds,
+        cohort: Cohort,
+        stored: StoredRelease | None = None,
+        *,
+        like: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A round as `PrivateRounds` hands it out.
+
+        Args:
+            rounds: Where it is charged and released.
+            cohort: SECRET: whom to ask.
+            stored: Its release, where that is stored already.
+            like: The caller's model, whose kind of arrays a release has; None: numpy's.
+        """
+        self.number = cohort.round
+        self.bound = rounds.bound if stored is None else stored.bound
+        self.repeated = stored is not None
+        self._rounds, self._stored, self._like = rounds, stored, like
+        self._calls: list[Callable[[int], object]] = []
+        self._alone = True
+        self._asks(cohort)
+
+    def _asks(self, cohort: Cohort) -> None:
+        self._cohort, self._sum = cohort, self._rounds.empty_sum(cohort)
+
+    @property
+    def cohort(self) -> list[int]:
+        """SECRET: the clients of the round, in ascending order; its length is secret too."""
+        found: list[int] = self._cohort.clients.tolist()
+        return found
+
+    @property
+    def spent(self) -> FourGuarantees:
+        """The four cells after this round's charge and all before."""
+        return self._rounds.spent
+
+    def add(self, client: int, update: object) -> None:
+        """Clip a client's update to `bound` and add it.
+
+        Args:
+            client: A client of the cohort, once; anybody else, or a second time, adds nothing.
+            update: Mapping from names to arrays: numpy, PyTorch, JAX, or what has `__array__` or `__dlpack__`. One that
+                is not finite, or has other names or shapes, counts as zero. Nothing is said of it outside of
+                `run_dir/secret`: a message would tell of the client's data.
+        """
+        if self._stored is None:
+            self._alone = False
+            self._sum.add(client, update)
+
+    def map(self, function: Callable[..., object], *given: object) -> None:
+        """Add `function(*given, client)` for each client of the cohort, without handing the cohort out.
+
+        A client for which the function fails counts as zero; why is in `run_dir/secret/client-errors.txt`.
+        """
+        if self._stored is not None:
+            return
+
+        def call(client: int) -> object:
+            return function(*given, client)
+
+        self._calls.append(call)
+        self._add_all(call)
+
+    def _add_all(self, call: Callable[[int], object]) -> None:
+        errors: list[str] = []
+        for client in self.cohort:
+            try:
+                update = call(client)
+            except MemoryError:
+                raise
+            except Exception:
+                # The round goes on: a stop would tell of the client's data.
+                update = None
+                if len(errors) < _MOST_ERRORS:
+                    errors.append(f"round {self.number}, client {client}\n{traceback.format_exc()}\n")
+            self._sum.add(client, update)
+        if errors:
+            append_text(self._rounds.run.secret / CLIENT_ERRORS, "".join(errors), SECRET)
+
+    def release(self) -> dict[str, Any]:
+        """The noisy mean of the updates over L, and nothing else; the same again if it is asked for again.
+
+        Returns:
+            float32 arrays by name, as `like` has them: tensors or numpy arrays.
+
+        Raises:
+            InputError: The round was answered with another sum in an earlier process, whose release may be known. Run
+                the program again: the round gets a new cohort and is charged again. (With `map` alone that is done at
+                once.)
+        """
+        while self._stored is None:
+            self._stored = self._rounds.release(self._sum, self._cohort)
+            if self._stored is None:
+                self._again()
+        # What only the clip policy asked for is left out.
+        values = {name: host(value) for name, value in self._stored.values.items() if name != ATTACHED}
+        return {name: self._of_kind(name, value) for name, value in values.items()}
+
+    def _of_kind(self, name: str, values: npt.NDArray[Any]) -> Any:
+        like, torch = (self._like or {}).get(name), sys.modules.get("torch")
+        return same_kind(values, like) if torch is not None and isinstance(like, torch.Tensor) else values
+
+    def _again(self) -> None:
+        """Ask a new cohort, charged as a further attempt.
+
+        Raises:
+            InputError: The caller's own loop asked the last one, or the budget allows no further attempt.
+        """
+        cohort = self._rounds.begin() if self._alone else None
+        if cohort is None:
+            why = "" if self._alone else ": run the program again, and it gets a new cohort and is charged again"
+            raise InputError(
+                f"PrivateRounds: round {self.number} was answered with another sum before, and equal noise on both "
+                f"would reveal the difference{why or ', and the budget allows no further attempt'}"
+            )
+        self._asks(cohort)
+        for call in self._calls:
+            self._add_all(call)

@@ -1,0 +1,220 @@
+"""What the rounds of a loop are asked for, and the plan that keeps it: every number is public."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from dpfedmeta.accounting.calibration import Targets, calibrate
+from dpfedmeta.accounting.events.guarantee import FourGuarantees, Observer, UnitName
+from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, Correlation
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation, with_fitted_numbers
+from dpfedmeta.accounting.privacy_plan.plan_checks import check_population
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.run_directory import LOOP
+
+# Beside delta, the probability that nobody is there to say what form an update has.
+_RARE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """One cell of the guarantees that has to hold when all rounds are done.
+
+    Attributes:
+        unit: Whose data it is about: `client`, or `record`, which is a record of one client.
+        observer: Who looks: `public`, everybody who sees the releases.
+        epsilon: The most that may be spent.
+        delta: Probability that the bound fails.
+
+    Raises:
+        InputError: A value is out of range.
+        RefusedPlan: No noise of the server can keep it.
+    """
+
+    unit: UnitName = "client"
+    observer: Observer = "public"
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("client", "record"):
+            raise InputError(f"Promise: unit = {self.unit!r}, expected 'client' or 'record'")
+        if self.observer not in ("public", "server"):
+            raise InputError(f"Promise: observer = {self.observer!r}, expected 'public'")
+        for name, below in (("epsilon", math.inf), ("delta", 1.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < below:
+                range_ = "a finite number above 0" if below == math.inf else "a number above 0 and below 1"
+                raise InputError(f"Promise: {name} = {value!r}, expected {range_}")
+        if self.observer == "server":
+            raise RefusedPlan(
+                f"Promise: ({self.unit}, server): the process that adds updates up sees each of them; promise towards "
+                "observer='public', or train with secure aggregation (dpfedmeta train --aggregation secure)"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundsRequest:
+    """Public numbers of a loop's rounds; what they have to keep.
+
+    Attributes:
+        clients: N.
+        cohort: L, in expectation; under check-ins the most that a round takes.
+        rounds: T.
+        promises: What has to hold.
+        sampler: How cohorts are drawn.
+        noise: Which noise.
+        separation: Rounds that a client rests, for correlated noise; None: as many as the population allows.
+        buffers: Vectors that correlated noise remembers; None: its own number.
+        max_participations: R, or None.
+        clip: The clip policy in words.
+        simulation: Whether the noise seed was chosen.
+    """
+
+    clients: int
+    cohort: float
+    rounds: int
+    promises: tuple[Promise, ...]
+    sampler: str = "poisson"
+    noise: str = "independent"
+    separation: int | None = None
+    buffers: int | None = None
+    max_participations: int | None = None
+    clip: str = ""
+    simulation: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "rounds"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise InputError(f"PrivateRounds: {name} = {value!r}, expected a whole number of at least 1")
+        if isinstance(self.cohort, bool) or not isinstance(self.cohort, int | float) or not 0 < self.cohort < math.inf:
+            raise InputError(f"PrivateRounds: cohort = {self.cohort!r}, expected a number above 0")
+        if not self.promises:
+            raise InputError("PrivateRounds: promise: at least one dpfedmeta.Promise is needed")
+        units = [each.unit for each in self.promises]
+        if len(set(units)) < len(units):
+            raise InputError(f"PrivateRounds: promise: one for each unit, got {', '.join(units)}")
+        if ":" in self.noise:
+            raise InputError(
+                f"PrivateRounds: noise = {self.noise!r}: a mechanism of your own has a place in a training "
+                "(server.noise); expected 'independent' or one of " + ", ".join(KINDS)
+            )
+
+    @property
+    def planned(self) -> PrivacyPlan:
+        """The plan with the least noise that keeps the promises.
+
+        Raises:
+            InputError: Numbers do not fit each other.
+            RefusedPlan: A guarantee that is asked for would not hold.
+        """
+        return _solved(self)[0]
+
+    @property
+    def guarantees(self) -> FourGuarantees:
+        """The four cells that the plan keeps."""
+        return _solved(self)[1]
+
+    def _solved(self) -> PrivacyPlan:
+        clients_choose = self.sampler == "check-ins"
+        check_population(self.clients, self.cohort, self._of("client").get("delta"))
+        plan = PrivacyPlan(
+            clients=self.clients,
+            cohort=self.clients / self.rounds if clients_choose else float(self.cohort),
+            rounds=self.rounds,
+            noise_multiplier=0.0,
+            sampler=self.sampler,
+            max_participations=1 if clients_choose and self.max_participations is None else self.max_participations,
+            noise=self.noise,
+            correlation=self._correlation(),
+            capacity=int(self.cohort) if clients_choose else None,
+            **{f"{unit}_delta": self._of(unit)["delta"] for unit in ("client", "record") if self._of(unit)},
+        )
+        targets = Targets(
+            client_epsilon=self._of("client").get("epsilon"),
+            record_epsilon=self._of("record").get("epsilon"),
+            record_observer="public",
+        )
+        return with_fitted_numbers(calibrate(plan, targets))
+
+    def _of(self, unit: str) -> dict[str, Any]:
+        return next((asdict(each) for each in self.promises if each.unit == unit), {})
+
+    def _correlation(self) -> Correlation | None:
+        if self.noise not in KINDS:
+            for name in ("separation", "buffers"):
+                if getattr(self, name) is not None:
+                    kinds = ", ".join(KINDS)
+                    raise InputError(
+                        f"PrivateRounds: {name} is of use to correlated noise alone ({kinds}); leave it out"
+                    )
+            return None
+        apart = self.separation
+        if apart is None and self.sampler == "cyclic":
+            raise InputError("PrivateRounds: sampler = 'cyclic': separation is missing: the number of groups")
+        if apart is None:
+            apart = default_separation(self.clients, self.cohort, self.rounds)
+        return Correlation(separation=apart, buffers=self.buffers)
+
+    def check_form_known(self) -> None:
+        """Refuse to learn the form of an update from the first one where a first round may well be empty.
+
+        Raises:
+            InputError: It may.
+        """
+        delta = min(each.delta for each in self.promises)
+        if self.sampler != "fixed" and math.exp(-self.planned.cohort) > _RARE * delta:
+            raise InputError(
+                f"PrivateRounds: like is missing: with {self.planned.cohort:g} clients expected in a round, one may be "
+                "empty before the form of an update is known; give like=model, a mapping from names to arrays"
+            )
+
+    def as_text(self) -> str:
+        """The text that the ledger's first line keeps; `from_text` reads it back."""
+        return LOOP + json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str, where: str) -> RoundsRequest:
+        """The inverse.
+
+        Raises:
+            InputError: It is no such text; `where` says whose it is.
+        """
+        try:
+            content = json.loads(text.removeprefix(LOOP))
+            promises = tuple(Promise(**each) for each in content.pop("promises"))
+            return cls(**content, promises=promises)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"{where}: is not what rounds were asked for ({' '.join(str(error).split())})") from error
+
+    def difference(self, other: RoundsRequest) -> str:
+        """Name the first number in which another request differs; empty: none."""
+        return next((name for name in asdict(self) if getattr(self, name) != getattr(other, name)), "")
+
+
+@lru_cache(maxsize=16)
+def _solved(request: RoundsRequest) -> tuple[PrivacyPlan, FourGuarantees]:
+    """Seconds of work, for which a loop that is started again asks again."""
+    plan = request._solved()
+    return plan, FourGuarantees(guarantees(plan))
+
+
+def promises_of(given: Promise | Iterable[Promise]) -> tuple[Promise, ...]:
+    """One promise or several as a tuple.
+
+    Raises:
+        InputError: Something else was given.
+    """
+    found = (given,) if isinstance(given, Promise) else tuple(given)
+    for each in found:
+        if not isinstance(each, Promise):
+            raise InputError(f"PrivateRounds: promise: expected dpfedmeta.Promise(...), got {each!r}")
+    return tuple(replace(each, epsilon=float(each.epsilon), delta=float(each.delta)) for each in found)

@@ -1,0 +1,191 @@
+"""SECRET: the exact sum of one round's clipped updates, whatever arrays they come as."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Hashable, Iterable, Mapping
+from contextlib import nullcontext
+from threading import Lock
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines
+from dpfedmeta.core.files.run_directory import RunDirectory, append_lines
+from dpfedmeta.core.params import Params, dimension, flatten, norm, unflatten
+from dpfedmeta.core.random.random_sources import FloatArray, IntArray
+from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment, moved_by_a_client
+from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
+from dpfedmeta.privacy.message_form import clipped_message, with_attachment
+from dpfedmeta.privacy.units import Bounded, ClientUnit
+
+LEFT_OUT = "left-out.jsonl"
+
+
+class RoundSum:
+    """The sum of a cohort's updates, each clipped and added as whole numbers.
+
+    Guarantee:
+        One client moves the sum by at most `sensitivity`: its update is clipped, it is added once, and whole numbers
+        are added without rounding. An update that is not finite, has other names or other shapes, or does not come
+        counts as zero. Whole numbers commute, so the order of the clients changes no bit. Memory does not grow with
+        the updates that are added.
+
+    Attributes:
+        form: Names and shapes of an update, as zeros; None until the first update says them.
+        left_out: SECRET: calls that added nothing.
+    """
+
+    def __init__(
+        self,
+        form: Params | None,
+        bound: float,
+        attachment: Attachment | None,
+        cohort: Iterable[Hashable],
+        *,
+        per_layer: bool = False,
+    ) -> None:
+        """An empty sum.
+
+        Args:
+            form: Names and shapes of an update, as zeros; None: those of the first one.
+            bound: The clip bound of the round.
+            attachment: Numbers that the clip policy asks for, or None.
+            cohort: SECRET: whose updates may be added.
+            per_layer: Whether each layer is clipped on its own.
+        """
+        self.form = form
+        self.left_out = 0
+        self._bound, self._attachment, self._per_layer = bound, attachment, per_layer
+        self._waiting = set(cohort)
+        self._numbers = WholeNumbers.for_bounded(self.sensitivity)
+        self._total: IntArray | None = None
+        self._lock = Lock()
+
+    @property
+    def sensitivity(self) -> float:
+        """Largest norm by which one client moves the sum."""
+        return moved_by_a_client(self._bound, self._attachment)
+
+    def add(self, client: Hashable, update: object) -> None:
+        """Clip one client's update and add it; whatever it is, there is no error and no message."""
+        with self._lock:
+            # Two threads may bring one client's update, for example the same request twice.
+            due = client in self._waiting
+            self._waiting.discard(client)
+        # The first update says the form, so it is looked at alone.
+        with self._lock if self.form is None else nullcontext():
+            message = self._message(update) if due else None
+        whole = None if message is None else self._whole(message)
+        with self._lock:
+            if whole is None:
+                self.left_out += 1
+            else:
+                self._total = whole if self._total is None else np.add(self._total, whole, out=self._total)
+
+    def _whole(self, message: Params) -> Any:
+        clipped = clipped_message(message, self._bound, self._attachment, per_layer=self._per_layer)
+        return self._numbers.accepted(flatten(clipped))
+
+    def query(self) -> Bounded[ClientUnit, Params]:
+        """The sum with its sensitivity.
+
+        Raises:
+            InputError: No update has come yet in the whole run, so nobody knows its form.
+        """
+        if self.form is None:
+            raise InputError(
+                "PrivateRounds: nobody has added an update yet, so the form of a release is unknown; give like=model, "
+                "a mapping from names to arrays"
+            )
+        form = with_attachment(self.form, self._attachment)
+        total: Any = self._total
+        if total is None:
+            total = np.zeros((len(self._numbers.units), dimension(form)), dtype=np.int64)
+        return Bounded(value=unflatten(self._numbers.values(total), form), sensitivity=self.sensitivity)
+
+    def _message(self, update: object) -> Params | None:
+        found = real_arrays(update)
+        if found is None:
+            return None
+        if self.form is None:
+            self.form = form_of(found)
+        shapes = {name: value.shape for name, value in self.form.items()}
+        if {name: value.shape for name, value in found.items()} != shapes:
+            return None
+        message = cast(Params, {name: found[name] for name in self.form})
+        # In float64 a norm is finite where every scalar is of use.
+        return message if math.isfinite(norm(message)) else None
+
+
+def form_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Params:
+    """Zeros of the names and shapes of an update."""
+    zeros = {name: np.zeros(value.shape, dtype=np.float32) for name, value in sorted(arrays.items())}
+    # Functions of core.params take numpy's arrays as well.
+    return cast(Params, zeros)
+
+
+def real_arrays(update: object) -> dict[str, FloatArray] | None:
+    """An update in float64 on the CPU, from arrays of any library; None where it is no mapping of real arrays."""
+    if not isinstance(update, Mapping):
+        return None
+    found = {}
+    try:
+        for name, value in update.items():
+            array = _real_array(value)
+            if not isinstance(name, str) or name == ATTACHED or array is None:
+                return None
+            found[name] = array
+    except MemoryError:
+        raise
+    except Exception:
+        # Whatever a client's arrays do, the round goes on: a stop would tell of its data.
+        return None
+    return found if sum(array.size for array in found.values()) else None
+
+
+def _real_array(value: Any) -> FloatArray | None:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        # numpy has no bfloat16, and no tensors of another device or with a history.
+        value = value.detach().cpu()
+        value = (value.float() if value.is_floating_point() and value.element_size() < 4 else value).numpy()
+    elif not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
+        value = np.from_dlpack(value)
+    array = np.asarray(value)
+    # V: bfloat16 and its like, which numpy knows by its users alone.
+    if array.dtype.kind not in "fiuV" or array.dtype.names:
+        return None
+    with np.errstate(all="ignore"):
+        return array.astype(np.float64)
+
+
+def keep_left_out(run: RunDirectory, round_: int, messages: int) -> None:
+    """SECRET: how many messages of a round were not of the model's form, not finite, or longer than an honest one.
+
+    Guarantee:
+        The count lies in the server's private folder and enters nothing that leaves it: it depends on the clients' data
+        where their code does.
+    """
+    append_lines(run.secret / LEFT_OUT, [{"round": round_, "messages": messages}], SECRET)
+
+
+def left_out(run: RunDirectory) -> dict[int, int]:
+    """SECRET: messages that were left out, by round; of a round that was done again those of its last attempt.
+
+    Raises:
+        InputError: The file is damaged.
+    """
+    path = run.secret / LEFT_OUT
+    if not path.exists():
+        return {}
+    content = path.read_bytes()
+    try:
+        lines = [json.loads(line) for line in content[: end_of_whole_lines(content)].decode().splitlines()]
+        return {int(line["round"]): int(line["messages"]) for line in lines}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f'{path}: damaged: a line is not {{"round": ..., "messages": ...}}') from error

@@ -1,0 +1,135 @@
+"""Verification of the rounds of a caller's own loop: recomputed from the ledger, compared with every file beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.accounting.deviations import planned_deviation
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.ledger.charges import Charge
+from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
+from dpfedmeta.accounting.ledger.versions import constants
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.other_accountants import second_opinion
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
+from dpfedmeta.privacy.rounds.promise import RoundsRequest
+from dpfedmeta.privacy.rounds.stored_release import load_release, stored_rounds
+
+_ALIKE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedSpending:
+    """What a ledger proves, of an analysis or of a caller's own loop.
+
+    Attributes:
+        plan: The plan in its first line.
+        charges: Its charges.
+        guarantees: What its charges cost, from their own numbers.
+        remarks: What was checked, a line each.
+        simulation: What is said where somebody chose the noise seed.
+    """
+
+    plan: PrivacyPlan
+    charges: tuple[Charge, ...]
+    guarantees: tuple[Guarantee, ...]
+    remarks: tuple[str, ...]
+    simulation: str | None
+
+
+def plan_content(plan: PrivacyPlan, cells: Sequence[Guarantee] | None = None) -> dict[str, Any]:
+    """Return what plan.json states of a plan; `cells` are its guarantees, where they are known."""
+    return {
+        "planned": [cell.as_json() for cell in (guarantees(plan) if cells is None else cells)],
+        "privacy": constants(plan),
+        "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.phases],
+    }
+
+
+def plan_of_rounds(request: RoundsRequest) -> dict[str, Any]:
+    """Return the content of plan.json beside the rounds of a loop."""
+    asked = {**asdict(request), "promises": [asdict(each) for each in request.promises]}
+    return {"loop": asked, **plan_content(request.planned, request.guarantees)}
+
+
+def verify_rounds(run: RunDirectory) -> VerifiedSpending:
+    """Recompute what the rounds spent, and compare.
+
+    Guarantee:
+        The ledger's plan is what its request solves to, plan.json states it, and every stored release belongs to a
+        charge and states the noise that the charge counts with. That the loop added nothing but updates is the word of
+        whoever wrote it.
+
+    Raises:
+        InputError: The ledger is damaged, or a file beside it contradicts it; names the file and what it says.
+        RefusedPlan: Its charges are not those of its plan.
+    """
+    content = read_content(run.ledger, torn=True)
+    request = RoundsRequest.from_text(content.identity.config, f"{run.ledger}, line 1: identity.config")
+    cells = spent(content.plan, content.charges)
+    due = plan_of_rounds(request)
+    check_same(run.ledger, "plan", plan_content(content.plan), {key: due[key] for key in due if key != "loop"})
+    check_same(run.path / PLAN, "", run.read_json(PLAN), due)
+    released = _check_releases(run, content)
+    rounds = len({charge.round for charge in content.charges})
+    again = len(content.charges) - rounds
+    remarks = [
+        f"{rounds} rounds" + (f" and {again} of them charged again" if again else "") + ", hash chain intact",
+        "what was asked for gives its plan, and plan.json agrees",
+        f"{released} stored releases, each charged, with the noise that is charged",
+        "by word of whoever wrote the loop: an update depends on releases and on its own client alone",
+    ]
+    other = second_opinion(phases_of(content.charges), content.plan.client_delta)
+    if other is not None:
+        remarks.append(f"(client, public) by {other[0]}: {other[1]:.3g}, and {cells[0].epsilon:.3g} here")
+    simulation = "a simulation: the noise seed was chosen" if request.simulation else None
+    return VerifiedSpending(
+        plan=content.plan, charges=content.charges, guarantees=cells, remarks=tuple(remarks), simulation=simulation
+    )
+
+
+def _check_releases(run: RunDirectory, content: LedgerContent) -> int:
+    charged = {(charge.round, charge.attempt) for charge in content.charges}
+    rounds = stored_rounds(run)
+    for round_ in range(rounds):
+        release, where = load_release(run, round_), f"{run.path}: the release of round {round_}"
+        if (round_, release.attempt) not in charged or release.head not in content.heads:
+            raise InputError(f"{where} has no charge in the ledger")
+        event = content.plan.at(round_)
+        due = planned_deviation(event, round_)
+        if due is None or not release.sensitivity >= release.bound:
+            raise InputError(
+                f"{where} states a sensitivity of {release.sensitivity:g} for a bound of {release.bound:g}"
+            )
+        check_same(
+            run.path, f"deviation of round {round_}", release.deviation, due * release.sensitivity / event.cohort
+        )
+    return rounds
+
+
+def check_same(path: Path, name: str, stated: Any, due: Any) -> None:
+    """Check that two values are alike but for the last digits of numbers.
+
+    Raises:
+        InputError: They are not.
+    """
+    if isinstance(due, Mapping) and isinstance(stated, Mapping):
+        for key in sorted({*due, *stated}):
+            check_same(path, f"{name}.{key}".lstrip("."), stated.get(key), due.get(key))
+        return
+    if isinstance(due, list | tuple) and isinstance(stated, list | tuple) and len(due) == len(stated):
+        for place, (left, right) in enumerate(zip(stated, due, strict=True)):
+            check_same(path, f"{name}[{place}]", left, right)
+        return
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (stated, due))
+    alike = numbers and math.isclose(stated, due, rel_tol=_ALIKE)
+    # Sentences hold rounded numbers, which stand beside them as well.
+    words = name.rsplit(".", 1)[-1] in ("event", "formula")
+    if stated != due and not alike and not words:
+        raise InputError(f"{path}: {name}: states {stated!r}, but the ledger gives {due!r}")

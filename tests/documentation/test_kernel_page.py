@@ -1,0 +1,60 @@
+"""The loops that docs/kernel.md shows, run as they stand."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from pages import ROOT, blocks
+
+from tests.conftest import dpfedmeta
+
+LOOPS = [block for block in blocks(ROOT / "docs/kernel.md") if block.language == "python"]
+
+
+def run(block, folder, monkeypatch, capsys, *, rounds):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(folder / "state"))
+    monkeypatch.chdir(folder)
+    text = block.text.replace("rounds=100,", f"rounds={rounds},")
+    given: dict[str, Any] = {
+        "model": {"w": np.zeros(3), "b": np.zeros((2, 2))},
+        "local_update": lambda model, client: {name: np.sign(client % 3 - model[name] - 0.5) for name in model},
+        "apply": lambda model, release: {name: model[name] + release[name] for name in model},
+    }
+    exec(compile(text, block.where, "exec"), given)
+    private = given["private"]
+    assert private.ended == "completed"
+    assert private.released == rounds
+    private.close()
+    found = json.loads(dpfedmeta("account", "--verify", str(folder / "runs/mine"), "--json").out)["guarantees"]
+    assert [cell["epsilon"] for cell in found] == [
+        cell.epsilon if cell.epsilon < float("inf") else None for cell in private.guarantees
+    ]
+    assert 3.9 < found[0]["epsilon"] <= 4.0
+    assert capsys.readouterr().out.count("(client, public)") == 2
+
+
+@pytest.mark.parametrize("block", LOOPS, ids=lambda block: block.where)
+def test_a_loop_of_the_page_runs_and_its_ledger_agrees(block, tmp_path, monkeypatch, capsys):
+    run(block, tmp_path, monkeypatch, capsys, rounds=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", LOOPS, ids=lambda block: block.where)
+def test_a_loop_of_the_page_runs_with_all_of_its_rounds(block, tmp_path, monkeypatch, capsys):
+    run(block, tmp_path, monkeypatch, capsys, rounds=100)
+
+
+def test_every_file_and_test_that_the_walk_names_is_there():
+    text = (ROOT / "docs/kernel.md").read_text()
+    rows = [line.split("|")[2:6] for line in text.splitlines() if line.startswith("| ") and "`" in line]
+    for files, _, _, tests in rows:
+        for name in files.split("`")[1::2]:
+            assert list((ROOT / "dpfedmeta").rglob(name.rstrip("/"))), name
+        for name in tests.split("`")[1::2]:
+            if name.startswith("tests/"):
+                assert (ROOT / name).exists(), name
+            else:
+                own = (ROOT / "tests/privacy/rounds/test_private_rounds.py").read_text()
+                assert f"def {name.rstrip('.').rstrip('_')}" in own, name
+    assert len(rows) >= 11

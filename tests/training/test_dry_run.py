@@ -1,0 +1,59 @@
+"""A dry run says what the run would, and imports PyTorch only where the run could be refused for its network."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dpfedmeta.config.load import resolve
+from dpfedmeta.training.dry_run import forecast, needs_no_network, plan_without_network
+from dpfedmeta.training.tracking.callbacks import Callback
+
+SMALL = {"task.ways": "3", "task.shots": "2", "task.queries": "2", "evaluation.queries": "2", "server.rounds": "2"}
+
+
+class Told(Callback):
+    def on_plan(self, planned):
+        self.planned = planned
+
+
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "maml", "meta-sgd"])
+def test_it_says_the_same_with_and_without_a_network(tiny_task_file, algo):
+    settings = resolve(algo, str(tiny_task_file), None, SMALL)
+    told = Told()
+    assert needs_no_network(settings)
+    assert forecast(settings, callbacks=[told], seconds=None) is None
+    assert plan_without_network(settings) == told.planned
+
+
+@pytest.mark.parametrize(
+    ("algo", "changes"),
+    [
+        ("dp-agrlr", {"model.norm": "batch"}),  # records influence each other
+        ("dp-agrlr", {"model.features": "support"}),
+        ("dp-agr", {"model.name": "tests.planning.coupled_networks:frozen_layer"}),
+        ("dp-agr", {"clip.policy": "tests.seams.own_policy:Halving"}),
+        ("dp-agr", {"model.initial": "weights.safetensors"}),
+        ("dp-agr", {"model.first_gain": "2"}),
+        ("dp-agr", {"run.device": "cuda"}),
+        ("dp-agr", {"run.precision": "bfloat16"}),
+        ("dp-agr", {"run.chunk": "8"}),
+        ("dp-agrlr", {"record.engine": "opacus"}),
+    ],
+)
+def test_what_only_a_network_or_a_machine_shows_is_tried_out(algo, changes):
+    assert not needs_no_network(resolve(algo, "strokes", None, changes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["dp-agrlr", "dp-agr-secure", "meta-sgd"])
+def test_a_dry_run_imports_no_pytorch(tmp_path, algo):
+    program = (
+        "import sys\nfrom dpfedmeta.__main__ import main\n"
+        f"try:\n    main(['train', '--algo', '{algo}', '--dataset', 'strokes', '--dry-run'])\n"
+        "except SystemExit as end:\n    sys.exit(end.code or ('torch' in sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--calibration 10" in done.stdout
+    assert list(tmp_path.iterdir()) == []
