@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.populations.capacity_checks import check_shape
@@ -66,7 +67,7 @@ def needs_no_network(settings: Settings) -> bool:
     """
     model, record = settings.model, settings.record
     names = (
-        *(model.name, settings.meta.method, record.release, settings.clip.policy),
+        *(model.name, model.encoder or "", settings.meta.method, record.release, settings.clip.policy),
         *(settings.server.noise, settings.server.optimizer, settings.population.sampler),
     )
     coupled = model.norm == "batch" or model.features == "support"
@@ -74,15 +75,17 @@ def needs_no_network(settings: Settings) -> bool:
         not any(":" in name for name in names)
         and model.initial in (None, *BUILT_IN)
         and model.first_gain == 1.0
-        and (settings.run.device, settings.run.precision, settings.run.chunk) in _EVERYWHERE
+        and (settings.run.device, settings.run.precision) in _EVERYWHERE
+        # Adapters are tried out side by side by their tests.
+        and (settings.run.chunk in (None, 1) or model.encoder is not None)
         and record.engine == "auto"
         # Inside a micro-episode records may influence each other.
         and not (record.enabled and coupled and record.release != "micro-episodes")
     )
 
 
-# (device, precision, clients side by side) that need no look at the machine.
-_EVERYWHERE = tuple((device, "float32", chunk) for device in ("auto", "cpu") for chunk in (None, 1))
+# (device, precision) that need no look at the machine.
+_EVERYWHERE = tuple((device, "float32") for device in ("auto", "cpu"))
 
 
 def plan_without_network(settings: Settings, data_folder: Path | None = None) -> Planned | None:
@@ -95,10 +98,11 @@ def plan_without_network(settings: Settings, data_folder: Path | None = None) ->
     from dpfedmeta.accounting.observers.four_guarantees import guarantees
     from dpfedmeta.planning.privacy.solve import make_privacy
 
+    # Features are as many as images, so none is computed for a look at the plan.
     dataset = open_dataset(settings.dataset, data_folder, settings.task.ways)
     if dataset.train.clients:
         return None
-    task = dataset.task
+    task = replace(dataset.task, encoding=encoding_of_run(settings))
     check_built_in(network_spec(settings, task), task)
     privacy = make_privacy(settings, task)
     clip_policy(settings, privacy)  # its own checks
