@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dpfedmeta.accounting.divergences.bisection import largest_whole, smallest_noise
+from dpfedmeta.accounting.bisection import largest_whole, smallest_noise
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.divergences.pld_composition import COARSE, GRIDS
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon, round_event

@@ -49,11 +49,13 @@ def test_a_run_begins_with_no_more_clients_than_a_round_has(tiny_strokes: Datase
             handed.extend(len(chunk) for chunk, _ in shares)
             return super().total(function, common, shares, shape)
 
-    # One chunk to warm up, and one that is measured; of a larger cohort no larger ones.
-    for cohort, size in ((1.0, 1), (2.5, 3), (6.0, 6), (300.0, 8)):
+    # One chunk for each worker to warm up, and one that is measured; of a larger cohort no larger ones.
+    for workers, cohort, size in ((1, 1.0, 1), (1, 2.5, 3), (1, 6.0, 6), (1, 300.0, 8), (2, 6.0, 3)):
         handed.clear()
-        assert clients_per_second(clients, Counting(), cohort, 0.0) > 0.0
-        assert handed == [size, size]
+        counting = Counting()
+        counting.count = workers
+        assert clients_per_second(clients, counting, cohort, 0.0) > 0.0
+        assert handed == [size] * 2 * workers
 
 
 def test_memory_of_workers_is_counted_for_each() -> None:

@@ -1,4 +1,4 @@
-"""One private round, as a caller's loop sees it: whom to ask, what to add, and what is released."""
+"""A private round, as a caller's loop sees it: whom to ask, what to add, and what is released."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_ERRORS = 5
 
 
 class PrivateRound:
-    """One round: charged already; its cohort may be asked, and its release computed once.
+    """A round that is charged already: its cohort may be asked, and its release is computed once.
 
     Attributes:
         number: Number of the round, from 0.

@@ -32,6 +32,7 @@ from dpfedmeta.accounting.events.guarantee import FourGuarantees
 from dpfedmeta.config.schema import ClipSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
+from dpfedmeta.core.random.random_sources import SEEDS
 from dpfedmeta.privacy.clip_policies.policy_checks import check_policy, own_policy_name, planned_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
 from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds, begun, source_of
@@ -119,6 +120,8 @@ class PrivateRounds:
         """
         if secure_rng and noise_seed is not None:
             raise InputError("PrivateRounds: noise_seed and secure_rng exclude each other; drop one")
+        if noise_seed is not None and (type(noise_seed) is not int or not 0 <= noise_seed < SEEDS):
+            raise InputError(f"PrivateRounds: noise_seed = {noise_seed!r}, expected a whole number from 0 to 2^128 - 1")
         request = RoundsRequest(
             clients=clients,
             cohort=cohort,
@@ -156,7 +159,7 @@ class PrivateRounds:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was mended after a crash, a line each."""
+        """Remarks on what was mended after a crash, a line each."""
         return self._rounds.remarks
 
     @property

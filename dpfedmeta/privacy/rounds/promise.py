@@ -1,4 +1,4 @@
-"""What the rounds of a loop are asked for, and the plan that keeps it: every number is public."""
+"""Public numbers that the rounds of a loop are asked for, and the plan that keeps them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _RARE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Promise:
-    """One cell of the guarantees that has to hold when all rounds are done.
+class PromisedCell:
+    """A cell of the guarantees that has to hold when all rounds are done; exported as `dpfedmeta.Promise`.
 
     Attributes:
         unit: Whose data it is about: `client`, or `record`, which is a record of one client.
@@ -60,6 +60,10 @@ class Promise:
             )
 
 
+# A client of a federation has a promise of its own (federation.client.client_budget), so the class has another name.
+Promise = PromisedCell
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoundsRequest:
     """Public numbers of a loop's rounds; what they have to keep.
@@ -81,7 +85,7 @@ class RoundsRequest:
     clients: int
     cohort: float
     rounds: int
-    promises: tuple[Promise, ...]
+    promises: tuple[PromisedCell, ...]
     sampler: str = "poisson"
     noise: str = "independent"
     separation: int | None = None
@@ -91,10 +95,13 @@ class RoundsRequest:
     simulation: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("clients", "rounds"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
+        for name in ("clients", "rounds", "separation", "buffers", "max_participations"):
+            value, needed = getattr(self, name), name in ("clients", "rounds")
+            if (needed or value is not None) and (type(value) is not int or value < 1):
                 raise InputError(f"PrivateRounds: {name} = {value!r}, expected a whole number of at least 1")
+        for name in ("sampler", "noise"):
+            if not isinstance(getattr(self, name), str):
+                raise InputError(f"PrivateRounds: {name} = {getattr(self, name)!r}, expected a name")
         if isinstance(self.cohort, bool) or not isinstance(self.cohort, int | float) or not 0 < self.cohort < math.inf:
             raise InputError(f"PrivateRounds: cohort = {self.cohort!r}, expected a number above 0")
         if not self.promises:
@@ -190,7 +197,7 @@ class RoundsRequest:
         """
         try:
             content = json.loads(text.removeprefix(LOOP))
-            promises = tuple(Promise(**each) for each in content.pop("promises"))
+            promises = tuple(PromisedCell(**each) for each in content.pop("promises"))
             return cls(**content, promises=promises)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{where}: is not what rounds were asked for ({' '.join(str(error).split())})") from error
@@ -207,14 +214,14 @@ def _solved(request: RoundsRequest) -> tuple[PrivacyPlan, FourGuarantees]:
     return plan, FourGuarantees(guarantees(plan))
 
 
-def promises_of(given: Promise | Iterable[Promise]) -> tuple[Promise, ...]:
-    """One promise or several as a tuple.
+def promises_of(given: PromisedCell | Iterable[PromisedCell]) -> tuple[PromisedCell, ...]:
+    """Return a promise, or several, as a tuple.
 
     Raises:
         InputError: Something else was given.
     """
-    found = (given,) if isinstance(given, Promise) else tuple(given)
+    found = (given,) if isinstance(given, PromisedCell) else tuple(given)
     for each in found:
-        if not isinstance(each, Promise):
+        if not isinstance(each, PromisedCell):
             raise InputError(f"PrivateRounds: promise: expected dpfedmeta.Promise(...), got {each!r}")
     return tuple(replace(each, epsilon=float(each.epsilon), delta=float(each.delta)) for each in found)

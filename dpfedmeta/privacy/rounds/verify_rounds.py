@@ -26,7 +26,7 @@ _ALIKE = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class VerifiedSpending:
-    """What a ledger proves, of an analysis or of a caller's own loop.
+    """Spending that a ledger proves, of an analysis or of a caller's own loop.
 
     Attributes:
         plan: The plan in its first line.

@@ -712,6 +712,12 @@ def test_noise_follows_from_key_and_fresh_bytes_and_a_charge_is_on_disk_before_t
         ({"clip": dp.clip.Named("none", initial=1.0)}, "bounds nothing"),
         ({"clip": Window}, "is a class; hand over an object"),
         ({"noise_seed": 3, "secure_rng": True}, "exclude each other"),
+        ({"noise_seed": -3}, "noise_seed = -3, expected a whole number"),
+        ({"noise_seed": "3"}, "noise_seed = '3', expected a whole number"),
+        ({"separation": "3"}, "separation = '3', expected a whole number"),
+        ({"max_participations": 0}, "max_participations = 0, expected a whole number"),
+        ({"noise": None}, "noise = None, expected a name"),
+        ({"clip": "window"}, "has no initial"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
