@@ -24,7 +24,7 @@ from dpfedmeta.core.worker_pool import InProcess, keep_freed_memory
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.learning.meta.algorithm import ClientNoise
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import learned_part
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.learning.server_step import ServerState, initial_state
 from dpfedmeta.planning.run_plan import Plan, make_plan
 from dpfedmeta.privacy.samplers import Cohort
