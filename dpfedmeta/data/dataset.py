@@ -10,7 +10,6 @@ import numpy as np
 
 from dpfedmeta.data.data_dirs import check_data_folder, default_data_folder
 from dpfedmeta.data.encoders.encoding import Encoding
-from dpfedmeta.data.encoders.features import encoded_pools
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.sources import DrawnSource, published_reader
 from dpfedmeta.data.storage.decoded_cache import Cached, cache_folder, cached
@@ -69,6 +68,8 @@ def open_task(
     """
     folder = data_folder or default_data_folder()
     if task.encoding is not None:
+        from dpfedmeta.data.encoders.features import encoded_pools  # brings PyTorch
+
         plain = open_task(replace(task, encoding=None), splits, data_folder, ways)
         kept = cache_folder(None if isinstance(task.source, OwnSource | DrawnSource) else folder)
         found = encoded_pools({"train": plain.train, "val": plain.val, "test": plain.test}, task.encoding, kept)

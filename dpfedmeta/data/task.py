@@ -132,7 +132,7 @@ def load_task(
     if task.form.kind != "images" or task.shared_classes is not None:
         what = "one classifier for all clients" if task.shared_classes else task.form.words
         raise InputError(
-            f"model.encoder = {encoding.name}: is for few-shot images, and {name} has {what}; leave it out"
+            f"model.encoder = {encoding.name}: it encodes few-shot images, and {name} has {what}; leave it out"
         )
     return replace(task, encoding=encoding), splits
 

@@ -219,7 +219,7 @@ WRONG = [
     ("maml", {"population.cohort": 11, "population.clients": 10}, "more than population.clients"),
     ("maml", {"meta.method": "fomaml", "meta.order": 2}, "first-order"),
     ("maml", {"meta.method": "anil", "meta.adapt": "all"}, "head only"),
-    ("maml", {"model.name": "resnet"}, "known are conv3-blur, conv4"),
+    ("maml", {"model.name": "resnet"}, "known are affine, conv3-blur, conv4"),
     ("maml", {"model.name": "no.such:thing"}, "model.name"),
     ("dp-agr", {"clip.window": 1}, "at least 2"),
     ("dp-agrlr-micro", {"record.engine": "opacus"}, "micro-episodes"),

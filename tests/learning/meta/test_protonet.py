@@ -15,8 +15,9 @@ from dpfedmeta.learning.meta.inner_loop import adapted_logits
 from dpfedmeta.learning.meta.meta_gradients import meta_gradient
 from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_query_gradients
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import build_network, learned_part
+from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.client_spec import method_of
 
 SPEC = NetworkSpec(

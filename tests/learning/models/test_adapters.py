@@ -5,8 +5,9 @@ import torch
 
 from dpfedmeta.learning.models.functional import apply_body
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import build_network, check_records_uncoupled, learned_part
+from dpfedmeta.learning.models.registry import build_network, check_records_uncoupled
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.models.weight_shapes import learned_part
 
 KINDS = ["affine", "identity", "low-rank"]
 
