@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dpfedmeta.config.load import describe, of_preset, resolve
 from dpfedmeta.config.presets import SHORT_FORMS, algorithm_names
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import nearest
+from dpfedmeta.core.pydantic_errors import as_number, nearest
 from dpfedmeta.core.signals import terminate_like_ctrl_c
 from dpfedmeta.core.still_working import log_on_stderr
 
@@ -39,7 +40,9 @@ class _Parser(argparse.ArgumentParser):
         return super().format_help() + (f"\n{_settings_help(self.words)}\n" if self.settings else "")
 
     def error(self, message: str) -> Any:
-        raise InputError(f"{message} (--help lists the options)")
+        number = re.search(r"invalid (float|int) value: '(.*)'$", message)
+        hint = as_number(number[2], whole=number[1] == "int") if number else ""
+        raise InputError(f"{message}{hint} (--help lists the options)")
 
 
 def parser(description: str, *, settings: bool, program: str | None = None) -> argparse.ArgumentParser:
@@ -101,7 +104,7 @@ def parse_with_settings(
         keep_both: Whether, with these options, a noise and a target of one cell may stand together.
     """
     options, rest = made.parse_known_args(words)
-    given = settings_from(rest)
+    given = settings_from(rest, _own_options(made))
     settings = resolve(
         options.algo, options.dataset or default_dataset, options.config, given, keep_both=keep_both(options)
     )
@@ -110,27 +113,40 @@ def parse_with_settings(
 
 def given_settings(made: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, str]:
     """The settings among the words, by their full names, as typed."""
-    return settings_from(made.parse_known_args(words)[1])
+    return settings_from(made.parse_known_args(words)[1], _own_options(made))
 
 
-def settings_from(words: Sequence[str]) -> dict[str, str]:
-    """`--name value` and `--name=value`, long or short."""
+def _own_options(made: argparse.ArgumentParser) -> set[str]:
+    return {option.removeprefix("--") for action in made._actions for option in action.option_strings}
+
+
+def settings_from(words: Sequence[str], options: Collection[str] = ()) -> dict[str, str]:
+    """`--name value` and `--name=value`, long or short; `options` are the command's own, for those who mistype one."""
     known = {name for name, _, _ in setting_fields()} | set(SHORT_FORMS)
     given: dict[str, str] = {}
     remaining = list(words)
     while remaining:
         word = remaining.pop(0)
         if not word.startswith("--"):
-            raise InputError(f"{word}: expected --name value; --help lists the settings")
+            raise InputError(f"{word}: expected --name value{_unnamed(word)}; --help lists the settings")
         name, equals, value = word[2:].partition("=")
         if name not in known and not name.startswith(OPEN):
-            raise InputError(f"--{name}: unknown option{_meant(name, known)}")
+            raise InputError(f"--{name}: unknown option{_meant(name, {*known, *options})}")
         if not equals:
             if not remaining or (remaining[0].startswith("--") and len(remaining[0]) > 2):
                 raise InputError(f"--{name}: a value is missing")
             value = remaining.pop(0)
         given[SHORT_FORMS.get(name, name)] = value
     return given
+
+
+def _unnamed(word: str) -> str:
+    """'; did you mean --algo X?' for what such an option takes."""
+    from dpfedmeta.data.task import task_names
+
+    if word in algorithm_names():
+        return f"; did you mean --algo {word}?"
+    return f"; did you mean --dataset {word}?" if word in task_names() else ""
 
 
 def _meant(name: str, known: set[str]) -> str:

@@ -148,7 +148,9 @@ def _not_a_truth_value(name: str, entry: Given, annotation: Any) -> Any:
         return entry.value
     if entry.value is False and "off" in kinds:
         return "off"
-    raise InputError(f"{entry.where}: {name}: a truth value has no meaning here, got {str(entry.value).lower()}")
+    words = sorted(kind for kind in kinds if isinstance(kind, str))
+    wanted = f"expected {' or '.join(words)}" if words else "a truth value (on, off, yes, no) has no meaning here"
+    raise InputError(f"{entry.where}: {name}: {wanted}, got {str(entry.value).lower()}")
 
 
 def _whole(value: Any, annotation: Any) -> Any:

@@ -68,10 +68,16 @@ def first_problem(error: ValidationError, form: Any, place: str = "") -> str:
     if problem["type"] == "unexpected_positional_argument":
         return f"{key}: every value goes by its name (name=value), got {shown(problem['input'])}"
     message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] in ("dataclass_type", "dataclass_exact_type", "mapping_type", "dict_type"):
+        return f"{key}: expected names and values (`name: value`), got {shown(problem['input'])}"
     if problem["type"] == "missing":
         return f"{key}: missing"
     if problem["type"] in _NO_NUMBER and isinstance(problem["input"], str | float):
-        return f"{key}: {_NO_NUMBER[problem['type']]}, got {shown(problem['input'])}{_as_number(problem['input'])}"
+        whole = problem["type"] != "float_parsing"
+        given = problem["input"]
+        share = key.endswith("cohort") and str(given).strip().endswith("%")
+        remedy = "; write how many clients, no share of them" if share else as_number(given, whole=whole)
+        return f"{key}: {_NO_NUMBER[problem['type']]}, got {shown(given)}{remedy}"
     text = f"{key}: {message[0].lower()}{message[1:]}, got {shown(problem['input'])}"
     words = re.findall("'([^']*)'", problem["ctx"]["expected"]) if problem["type"] == "literal_error" else []
     if not isinstance(problem["input"], str):
@@ -90,16 +96,23 @@ _OTHER_WORDS = {"gpu": "cuda"}
 _UNITS = {"%": Decimal("0.01"), "k": Decimal(1000), "m": Decimal(10**6)}
 
 
-def _as_number(given: str | float) -> str:
+def as_number(given: str | float, *, whole: bool) -> str:
     """'; write 1.5' for 1,5, 50% or 400k; nothing where no number can be meant."""
     text = str(given).strip().lower()
     unit = _UNITS.get(text[-1:], Decimal(1))
     digits = text[:-1] if text[-1:] in _UNITS else text
-    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3}){2,}", digits):
-        digits = digits.replace(",", "")
-    if not re.fullmatch(r"[+-]?\d{1,15}([.,]\d{1,15})?", digits) or (digits == text and "," not in text):
+    if digits == text and "," not in text:
         return ""
-    return f"; write {(Decimal(digits.replace(',', '.')) * unit).normalize():f}"
+    # 400,000 is a whole number with marks in it, 1,500 may be one, and 1,5 is none.
+    marked = re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+", digits) is not None
+    read = [digits.replace(",", "")] if marked else []
+    if not (marked and (whole or digits.count(",") > 1)):
+        read.append(digits.replace(",", "."))
+    values = [Decimal(each) * unit for each in read if re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?", each)]
+    if whole:
+        # A share of a number that is not known here is none.
+        values = [value for value in values if value == value.to_integral_value() and not text.endswith("%")]
+    return f"; write {' or '.join(f'{value.normalize():f}' for value in values)}" if values else ""
 
 
 def _field_names(form: Any) -> Iterator[str]:
@@ -123,5 +136,6 @@ def listed(entries: Sequence[str]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean X?' or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    by_form = {each.lower().replace("_", "-"): each for each in known}
+    close = difflib.get_close_matches(name.lower().replace("_", "-"), list(by_form), n=1, cutoff=0.6)
+    return f"; did you mean {by_form[close[0]]}?" if close else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.privacy.clip_policies.policy_checks import named_policy, planned_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
 
@@ -50,6 +50,9 @@ def check_clip(settings: Settings) -> None:
         InputError: They do not; of the package's own policies.
     """
     member = named_policy(settings.clip.policy)
+    share = settings.clip.percentile
+    if 0 < share < 1:
+        raise InputError(f"clip.percentile = {share:g}: a percentile is from 0 to 100; write {100 * share:g}")
     if ":" in settings.clip.policy or settings.clip.policy == "own":
         return  # code of the user's own is planned once, with the noise that it will see
     around = Surroundings(
