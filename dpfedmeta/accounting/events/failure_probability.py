@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
+
+from dpfedmeta.core.errors import InputError
 
 # Part of delta that each rare event may take: more than M messages or too few of them, more than H hostile ones, more
 # than R participations.
@@ -110,3 +113,33 @@ def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, f
     while float(drawn.sf(number)) > allowed:
         number += 1
     return number, float(drawn.sf(number))
+
+
+def check_population(clients: int, cohort: float, delta: float | None, *, of: tuple[str, str] = ("", "")) -> None:
+    """Refuse a cohort that the population or an exact sum cannot hold; warn of a delta that allows to expose a client.
+
+    Args:
+        clients: N.
+        cohort: L.
+        delta: Of the client cells; None where there is no client-level guarantee.
+        of: What stands before the names of the cohort and of delta in messages.
+
+    Raises:
+        InputError: The cohort is too large.
+    """
+    name, delta_name = f"{of[0]}cohort", f"{of[1]}delta"
+    if cohort > clients:
+        raise InputError(
+            f"{name} = {cohort:g} is more than {of[0]}clients = {clients}; lower the one or raise the other"
+        )
+    if cohort > MOST_MESSAGES / 2:
+        raise InputError(
+            f"{name} = {cohort:g}: a sum holds {MOST_MESSAGES:,} messages; lower the expected cohort to at most half "
+            "of that"
+        )
+    if delta is not None and delta >= 1 / clients:
+        warnings.warn(
+            f"{delta_name} = {delta:g} is not below 1/N = {1 / clients:g}: such a guarantee allows one client of the "
+            "population to be exposed entirely",
+            stacklevel=2,
+        )

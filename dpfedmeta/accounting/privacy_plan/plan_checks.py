@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
-from dpfedmeta.accounting.events.failure_probability import MOST_MESSAGES
 from dpfedmeta.accounting.events.record_layer import check
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import check_correlated, check_kept
@@ -39,36 +37,6 @@ def _check_sampler(plan: PrivacyPlan) -> None:
         _ = plan.sampling
     except InputError as error:
         raise RefusedPlan(f"{error}; nothing can be accounted for otherwise") from error
-
-
-def check_population(clients: int, cohort: float, delta: float | None, *, of: tuple[str, str] = ("", "")) -> None:
-    """Refuse a cohort that the population or an exact sum cannot hold; warn of a delta that allows to expose a client.
-
-    Args:
-        clients: N.
-        cohort: L.
-        delta: Of the client cells; None where there is no client-level guarantee.
-        of: What stands before the names of the cohort and of delta in messages.
-
-    Raises:
-        InputError: The cohort is too large.
-    """
-    name, delta_name = f"{of[0]}cohort", f"{of[1]}delta"
-    if cohort > clients:
-        raise InputError(
-            f"{name} = {cohort:g} is more than {of[0]}clients = {clients}; lower the one or raise the other"
-        )
-    if cohort > MOST_MESSAGES / 2:
-        raise InputError(
-            f"{name} = {cohort:g}: a sum holds {MOST_MESSAGES:,} messages; lower the expected cohort to at most half "
-            "of that"
-        )
-    if delta is not None and delta >= 1 / clients:
-        warnings.warn(
-            f"{delta_name} = {delta:g} is not below 1/N = {1 / clients:g}: such a guarantee allows one client of the "
-            "population to be exposed entirely",
-            stacklevel=2,
-        )
 
 
 def _check_values(plan: PrivacyPlan) -> None:

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from dpfedmeta.accounting.events.failure_probability import check_population
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
@@ -221,7 +222,6 @@ def _targets(settings: Settings) -> Targets:
 
 
 def _check_population(settings: Settings) -> None:
-    from dpfedmeta.accounting.privacy_plan.plan_checks import check_population
 
     delta = settings.privacy.client.delta if bounds_clients(settings) else None
     population = settings.population

@@ -10,11 +10,11 @@ from functools import lru_cache
 from typing import Any
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
+from dpfedmeta.accounting.events.failure_probability import check_population
 from dpfedmeta.accounting.events.guarantee import FourGuarantees, Observer, UnitName
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, Correlation
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation, with_fitted_numbers
-from dpfedmeta.accounting.privacy_plan.plan_checks import check_population
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import LOOP
