@@ -1,12 +1,14 @@
 import math
 import warnings
 from collections import OrderedDict
+from dataclasses import replace
 
 import pytest
 import torch
 import yaml
 
 from dpfedmeta.config import presets
+from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names
@@ -31,7 +33,8 @@ def two_layers(*, channels, image_size, ways, width, norm):
 
 
 def plan_of(algo, **given):
-    return make_plan(resolve(algo, "strokes", None, {k: str(v) for k, v in given.items()}), TASK)
+    settings = resolve(algo, "strokes", None, {k: str(v) for k, v in given.items()})
+    return make_plan(settings, replace(TASK, encoding=encoding_of_run(settings)))
 
 
 @pytest.mark.parametrize("algo", algorithm_names())

@@ -95,7 +95,7 @@ def test_second_order_meta_gradients_match_finite_differences(spec):
     "spec", [replace(TEXT, name="mlp"), replace(VECTORS, name="conv4"), replace(VECTORS, name="text")]
 )
 def test_networks_refuse_records_of_another_kind(spec):
-    with pytest.raises(InputError, match=r"takes .*, and the records are .*; use --model.name (text|mlp)"):
+    with pytest.raises(InputError, match=r"takes .*, and the records are .*; use --model.name (text|affine)"):
         build_network(spec)
 
 
