@@ -15,7 +15,7 @@ from dpfedmeta.core.pydantic_errors import read_yaml
 if TYPE_CHECKING:
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.data.encoders.encoding import Encoding
-    from dpfedmeta.data.storage.decoded_source import Split
+    from dpfedmeta.data.storage.decoded_cache import Split
     from dpfedmeta.data.task import Task
 
 # Presets are for images; what they say of the network has no meaning for other records.

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Params = dict[str, "Tensor"]
 """Parameter name -> tensor or numpy array. Gradients, updates, messages and aggregates have the same form."""
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+"""The form in which parameters travel to worker processes."""
 
 
 def is_numpy(values: object) -> bool:
@@ -183,3 +185,15 @@ def added(samples: Iterable[Mapping[str, Tensor]]) -> Params:
     if not total:
         raise ValueError("the sum of no parameters")
     return total
+
+
+def arrays_of(params: Mapping[str, Tensor]) -> Arrays:
+    """Parameters as they travel to worker processes."""
+    return {name: value.detach().cpu().numpy() for name, value in params.items()}
+
+
+def tensors_of(arrays: Arrays) -> Params:
+    """Parameters that have travelled; a copy."""
+    import torch
+
+    return {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}

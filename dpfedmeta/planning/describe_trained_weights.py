@@ -9,7 +9,7 @@ from typing import Any
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.task import OwnSource, Task
-from dpfedmeta.data.user_sources.image_form import form_of_images
+from dpfedmeta.data.user_sources.image_files import form_of_images
 from dpfedmeta.data.user_sources.readers import READERS, public_image_files_of
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
 from dpfedmeta.learning.models.spec import HEAD, NetworkSpec

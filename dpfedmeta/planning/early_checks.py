@@ -14,9 +14,17 @@ from dpfedmeta.data.data_dirs import check_data_folder
 from dpfedmeta.data.populations.capacity_checks import check_said
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.models.spec import BUILT_IN, NETWORKS
-from dpfedmeta.planning.client_spec import algorithm_of, check_protocol, episode_shape, evaluation_shape
+from dpfedmeta.learning.models.weight_shapes import learned_part, stand_ins, weight_shapes
+from dpfedmeta.planning.client_spec import (
+    algorithm_of,
+    check_protocol,
+    episode_shape,
+    evaluation_shape,
+    network_spec,
+)
 from dpfedmeta.planning.clipping.policy_from_settings import check_clip
 from dpfedmeta.planning.privacy.solve import check_asked, check_constants
+from dpfedmeta.planning.public_weights import check_built_in
 from dpfedmeta.privacy.clip_policy import clip_limits
 
 
@@ -36,6 +44,7 @@ def check_first(settings: Settings, data_folder: Path | None = None, *, simulate
     task, splits = task_of(settings)
     check_protocol(settings, task)
     _check_model(settings)
+    _check_built_in_network(settings, task)
     clip_limits(settings.clip)
     check_clip(settings)
     if simulated:
@@ -52,6 +61,14 @@ def _check_asked(settings: Settings, task: Task) -> None:
         check_asked(settings, task)
         algorithm_of(settings, task)
         check_constants(settings, task)
+
+
+def _check_built_in_network(settings: Settings, task: Task) -> None:
+    if ":" in settings.model.name:
+        return
+    spec = network_spec(settings, task)
+    learned_part(spec, stand_ins(weight_shapes(spec)))
+    check_built_in(spec, task)
 
 
 def _check_model(settings: Settings) -> None:

@@ -30,10 +30,9 @@ from dpfedmeta.privacy.rounds.round_journal import Journal, release_digest, roun
 from dpfedmeta.privacy.rounds.round_sum import keep_left_out
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import ClientUnit
+from dpfedmeta.simulation.availability import Availability, Willing
 from dpfedmeta.simulation.backend import Backend, RoundAborted
-from dpfedmeta.simulation.client_budgets import Willing
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.dropout import Availability
 from dpfedmeta.training.results.round_rows import (
     TOO_LONG,
     aborted_row,

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
+from dpfedmeta.accounting import bisection as search
 from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
-from dpfedmeta.accounting.divergences import bisection as search
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan

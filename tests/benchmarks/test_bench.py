@@ -13,7 +13,7 @@ from benchmarks.machine import client_operations, convolution_seconds
 from benchmarks.settings import ALGORITHMS, SETTINGS, TINY
 from benchmarks.timing import CONVOLUTIONS, Cell, Speed
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.learning.meta.vmapped_gradients import batched_query_gradients
+from dpfedmeta.learning.meta.meta_gradients import batched_query_gradients
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
 
 QUICK = device.Effort(clients=2, seconds=0.0, peers=False)

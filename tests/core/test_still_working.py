@@ -8,8 +8,7 @@ import pytest
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core import still_working
 from dpfedmeta.core.still_working import log_on_stderr, told_while
-from dpfedmeta.data.storage.decoded_cache import cached
-from dpfedmeta.data.storage.decoded_source import Contents
+from dpfedmeta.data.storage.decoded_cache import Contents, cached
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.privacy.solve import make_privacy
 

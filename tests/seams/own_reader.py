@@ -10,7 +10,7 @@ import numpy as np
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.sources import Located, PublishedReader, Source, entries_of, images_of_a_class
-from dpfedmeta.data.storage.decoded_source import Contents
+from dpfedmeta.data.storage.decoded_cache import Contents
 
 
 @dataclass(frozen=True, kw_only=True)

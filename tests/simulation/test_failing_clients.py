@@ -19,9 +19,9 @@ from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT, left_out
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.dropout import Availability
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.run_training import run_training
 
 SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",

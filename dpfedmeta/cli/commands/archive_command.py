@@ -28,7 +28,7 @@ def options_of() -> argparse.ArgumentParser:
 def main(words: Sequence[str], console: Console) -> int:
     """Parse, verify, write."""
     options = options_of().parse_args(words)
-    from dpfedmeta.core.files.output_paths import check_archive_place
+    from dpfedmeta.core.files.atomic_files import check_archive_place
     from dpfedmeta.core.files.run_directory import RunDirectory
 
     path = options.out or Path(f"{options.run.resolve().name}.zip")

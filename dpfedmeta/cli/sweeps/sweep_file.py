@@ -14,7 +14,7 @@ from dpfedmeta.config.packaged_files import SWEEPS, read_named
 from dpfedmeta.config.presets import SHORT_FORMS
 from dpfedmeta.config.settings import setting_fields
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.text_files import WrongEncoding
+from dpfedmeta.core.files.read_files import WrongEncoding
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, first_problem, nearest, read_yaml
 
 # The only number that a search may look at, on public classes. Test classes choose nothing (docs/sweeps.md).

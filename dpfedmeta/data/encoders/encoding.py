@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.files.digests import digest_of
+from dpfedmeta.core.files.read_files import digest_of
 from dpfedmeta.core.plugins.plugin_names import names
 from dpfedmeta.core.plugins.plugin_registry import find
-from dpfedmeta.core.plugins.user_code import own_object
-from dpfedmeta.core.plugins.user_code_digest import own_sources
+from dpfedmeta.core.plugins.user_code import own_object, own_sources
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,8 +16,7 @@ from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.core.worker_pool import available_cores, open_workers
 from dpfedmeta.data.encoders.encoding import Encoding, encoder_network
 from dpfedmeta.data.episodes.class_pool import ClassPool, FloatRecords, ImageArray
-from dpfedmeta.data.storage.decoded_cache import cached, source_key
-from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Contents, Split
+from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Contents, Split, cached, source_key
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.plugin_registry import find
-from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Contents, Split
+from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Contents, Split
 from dpfedmeta.data.storage.downloads import Archive
 
 if TYPE_CHECKING:

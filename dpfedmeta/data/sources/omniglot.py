@@ -15,8 +15,7 @@ from PIL import Image, UnidentifiedImageError
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.sources import ArchiveSource, Located, PublishedReader, entries_of, images_of_a_class
-from dpfedmeta.data.storage.decoded_cache import cache_folder, source_key
-from dpfedmeta.data.storage.decoded_source import Contents, Split
+from dpfedmeta.data.storage.decoded_cache import Contents, Split, cache_folder, source_key
 from dpfedmeta.data.storage.downloads import find, warn_if_unknown
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 from dpfedmeta.core.random.random_sources import FloatArray, Purpose, public_generator
 from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.sources import DrawnSource, Located, PublishedReader, Source, drawn
-from dpfedmeta.data.storage.decoded_source import Split
+from dpfedmeta.data.storage.decoded_cache import Split
 
 if TYPE_CHECKING:
     from dpfedmeta.data.task import Task

@@ -13,7 +13,7 @@ from dpfedmeta.data.encoders.encoding import encoder_network, encoding_of
 from dpfedmeta.data.encoders.features import encoded_images, encoded_pools
 from dpfedmeta.data.episodes.episode import choose_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.storage.decoded_source import SPLITS
+from dpfedmeta.data.storage.decoded_cache import SPLITS
 
 OWN = "tests.data.encoders.tiny_encoder"
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)

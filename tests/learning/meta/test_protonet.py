@@ -12,8 +12,7 @@ from dpfedmeta.data.task import load_task
 from dpfedmeta.learning.algorithms.protonet import CosinePrototypes
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_logits
-from dpfedmeta.learning.meta.meta_gradients import meta_gradient
-from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_query_gradients
+from dpfedmeta.learning.meta.meta_gradients import batched, batched_query_gradients, meta_gradient
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
