@@ -29,7 +29,9 @@ def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
         # What the first of them trained is what this run takes over.
         for key, own, its in (("name", spec.name, other.model.name), ("norm", spec.norm, other.model.norm)):
             if number == 0 and own != its:
-                raise InputError(f"model.initial = {spec.initial}: it was trained with model.{key} = {its}, not {own}")
+                raise InputError(
+                    f"model.initial = {spec.initial}: was trained with model.{key} = {its}; give that, not {own}"
+                )
         if _source_of(other) == task.source.name:
             raise same_images(spec.initial, task)
 
@@ -60,5 +62,7 @@ def initial_words(settings: Settings) -> str | None:
     """Note on the initial weights, which no guarantee covers; None where training begins with random weights."""
     if settings.model.initial is None:
         return None
-    known = "procedural images, nobody's data" if settings.model.initial in BUILT_IN else "taken as public"
-    return f"begins with the body of {settings.model.initial} ({known}); no guarantee covers what it learned from"
+    known = "generated images, not personal data" if settings.model.initial in BUILT_IN else "taken as public"
+    return (
+        f"begins with the body of {settings.model.initial} ({known}); no guarantee covers the data it was learned from"
+    )
