@@ -21,7 +21,7 @@ def largest_whole(reached: Callable[[int], tuple[float, str]], limit: int, knob:
     """
     share, words = reached(least)
     if share > 1:
-        raise RefusedPlan(f"{words}, even with {knob} = {least}; raise the noise, the target or delta")
+        raise RefusedPlan(f"{words} even with {knob} = {least}; raise the noise, the target or delta")
     low, below, high, above = least, share, 2 * least, math.inf
     while high <= limit and (above := reached(high)[0]) <= 1:
         # As if epsilon grew with the number itself: never further than eightfold in one step.
@@ -95,8 +95,9 @@ def _bracket_above(reached: Callable[[float], float], epsilon: float, cell: str,
         noise *= 2.0
         if noise > _LARGEST_NOISE:
             raise RefusedPlan(
-                f"{cell}: epsilon = {epsilon:g} is out of reach at this delta: with a noise of {noise / 2:.0e} it is "
-                f"still {value:.4g}; raise epsilon or delta, or lower server.rounds or population.cohort"
+                f"{cell}: epsilon = {epsilon:g} is out of reach at this delta: even a noise multiplier of "
+                f"{noise / 2:.0e} gives {value:.4g}; "
+                "raise epsilon or delta, or lower server.rounds or population.cohort"
             )
         value = reached(noise)
     return noise, value

@@ -87,8 +87,8 @@ def _check_left(plan: PrivacyPlan, targets: Targets) -> None:
         spent = None if target is None else cells[observer == "public"]((), terms).epsilon
         if target is not None and spent is not None and spent >= target:
             raise RefusedPlan(
-                f"privacy.spent_before: ({cell}, {observer}): epsilon = {spent:.4g} is spent already, and {target:g} "
-                "is the target for all together; raise the target, or spend less before"
+                f"privacy.spent_before: ({cell}, {observer}): epsilon = {spent:.4g} is spent already by earlier "
+                f"releases, and the target for them and this plan together is {target:g}; raise privacy.{cell}.epsilon"
             )
 
 
@@ -173,13 +173,13 @@ def _reached(plan: PrivacyPlan, targets: Targets) -> tuple[float, str]:
         epsilon = _of_client(plan, targets.client_observer)
         share = epsilon / targets.client_epsilon
         cell = f"(client, {targets.client_observer})"
-        words = f"{cell}: epsilon = {epsilon:.4g} where {targets.client_epsilon:g} is the target"
+        words = f"{cell}: epsilon = {epsilon:.4g} is above the target {targets.client_epsilon:g}"
     if targets.record_epsilon is not None and share <= 1:
         of_record = _of_record(plan, targets)
         if of_record.epsilon / targets.record_epsilon > share:
             share = of_record.epsilon / targets.record_epsilon
             words = (
-                f"{of_record.name}: epsilon = {of_record.epsilon:.4g} where {targets.record_epsilon:g} is the target"
+                f"{of_record.name}: epsilon = {of_record.epsilon:.4g} is above the target {targets.record_epsilon:g}"
             )
     return share, words
 

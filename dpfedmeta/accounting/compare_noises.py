@@ -25,9 +25,9 @@ from dpfedmeta.core.random.random_sources import FloatArray
 # Vectors that correlated noise may remember: of buffers, and of bands.
 BUFFERS, BANDS = 3, 32
 
-_SECRET_COINS = "count on a server that draws every cohort in secret, from clients that are there when they are drawn"
-_OWN_ROUND = "counts on clients that draw their round themselves, tell nobody, and do not come together on purpose"
-_NO_SECRET = "count on no secret; clients keep their rounds apart and count them"
+_SECRET_COINS = "assume that the server draws each cohort in secret, and that all drawn clients are available"
+_OWN_ROUND = "assumes that each client draws its own round, keeps it secret, and does not coordinate with others"
+_NO_SECRET = "assume nothing secret; each client counts its rounds and keeps the required distance between them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,9 @@ class FederationFacts:
         if self.cohort * self.rounds > self.participations * self.clients * (1 + 1e-9):
             raise InputError(
                 f"--advise: {self.rounds} rounds of {self.cohort:g} clients are {self.cohort * self.rounds:,.0f} "
-                f"messages, and {self.clients:,} clients that join {self.participations} each send "
-                f"{self.participations * self.clients:,} at most; raise population.max_participations (or leave it "
+                f"messages, but {self.clients:,} clients that each join {self.participations} "
+                f"rounds send at most {self.participations * self.clients:,}; "
+                "raise population.max_participations (or leave it "
                 "out), or lower population.cohort"
             )
 

@@ -91,11 +91,11 @@ class Request:
         if not 0 < self.delta < 1:
             raise InputError(f"--delta {self.delta:g}: a number above 0 and below 1")
         if not 0 < self.cohort <= self.clients:
-            raise InputError(f"--cohort {self.cohort:g}: above 0 and at most all {self.clients:,} clients")
+            raise InputError(f"--cohort {self.cohort:g}: expected above 0 and at most {self.clients:,}, all clients")
         if self.fixed is not None and not float(self.cohort).is_integer():
-            raise InputError(f"--cohort {self.cohort:g}: a whole number, where exactly so many clients are asked")
+            raise InputError(f"--cohort {self.cohort:g}: a whole number, since exactly this many clients are asked")
         if self.clients > MOST_TRIALS and self.cohort > self.clients / 2:
-            raise InputError(f"--cohort {self.cohort:g}: of more than {MOST_TRIALS:,} clients ask at most half")
+            raise InputError(f"--cohort {self.cohort:g}: at most half of the clients if they are over {MOST_TRIALS:,}")
 
     @property
     def analysis(self) -> Analysis:
@@ -152,9 +152,7 @@ class Request:
             fixed = FixedCohort(**content.pop("fixed")) if "fixed" in content else None
             return cls(**content, fixed=fixed, settings=settings)
         except (LookupError, TypeError, ValueError, *YAML_ERRORS) as error:
-            raise InputError(
-                f"{where}: is not what an analysis was asked for ({' '.join(str(error).split())})"
-            ) from error
+            raise InputError(f"{where}: not the request of an analysis ({' '.join(str(error).split())})") from error
 
     def names_by_client(self) -> list[Mapping[str, int]]:
         """SECRET: what each line of the file names, and how often."""

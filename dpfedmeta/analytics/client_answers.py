@@ -97,9 +97,9 @@ class HeldImages:
         """Check that the bytes are finite weights of the network (see `Held`)."""
         count = dimension(self._initial)
         if len(model) != _FLOAT.itemsize * count:
-            raise InputError(f"a model of {len(model):,} bytes, expected {count:,} weights of 4")
+            raise InputError(f"the model has {len(model):,} bytes, expected {count:,} weights of 4 bytes")
         if not np.isfinite(np.frombuffer(model, dtype=_FLOAT)).all():
-            raise InputError("a model that is not finite")
+            raise InputError("the model has weights that are not finite")
 
     def accuracies(self, client: int, model: bytes) -> tuple[float, float] | None:
         """Return the accuracy before and after adapting a model to the client's own images (see `Held`)."""
@@ -168,7 +168,7 @@ class HeldNames:
         Raises:
             InputError: Always.
         """
-        raise InputError("clients of a file of names adapt no model")
+        raise InputError("clients of a file of names (--names) have no images to adapt a model to")
 
     def accuracies(self, client: int, model: bytes) -> tuple[float, float] | None:
         """None."""

@@ -76,11 +76,11 @@ def begin(
         RefusedPlan: What is asked for cannot be promised.
     """
     if secure_rng and request.noise_seed is not None:
-        raise InputError("--secure-rng: randomness is the operating system's, so --noise-seed has no place; drop one")
+        raise InputError("--secure-rng takes no seed, and --noise-seed sets one; drop one of them")
     if secure_rng and asked_of is not None:
         raise InputError(
-            "--secure-rng: real clients answer once, so an analysis that is stopped has to go on with the same noise; "
-            "leave it out"
+            "--secure-rng: real clients answer once, so a stopped analysis has to resume with the same noise; leave it "
+            "out"
         )
     plan, asked = request.planned(), _asked(request, data_folder, asked_of)
     source = new_source(request.noise_seed, secure_rng=secure_rng)

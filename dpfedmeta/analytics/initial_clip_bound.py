@@ -50,8 +50,9 @@ def with_private_start(
     found = run.read_json(SUMMARY)["found"]
     if found["too_noisy"]:
         raise InputError(
-            f"clip.start = quantile: the noise is large against the answers of {request.cohort:g} clients, and the "
-            f"analysis is charged ({run.path}); give --clip.initial, or ask more clients: dpfedmeta analyse quantile "
+            f"clip.start = quantile: the noise is too large compared with the answers of {request.cohort:g} clients "
+            f"(the analysis is charged all the same: {run.path}); "
+            "give --clip.initial, or ask more clients: dpfedmeta analyse quantile "
             "--cohort N"
         )
     spent_before = (*settings.privacy.spent_before, str(run.path))

@@ -55,15 +55,15 @@ class Ground:
     def check_holdings(self) -> None:
         """Refuse a file of names, which has no images."""
         if self.request.names:
-            raise InputError(f"--names: {self.request.kind} asks what clients hold; give --algo and --dataset")
+            raise InputError(f"--names: {self.request.kind} needs images; give --algo and --dataset instead")
 
     def check_messages(self) -> None:
         """Refuse algorithms whose messages are noisy before they are formed."""
         self.check_holdings()
         if self.plan.algorithm.releases:
             raise RefusedPlan(
-                f"{self.request.kind}: {self.settings.algo} computes no exact message whose norm could be counted: "
-                "each record is clipped before; give --clip.initial"
+                f"{self.request.kind}: {self.settings.algo} sends no exact message whose norm could be counted, "
+                "since it clips each record first; give --clip.initial"
             )
 
     @cached_property

@@ -107,7 +107,7 @@ class CountedAnalysis(ABC):
             InputError: Something is.
         """
         if told:
-            raise InputError(f"{len(told):,} bytes besides the plan, which this analysis does not have")
+            raise InputError(f"{len(told):,} bytes besides the plan, expected none in this analysis")
 
     @abstractmethod
     def counted(self, handing: Handing) -> IntArray | None:

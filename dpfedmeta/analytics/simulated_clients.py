@@ -98,7 +98,7 @@ class SimulatedClients:
     def check(self, analysis: Analysis) -> None:
         """Refuse, before the charge, an analysis that the clients could not answer (see `Clients`)."""
         if self.clients != self.request.clients:
-            raise InputError(f"{self.request.clients:,} clients were asked for, and the data have {self.clients:,}")
+            raise InputError(f"{self.request.clients:,} clients were asked for, but the data have {self.clients:,}")
         analysis.check(self.ground)
         if analysis.by_names and not self.request.names:
             check_named(self._population)

@@ -36,7 +36,7 @@ def verify(run: RunDirectory) -> VerifiedSpending:
     request = check_request(run.ledger, content)
     cells = spent(content.plan, content.charges)
     check_same(run.path / PLAN, "", run.read_json(PLAN), plan_content(request, content.plan))
-    remarks = [f"{len(content.charges)} charges, hash chain intact", "its request gives its plan", "plan.json agrees"]
+    remarks = [f"{len(content.charges)} charges, hash chain intact", "its request fits its plan", "plan.json agrees"]
     other = second_opinion(phases_of(content.charges), content.plan.client_delta)
     if other is not None:
         remarks.append(f"(client, public) by {other[0]}: {other[1]:.3g}, and {cells[0].epsilon:.3g} here")
@@ -75,7 +75,7 @@ def check_counted(folders: Sequence[str]) -> list[str]:
         path = Path(name, LEDGER)
         if path.exists():
             check_request(path, read_content(path, torn=True))
-            remarks.append(f"spent before: what {name} was asked for gives what it charges")
+            remarks.append(f"spent before: the request of {name} gives the plan that its ledger charges")
     return remarks
 
 
@@ -92,5 +92,5 @@ def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) 
         raise InputError(f"{run.path / SUMMARY}: found: incomplete ({error!r})") from error
     path = run.path / STATEMENT
     if path.exists() and path.read_text(encoding="utf-8") not in texts:
-        raise InputError(f"{path}: says something else than summary.json and the ledger")
+        raise InputError(f"{path}: does not agree with summary.json and the ledger")
     return ["summary.json agrees", "statement.txt agrees"]

@@ -234,7 +234,7 @@ def evaluate(
         workers=workers,
     )
     if not request.runs:
-        raise InputError("runs: none is given")
+        raise InputError("runs: none is given; name at least one")
     found = tuple(_kept_or_warned(each) for each in evaluations(request))
     if request.out is not None:
         comparison(request, found)

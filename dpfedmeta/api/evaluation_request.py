@@ -61,11 +61,11 @@ class EvaluationRequest:
         if any(steps < 0 for steps in self.steps):
             raise InputError(f"steps = {min(self.steps)}: a number of gradient steps is 0 or more")
         if any(seed < 0 for seed in self.seeds) or len(set(self.seeds)) < len(self.seeds):
-            raise InputError("seeds: expected different whole numbers from 0 on; the same one twice adds nothing")
+            raise InputError("seeds: expected whole numbers from 0 on, each at most once")
         if self.workers is not None and self.workers < 1:
             raise InputError(f"workers = {self.workers}: must be at least 1")
         if len({path.resolve() for path in self.runs}) < len(self.runs):
-            raise InputError("the same run is given twice")
+            raise InputError("runs: the same run is given twice; give it once")
         if self.out is not None:
             self._check_out(self.out)
 
@@ -121,11 +121,11 @@ def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> 
         if replace(run.task, encoding=None) != replace(first.task, encoding=None):
             raise InputError(
                 f"{both} are of different benchmarks ({first.settings.dataset}, {run.settings.dataset}); "
-                "compare runs of one"
+                "compare runs of the same one"
             )
         if first.task.shared_classes is None and request.shapes(run) != request.shapes(first):
             raise InputError(
-                f"{both} have episodes of different sizes; give ways and shots (evaluation.queries must be the same)"
+                f"{both} have episodes of different sizes; give ways and shots (their evaluation.queries must agree)"
             )
     if first.task.shared_classes is None:
         return
@@ -140,5 +140,5 @@ def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> 
         name = next(name for name, value in given.items() if value)
         raise InputError(
             f"{name}: {first.settings.dataset} has one classifier for all, evaluated once on every held-out image; "
-            "there are no episodes and nothing adapts"
+            f"there are no episodes and no adaptation; leave {name} out"
         )

@@ -79,7 +79,7 @@ def train(
         told = (*(() if quiet else (terminal,)), *callbacks)
         folder = None if data_folder is None else Path(data_folder)
         if extend_to is not None and (resume is None or type(extend_to) is not int):
-            raise InputError("extend_to: a whole number of rounds, for the completed run that `resume` names")
+            raise InputError("extend_to: expected a whole number of rounds, with resume = the completed run")
         options = RunOptions(
             data_folder=folder,
             population=population,
@@ -95,7 +95,7 @@ def train(
                 settings = _started(settings, folder, population, told, secure_rng=secure_rng)
             return Run(run_training(settings, replace(options, secure_rng=secure_rng), told)[0].path)
         if secure_rng:
-            raise InputError("secure_rng: resume goes on as the run began; leave it out")
+            raise InputError("secure_rng: a resumed run keeps the randomness that it began with; leave it out")
         run = RunDirectory(resume.path if isinstance(resume, Run) else Path(fspath(resume)))
         if not run.path.is_dir():
             raise InputError(f"resume = {run.path}: there is no such run directory")
@@ -123,9 +123,7 @@ def _started(
 ) -> Settings:
     """Return the settings with the C_0 that a private start (clip.start) has found."""
     if population is not None:
-        raise InputError(
-            "clip.start = quantile: asks the clients of the settings, not a population of your own; drop one"
-        )
+        raise InputError("clip.start = quantile: cannot ask a population of your own; leave one of them out")
     from dpfedmeta.analytics.initial_clip_bound import with_private_start
 
     started, words = with_private_start(settings, folder, secure_rng=secure_rng)

@@ -74,12 +74,12 @@ class AuditRequest:
             if wrong := [each for each in given if each not in known]:
                 raise InputError(f"{name} = {wrong[0]}: known are {', '.join(known)}")
         if not 0.5 <= self.confidence < 1:
-            raise InputError(f"confidence = {self.confidence:g}: a number from 0.5 to below 1")
+            raise InputError(f"confidence = {self.confidence:g}: expected a number from 0.5 to below 1")
         fewest = math.floor(math.log(self.miss) / math.log(0.5)) + 1
         if not fewest <= self.runs <= MOST_RUNS:
             raise InputError(
-                f"runs = {self.runs}: fewer than {fewest} prove nothing at {self.confidence:.0%}, whatever they show; "
-                f"give {fewest} to {MOST_RUNS:,}"
+                f"runs = {self.runs}: give {fewest} to {MOST_RUNS:,}; fewer than {fewest} cannot prove anything at "
+                f"{self.confidence:.0%} confidence"
             )
         check_canaries(self.canaries)
 

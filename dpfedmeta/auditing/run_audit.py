@@ -62,7 +62,7 @@ def prepared_attack(request: AuditRequest, plan: Plan, cell: Guarantee) -> tuple
         if request.as_planned and plan.network.norm == "batch":
             raise InputError(
                 "model.norm = batch: canary records would share a batch statistic with the others of their client; use "
-                "--model.norm none or group, or audit at the small size"
+                "--model.norm none or group, or audit at the small size (without --as-planned)"
             )
         if not request.as_planned:
             plan = request.plan(OF_RECORDS)

@@ -98,7 +98,7 @@ class SampledCurve:
 
 def _scaled(noise: object, factor: float) -> GaussianNoise:
     if not isinstance(noise, GaussianNoise):
-        raise TypeError(f"the trade-off curve of {noise} with more or less of it is not known")
+        raise TypeError(f"the trade-off curve of {noise} is not known for other amounts of noise")
     return GaussianNoise(multiplier=noise.multiplier * factor)
 
 

@@ -24,9 +24,9 @@ def question_of(settings: Settings) -> FederationFacts:
     """
     population, client, rounds = settings.population, settings.privacy.client, settings.server.rounds
     if not bounds_clients(settings):
-        raise InputError(f"--advise: {settings.algo} clips nothing, so no noise covers a client; use --algo dp-agr")
+        raise InputError(f"--advise: {settings.algo} clips nothing, so no noise protects a client; use --algo dp-agr")
     if client.epsilon is None:
-        raise InputError("--advise: gives the noise for a target of (client, public); give one (--epsilon)")
+        raise InputError("--advise: needs a target for (client, public); give one with --epsilon")
     if population.cohort > population.clients or rounds > population.clients:
         name = "population.cohort" if population.cohort > population.clients else "server.rounds"
         raise InputError(f"--advise: {name} is more than population.clients = {population.clients}; lower it")
@@ -72,11 +72,12 @@ def _table(question: FederationFacts, rows: tuple[Advice, ...], chosen: Advice) 
     q = question
     apart = f", {q.separation} rounds apart" if q.participations > 1 else ""
     lines = (
-        f"each client joins {q.participations} rounds at most{apart} (check-ins: one); noise: deviation of what is "
-        "drawn over the clip bound C",
-        "error: in the sum of all releases at the end, root mean square per coordinate, in C; a message: the same over "
-        "all messages of the run, in thousandths of C; * is the least",
-        "a proxy: what Adam, decay and normalised bounds make of noise is measured by training (docs/which-noise.md)",
+        f"each client joins at most {q.participations} rounds{apart} (check-ins: one); noise: standard deviation of "
+        "the noise of a round over the clip bound C",
+        "error: root mean square per coordinate of the noise in the sum of all releases, in C; a message: that error "
+        "divided by the number of messages of the run, in thousandths of C; * is the smallest",
+        "the error is a proxy: Adam, decay and normalised bounds change the effect of noise, which only training "
+        "measures (docs/which-noise.md)",
         *_assumptions(rows),
     )
     table = Table(

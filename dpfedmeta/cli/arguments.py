@@ -70,9 +70,9 @@ def parser(description: str, *, settings: bool, program: str | None = None) -> a
 
 def _add_chosen(made: argparse.ArgumentParser) -> None:
     made.add_argument("--algo", help=f"one of {', '.join(algorithm_names())}")
-    made.add_argument("--dataset", help="a task's name, or the path of a task file")
+    made.add_argument("--dataset", help="name of a task, or path of a task file or of your own data")
     made.add_argument(
-        "--config", type=Path, help="a YAML file with settings, or a name: cross-silo, cross-device, paper/dp-agr"
+        "--config", type=Path, help="YAML file with settings, or a name: cross-silo, cross-device, paper/dp-agr"
     )
 
 
@@ -81,13 +81,13 @@ def _settings_help(words: Sequence[str]) -> str:
     choices = _Parser(add_help=False, allow_abbrev=False)
     _add_chosen(choices)
     chosen, _ = choices.parse_known_args([word for word in words if word not in ("-h", "--help")])
-    holding, meaning = None, "default, unless the preset says otherwise; with --algo NAME --help: what holds with it"
+    holding, meaning = None, "default, unless the preset sets another value; --algo NAME --help shows those of a preset"
     if chosen.config:
         holding = resolve(chosen.algo, chosen.dataset, chosen.config)
-        meaning = f"what holds with {chosen.config}"
+        meaning = f"value with {chosen.config}"
     elif chosen.algo:
         holding = of_preset(chosen.algo, chosen.dataset)
-        meaning = f"what holds with {chosen.algo}" + (f" on {chosen.dataset}" if chosen.dataset else "")
+        meaning = f"value with {chosen.algo}" + (f" on {chosen.dataset}" if chosen.dataset else "")
     return f"settings (short form) [{meaning}], also keys of the file of --config:\n{describe(holding)}"
 
 
@@ -188,7 +188,7 @@ def run_command(main: Callable[[Console], int]) -> None:
 
 def _remedy(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
-        return "stopped; what was written before is whole: make room (or the disk writable), then go on with --resume"
+        return "stopped; all files written so far are intact: make room (or the disk writable), then use --resume"
     return "stopped"
 
 
@@ -207,17 +207,17 @@ def _warn_in_one_line(console: Console) -> None:
 def add_real_clients(made: argparse.ArgumentParser, *, required: bool, before: str = "") -> None:
     """Add them to a command; `before` stands before what each is."""
     made.add_argument(
-        "--keys", type=Path, required=required, metavar="DIR", help=f"{before}of `federate keys --server`"
+        "--keys", type=Path, required=required, metavar="DIR", help=f"{before}folder of `federate keys --server`"
     )
     made.add_argument(
-        "--roster", type=Path, required=required, metavar="FILE", help=f"{before}the clients' cards, one a line"
+        "--roster", type=Path, required=required, metavar="FILE", help=f"{before}file of the clients' cards, one a line"
     )
     made.add_argument(
-        "--listen", default="127.0.0.1", metavar="HOST", help=f"{before}0.0.0.0: on every network (127.0.0.1)"
+        "--listen", default="127.0.0.1", metavar="HOST", help=f"{before}address to listen on, 0.0.0.0: all (127.0.0.1)"
     )
-    made.add_argument("--port", type=int, help=f"{before}to listen on (as in the invitation)")
-    made.add_argument("--seconds", type=float, default=60.0, help=f"{before}how long a question waits for answers (60)")
-    made.add_argument("--fewest", type=int, help=f"{before}clients that must be connected before they are asked (all)")
+    made.add_argument("--port", type=int, help=f"{before}port to listen on (as in the invitation)")
+    made.add_argument("--seconds", type=float, default=60.0, help=f"{before}seconds to wait for clients' answers (60)")
+    made.add_argument("--fewest", type=int, help=f"{before}fewest clients that must be connected to start (all)")
     made.add_argument("--wait", type=float, default=600.0, metavar="S", help=f"{before}seconds to wait for them (600)")
 
 

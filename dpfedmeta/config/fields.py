@@ -56,11 +56,11 @@ LEAST_EPSILON, MOST_EPSILON = 1e-6, 1e5
 def _useful(epsilon: float) -> float:
     if epsilon > MOST_EPSILON:
         raise ValueError(
-            f"a target above {MOST_EPSILON:g} promises nothing; useful ones are about 0.1 to 10, and --algo maml "
-            "trains without privacy"
+            f"a target above {MOST_EPSILON:g} gives no useful protection; choose about 0.1 to 10, or use --algo maml "
+            "to train without privacy"
         )
     if epsilon < LEAST_EPSILON:
-        raise ValueError(f"a target below {LEAST_EPSILON:g} lets nothing be learned; useful ones are about 0.1 to 10")
+        raise ValueError(f"with a target below {LEAST_EPSILON:g} nothing can be learned; choose about 0.1 to 10")
     return epsilon
 
 

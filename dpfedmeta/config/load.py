@@ -69,7 +69,7 @@ def resolve_text(text: str, where: str, unsaid: Mapping[str, Any] | None = None)
     content = _parse(text, where)
     algo, dataset = _of_today(content), content.get("dataset")
     if not isinstance(algo, str) or not isinstance(dataset, str):
-        raise InputError(f"{where}: names no algo or no dataset")
+        raise InputError(f"{where}: algo or dataset is missing; it needs both")
     said = _given(algo, dataset, content, where)
     levels = {name: entry.level for name, entry in said.items()}
     for name, value in (unsaid or {}).items():

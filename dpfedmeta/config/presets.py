@@ -122,8 +122,8 @@ def displaced(given: Mapping[str, Given]) -> dict[str, Given]:
         level = max(kept[noise].level for noise in stated)
         if kept[target].level == level:
             raise InputError(
-                f"{kept[target].where}: {target} and {stated[0]} are both given; a noise is either chosen or "
-                "solved from a target: remove one"
+                f"{kept[target].where}: {target} and {stated[0]} are both given; the noise is either given "
+                "or solved from a target: remove one of them"
             )
         for loser in [target] if kept[target].level < level else stated:
             kept[loser] = replace(kept[loser], value=None)

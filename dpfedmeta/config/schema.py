@@ -31,49 +31,55 @@ class PopulationSettings:
     """Clients of the population, and how cohorts are drawn."""
 
     clients: Annotated[
-        Count, Field(description="N, clients in the population; of data that name clients: as many as they name")
+        Count,
+        Field(description="N, number of clients in the population; for data that name clients: the number they name"),
     ] = 400_000
     cohort: Annotated[
-        Positive, Field(description="L, expected clients per round; the most that one takes under sampler check-ins")
+        Positive,
+        Field(
+            description="L, expected number of clients per round; with sampler check-ins: the most that a round accepts"
+        ),
     ] = 200.0
     sampler: Annotated[
         str,
         one_of("dpfedmeta.privacy.samplers"),
         Field(
-            description="who takes part: by independent coins, L of N without replacement, each client once, in a "
-            "round of its own choice, or by coins among the clients whose turn it is, every population.separation "
-            "rounds (banded noise); or package.module:name"
+            description="how cohorts are chosen. poisson: an independent coin for each client; fixed: exactly L of N, "
+            "without replacement; check-ins: each client once, in a round of its own choice; cyclic: groups of clients "
+            "take turns, one turn in population.separation rounds, with a coin for each client (banded noise); or "
+            "package.module:name"
         ),
     ] = "poisson"
-    max_participations: Annotated[Count | None, Field(description="R, rounds a client may join")] = None
+    max_participations: Annotated[Count | None, Field(description="R, most rounds that a client may join")] = None
     records: Annotated[
-        int, Field(ge=2, description="records per client of a benchmark that is dealt out in two shards")
+        int, Field(ge=2, description="records per client, for a benchmark that is split into shards, two per client")
     ] = 500
     kind: Annotated[
         Literal["virtual", "disjoint", "natural"],
         Field(
-            description="clients draw from all training images; or each image is in one client at most; or also, on "
-            "omniglot, a client holds one alphabet by the same drawers; natural, too: the clients that your data name"
+            description="virtual: clients draw from all training images; disjoint: each image belongs to at most one "
+            "client; natural: disjoint, and grouped as in the data (the clients that your data name; on omniglot one "
+            "alphabet by the same drawers)"
         ),
     ] = "virtual"
     separation: Annotated[
         Count | None,
         Field(
-            description="b, rounds between two participations of a client, at least (correlated noise); null: as many "
-            "as the population allows, clients / cohort"
+            description="b, least number of rounds between two participations of a client (correlated noise); null: "
+            "the most that the population allows, clients / cohort"
         ),
     ] = None
     most_shots: Annotated[
         Count | None,
-        Field(description="clients of unequal size: task.shots to this many support images per class; null: equal"),
+        Field(description="clients of unequal size: task.shots to this many support images a class; null: equal size"),
     ] = None
     dropout: Annotated[NotNegative, Field(lt=1, description="share of invited clients that never answer")] = 0.0
     availability: Annotated[
         Literal["independent", "correlated", "diurnal"],
-        Field(description="who drops out: each alone, whole regions, or by local time of day"),
+        Field(description="how clients drop out: each on its own, whole regions together, or by local time of day"),
     ] = "independent"
     latency_spread: Annotated[
-        NotNegative, Field(description="deviation of ln(time to answer); its median is 1 (see server.timeout)")
+        NotNegative, Field(description="spread of ln(time to answer); the median time is 1 (see server.timeout)")
     ] = 0.0
 
 
@@ -82,9 +88,9 @@ class PopulationSettings:
 class ScheduleSettings:
     """A change of noise or cohort, fixed before training."""
 
-    from_round: Annotated[int, Field(ge=0, le=MOST, description="first round it holds for")]
-    noise_scale: Annotated[Positive, Field(description="noise multiplier over z")] = 1.0
-    cohort_scale: Annotated[Positive, Field(description="expected cohort over L")] = 1.0
+    from_round: Annotated[int, Field(ge=0, le=MOST, description="first round of the change")]
+    noise_scale: Annotated[Positive, Field(description="factor on the noise multiplier z")] = 1.0
+    cohort_scale: Annotated[Positive, Field(description="factor on the expected cohort L")] = 1.0
 
 
 @explained("server.")
@@ -92,39 +98,44 @@ class ScheduleSettings:
 class ServerSettings:
     """Server's use of aggregates: rounds, noise and optimizer."""
 
-    rounds: Annotated[Count, Field(description="T")] = 200
-    noise_multiplier: Annotated[NotNegative | None, Field(description="z; null: solved from the target")] = None
+    rounds: Annotated[Count, Field(description="T, number of rounds")] = 200
+    noise_multiplier: Annotated[NotNegative | None, Field(description="z, solved from the target if null")] = None
     schedule: Annotated[
         tuple[ScheduleSettings, ...],
         Field(description="changes fixed in the plan, a list of {from_round, noise_scale, cohort_scale}"),
     ] = ()
-    noise_mode: Annotated[Literal["shared", "stacked"], Field(description="how client noise counts at the server")] = (
-        "shared"
-    )
+    noise_mode: Annotated[
+        Literal["shared", "stacked"],
+        Field(
+            description="shared: the clients' own noise counts towards the server's, which adds what is missing; "
+            "stacked: the server adds its full noise besides"
+        ),
+    ] = "shared"
     noise_site: Annotated[
         Literal["server", "clients"],
         Field(
-            description="who adds the client-level noise: the server, or each client of a fixed-size cohort its share"
+            description="who adds the client-level noise: the server, or the clients of a fixed-size cohort, each a "
+            "share of it"
         ),
     ] = "server"
     noise: Annotated[
-        str, one_of("dpfedmeta.privacy.noises"), Field(description="the mechanism; or package.module:name")
+        str, one_of("dpfedmeta.privacy.noises"), Field(description="the noise mechanism; or package.module:name")
     ] = "independent"
     buffers: Annotated[
         Count | None,
         Field(
-            description="vectors that correlated noise remembers: blt, null: 3; banded, null: separation - 1; "
-            "toeplitz remembers every round"
+            description="number of past vectors that correlated noise keeps; null: 3 (blt), separation - 1 (banded); "
+            "toeplitz keeps those of every round"
         ),
     ] = None
     abort_on_failure: Annotated[
         bool,
-        Field(description="release nothing of a round in which an invited client failed; it is charged all the same"),
+        Field(description="release nothing in a round in which an invited client failed; the round is still charged"),
     ] = False
     optimizer: Annotated[
         str,
         one_of("dpfedmeta.learning.server_optimizers"),
-        Field(description="how the server steps: adam, sgd, or muon (kernels by singular values); package.module:name"),
+        Field(description="server optimizer: adam, sgd, muon (kernels by singular values), or package.module:name"),
     ] = "adam"
     lr: Annotated[Positive, Field(description="server step size")] = 0.003
     final_lr: Annotated[
@@ -132,17 +143,18 @@ class ServerSettings:
         Field(description="step size of the last round (cosine from server.lr); null: constant"),
     ] = None
     timeout: Annotated[
-        Positive | None, Field(description="who takes longer to answer, in medians, is left out; null: wait")
+        Positive | None,
+        Field(description="clients that take longer than this many median times are left out; null: wait for all"),
     ] = None
     unit: Annotated[
         Literal["raw", "bound"],
         Field(description="what the optimizer sees: the aggregate, or the aggregate over its clip bound"),
     ] = "raw"
-    beta1: Annotated[NotNegative, Field(lt=1, description="momentum")] = 0.9
-    beta2: Annotated[NotNegative, Field(lt=1, description="second moment of adam")] = 0.99
+    beta1: Annotated[NotNegative, Field(lt=1, description="momentum; of adam: decay rate of the first moment")] = 0.9
+    beta2: Annotated[NotNegative, Field(lt=1, description="decay rate of adam's second moment")] = 0.99
     average: Annotated[
         NotNegative,
-        Field(le=1, description="last share of the rounds whose models are averaged into the result"),
+        Field(le=1, description="the models of this last share of the rounds are averaged into the result; 0: off"),
     ] = 0.0
 
 
@@ -154,17 +166,17 @@ class AggregationSettings:
     mode: Annotated[
         str,
         one_of("dpfedmeta.simulation.aggregations"),
-        Field(description="what the server sees follows from it; or package.module:name"),
+        Field(description="how messages are added up, and so what the server sees; or package.module:name"),
     ] = "messages"
     bits: Annotated[
         int, Field(ge=8, le=20, description="b, the server sees a sum of whole numbers modulo 2^b (secure)")
     ] = 16
     dropout: Annotated[
         float,
-        Field(ge=0, lt=1, allow_inf_nan=False, description="share of an invited cohort that may be missing (secure)"),
+        Field(ge=0, lt=1, allow_inf_nan=False, description="share of an invited cohort that may not answer (secure)"),
     ] = 0.0
     protocol: Annotated[
-        bool, Field(description="run the real protocol in every round; the sums are those of the ideal result (secure)")
+        bool, Field(description="run the real protocol in every round; the sums are the same as without it (secure)")
     ] = False
     adversarial: Annotated[
         float,
@@ -175,13 +187,14 @@ class AggregationSettings:
     company: Annotated[
         Literal["picked", "drawn"],
         Field(
-            description="picked: a server of real clients may choose whom it asks, so min(cohort - 1, adversarial x "
+            description="picked: the server may choose which real clients it asks, so min(cohort - 1, adversarial x "
             "clients) of a cohort are counted as colluding; drawn: clients trust it to draw cohorts as it says (secure)"
         ),
     ] = "picked"
-    rough: Annotated[bool, Field(description="accept so few bits that rounding costs a lot (secure)")] = False
+    rough: Annotated[bool, Field(description="accept fewer bits, although rounding is then costly (secure)")] = False
     dimension: Annotated[
-        Count | None, Field(description="learned weights; null: those of the network, which account.py then builds")
+        Count | None,
+        Field(description="number of learned weights; null: those of the network, which account.py then builds"),
     ] = None
 
 
@@ -193,34 +206,31 @@ class ClipSettings:
     policy: Annotated[
         str,
         one_of("dpfedmeta.privacy.clip_policies"),
-        Field(
-            description="how the bound follows past releases; package.module:name; own: an object that was handed "
-            "over in Python"
-        ),
+        Field(description="how the bound follows past releases; package.module:name; own: an object passed in Python"),
     ] = "constant"
-    initial: Annotated[ClipBound, Field(description="C_0")] = 0.3
+    initial: Annotated[ClipBound, Field(description="C_0, the clip bound of round 0")] = 0.3
     start: Annotated[
         Literal["given", "quantile"],
         Field(
-            description="where C_0 comes from: clip.initial; or quantile: a private analysis before round 0 (the "
-            "share of clients is clip.quantile, epsilon 0.1), which every cell counts"
+            description="where C_0 comes from. given: clip.initial; quantile: a private analysis before round 0 (the "
+            "share of clients is clip.quantile, epsilon 0.1), which every guarantee counts"
         ),
     ] = "given"
-    window: Annotated[Count, Field(description="W, past noisy aggregates the policy looks at")] = 4
+    window: Annotated[Count, Field(description="W, number of past noisy aggregates that the policy uses")] = 4
     percentile: Annotated[
         float, Field(ge=0, le=100, allow_inf_nan=False, description="k of the last W norms (window-literal)")
     ] = 90.0
-    quantile: Annotated[Probability, Field(description="share of clients that shall stay unclipped (quantile)")] = 0.5
-    rate: Annotated[Positive, Field(description="step of the geometric update (quantile)")] = 0.2
+    quantile: Annotated[Probability, Field(description="target share of unclipped clients (quantile)")] = 0.5
+    rate: Annotated[Positive, Field(description="step size of the geometric update (quantile)")] = 0.2
     count_noise: Annotated[
-        Positive | None, Field(description="deviation of the noise on counts (quantile, median); null: L/20")
+        Positive | None, Field(description="standard deviation of the noise on counts (quantile, median); null: L/20")
     ] = None
-    lowest: Annotated[ClipBound | None, Field(description="C_min; null: C_0/300")] = None
-    highest: Annotated[ClipBound | None, Field(description="C_max; null: 300 C_0")] = None
+    lowest: Annotated[ClipBound | None, Field(description="C_min, least bound; null: C_0/300")] = None
+    highest: Annotated[ClipBound | None, Field(description="C_max, largest bound; null: 300 C_0")] = None
     scope: Annotated[
         Literal["flat", "per-layer"], Field(description="one bound for the message, or C/sqrt(layers) for each layer")
     ] = "flat"
-    own: Annotated[Mapping[str, Any], Field(description="what a policy of your own takes besides")] = field(
+    own: Annotated[Mapping[str, Any], Field(description="further arguments of your own policy")] = field(
         default_factory=dict, hash=False
     )
 
@@ -240,34 +250,36 @@ class MetaSettings:
     ] = "maml"
     order: Annotated[
         Literal[1, 2] | None,
-        Field(description="2 differentiates through the inner steps; null: the method's own"),
+        Field(description="2: differentiate through the inner steps; 1: do not; null: the method's own"),
     ] = None
-    adapt: Annotated[Literal["all", "head"] | None, Field(description="what adapts; null: the method's own")] = None
+    adapt: Annotated[
+        Literal["all", "head"] | None, Field(description="which weights adapt; null: the method's own")
+    ] = None
     learn: Annotated[
         Literal["all", "body", "scales"],
         Field(
-            description="what is learned and sent: everything; the body, with a head that starts at zero; or the "
-            "body's gains, biases and first layer, with the rest fixed at random"
+            description="what is learned and sent. all: everything; body: the body, with a head that starts at zero; "
+            "scales: the body's gains, biases and first layer, with the rest fixed at random values"
         ),
     ] = "all"
-    steps: Annotated[Count, Field(description="K, inner or local steps")] = 5
+    steps: Annotated[Count, Field(description="K, number of inner or local steps")] = 5
     batch: Annotated[
         Count | None,
-        Field(description="B, records of a local step (fedavg); expected with record-level privacy; null: all"),
+        Field(description="B, records per local step (fedavg), on average under record-level privacy; null: all"),
     ] = None
     lr: Annotated[Positive, Field(description="inner step size")] = 0.4
     divisions: Annotated[
         Count,
         Field(
-            description="how often a client (each micro-episode, where there are some) divides its records into "
-            "support and query, at most as often as it has records of a class; the mean is sent"
+            description="how often a client (or each micro-episode) divides its records into support and query, at "
+            "most as often as it has records of a class; the mean over the divisions is sent"
         ),
     ] = 1
     division_shots: Annotated[
         Count | None,
         Field(description="support images per class in each division; null: task.shots, or record.micro_shots"),
     ] = None
-    own: Annotated[Mapping[str, Any], Field(description="what a method of your own takes besides")] = field(
+    own: Annotated[Mapping[str, Any], Field(description="further arguments of your own method")] = field(
         default_factory=dict, hash=False
     )
 
@@ -277,33 +289,37 @@ class MetaSettings:
 class RecordSettings:
     """Record-level privacy inside the clients."""
 
-    enabled: Annotated[bool, Field(description="noise inside the clients, by record")] = False
+    enabled: Annotated[bool, Field(description="clients add noise that protects single records")] = False
     release: Annotated[
         str,
         one_of("dpfedmeta.learning.releases"),
         Field(
-            description="what a client releases: support steps and the query gradient, clipped record by record; or "
-            "the meta-gradients of small disjoint episodes of its records, each clipped as one"
+            description="what a client releases. steps: support steps and the query gradient, clipped record by "
+            "record; micro-episodes: the meta-gradients of small disjoint episodes of its records, each clipped as one"
         ),
     ] = "steps"
     micro_ways: Annotated[int | None, Field(ge=2, description="classes of a micro-episode; null: task.ways")] = None
     micro_shots: Annotated[Count, Field(description="support images per class of a micro-episode")] = 1
     micro_queries: Annotated[Count, Field(description="query images per class of a micro-episode")] = 1
     support_clip: Annotated[
-        Positive | None, Field(description="C_s of steps, in every round; null: support_clip_ratio times C_q")
+        Positive | None, Field(description="C_s, clip bound of support steps; null: support_clip_ratio times C_q")
     ] = None
-    support_clip_ratio: Annotated[Positive, Field(description="C_s/C_q of steps, where support_clip is null")] = 1.0
-    message_clip_ratio: Annotated[Positive, Field(description="C/C_q, in stacked mode")] = 12.0
-    support_noise: Annotated[Positive | None, Field(description="z_s; null: solved or balanced")] = None
-    query_noise: Annotated[Positive | None, Field(description="z_q; null: solved or balanced")] = None
+    support_clip_ratio: Annotated[Positive, Field(description="C_s/C_q of support steps (support_clip null)")] = 1.0
+    message_clip_ratio: Annotated[Positive, Field(description="C/C_q, with server.noise_mode stacked")] = 12.0
+    support_noise: Annotated[
+        Positive | None, Field(description="z_s, noise multiplier of support steps; null: solved or balanced")
+    ] = None
+    query_noise: Annotated[
+        Positive | None, Field(description="z_q, noise multiplier of query gradients; null: solved or balanced")
+    ] = None
     accountant: Annotated[
-        Literal["pld", "rdp", "prv"], Field(description="what composes mini-batched local steps (fedavg)")
+        Literal["pld", "rdp", "prv"], Field(description="accountant of mini-batched local steps (fedavg)")
     ] = "pld"
     client_ledgers: Annotated[
         bool,
         Field(
-            description="each client keeps a ledger of its own and declines beyond its promise: to its records, or, "
-            "with correlated noise, of how often and how far apart it takes part"
+            description="each client keeps its own ledger and declines rounds beyond its promise: the epsilon of its "
+            "records, or, with correlated noise, how often and how far apart it takes part"
         ),
     ] = False
     engine: Annotated[Literal["auto", "vmap", "opacus"], Field(description="how per-record gradients are computed")] = (
@@ -316,23 +332,23 @@ class RecordSettings:
 class ClientTarget:
     """Privacy target of a client."""
 
-    epsilon: Annotated[Epsilon | None, Field(description="target; null: the noise is given")] = None
+    epsilon: Annotated[Epsilon | None, Field(description="target epsilon; null: the noise is given")] = None
     limit: Annotated[
         Positive | None,
-        Field(description="with a noise given: training ends before (client, public) exceeds it at delta"),
+        Field(description="with a given noise: training ends before epsilon of (client, public) exceeds this"),
     ] = None
-    delta: Annotated[Probability, Field(description="delta of the client cells")] = 1e-6
+    delta: Annotated[Probability, Field(description="delta of the guarantees for a client")] = 1e-6
     observer: Annotated[
         Literal["server", "public"],
-        Field(description="towards whom the target counts (server: with aggregation.mode secure)"),
+        Field(description="observer that the target is for (server: only with aggregation.mode secure)"),
     ] = "public"
-    colluding: Annotated[Count, Field(description="c, clients that pool what they know of their own noise")] = 1
+    colluding: Annotated[Count, Field(description="c, clients that share what they know of their own noise")] = 1
     hostile: Annotated[
         NotNegative,
         Field(
             lt=1,
-            description="share of all clients whose own noise is not counted on, since they may send messages without "
-            "it (server.noise_mode shared, server.noise_site clients)",
+            description="share of all clients whose own noise is not counted, since they may send messages without it "
+            "(server.noise_mode shared, server.noise_site clients)",
         ),
     ] = 0.0
 
@@ -342,9 +358,9 @@ class ClientTarget:
 class RecordTarget:
     """Privacy target of a record."""
 
-    epsilon: Annotated[Epsilon | None, Field(description="target; null: the noises are given")] = None
-    delta: Annotated[Probability, Field(description="delta of the record cells")] = 1e-5
-    observer: Annotated[Literal["server", "public"], Field(description="towards whom the target counts")] = "server"
+    epsilon: Annotated[Epsilon | None, Field(description="target epsilon; null: the noises are given")] = None
+    delta: Annotated[Probability, Field(description="delta of the guarantees for a record")] = 1e-5
+    observer: Annotated[Literal["server", "public"], Field(description="observer that the target is for")] = "server"
 
 
 @explained("privacy.")
@@ -356,7 +372,7 @@ class PrivacySettings:
     record: RecordTarget = field(default_factory=RecordTarget)
     spent_before: Annotated[
         Folders,
-        Field(description="folders of analyses of the same clients, commas between them: every cell counts them too"),
+        Field(description="folders of analyses of the same clients, comma-separated; every guarantee counts them"),
     ] = ()
 
 
@@ -373,7 +389,7 @@ class TaskSettings:
         Field(
             ge=0,
             le=MOST,
-            description="each image of a client is moved by up to so many pixels, up or down and sideways",
+            description="each image of a client is moved by up to this many pixels, vertically and horizontally",
         ),
     ] = 0
 
@@ -395,27 +411,27 @@ class ModelSettings:
     ] = 32
     downscale: Annotated[
         Count | None,
-        Field(description="first average images over squares of this side; null: 2 for conv3-blur, else 1"),
+        Field(description="average images over squares of this many pixels a side; null: 2 for conv3-blur, else 1"),
     ] = None
     norm: Annotated[Literal["group", "batch", "none"], Field(description="normalisation")] = "batch"
-    groups: Annotated[Count | None, Field(description="groups of norm: group; null: one per channel")] = 4
+    groups: Annotated[Count | None, Field(description="groups of norm group; null: one per channel")] = 4
     activation: Annotated[Literal["relu", "tanh"], Field(description="nonlinearity of the convolutional networks")] = (
         "relu"
     )
     features: Annotated[
         Literal["raw", "record", "support"],
-        Field(description="scale features to one length: each record's own, or about the support set's mean"),
+        Field(description="scale features to one length. record: each record alone; support: about the support mean"),
     ] = "raw"
     first_gain: Annotated[
         Positive,
-        Field(description="the first kernel begins so many times larger, and its gradients shorter (batch, group)"),
+        Field(description="factor by which the first kernel starts larger and its gradients smaller (batch, group)"),
     ] = 1.0
-    feature_scale: Annotated[Positive, Field(description="that length, unless features are raw")] = 1.0
+    feature_scale: Annotated[Positive, Field(description="length of scaled features (features record, support)")] = 1.0
     initial: Annotated[
         str | None,
         Field(
-            description="public weights that the body begins with: textures or strokes (built in), a run directory, or "
-            "a safetensors file; null: random"
+            description="public initial weights of the body: textures or strokes (built in), a run directory, or a "
+            "safetensors file; null: random"
         ),
     ] = None
     encoder: Annotated[
@@ -445,16 +461,18 @@ class EvaluationSettings:
     episodes: Annotated[int, Field(ge=2, le=MOST, description="test episodes at the end")] = 600
     queries: Annotated[Count, Field(description="query images per class")] = 15
     ways: Annotated[
-        int | None, Field(ge=2, le=MOST, description="classes per episode; null: as clients hold (task.ways)")
+        int | None, Field(ge=2, le=MOST, description="classes per episode; null: as in training (task.ways)")
     ] = None
-    shots: Annotated[
-        Count | None, Field(description="support images per class; null: as clients hold (task.shots)")
-    ] = None
+    shots: Annotated[Count | None, Field(description="support images per class; null: as in training (task.shots)")] = (
+        None
+    )
     every: Annotated[Count, Field(description="rounds between validations")] = 20
     validation_episodes: Annotated[int, Field(ge=2, le=MOST, description="episodes of a validation")] = 60
-    adapt: Annotated[Literal["all", "head"] | None, Field(description="null: as in training")] = None
-    steps: Annotated[Count | None, Field(description="null: as in training")] = None
-    lr: Annotated[Positive | None, Field(description="null: as in training")] = None
+    adapt: Annotated[Literal["all", "head"] | None, Field(description="which weights adapt; null: as in training")] = (
+        None
+    )
+    steps: Annotated[Count | None, Field(description="adaptation steps; null: as in training")] = None
+    lr: Annotated[Positive | None, Field(description="step size of the adaptation; null: as in training")] = None
 
 
 @explained("track.")
@@ -463,28 +481,26 @@ class TrackSettings:
     """Logging of released quantities, beside the run directory."""
 
     public_clients: Annotated[
-        int, Field(ge=0, description="clients made of public data whose updates' variance and scale are logged")
+        int, Field(ge=0, description="clients made of public data, to log the variance and scale of their updates")
     ] = 0
     to: Annotated[
         Words,
         one_of_each("dpfedmeta.training.trackers"),
-        Field(description="trackers, commas between them; or package.module:name of your own"),
+        Field(description="trackers, comma-separated; or package.module:name of your own"),
     ] = ()
     wandb: Annotated[
-        Literal["off", "offline", "online"], Field(description="Weights & Biases; WANDB_MODE may make it quieter")
+        Literal["off", "offline", "online"], Field(description="Weights & Biases; WANDB_MODE can only restrict it")
     ] = "off"
-    project: Annotated[str | None, Field(min_length=1, description="on W&B; null: WANDB_PROJECT, else dpfedmeta")] = (
+    project: Annotated[str | None, Field(min_length=1, description="W&B project; null: WANDB_PROJECT or dpfedmeta")] = (
         None
     )
-    entity: Annotated[str | None, Field(min_length=1, description="on W&B; null: WANDB_ENTITY, else your own")] = None
+    entity: Annotated[str | None, Field(min_length=1, description="W&B entity; null: WANDB_ENTITY or your own")] = None
     group: Annotated[
-        str | None, Field(min_length=1, description="on W&B; null: WANDB_RUN_GROUP, else algo-dataset")
+        str | None, Field(min_length=1, description="W&B group; null: WANDB_RUN_GROUP, else algo-dataset")
     ] = None
-    tags: Annotated[
-        Words, Field(description="on W&B, commas between them; none: WANDB_TAGS, else algo and dataset")
-    ] = ()
-    model: Annotated[bool, Field(description="the final model as an artifact on W&B")] = False
-    tensorboard: Annotated[bool, Field(description="event files in the run directory")] = False
+    tags: Annotated[Words, Field(description="W&B tags, comma-separated; none: WANDB_TAGS, else algo and dataset")] = ()
+    model: Annotated[bool, Field(description="upload the final model to W&B as an artifact")] = False
+    tensorboard: Annotated[bool, Field(description="write TensorBoard event files to the run directory")] = False
 
 
 @explained("run.")
@@ -492,23 +508,24 @@ class TrackSettings:
 class RunSettings:
     """Name, place, seeds, machine."""
 
-    name: Annotated[str | None, Field(description="null: algo-dataset-time")] = None
+    name: Annotated[str | None, Field(description="name of the run directory; null: algo-dataset-time")] = None
     dir: Annotated[str, Field(description="parent folder of run directories")] = "runs"
-    seed: Annotated[int, Field(ge=0, lt=2**128, description="data, population, initial weights")] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**128, description="seed of data, population and initial weights")] = 0
     noise_seed: Annotated[
-        int | None, Field(ge=0, lt=2**128, description="noise and cohorts; given, the run is a simulation")
+        int | None, Field(ge=0, lt=2**128, description="seed of noise and cohorts; if given, the run is a simulation")
     ] = None
     device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto: cuda if there is one")] = "auto"
     chunk: Annotated[
         Count | None,
         Field(
-            description="clients at once, for exact meta-gradients; null: 1 on a CPU, what fits on a GPU (at most 256)"
+            description="clients computed at once (exact meta-gradients); null: 1 on a CPU, as many as fit on a GPU "
+            "(at most 256)"
         ),
     ] = None
     precision: Annotated[
         Literal["float32", "tf32", "bfloat16"],
-        Field(description="to which convolutions round what they multiply; tf32: on GPUs; bfloat16: if in hardware"),
+        Field(description="what convolutions round their inputs to; tf32: only on GPUs; bfloat16: if in hardware"),
     ] = "float32"
-    workers: Annotated[Count | None, Field(description="worker processes; null: cores")] = None
+    workers: Annotated[Count | None, Field(description="number of worker processes; null: number of cores")] = None
     checkpoint_every: Annotated[Count, Field(description="rounds between checkpoints")] = 20
-    keep_checkpoints: Annotated[Count, Field(description="checkpoints that are kept")] = 2
+    keep_checkpoints: Annotated[Count, Field(description="number of checkpoints to keep")] = 2

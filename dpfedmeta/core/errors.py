@@ -13,7 +13,7 @@ class RefusedPlan(InputError):
 
 
 TOWARDS_MESSAGES = (
-    "(client, server): a server that sees messages learns what it will of a client; use --aggregation secure, or "
-    "--privacy.client.observer public"
+    "(client, server): the server sees each client's message, so no target can be set for this cell; use "
+    "--aggregation secure, or --privacy.client.observer public"
 )
 """Why a client's target towards a server of messages is refused, before the accountant and in it."""

@@ -183,7 +183,7 @@ def added(samples: Iterable[Mapping[str, Tensor]]) -> Params:
     for sample in samples:
         total = {name: value + total[name] if total else value for name, value in sample.items()}
     if not total:
-        raise ValueError("the sum of no parameters")
+        raise ValueError("there are no parameters to add up")
     return total
 
 

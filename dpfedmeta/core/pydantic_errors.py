@@ -26,7 +26,7 @@ class _EachKeyOnce(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 line = key.start_mark.line + 1
                 if key.value in lines:
-                    raise yaml.YAMLError(f"{key.value} stands twice, in lines {lines[key.value]} and {line}; keep one")
+                    raise yaml.YAMLError(f"{key.value} occurs twice, in lines {lines[key.value]} and {line}; keep one")
                 lines[key.value] = line
         return super().construct_mapping(node, deep)
 
@@ -66,7 +66,7 @@ def first_problem(error: ValidationError, form: Any, place: str = "") -> str:
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{key}: unknown key{nearest(key.split('.')[-1], _field_names(form))}"
     if problem["type"] == "unexpected_positional_argument":
-        return f"{key}: every value goes by its name (name=value), got {shown(problem['input'])}"
+        return f"{key}: give every value by its name (name=value), got {shown(problem['input'])}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] in ("dataclass_type", "dataclass_exact_type", "mapping_type", "dict_type"):
         return f"{key}: expected names and values (`name: value`), got {shown(problem['input'])}"

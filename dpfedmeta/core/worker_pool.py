@@ -33,8 +33,8 @@ Summand = Callable[..., tuple[IntArray, int]]
 _ONE_AT_A_TIME = threading.Lock()
 _KILLED = "a worker process was killed (out of memory?); the round was not released"
 _NEVER_STARTED = (
-    "no worker process came to an answer, and what ended them may be printed above; if nothing is printed, they were "
-    "killed (out of memory?); run.workers = 1 needs none of them"
+    "no worker process returned a result; the reason may be printed above; if nothing is printed, they were killed "
+    "(out of memory?); run.workers = 1 works without worker processes"
 )
 
 

@@ -100,7 +100,7 @@ def check_parts(where: str, deep: Mapping[str, Split], others: Iterable[str]) ->
     absent = [part for part in SPLITS if part not in deep.values()]
     beside = sorted(others)
     if absent:
-        moved = "move classes (or clients) of another part into it: none may be in two"
+        moved = "move classes (or clients) of another part into it (each may be in one part only)"
         problem = f"but no part {' and no part '.join(absent)}; make a folder {absent[0]} and {moved}"
         if beside:
             # A misspelt part, or people of whom one has such a name.

@@ -251,7 +251,7 @@ def _check_split(task: Task, where: str) -> None:
     if task.split is None and not free:
         raise InputError(f"{where}: split: missing")
     if (task.shared_classes is not None) != (reader is not None and reader.shared):
-        raise InputError(f"{where}: shared_classes: expected with reader mnist, and only there")
+        raise InputError(f"{where}: shared_classes: required with reader mnist, not allowed with other readers")
 
 
 # What a task file must say of the records, by reader.
@@ -283,18 +283,18 @@ def _check_form(task: Task, where: str) -> None:
         raise InputError(f"{where}: mean and deviation: expected {task.channels} value(s) each, one per channel")
     beyond = [value for value in (*task.mean, *task.deviation) if not 0 <= value <= 1]
     if beyond:
-        raise InputError(f"{where}: mean and deviation: of pixels in [0, 1], got {beyond[0]:g}")
+        raise InputError(f"{where}: mean and deviation: expected values from 0 to 1, as pixels have, got {beyond[0]:g}")
 
 
 def _check_numbers(task: Task, where: str) -> None:
     """Check that a task of vectors or tokens has no settings that apply to images only."""
     if task.train_rotations != 1 or task.train_flip:
-        raise InputError(f"{where}: train_rotations, train_flip: only images are turned and mirrored; drop them")
+        raise InputError(f"{where}: train_rotations, train_flip: only images can be rotated and mirrored; drop them")
     if task.images_per_class is not None:
         raise InputError(f"{where}: images_per_class: reader {task.source.reader} has none, drop it")
     count = 0 if task.features is None else task.features
     if any(len(values) not in (0, min(1, count), count) for values in (task.mean, task.deviation)):
-        what = f"1 value for all numbers, or {count}" if count else "none: tokens are no quantities"
+        what = f"1 value for all numbers, or {count}" if count else "none, since tokens are not quantities"
         raise InputError(f"{where}: mean and deviation: expected {what}")
 
 

@@ -148,7 +148,7 @@ def asking_clients(options: ServerOptions, cards: Sequence[Card], say: Say) -> I
     def tell(heard: Heard) -> None:
         say(
             f"{heard.asked.name.lower()}: {heard.answered} of {heard.clients} clients answered, {heard.declined} "
-            f"declined, {heard.unsound} sent what is not accepted, {heard.absent} were not heard in time"
+            f"declined, {heard.unsound} sent an invalid answer, {heard.absent} did not answer in time"
         )
 
     with listening(options, cards, say) as channel:
@@ -226,7 +226,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
     try:
         claim(options.home, options.data, private, keep=not options.dry_run)
     except OSError as error:
-        say(f"{error.filename}: {error.strerror}; another home of the same images would not be noticed on this machine")
+        say(f"{error.filename}: {error.strerror}; so a second home for the same images would go unnoticed here")
     prepare_flower(options.home / "flower")
     from dpfedmeta.federation.client.client import MODEL, RealClient
     from dpfedmeta.federation.flower.flower_client import attend

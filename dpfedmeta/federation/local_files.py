@@ -20,6 +20,6 @@ def chosen_files(folder: Path) -> list[tuple[Path, list[Path]]]:
     found = class_folders(folder)
     chosen = [(inside, image_files(inside)) for inside in found.get("train", found.get(None, []))]
     if not chosen:
-        raise InputError(f"{folder}: no class with images in its part train")
+        raise InputError(f"{folder}: has no class folder with images in its train part")
     check_none_deeper(folder, [file for _, own in chosen for file in own])
     return chosen

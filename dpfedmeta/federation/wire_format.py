@@ -112,20 +112,20 @@ class Question:
             Refused: It is another one's, of another version, or not whole.
         """
         if not _QUESTION.size + SIGNATURE_BYTES <= len(message) <= MOST_BYTES:
-            raise Refused(f"a question of {len(message):,} bytes")
+            raise Refused(f"the question has a wrong length, {len(message):,} bytes")
         magic, version, asked, run, plan, named, round_, attempt, mark = _QUESTION.unpack_from(message)
         if magic != _QUESTION_MAGIC:
-            raise Refused("not a question of a federation")
+            raise Refused("this is not a question of a federation")
         if version != VERSION:
-            raise Refused(f"a question of version {version}; this client speaks version {VERSION}")
+            raise Refused(f"the question has version {version} of the wire format; this client uses {VERSION}")
         if not signed_by(server, message[-SIGNATURE_BYTES:], message[:-SIGNATURE_BYTES]):
-            raise Refused("the signature is not that of the server whose key this client holds")
+            raise Refused("the question is not signed by the server whose key this client holds")
         if named != recipient:
-            raise Refused("a question to another client")
+            raise Refused("the question is for another client")
         if asked not in tuple(QuestionKind):
-            raise Refused(f"a question of kind {asked}")
+            raise Refused(f"the question is of an unknown kind, {asked}")
         if mark and not attempt:
-            raise Refused("a mark of an attempt that is the first one")
+            raise Refused("the first attempt carries a mark, which only later ones may")
         again = (attempt, mark) if attempt else ()
         return cls(
             asked=QuestionKind(asked),
@@ -149,19 +149,19 @@ def opened_answer(message: bytes, wanted: Said, question: bytes, client: bytes) 
         Refused: It is another one, of another version or client, or not whole.
     """
     if not _ANSWER.size + SIGNATURE_BYTES <= len(message) <= MOST_BYTES:
-        raise Refused(f"an answer of {len(message):,} bytes")
+        raise Refused(f"the answer has a wrong length, {len(message):,} bytes")
     magic, version, said, digest = _ANSWER.unpack_from(message)
     if magic != _ANSWER_MAGIC or version != VERSION:
-        raise Refused("not an answer of this version")
+        raise Refused("this is not an answer of this version")
     if digest != sha256(question).digest():
-        raise Refused("an answer to another question")
+        raise Refused("the answer is to another question")
     if not signed_by(client, message[-SIGNATURE_BYTES:], message[:-SIGNATURE_BYTES]):
-        raise Refused("the signature is not that of the client who was asked")
+        raise Refused("the answer is not signed by the client that was asked")
     body = message[_ANSWER.size : -SIGNATURE_BYTES]
     if said == Said.DECLINED and not body:
         return None
     if said != wanted:
-        raise Refused(f"an answer of kind {said}")
+        raise Refused(f"the answer is of the wrong kind, {said}")
     return body
 
 
@@ -178,7 +178,7 @@ def unpacked_floats(body: bytes, count: int) -> Floats:
     """
     size, rest = divmod(len(body), count)
     if rest or size not in _FLOATS:
-        raise Refused(f"{len(body):,} bytes, expected {count:,} numbers")
+        raise Refused(f"got {len(body):,} bytes, expected {count:,} numbers")
     return np.frombuffer(body, dtype=_FLOATS[size])
 
 
@@ -207,13 +207,13 @@ class RoundTask:
                 or large that clipped vectors and their noise are no floating-point numbers of the usual precision.
         """
         if len(body) < 8:
-            raise Refused("a model that is cut short")
+            raise Refused("the model is cut short")
         (bound,) = struct.unpack_from("<d", body)
         model = unpacked_floats(body[8:], count)
         if not _LEAST_BOUND <= bound <= _MOST_BOUND:
-            raise Refused(f"a clip bound of {bound}")
+            raise Refused(f"the clip bound {bound} is out of range")
         if not np.isfinite(model).all():
-            raise Refused("a model that is not finite")
+            raise Refused("the model holds values that are not finite")
         return cls(bound=bound, model=model)
 
 
@@ -245,7 +245,7 @@ class ProtocolStep:
             Refused: It is cut short.
         """
         if len(body) < cls.head.size:
-            raise Refused("a step of the protocol that is cut short")
+            raise Refused("a step of the protocol is cut short")
         protocol, phase = cls.head.unpack_from(body)
         return cls(protocol=protocol, phase=phase, said=body[cls.head.size :])
 
@@ -277,10 +277,10 @@ class Start:
         """
         size = int.from_bytes(said[:4], "big")
         if not 2 <= size <= clients or len(said) < 4 + 4 * size:
-            raise Refused(f"{size} invited clients of {clients}")
+            raise Refused(f"the list of {size} invited clients is invalid (there are {clients} clients)")
         invited = np.frombuffer(said, dtype=">u4", count=size, offset=4).astype(np.int64)
         if not (np.diff(invited) > 0).all() or invited[-1] >= clients:
-            raise Refused("invited clients who do not exist, twice or out of order")
+            raise Refused("the list of invited clients names unknown clients, or is not in order")
         return cls(invited=tuple(invited.tolist()), task=said[4 + 4 * size :])
 
 
@@ -310,7 +310,7 @@ class Offer:
             Refused: It is cut short.
         """
         if len(body) <= 4 + SIGNATURE_BYTES:
-            raise Refused("a plan that is cut short")
+            raise Refused("the plan is cut short")
         return cls(
             number=int.from_bytes(body[:4], "big"),
             signature=body[4 : 4 + SIGNATURE_BYTES],

@@ -52,8 +52,8 @@ def word_of_authors(settings: Settings) -> str | None:
     if not own:
         return None
     return (
-        f"{' and '.join(own)}: that noise and cohorts are as they are stated, and cover what is released, is the word "
-        "of whoever wrote that code; dpfedmeta audit may refute it, and nothing here proves it"
+        f"{' and '.join(own)}: whether noise and cohorts are as stated, and cover what is released, depends on that "
+        "code; its author vouches for it, dpfedmeta cannot prove it (dpfedmeta audit may show that it is wrong)"
     )
 
 
@@ -64,8 +64,8 @@ def _everybody(settings: Settings) -> str | None:
         return None
     unit = "the unit that is protected is the record" if settings.record.enabled else "no unit is protected well"
     return (
-        f"all {population.clients} clients take part in every round, so no privacy comes from sampling, and so few "
-        f"cannot hide one of them: client-level privacy is out of reach, whatever its cells say; {unit}"
+        f"all {population.clients} clients take part in every round, so sampling adds no privacy, and a client cannot "
+        f"be hidden among so few: client-level privacy is out of reach, whatever its epsilon; {unit}"
     )
 
 
@@ -81,9 +81,9 @@ def _used_up(settings: Settings) -> str | None:
     if there >= _SMALL_COHORT:
         return None
     return (
-        f"each client comes at most {'once' if most == 1 else f'{most} times'}, so cohorts become smaller: of "
-        f"{population.cohort:g} clients about {there * population.cohort:.0f} are there in round {rounds}, beside the "
-        "noise of a whole cohort; fewer rounds, or more clients, waste less"
+        f"each client takes part at most {'once' if most == 1 else f'{most} times'}, so cohorts become smaller: about "
+        f"{there * population.cohort:.0f} of {population.cohort:g} clients are left in round {rounds}, with the same "
+        "noise; plan fewer rounds, or more clients"
     )
 
 
@@ -108,5 +108,5 @@ def _public_classes(settings: Settings, task: Task) -> str | None:
         return None
     return (
         f"{task.name}: the {task.form.kind} of its validation and test classes, or clients where the data name them, "
-        "are taken as public; accuracies on them leave without noise, and no guarantee covers them"
+        "are treated as public; accuracies on them are released without noise, and no guarantee covers them"
     )

@@ -32,8 +32,8 @@ def clients_of(settings: Settings, dataset: Dataset, clients: int, own: Populati
     chosen = settings.population
     if own is not None or chosen.kind != "virtual" or chosen.most_shots is not None or settings.task.shift:
         raise InputError(
-            f"dataset = {dataset.task.name}: deals out its images in shards of population.records / 2; leave out "
-            "population.kind, population.most_shots, task.shift and clients of your own"
+            f"dataset = {dataset.task.name}: its images are split into shards of population.records / 2, which fixes "
+            "the clients; leave out population.kind, population.most_shots, task.shift and clients of your own"
         )
     return ShardPopulation(pool=dataset.train, records=chosen.records, clients=clients, seed=settings.run.seed)
 
@@ -56,28 +56,28 @@ def plan_population(
     chosen, record = settings.population, settings.record.enabled
     if record and chosen.most_shots is not None:
         raise RefusedPlan(
-            "population.most_shots with record-level privacy: the accountant counts with n_s = ways * shots support "
-            "records in every client; leave it out, or use an algorithm without record-level privacy"
+            "population.most_shots with record-level privacy: the accountant assumes ways * shots support records in "
+            "every client; leave it out, or use an algorithm without record-level privacy"
         )
     if own is None:
         pool = training_pool(settings, pool)
         return open_population(chosen.kind, pool, shape, chosen.clients, settings.run.seed, chosen.most_shots)
     if settings.task.shift:
         raise InputError(
-            f"task.shift = {settings.task.shift} with clients of your own: they hand over records as they are; move "
-            "their images where you make them, and give task.shift=0 (--task.shift 0)"
+            f"task.shift = {settings.task.shift} with clients of your own: their records are used unchanged; shift the "
+            "images where you make them, and give task.shift=0 (--task.shift 0)"
         )
     _check_protocol(own)
     if own.clients != chosen.clients:
         raise InputError(
-            f"population.clients = {chosen.clients:,}, but {own.clients:,} clients were handed over; the guarantees "
-            f"count with the former; give clients={own.clients} (--clients {own.clients})"
+            f"population.clients = {chosen.clients:,}, but {own.clients:,} clients were handed over; give "
+            f"clients={own.clients} (--clients {own.clients})"
         )
     _check_form(own, pool)
     if record and not _of_shape(own, shape):
         raise RefusedPlan(
-            "clients of the caller's own with record-level privacy: their sizes must be checked against the plan; hand "
-            "over a SequencePopulation of the plan's ways, shots and queries"
+            "population: with record-level privacy the sizes of your clients must be checked against the plan; hand "
+            "over a SequencePopulation with the plan's ways, shots and queries"
         )
     return own
 
@@ -97,13 +97,13 @@ def training_pool(settings: Settings, pool: ClassPool) -> ClassPool:
     shift, form = settings.task.shift, pool.images.shape[1:]
     if shift and len(form) != 3:
         raise InputError(
-            f"task.shift = {shift}: only images are moved, and records here are {form[0]} numbers; give task.shift=0 "
-            "(--task.shift 0)"
+            f"task.shift = {shift}: only images can be shifted, but records here are {form[0]} numbers; give "
+            "task.shift=0 (--task.shift 0)"
         )
     # Beyond half a side, more of an image would be reflection than image.
     if shift > min(form[1:], default=0) // 2:
         raise InputError(
-            f"task.shift = {shift}: images have {form[1]} x {form[2]} pixels; at most half a side, {min(form[1:]) // 2}"
+            f"task.shift = {shift}: images have {form[1]} x {form[2]} pixels; give at most {min(form[1:]) // 2}"
         )
     return replace(pool, shift=shift)
 
@@ -113,7 +113,7 @@ def _check_protocol(own: object) -> None:
         return
     raise InputError(
         f"population: {type(own).__name__} has no {'clients' if not hasattr(own, 'clients') else 'episode'}; it needs "
-        "clients, how many there are, and episode(client); dpfedmeta.data.populations.from_pairs.from_pairs makes one "
+        "clients (their number) and episode(client); dpfedmeta.data.populations.from_pairs.from_pairs makes one "
         "of pairs of (images, labels)"
     )
 
@@ -129,6 +129,7 @@ def _check_form(own: Population, pool: ClassPool) -> None:
         return
     held, wanted = (" x ".join(map(str, form)) for form in (stated, expected))
     raise InputError(
-        f"population.image: its records are {held}, and the task's, on which models are judged, are {wanted} (channels "
-        "x height x width): bring them to that form, or name a dataset of theirs (a folder of images, or a task file)"
+        f"population.image: your clients' records are {held}, but those of the data set that models are tested on are "
+        f"{wanted} (channels x height x width): convert them, or name a data set of that form (an image folder, or a "
+        "task file)"
     )

@@ -37,8 +37,8 @@ def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
     members.check_protocol("record.release", name, release, "planned")
     if isinstance(method.needs.division, Divisions) and not getattr(release, "divides", False):
         raise RefusedPlan(
-            f"meta.divisions = {settings.meta.divisions} with record.release = {name}: a record would enter every "
-            "division's gradient, and the noise is for one; use --meta.divisions 1, or --record.release "
+            f"meta.divisions = {settings.meta.divisions} with record.release = {name}: a record would enter the "
+            "gradient of every division, but the noise covers only one; use --meta.divisions 1, or --record.release "
             "micro-episodes, which clips each part's mean over the divisions as one"
         )
     made: Any = release.planned(settings, task, method)
@@ -119,8 +119,8 @@ def check_protocol(settings: Settings, task: Task) -> None:
     if task.shared_classes is not None and members.find("meta.method", settings.meta.method, _METHODS).few_shot:
         raise InputError(
             f"--dataset {task.name}: all clients share {task.shared_classes} classes and hold no query sets, so there "
-            f"is no adaptation to learn; {settings.algo} (meta.method = {settings.meta.method}) needs a few-shot "
-            "benchmark, or use --meta.method fedavg"
+            f"is no adaptation to learn; {settings.algo} (meta.method = {settings.meta.method}) needs a few-shot data "
+            "set; name one, or use --meta.method fedavg"
         )
 
 

@@ -13,8 +13,8 @@ from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.populations.population import Population, clients_digest
 
 NO_DIGEST = (
-    "nobody can say whether these clients hold the same data after a crash (no digest), so a round that is done again "
-    "is a new release and charged again, and a checkpoint is written after every round"
+    "after a crash it is not known whether these clients still hold the same data (no digest), so a repeated round is "
+    "a new release and charged again, and a checkpoint is written after every round"
 )
 _DATA = "data.json"
 
@@ -106,7 +106,7 @@ def check_data(run: RunDirectory, held: HeldData, name: str) -> bool:
     kept = kept_data(run)
     if kept.own and not held.own:
         raise InputError(
-            f"{run.path}: its clients were the caller's own, and none were handed over; resume it from Python with the "
+            f"{run.path}: it began with clients of your own, and none were handed over; resume it from Python with the "
             "same population: dpfedmeta.train(resume=..., population=...)"
         )
     if held.own and not kept.own:

@@ -78,7 +78,7 @@ def _image_words(dataset: str, task: Task) -> tuple[str, ...]:
     files = public_image_files_of(source.reader, Path(source.path))
     if not files:
         return ()
-    return (f"images of {task.name} are brought to {form_of_images(files).words}; a task file may say otherwise",)
+    return (f"images of {task.name} are resized to {form_of_images(files).words}; give a task file for another size",)
 
 
 def _words(weights: Mapping[str, Any], names: Collection[str]) -> str:

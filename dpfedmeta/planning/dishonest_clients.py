@@ -18,23 +18,23 @@ def dishonest_words(plan: PrivacyPlan) -> str:
     event = plan.at(0)
     if isinstance(event.noise, ThresholdedNoise):
         return (
-            "a dishonest client moves each count by 1 at most, whatever its table holds, and it can make the whole "
-            "analysis fail"
+            "a dishonest client moves each count by at most 1, whatever it sends, but it can make the whole analysis "
+            "fail"
         )
     if plan.server_sees == "sum":
         return f"a dishonest client {_inside(event.whole)}; nobody can look into a sum{_told(event.whole)}"
     if plan.noise_multiplier is None:
-        return "a dishonest client moves the sum of a round as far as it likes: nothing bounds a message"
+        return "a dishonest client can move the sum of a round as far as it likes: messages are not clipped"
     own = _own_noise(plan)
     if own == 0:
         return (
-            "a dishonest client moves the sum of a round by one clip bound at most, whatever it sends: the server sees "
-            "every message and leaves longer ones out"
+            "a dishonest client moves the sum of a round by at most one clip bound, whatever it sends: the server sees "
+            "every message and leaves out longer ones"
         )
     return (
-        "a dishonest client moves the sum of a round by one clip bound at most, and by as much as the noise of an "
-        f"honest message may be long (in d coordinates {own:.3g} (sqrt(d) + 10) clip bounds): the server sees every "
-        "message and leaves longer ones out"
+        "a dishonest client moves the sum of a round by at most one clip bound plus the largest noise of an honest "
+        f"message (in d coordinates {own:.3g} (sqrt(d) + 10) clip bounds): the server sees every message and leaves "
+        "out longer ones"
     )
 
 

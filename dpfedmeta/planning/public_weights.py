@@ -32,7 +32,9 @@ def check_initial(settings: Settings, spec: NetworkSpec, task: Task) -> None:
         # What the first of them trained is what this run takes over.
         for key, own, its in (("name", spec.name, other.model.name), ("norm", spec.norm, other.model.norm)):
             if number == 0 and own != its:
-                raise InputError(f"model.initial = {spec.initial}: it was trained with model.{key} = {its}, not {own}")
+                raise InputError(
+                    f"model.initial = {spec.initial}: was trained with model.{key} = {its}; give that, not {own}"
+                )
         if _source_of(other) == task.source.name:
             raise same_images(spec.initial, task)
 
@@ -64,6 +66,6 @@ def initial_words(settings: Settings) -> str | None:
     encoding, initial = encoding_of_run(settings), settings.model.initial
     said = [] if encoding is None else [encoding.words(Path(settings.dataset).stem)]
     if initial is not None:
-        known = "procedural images, nobody's data" if initial in BUILT_IN else "taken as public"
+        known = "generated images, not personal data" if initial in BUILT_IN else "taken as public"
         said.append(f"begins with the body of {initial} ({known})")
-    return "; ".join([*said, "no guarantee covers what it learned from"]) if said else None
+    return "; ".join([*said, "no guarantee covers the data it was learned from"]) if said else None

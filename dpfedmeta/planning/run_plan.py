@@ -191,7 +191,7 @@ def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgor
     check_first_gain(network, spec)
     if spec.precision == "bfloat16" and settings.record.enabled and settings.record.engine == "opacus":
         raise InputError(
-            "record.engine = opacus: its hooks see float32 only; drop run.precision, or use --record.engine auto"
+            "record.engine = opacus: works only in float32; leave out run.precision, or use --record.engine auto"
         )
     if heads:
         check_has_head(network, spec.name)
@@ -207,6 +207,6 @@ def _check_chunk(settings: Settings, algorithm: ClientAlgorithm) -> None:
     chunk = settings.run.chunk or 1
     if chunk > 1 and (algorithm.releases or algorithm.together(per_record_engine("auto"), "cpu", chunk) == 1):
         raise InputError(
-            f"run.chunk = {chunk}: only meta-gradients without record-level privacy are computed for several clients "
-            "at once, as many as it says; leave it out"
+            f"run.chunk = {chunk}: has no effect here (only meta-gradients without record-level privacy are computed "
+            "for several clients at once); leave it out"
         )

@@ -20,14 +20,14 @@ def rule_of(name: str) -> Rule:
     """
     rule = members.find(_SETTING, name, _FOLDER)
     if not callable(rule):
-        raise InputError(f"{_SETTING} = {name}: {type(rule).__name__} is no function of moments")
+        raise InputError(f"{_SETTING} = {name}: expected a function of moments, got {type(rule).__name__}")
     sample = {"matrix": torch.ones(2, 3), "vector": torch.ones(2)}
     try:
         found = rule(Moments(first=sample, second=sample))
         forms = {key: tuple(value.shape) for key, value in found.items()}
     except (Exception, SystemExit) as error:  # the user's own code
-        raise InputError(f"{_SETTING} = {name}: it failed with moments of ones ({raised(error)})") from error
+        raise InputError(f"{_SETTING} = {name}: it failed in a trial with moments of ones ({raised(error)})") from error
     if forms != {key: tuple(value.shape) for key, value in sample.items()}:
-        raise InputError(f"{_SETTING} = {name}: its direction has other names or shapes than the moments: {forms}")
+        raise InputError(f"{_SETTING} = {name}: it returned other names or shapes than the moments have: {forms}")
     chosen: Rule = rule
     return chosen

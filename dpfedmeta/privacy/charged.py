@@ -66,7 +66,7 @@ def check_charged(released: object, event: Event, round_: int, bound: float) -> 
     """
     if not isinstance(released, Released):
         raise RefusedPlan(
-            f"server.noise: in round {round_} its release is {type(released).__name__}, not Released; use "
+            f"server.noise: in round {round_} it returned {type(released).__name__}, expected Released; use "
             "release_with or a mechanism of dpfedmeta.privacy.mechanisms; nothing was released"
         )
     if released.noises != (event.noise,):
@@ -74,15 +74,15 @@ def check_charged(released: object, event: Event, round_: int, bound: float) -> 
         more = f" and {len(released.noises) - 3} more" if len(released.noises) > 3 else ""
         charged = "no noise" if event.noise is None else event.noise.words
         raise RefusedPlan(
-            f"server.noise: in round {round_} it released with {stated or 'nothing'}{more}, but the ledger is charged "
-            f"with one release with {charged}; nothing was released"
+            f"server.noise: in round {round_} it released with {stated or 'nothing'}{more}, but the ledger was "
+            f"charged for one release with {charged}; nothing was released"
         )
     planned, stated_deviation = planned_deviation(event, round_), released.noise_deviation
     due = planned * bound / event.cohort if planned else planned
     if due is None and not 0 < stated_deviation < math.inf:
         raise RefusedPlan(
             f"server.noise: in round {round_} its release states noise of deviation {stated_deviation:.6g}, but the "
-            f"ledger is charged with {event.noise.words if event.noise else 'no noise'}; nothing was released"
+            f"ledger was charged for {event.noise.words if event.noise else 'no noise'}; nothing was released"
         )
     if due is not None and not math.isclose(stated_deviation, due, rel_tol=_LAST_DIGITS):
         raise RefusedPlan(

@@ -161,7 +161,7 @@ def check_window(clip: ClipSettings, around: Surroundings) -> None:
     # Two aggregates are the least that a window compares; in a run of one round the bound stays C_0.
     if clip.window > max(2, around.rounds):
         raise InputError(
-            f"clip.window = {clip.window} is longer than the run of server.rounds = {around.rounds}; use "
+            f"clip.window = {clip.window} is more than server.rounds = {around.rounds}; use "
             f"--window {max(2, around.rounds)} or less"
         )
 
@@ -174,9 +174,8 @@ def check_counts(clip: ClipSettings, around: Surroundings) -> None:
     """
     if not around.exact:
         raise RefusedPlan(
-            f"clip.policy = {clip.policy}: it counts norms of the clients' exact messages, which {around.algo} never "
-            "computes: each record is clipped or noised there before a message is formed; use window, window-literal "
-            "or constant"
+            f"clip.policy = {clip.policy}: it counts norms of exact messages, but {around.algo} clips or noises each "
+            "record before a message is formed; use --clip.policy window, window-literal or constant"
         )
 
 
@@ -201,7 +200,7 @@ def attached_scale(noise: float, count_noise: float, sensitivity: float) -> floa
     left = count_noise**2 - (noise * sensitivity) ** 2
     if left <= 0:
         raise RefusedPlan(
-            f"clip.count_noise = {count_noise:g}: counts with so little noise cost more than a round with "
-            f"z = {noise:.3g} may; give more than {noise * sensitivity:.3g}"
+            f"clip.count_noise = {count_noise:g}: counts with so little noise cost more than a whole round with "
+            f"z = {noise:.3g} may cost; give more than {noise * sensitivity:.3g}"
         )
     return noise / math.sqrt(left)

@@ -34,11 +34,11 @@ def check_mechanism(mechanism: Mechanism, plan: PrivacyPlan) -> None:
         stated = mechanism.event(round_)
         if stated != phase.event:
             raise RefusedPlan(
-                f"server.noise = {plan.noise}: in round {round_} it costs {stated.noise}, but the plan counts with "
-                f"{phase.event.noise}: no guarantee would hold"
+                f"server.noise = {plan.noise}: in round {round_} its mechanism states {stated.noise}, but the plan "
+                f"counts {phase.event.noise}, so no guarantee would hold"
             )
         if Event.from_json(stated.as_json()) != stated:
             raise RefusedPlan(
-                f"server.noise = {plan.noise}: its noise does not come back from the ledger as it was: give it fields "
-                "of numbers and words alone"
+                f"server.noise = {plan.noise}: its noise cannot be read back from the ledger unchanged; give it only "
+                "fields of numbers and text"
             )

@@ -23,7 +23,7 @@ def records(record: struct.Struct, body: bytes) -> list[tuple[int, ...]]:
         Refused: Cut, or seats that do not ascend.
     """
     if len(body) < 4 or len(body) != 4 + int.from_bytes(body[:4], "big") * record.size:
-        raise Refused("a list whose length is not what it says")
+        raise Refused("a list does not have the length that it states")
     found = list(record.iter_unpack(body[4:]))
     seats = [entry[0] for entry in found]
     for before, after in itertools.pairwise(seats):
@@ -55,7 +55,7 @@ def unpacked_sets(body: bytes, count: int, agreement: Agreement) -> list[frozens
     """
     size = (agreement.clients + 7) // 8
     if len(body) != count * size:
-        raise Refused(f"{count} sets of {len(body)} bytes, {agreement.clients} seats take {count * size}")
+        raise Refused(f"{count} sets have {len(body)} bytes; for {agreement.clients} seats {count * size} are needed")
     bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8).reshape(count, size), axis=1, bitorder="little")
     if bits[:, agreement.clients :].any():
         raise Refused("a set names an unknown seat")
@@ -70,5 +70,5 @@ def share_of(content: bytes) -> int:
     """
     share = int.from_bytes(content, "big")
     if share >= PRIME:
-        raise Refused("a share outside the field")
+        raise Refused("a share is outside the field")
     return share

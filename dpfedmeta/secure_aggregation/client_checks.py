@@ -67,7 +67,7 @@ class Checks:
                 raise Refused("its own keys are not in the list")
             at_least(agreement.enough, len(listed.entries), "clients")
         if len(set(met.values())) < len(met):
-            raise Refused("one identity sits in two seats")
+            raise Refused("two seats have the same identity")
         return found, replace(identities, keys=met)
 
     def _own(self, own: Keys, shown: Keys) -> None:
@@ -100,9 +100,11 @@ class Checks:
         """
         came = {dealt.seat for dealt in told.sealed.entries}
         for seat in sorted(came - set(neighbours)):
-            raise Refused(f"shares of seat {seat}, {'itself' if seat == self.seat else 'no neighbour'}")
+            raise Refused(
+                f"got shares of seat {seat}, which is {'its own' if seat == self.seat else 'not a neighbour'}"
+            )
         if self.seat not in told.sharers:
-            raise Refused("it is not among those who shared itself")
+            raise Refused("its own seat is not on the list of those who shared")
         strangers = told.sharers - set(listed if listed is not None else told.sharers)
         if strangers:
             raise Refused(f"seat {min(strangers)} is said to have shared, and its keys are not in the list")
@@ -128,7 +130,7 @@ class Checks:
         if both:
             raise Refused(f"seat {min(both)} is said to have survived and to be silent")
         if self.seat not in told.survivors:
-            raise Refused("it is not among the survivors itself")
+            raise Refused("its own seat is not on the list of survivors")
         strangers = (told.survivors | told.silent) - sharers
         if strangers:
             raise Refused(f"seat {min(strangers)} is on the list of survivors and silent ones, and never shared")
@@ -167,7 +169,7 @@ class Checks:
         for seat, signature in shown.entries:
             key = identities.keys.get(seat)
             if seat not in among or key is None:
-                raise Refused(f"seat {seat} signed {what} and is none of them")
+                raise Refused(f"seat {seat} signed {what}, but does not belong to them")
             signed = self.round_.digest + bound + header(self.round_, phase, seat, EVERYONE) + body
             if not signed_by(key, signature, signed):
                 raise Refused(f"the signature of seat {seat} on {what} fails")

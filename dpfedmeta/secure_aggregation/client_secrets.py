@@ -96,5 +96,5 @@ def held(round_: Round, bound: bytes, channel: ShareKeys, seat: int, dealt: Deal
     shares = share_of(content[:SHARE_BYTES]), share_of(content[SHARE_BYTES:])
     for kind, share, shown in zip(Kind, shares, dealt.commitments, strict=True):
         if share_commitment(bound, dealt.seat, seat, kind, share) != shown:
-            raise Refused(f"another share than seat {dealt.seat} committed to")
+            raise Refused(f"the share is not the one that seat {dealt.seat} committed to")
     return shares

@@ -56,7 +56,7 @@ class Keys:
             Refused: Keys of the wrong size.
         """
         if len(body) != cls.record.size:
-            raise Refused(f"keys of {len(body)} bytes, {cls.record.size} are four")
+            raise Refused(f"four keys have {len(body)} bytes, expected {cls.record.size}")
         return cls(*cls.record.unpack(body))
 
 
@@ -197,7 +197,7 @@ class Masked:
         try:
             return cls(masks.unpacked(body, agreement.dimension, agreement.bits))
         except ValueError as error:
-            raise Refused(f"a masked vector of {error}") from None
+            raise Refused(f"a masked vector is invalid: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -267,6 +267,6 @@ class Reveal:
         entries = []
         for seat, kind, content in records(cls.record, body):
             if kind not in (Kind.SEED, Kind.KEY):
-                raise Refused(f"a share of kind {kind}")
+                raise Refused(f"a share is of an unknown kind, {kind}")
             entries.append((seat, Kind(kind), share_of(content)))  # type: ignore[arg-type]
         return cls(tuple(entries))

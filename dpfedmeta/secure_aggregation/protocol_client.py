@@ -77,15 +77,15 @@ class Client:
     ) -> None:
         history = history or History()
         if not 0 <= seat < round_.agreement.clients:
-            raise InputError(f"seat {seat}: 0 to {round_.agreement.clients - 1} exist")
+            raise InputError(f"seat {seat}: there are only seats 0 to {round_.agreement.clients - 1}")
         self._identity = Identity(identity)
         if round_.identities.keys.get(seat, self._identity.public) != self._identity.public:
             raise InputError(f"seat {seat}: the list of identities has another key than this client's")
         if history.most is not None and history.taken >= history.most:
-            raise Aborted(f"{history.taken} rounds taken of {history.most} promised")
+            raise Aborted(f"no round is left: {history.taken} of {history.most} promised rounds are taken")
         if history.last is not None and (round_.round, round_.attempt) <= history.last:
             raise Aborted(
-                f"round {round_.round}, attempt {round_.attempt} is not after {history.last}, which was the last"
+                f"round {round_.round}, attempt {round_.attempt} is not later than the last one, {history.last}"
             )
         self._round, self._seat, self._randomness = round_, seat, randomness
         self._agreement = round_.agreement
@@ -234,7 +234,8 @@ class Client:
         """
         if vector.shape != (self._agreement.dimension,) or vector.dtype.kind not in "iu":
             raise InputError(
-                f"a vector of {vector.dtype} and shape {vector.shape}: {self._agreement.dimension} whole numbers agreed"
+                f"got a vector of {vector.dtype} and shape {vector.shape}, expected {self._agreement.dimension} whole "
+                "numbers"
             )
         with self._answering(
             ClientStep.MASK, ClientStep.CONSENT if self._agreement.malicious else ClientStep.UNMASK

@@ -75,7 +75,7 @@ def sender_of(message: bytes) -> int:
         Refused: The message is too short for a header and a signature.
     """
     if len(message) < _HEADER.size + SIGNATURE_BYTES:
-        raise Refused(f"a message of {len(message)} bytes is cut short")
+        raise Refused(f"a message is cut short ({len(message)} bytes)")
     return int(_HEADER.unpack_from(message)[6])
 
 
@@ -102,7 +102,7 @@ def check_header(round_: Round, phase: ProtocolPhase, sender: int, recipient: in
     sender_of(message)
     magic, version, run, number, attempt, its_phase, its_sender, its_recipient = _HEADER.unpack_from(message)
     if magic != _MAGIC:
-        raise Refused("not a message of secure aggregation")
+        raise Refused("this is not a message of secure aggregation")
     for what, got, wanted in (
         ("version", version, VERSION),
         ("run", run, round_.run),
@@ -113,7 +113,7 @@ def check_header(round_: Round, phase: ProtocolPhase, sender: int, recipient: in
         ("recipient", its_recipient, recipient),
     ):
         if got != wanted:
-            raise Refused(f"a message of another {what}: {_shown(got)}, not {_shown(wanted)}")
+            raise Refused(f"a message is of another {what}: {_shown(got)}, expected {_shown(wanted)}")
 
 
 def _shown(value: int | bytes) -> str:

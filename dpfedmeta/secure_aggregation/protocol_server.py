@@ -70,7 +70,7 @@ class Server:
     def __init__(self, *, round_: Round, identity: bytes) -> None:
         self._identity = Identity(identity)
         if self._identity.public != round_.server:
-            raise InputError("identity: not the server's key of this round")
+            raise InputError("identity: is not the server's key of this round")
         self._round, self._agreement = round_, round_.agreement
         self.phase = ProtocolPhase.KEYS
         self._why: str | None = None
@@ -141,7 +141,7 @@ class Server:
         if keys.identity != self._round.identities.keys.get(sender, keys.identity):
             raise Refused(f"the identity of seat {sender} is not the listed one")
         if keys.identity in self._identities:
-            raise Refused(f"the identity of seat {sender} sits in another seat too")
+            raise Refused(f"the identity of seat {sender} is also that of another seat")
         for key in (keys.mask_key, keys.share_key):
             check_public(key)
         self._identities.add(keys.identity)

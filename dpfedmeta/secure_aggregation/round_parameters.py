@@ -44,24 +44,26 @@ class Agreement:
 
     def __post_init__(self) -> None:
         if not masks.FEWEST_BITS <= self.bits <= masks.MOST_BITS:
-            raise InputError(f"bits = {self.bits}: {masks.FEWEST_BITS} to {masks.MOST_BITS} bits a coordinate")
+            raise InputError(
+                f"bits = {self.bits}: expected {masks.FEWEST_BITS} to {masks.MOST_BITS} bits per coordinate"
+            )
         if not 1 <= self.dimension < 2**31:
-            raise InputError(f"dimension = {self.dimension}: at least one coordinate, and fewer than 2^31")
+            raise InputError(f"dimension = {self.dimension}: expected at least one coordinate, and fewer than 2^31")
         if not 2 <= self.clients <= graph.MOST_CLIENTS:
-            raise InputError(f"clients = {self.clients}: 2 to {graph.MOST_CLIENTS:,}")
+            raise InputError(f"clients = {self.clients}: expected 2 to {graph.MOST_CLIENTS:,}")
         complete = self.degree == self.clients - 1
         if not complete and not (2 <= self.degree < self.clients and self.degree % 2 == 0):
             raise InputError(
-                f"degree = {self.degree}: even and below {self.clients} clients, or all {self.clients - 1} others"
+                f"degree = {self.degree}: expected an even number below {self.clients} clients, or {self.clients - 1}"
             )
         if not 2 <= self.threshold <= self.degree:
-            raise InputError(f"threshold = {self.threshold}: from 2 to the degree {self.degree}")
+            raise InputError(f"threshold = {self.threshold}: expected 2 to {self.degree}, the degree")
         if not 0 <= self.colluding < self.clients:
-            raise InputError(f"colluding = {self.colluding}: fewer than all {self.clients} clients")
+            raise InputError(f"colluding = {self.colluding}: expected fewer than all {self.clients} clients")
         if not self.colluding + 2 <= self.fewest <= self.clients:
             raise InputError(
-                f"fewest = {self.fewest} survivors: at least {self.colluding + 2}, since of a sum {self.colluding} "
-                f"colluding clients must not know all but one vector, and at most {self.clients}"
+                f"fewest = {self.fewest} survivors: expected {self.colluding + 2} to {self.clients}; in a smaller sum "
+                f"{self.colluding} colluding clients would know every vector but one"
             )
         beside = self.colluding if complete else 0
         if self.malicious and 2 * self.threshold <= self.degree + beside:
@@ -123,12 +125,12 @@ def agreed(
     fewest = staying if fewest is None else fewest
     if malicious and (clients + colluding) // 2 + 1 > staying:
         raise InputError(
-            f"{clients} clients: too few stay to agree on who survived; adversarial + 2 dropout must be below 1"
+            f"{clients} clients: too few remain to agree on the survivors; adversarial + 2 dropout must be below 1"
         )
     if malicious and not graph.holds_together(clients, degree, colluding, clients - fewest):
         raise InputError(
-            f"{clients} clients, {degree} neighbours each: a malicious server that calls {clients - fewest} of them "
-            f"silent (fewest = {fewest}) could cut the graph in two and learn the sum of a part; ask for more survivors"
+            f"{clients} clients, {degree} neighbours each: a malicious server that reports {clients - fewest} of them "
+            f"as silent (fewest = {fewest}) could split the graph and learn the sum of a part; require more survivors"
         )
     return Agreement(
         clients=clients,
@@ -158,9 +160,9 @@ class Identities:
     def __post_init__(self) -> None:
         for seat, key in self.keys.items():
             if len(key) != KEY_BYTES:
-                raise InputError(f"identity key of seat {seat}: {len(key)} bytes, {KEY_BYTES} are one")
+                raise InputError(f"identity key of seat {seat}: has {len(key)} bytes, expected {KEY_BYTES}")
         if len(set(self.keys.values())) < len(self.keys):
-            raise InputError("identities: one key sits in two seats")
+            raise InputError("identities: two seats have the same key")
 
     def check(self, clients: int) -> None:
         """Check that every invited client has a key here.
@@ -209,10 +211,10 @@ class Round:
     def __post_init__(self) -> None:
         for name, value, size in (("run", self.run, RUN_BYTES), ("server", self.server, KEY_BYTES)):
             if len(value) != size:
-                raise InputError(f"{name}: {len(value)} bytes, {size} are needed")
+                raise InputError(f"{name}: has {len(value)} bytes, expected {size}")
         for name, number in (("round", self.round), ("attempt", self.attempt)):
             if not 0 <= number < 2**32:
-                raise InputError(f"{name} = {number}: 0 to 2^32 - 1")
+                raise InputError(f"{name} = {number}: expected 0 to 2^32 - 1")
         self.identities.check(self.agreement.clients)
 
     @cached_property

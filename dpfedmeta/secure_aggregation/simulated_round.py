@@ -251,7 +251,7 @@ def run_round(
 
 def _check(vectors: Sequence[Vector], agreement: Agreement, silent: Mapping[int, ProtocolPhase]) -> None:
     if len(vectors) != agreement.clients:
-        raise InputError(f"{len(vectors)} vectors: {agreement.clients} clients are agreed")
+        raise InputError(f"got {len(vectors)} vectors for {agreement.clients} clients")
     for seat, phase in silent.items():
         if not 0 <= seat < agreement.clients or phase not in SPEAKING:
             names = ", ".join(speaking.name for speaking in SPEAKING)

@@ -141,7 +141,7 @@ def check_some_sound(population: Population, form: DataForm, shape: EpisodeShape
     (same,) = problems if len(problems) == 1 else (None,)
     words = RecordForm(shape=form.image, vocabulary=form.vocabulary).words
     raise InputError(
-        f"none of {most} clients, spread over all {count:,}, can be read as the plan expects: float32 {words}, "
+        f"none of {most} clients, picked from all {count:,}, has the data that the plan expects: float32 {words}, "
         f"{shape.ways} ways, {shape.shots} shots, {shape.queries} queries; "
         + (f"all of them hold {same}; " if same else "")
         + "SequencePopulation.problems() tells the owner of the data what is wrong"

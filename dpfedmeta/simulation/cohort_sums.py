@@ -131,8 +131,8 @@ def check_enough_work(workers: Workers, clients: ClientRunner, cohort: float) ->
     chunks = math.ceil(cohort / step)
     if not workers.trusted and workers.count > chunks:
         raise InputError(
-            f"{workers.count} ranks, but a cohort of {cohort:g} clients is dealt out in {chunks} chunks of {step}: "
-            f"some would never get one; start at most {chunks} (--nproc-per-node, --nnodes), or raise --cohort"
+            f"{workers.count} ranks, but a cohort of {cohort:g} clients is computed in {chunks} chunks of {step}, so "
+            f"some ranks would have no work; start at most {chunks} (--nproc-per-node, --nnodes), or raise --cohort"
         )
 
 

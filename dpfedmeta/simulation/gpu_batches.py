@@ -69,12 +69,12 @@ class Chunks:
     def _check_smaller_is_possible(self, size: int) -> None:
         if self.fixed is not None and size > 1:
             raise InputError(
-                f"run.chunk = {self.fixed}: so many clients do not fit into the GPU's free memory; lower it, "
-                "or leave it out to have it found"
+                f"run.chunk = {self.fixed}: this many clients do not fit into the GPU's free memory; lower it, "
+                "or leave it out to use as many as fit"
             )
         if size == 1:
             raise InputError(
-                "run.device: one client alone does not fit into the GPU's free memory; free some of it, lower "
+                "run.device: not even one client fits into the GPU's free memory; free some of it, lower "
                 "model.width or task.queries, or use --device cpu"
             )
 

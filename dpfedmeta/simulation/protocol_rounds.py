@@ -102,8 +102,8 @@ class ProtocolRounds:
                 continue
             return found.sum.total.astype(np.int64), survivors
         raise RuntimeError(
-            f"round {cohort.round}: the protocol of secure aggregation failed {_ATTEMPTS} times for want of shares; "
-            "nothing is released, and the round stays charged; go on with --resume"
+            f"round {cohort.round}: the protocol of secure aggregation failed {_ATTEMPTS} times because shares were "
+            "missing; nothing is released, and the round stays charged; go on with --resume"
         )
 
     def _silent(self, coins: FloatArray, survivors: int, most: int) -> dict[int, ProtocolPhase]:

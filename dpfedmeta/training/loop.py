@@ -132,7 +132,7 @@ class Training:
         if {*before} != {*weights} or any(not torch.equal(before[name], weights[name]) for name in weights):
             raise InputError(
                 f"{path}: the run began with other weights than model.initial = {self.plan.settings.model.initial} and "
-                "run.seed give now; put the file back that it began with"
+                "run.seed give now; restore the file that it began with"
             )
 
     def _rounds(
@@ -202,7 +202,7 @@ class Training:
         release = _digest_of(released)
         if not journal.repeats(state.round, release):
             # The first release may be known: sharing its noise with another sum would reveal their difference.
-            remark = f"round {state.round} comes out otherwise than before: a new release, charged again"
+            remark = f"round {state.round} gives another result than before, so it is a new release and charged again"
             tell(self.callbacks, "on_remark", remark)
             drawn = journal.begin(state.round, inputs, anew=True)
             if drawn is None:

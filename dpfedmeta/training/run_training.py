@@ -149,7 +149,7 @@ def _tell_the_end(
         failure = failure or error
     if failure is None:
         return
-    how = "the run itself is whole"
+    how = "the run itself is complete"
     if summary["status"] == "interrupted":
         path = str(run.path)
         how = f"the run ended cleanly after {summary['rounds']} rounds; go on with dpfedmeta.train(resume={path!r})"
@@ -263,11 +263,11 @@ def _go_on_longer(
         extend(run, read_content(run.ledger), options.extend_to, lineage)
     folder = set_aside(run, before)
     _write_plan(run, made, rate)
-    yield f"extended from {before} to {rounds} rounds, which are charged together; how it was before is in {folder}"
+    yield f"extended from {before} to {rounds} rounds, which are charged together; the files of before are in {folder}"
     if not any(limit < math.inf for limit in promise(made.plan.settings, made.plan.privacy.begun).limits):
         yield (
-            f"no target limits this run: what is stated for {rounds} rounds holds if they are the last ones, "
-            "whatever they show"
+            f"no target limits this run: its guarantees for {rounds} rounds hold only if the decision to stop there "
+            "does not depend on what they show"
         )
 
 

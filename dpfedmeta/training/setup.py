@@ -186,7 +186,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
 def _unseen(own: Mapping[str, str]) -> str:
     """Which code may be another one after a crash without anybody noticing."""
     return (
-        f"{', '.join(unseen(own))}: what this code runs cannot be seen from its files, so a round that is done again "
+        f"{', '.join(unseen(own))}: changes of what this code runs cannot be detected, so a repeated round "
         "is a new release and charged again, and a checkpoint is written after every round"
     )
 
@@ -229,7 +229,8 @@ def _secret_source(settings: Settings, options: RunOptions) -> SecretSource:
         return secret_of_run(options.resume, settings.run.noise_seed, secure=secure)
     if options.secure_rng and settings.run.noise_seed is not None:
         raise InputError(
-            "secure randomness (--secure-rng) is the operating system's, so run.noise_seed has no place; drop one"
+            "--secure-rng and run.noise_seed are both given, but the operating system's randomness has no seed; leave "
+            "out one of them"
         )
     return new_source(settings.run.noise_seed, secure_rng=options.secure_rng)
 
@@ -250,10 +251,10 @@ def _use_precision(settings: Settings, device: torch.device) -> None:
     wanted, on_gpu = settings.run.precision, device.type == "cuda"
     if wanted == "tf32" and not (on_gpu and torch.cuda.get_device_capability(device) >= (8, 0)):
         raise InputError(
-            "run.precision = tf32: only NVIDIA GPUs since Ampere have it, and this run would not be on one"
+            "run.precision = tf32: needs an NVIDIA GPU (Ampere or later), and this run has none; leave it out"
         )
     if wanted == "bfloat16" and not on_gpu and not bfloat16_in_hardware():
-        raise InputError("run.precision = bfloat16: this processor does not have it (avx512_bf16 or amx_bf16)")
+        raise InputError("run.precision = bfloat16: this processor lacks avx512_bf16 and amx_bf16; leave it out")
     torch.backends.cudnn.allow_tf32 = wanted == "tf32"
 
 
@@ -283,5 +284,5 @@ def worker_count(settings: Settings, device: torch.device, remark: Callable[[str
     wanted = settings.run.workers or cores
     if wanted > cores:
         # More would only take turns, each with its own memory; the results are the same.
-        remark(f"run.workers = {wanted}: this machine has {cores} cores, so {cores} workers")
+        remark(f"run.workers = {wanted}: this machine has only {cores} cores, so {cores} workers are used")
     return min(wanted, cores)

@@ -146,8 +146,8 @@ def test_a_ledger_states_it_and_gives_it_back():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"cohort": 2.0}, "not rare enough"),
-        ({"colluding": 1400}, "none is sure"),
+        ({"cohort": 2.0}, "as small as"),
+        ({"colluding": 1400}, "none is left whose share counts"),
         ({"hostile": 0.1}, "fixed-size sampler"),
         ({"secure": SecureRounds(bits=16, dimension=32_000, dropout=0.05, absent=0.05)}, "would be aborted"),
         ({"secure": SecureRounds(bits=9, dimension=2**22)}, "too few"),

@@ -144,7 +144,7 @@ def test_a_noise_comes_back_from_the_ledger_as_it_was(noise):
         ({"kind": "tests.accounting.no_such:Coin", "quiet": 1.0, "loud": 2.0}, "importable"),
         ({"kind": "tests.accounting.coins:Dice", "quiet": 1.0, "loud": 2.0}, "importable"),
         ({"kind": "tests.accounting.coins:TAIL"}, "is not known here"),
-        ({"kind": "tests.accounting.coins:Tossed"}, "no dataclass"),
+        ({"kind": "tests.accounting.coins:Tossed"}, "is not a dataclass"),
         ({"kind": "gaussian"}, "expected multiplier"),
         ({"kind": "gaussian", "multiplier": 1.0, "bonus": 2.0}, "expected multiplier, found bonus, multiplier"),
         ({"kind": "tests.accounting.coins:Coin", "quiet": 1.0}, "expected loud, quiet, found quiet"),

@@ -266,10 +266,10 @@ def test_two_runs_are_no_run_with_attempts():
 
 def test_other_rounds_are_not_added_up():
     event = plan_of().at(0)
-    with pytest.raises(RefusedPlan, match="not added up"):
+    with pytest.raises(RefusedPlan, match="cannot be added up"):
         Allocation.of([Phase(event=event, rounds=1), Phase(event=plan_of(noise_multiplier=2.0).at(0), rounds=1)])
     by_coins = Event(sampler="poisson", clients=9, cohort=3, rate=1 / 3, noise=GaussianNoise(multiplier=1.0))
-    with pytest.raises(RefusedPlan, match="not added up"):
+    with pytest.raises(RefusedPlan, match="cannot be added up"):
         Allocation.of([Phase(event=by_coins, rounds=1)])
 
 
@@ -319,7 +319,7 @@ def test_noise_is_solved_for_a_record_within_the_target_and_not_above_what_it_ne
         ({"noise": "tests.seams.own_noise:Rounded"}, "noise"),
         ({"sampler": "poisson"}, "capacity"),
         ({"earlier": (Earlier(run="a", head="0", phases=()),)}, "nothing spent before"),
-        ({"schedule": (Change(from_round=1, noise_scale=2.0),)}, "no changes between rounds that clients choose"),
+        ({"schedule": (Change(from_round=1, noise_scale=2.0),)}, "no changes between rounds with check-ins"),
     ],
 )
 def test_what_is_not_proved_is_no_plan(changed, words):

@@ -33,7 +33,7 @@ STROKES = "--algo dp-const --dataset strokes --clients 300"
         ("heavy-hitters --names SOME --most-names 0", "--most-names 0"),
         ("heavy-hitters --names SOME --noise-seed 3 --secure-rng", "drop one"),
         ("--resume NO", "no ledger of an analysis"),
-        ("quantile --resume NO", "give nothing besides"),
+        ("quantile --resume NO", "leave out its kind"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, words, problem):

@@ -115,7 +115,7 @@ def test_a_file_that_says_something_else_is_found(tmp_path, name, change):
 def test_a_statement_of_before_there_were_reasons_is_none_that_was_edited(tmp_path):
     run = done(tmp_path, delta=1e-6)
     lines = (run.path / "statement.txt").read_text().splitlines(keepends=True)
-    reason = "(record, public) lies above (client, public): a client is added or removed there, which moves a sum by"
+    reason = "(record, public) lies above (client, public): the latter adds or removes a client, which moves a sum by"
     assert any(line.startswith(reason) for line in lines)
     (run.path / "statement.txt").write_text("".join(line for line in lines if "lies above" not in line))
     assert "statement.txt agrees" in verify(run).remarks
@@ -140,10 +140,10 @@ def settings(*folders, **given):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"population.clients": "81"}, "asked 80 clients, and population.clients = 81: it is an analysis of others"),
-        ({"population.kind": "disjoint"}, "of population.kind = virtual, and this run has population.kind = disjoint"),
-        ({"run.seed": "4"}, "of run.seed = 0, and this run has run.seed = 4"),
-        ({"dataset": "textures"}, "of dataset = strokes, and this run has dataset = textures"),
+        ({"population.clients": "81"}, "asked 80 clients, but population.clients = 81; name only analyses"),
+        ({"population.kind": "disjoint"}, "population.kind = virtual, but this run has population.kind = disjoint"),
+        ({"run.seed": "4"}, "with run.seed = 0, but this run has run.seed = 4"),
+        ({"dataset": "textures"}, "with dataset = strokes, but this run has dataset = textures"),
     ],
 )
 def test_an_analysis_of_other_clients_is_not_counted_for_these(tmp_path, given, words):
@@ -165,7 +165,7 @@ def test_training_counts_what_the_ledger_charges(tmp_path):
     assert found == Earlier(run=content.identity.run, head=content.heads[-1], phases=content.plan.phases)
     assert check_still_there(settings(run.path), (found,)) == [f"spent before: {run.path} agrees"]
     louder = replace(found, phases=(replace(found.phases[0], rounds=2),))
-    with pytest.raises(InputError, match=r"charges something else than privacy\.spent_before counts"):
+    with pytest.raises(InputError, match=r"other charges than those that privacy\.spent_before counted"):
         check_still_there(settings(run.path), (louder,))
     (run.path / "ledger.jsonl").rename(tmp_path / "gone")
     assert "is not here" in check_still_there(settings(run.path), (found,))[0]

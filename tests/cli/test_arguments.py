@@ -97,7 +97,7 @@ def test_help_lists_the_settings(capsys):
     shown = capsys.readouterr().out
     assert "--server.noise_multiplier (--noise-multiplier)" in shown
     assert "dp-agrlr-micro" in shown
-    assert "unless the preset says otherwise" in shown
+    assert "unless the preset sets another value" in shown
 
 
 @pytest.mark.parametrize("dataset", ["omniglot", "cifar-fs"])
@@ -106,7 +106,7 @@ def test_help_with_a_preset_shows_what_it_sets(capsys, dataset):
         parser("A test.", settings=True).parse_args(["--algo", "dp-agr", "--dataset", dataset, "--help"])
     shown = capsys.readouterr().out
     settings = resolve("dp-agr", dataset)
-    assert f"[what holds with dp-agr on {dataset}]" in shown
+    assert f"[value with dp-agr on {dataset}]" in shown
     assert f"--server.rounds (--rounds) [{settings.server.rounds}]" in shown
     assert f"--privacy.client.epsilon (--epsilon) [{settings.privacy.client.epsilon:g}]" in shown
     assert f"--model.width [{settings.model.width}]" in shown
@@ -125,8 +125,8 @@ FAILURES = [
     (
         OSError(28, "No space left on device", "runs/x"),
         1,
-        "error: runs/x: No space left on device; stopped; what was written before is whole: make room (or the disk "
-        "writable), then go on with --resume",
+        "error: runs/x: No space left on device; stopped; all files written so far are intact: make room (or the "
+        "disk writable), then use --resume",
     ),
     (OSError("broken"), 1, "error: writing a file: broken; stopped"),
     (RuntimeError("a worker\nwas killed"), 1, "error: a worker was killed"),

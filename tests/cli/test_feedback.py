@@ -131,7 +131,7 @@ def test_what_the_accountant_refuses_needs_no_pytorch(tmp_path: Path):
             "--identity",
             "a",
         ],
-        "no roster can be read": ["federate", "server", "--keys", "a", "--roster", str(tmp_path / "nothing")],
+        "the roster cannot be read": ["federate", "server", "--keys", "a", "--roster", str(tmp_path / "nothing")],
         "only correlated noise": [*train, "--population.separation", "4"],
         "/nothing: there is no ledger.jsonl": [*train, "--privacy.spent_before", str(tmp_path / "nothing")],
         "nowhere: there is no": ["evaluate", str(run), "--data-dir", str(tmp_path / "nowhere")],
@@ -169,7 +169,7 @@ def test_what_is_not_whole_is_refused():
 def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path):
     file = tmp_path / "twice.yaml"
     file.write_text("server:\n  rounds: 5\n  lr: 0.1\n  rounds: 6\n")
-    with pytest.raises(InputError, match="rounds stands twice, in lines 2 and 4"):
+    with pytest.raises(InputError, match="rounds occurs twice, in lines 2 and 4"):
         resolve("dp-agr", "omniglot", file)
 
 

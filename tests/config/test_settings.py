@@ -59,7 +59,7 @@ def test_the_words_are_those_of_the_command_line():
 def test_a_nested_section_has_its_full_name(settings):
     assert refusal(dataclasses.replace, settings.privacy.client, delta=0.0).startswith("privacy.client.delta: ")
     assert refusal(dataclasses.replace, settings, clip={"policy": "window"}).startswith("clip: ")
-    assert "every value goes by its name" in refusal(ClipSettings, "window")
+    assert "give every value by its name" in refusal(ClipSettings, "window")
 
 
 def test_settings_without_a_preset_are_not_taken_for_it(settings):

@@ -44,6 +44,6 @@ def test_decoding_and_solving_are_told_of(tmp_path, caplog):
     cached(tmp_path, "birds", ["key"], (1, 2, 2), slow)
     assert "reading the images or records of birds" in caplog.text
     caplog.clear()
-    settings = resolve("dp-agr", "strokes", None, {"server.rounds": "3"})
+    settings = resolve("dp-agr", "strokes", None, {"server.rounds": "3", "privacy.client.epsilon": "1.4321"})
     make_privacy(settings, load_task("strokes")[0])
     assert "solving the plan for its noise" in caplog.text

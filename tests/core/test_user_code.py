@@ -55,7 +55,7 @@ def test_no_file_of_the_current_directory_hides_a_module_of_somebody_else(here):
 def test_no_code_is_taken_from_a_run_directory(here):
     (here / "ledger.jsonl").write_text("")
     (here / "planted.py").write_text("raise SystemExit('ran')")
-    with pytest.raises(InputError, match=r"no module planted in .*a run directory, in which no code is looked for"):
+    with pytest.raises(InputError, match=r"no module planted in .*a run directory, which is not searched for code"):
         own_object("model.name", "planted:network")
     assert "planted" not in sys.modules
 

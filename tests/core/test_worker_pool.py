@@ -69,7 +69,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("answers", "words"), [(0, "no worker process came to an answer"), (1, "was killed .out of memory")]
+    ("answers", "words"), [(0, "no worker process returned a result"), (1, "was killed .out of memory")]
 )
 def test_workers_that_never_started_are_not_told_of_memory_first(answers, words):
     with pytest.raises(RuntimeError, match=words):

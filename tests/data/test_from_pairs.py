@@ -216,13 +216,13 @@ def test_the_real_torchmeta():
 
 
 LABELS = {
-    "fractions": ([0.0, 0.5, 1.0], "no whole numbers .first: 0.5"),
+    "fractions": ([0.0, 0.5, 1.0], "not whole numbers .first: 0.5"),
     "NaN": ([0.0, float("nan"), 1.0], "labels hold NaN"),
     "infinity": ([0.0, float("inf"), 1.0], "labels hold NaN or infinity"),
     "text": (["cat", "cow", "dog"], "labels are text.; number the classes"),
-    "objects": ([None, None, None], "labels are no numbers"),
+    "objects": ([None, None, None], "labels are not numbers"),
     "negative": ([-1, 0, 1], "negative .first: -1"),
-    "small fractions": ([1e-9, 1.0, 2.0], "no whole numbers"),
+    "small fractions": ([1e-9, 1.0, 2.0], "not whole numbers"),
 }
 
 

@@ -60,7 +60,7 @@ def test_a_part_that_the_hash_leaves_poor_gets_classes(tmp_path):
     assert [dataset.train.classes, dataset.val.classes, dataset.test.classes] == [2, 2, 2]
     # 9 would be needed for 3 ways: the hash decides, and what is missing is said.
     held = ", ".join(f"{before.count(split)} in {split}" for split in ("train", "val", "test"))
-    assert f"({held}); every part needs classes of its own: with 3 times task.ways" in refusal(
+    assert f"({held}); each split needs classes of its own: give 3 times task.ways" in refusal(
         tmp_path / "mine", ways=3
     )
     with pytest.raises(InputError, match=r"3 times task\.ways classes in all"):
@@ -94,11 +94,11 @@ def test_a_table_as_programs_write_it(tmp_path):
         (b"class,split,x\na,train,1\na,val,2\n", ("the splits overlap", "a (in train at line 2, in val at line 3)")),
         (
             b"client,class,split,x\nanna,a,train,1\nanna,b,test,2\n",
-            ("1 client(s) stand in two", "judged on clients that trained nothing of it"),
+            ("1 client(s) are in two", "must not take part in training"),
         ),
         (b"class,x\na,1\na,2\n", ("no class in the train split (0 in train, 1 in val, 0 in test)",)),
         (b"class,x\na,1\na,one\nb,2,\n", ("line 4: 3 values",)),
-        (b"class,x\na,1\na,one\n", ("1 value(s) are no numbers: line 3, column x: 'one' is no number",)),
+        (b"class,x\na,1\na,one\n", ("1 value(s) are not numbers: line 3, column x: 'one' is not a number",)),
         (b"class,x\na,nan\na,inf\na,1e400\n", ("3 value(s)", "line 2, number 1: nan", "line 4, number 1: inf")),
         (b"class,x\na,1e39\n", ("too large: line 2, number 1: 1e+39",)),
         (b"class,x\na,1\nb,1\nc,1e5\nd,1\n", ("1e+05 reach the network", "mean and deviation")),
@@ -177,12 +177,12 @@ def test_a_file_that_is_no_archive(tmp_path):
 @pytest.mark.parametrize(
     ("tokens", "part"),
     [
-        ("1 40", "line 2: '40' is no token from 1 to 39"),
-        ("1 0", "line 2: '0' is no token"),
-        ("1 -3", "line 2: '-3' is no token"),
-        ("1 2.5", "'2.5' is no token"),
-        ("1 " + "9" * 30, "is no token"),
-        ("", "line 2: no token"),
+        ("1 40", "line 2: '40' is not a token from 1 to 39"),
+        ("1 0", "line 2: '0' is not a token"),
+        ("1 -3", "line 2: '-3' is not a token"),
+        ("1 2.5", "'2.5' is not a token"),
+        ("1 " + "9" * 30, "is not a token"),
+        ("", "line 2: no tokens"),
         ("1 2 3 4 5 6 7 8 9", "line 2: 9 tokens, and the task says length: 8"),
     ],
 )
@@ -240,7 +240,7 @@ def test_all_files_that_cannot_be_used_are_told_of_together(tmp_path):
     assert "c4/1.png" in message
     write_image(tmp_path / "x.png", 0)
     write_csv(tmp_path / "list.csv", [["class", "path"], ["a", "x.png"], ["b", "x.png"]])
-    assert "line 3: x.png: stands at line 2 already" in refusal(tmp_path / "list.csv")
+    assert "line 3: x.png: already listed at line 2" in refusal(tmp_path / "list.csv")
     write_csv(tmp_path / "list.csv", [["class", "path", "spilt"], ["a", "x.png", "train"]])
     assert "column spilt: unknown; did you mean split?" in refusal(tmp_path / "list.csv")
 
@@ -332,7 +332,7 @@ def test_classes_and_clients_are_not_mixed(photos, tmp_path):
     assert "1 folder(s) hold images (cat) and 2 hold folders of images (anna)" in message
     for split, client in (("train", "anna"), ("val", "ben"), ("test", "anna")):
         write_clients(tmp_path / "split" / split, [client], 2, 2)
-    assert "client(s) stand in two" in refusal(tmp_path / "split")
+    assert "client(s) are in two" in refusal(tmp_path / "split")
 
 
 def test_data_that_moved_are_found_by_the_data_folder(tmp_path):

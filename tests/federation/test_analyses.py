@@ -231,7 +231,7 @@ def test_asked_twice_is_charged_twice_and_beyond_the_promise_declined(silos, tmp
         asked(silos, tmp_path, request, "c", parties=parties, heard=heard.append)
     assert heard[-1].declined == CLIENTS
     assert [len(charges(tmp_path, number)) for number in range(CLIENTS)] == [2] * CLIENTS
-    assert "nothing of the promise is left for it" in log_of(tmp_path)
+    assert "the promise is used up" in log_of(tmp_path)
     assert found(RunDirectory(tmp_path / "a")) == found(RunDirectory(tmp_path / "b"))
 
 
@@ -261,7 +261,7 @@ def test_names_are_promised_to_nobody_who_counts_epsilon(silos, tmp_path):
     parties = silos.parties(tmp_path, promise=Promise(epsilon=1000.0))
     with pytest.raises(InputError, match="nothing is released"):
         asked(silos, tmp_path, request_of(silos, "heavy-hitters"), parties=parties)
-    assert "one round alone would cost epsilon inf" in log_of(tmp_path)
+    assert "a single round would cost epsilon inf" in log_of(tmp_path)
     assert not charges(tmp_path)
 
 
@@ -373,7 +373,7 @@ def offered(silos, client, change, request):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda content: content["privacy"].update(noise_multiplier=99.0), "are not what its request gives here"),
+        (lambda content: content["privacy"].update(noise_multiplier=99.0), "other numbers than this client computes"),
         (lambda content: content.update(request=content["request"].replace("kind: histogram", "kind: os:getcwd")),
          "names code or files"),
         (lambda content: content.update(request=content["request"].replace("names: null", "names: /etc/passwd")),
@@ -382,10 +382,10 @@ def offered(silos, client, change, request):
          "the plan has server.optimizer = os:_exit"),
         (lambda content: content.update(request=content["request"].replace("share: 0.9", "share: 9")), "--share 9"),
         (lambda content: content.update(request=content["request"].replace("dropout: 0.2", "dropout: 0.4")), "dropout"),
-        (lambda content: content.update(version="0"), "another version"),
+        (lambda content: content.update(version="0"), "the server's plan has version '0'"),
         (lambda content: content.update(roster=content["roster"][1:]), "does not name each of 5 clients once"),
         (lambda content: content.update(server="00"), "another server"),
-        (lambda content: content.update(more=1), "no plan of a federation"),
+        (lambda content: content.update(more=1), "not the plan of a federation"),
     ],
 )  # fmt: skip
 def test_an_analysis_that_is_not_what_it_says_is_declined(silos, tmp_path, change, reason):
@@ -431,5 +431,5 @@ def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path, monkeypa
     for kind in kinds:
         asked(silos, tmp_path, request_of(silos, kind), kind, parties=parties, heard=heard.append)
     assert {each.answered for each in heard} == {CLIENTS}
-    assert log_of(tmp_path).count("NOISE ALONE: ") == (how != "few")
+    assert log_of(tmp_path).count("ONLY NOISE: ") == (how != "few")
     assert len(charges(tmp_path)) == len(kinds)

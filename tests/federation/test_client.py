@@ -117,7 +117,7 @@ def test_promises_are_the_cells_of_the_plan(silos, tmp_path, algo, unit):
 def test_a_promise_that_no_round_fits_is_declined_with_the_plan(silos, tmp_path):
     session = opened(tmp_path, silos, promise=Promise(epsilon=0.1))
     assert ask(session, session.question(0)) is None
-    assert "one round alone would cost epsilon" in log_of(tmp_path)
+    assert "a single round would cost epsilon" in log_of(tmp_path)
     assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 1
 
 
@@ -143,7 +143,7 @@ def test_the_same_question_gets_the_same_bytes_and_another_one_nothing(silos, tm
     before = (tmp_path / "client0" / "ledger.jsonl").read_text()
     assert ask(session, session.question(0)) == first
     assert ask(session, session.question(0, bound=0.6)) is None
-    assert "now asked with something else" in log_of(tmp_path)
+    assert "the question differs from the one before" in log_of(tmp_path)
     # Started again, on the same disk.
     session.parties[silos.roster[0]] = silos.client(0, tmp_path)
     assert ask(session, session.question(0)) == first
@@ -248,29 +248,29 @@ def test_an_old_round_is_declined(silos, tmp_path):
     session = opened(tmp_path, silos)
     assert ask(session, session.question(0, 3)) is not None
     assert ask(session, session.question(0, 2)) is None
-    assert "an old round: 2" in log_of(tmp_path)
+    assert "round 2 is over" in log_of(tmp_path)
     assert ask(session, session.question(0, 3, again=(1, 7))) is not None
     assert ask(session, session.question(0, 6)) is None
-    assert "round 6 of a plan of 6 rounds" in log_of(tmp_path)
+    assert "round 6: the plan has only 6 rounds" in log_of(tmp_path)
 
 
 def test_what_is_not_from_the_server_or_not_for_this_client_is_declined(silos, tmp_path):
     session = opened(tmp_path, silos)
     good = session.question(0)
     wrong = {
-        "the signature is not that of the server": session.question(0, server=private_key("another")),
-        "of version 1": good[:4] + b"\0\1" + good[6:],
-        "a question to another client": session.question(1),
+        "not signed by the server": session.question(0, server=private_key("another")),
+        "has version 1 of": good[:4] + b"\0\1" + good[6:],
+        "the question is for another client": session.question(1),
         "not a question": b"GET / HTTP/1.1" + bytes(300),
-        "a question of 20 bytes": bytes(20),
-        "counts on another plan": session.question(0, plan=bytes(32)),
+        "the question has a wrong length, 20 bytes": bytes(20),
+        "the question is for another plan": session.question(0, plan=bytes(32)),
         "never joined": session.question(0, plan=bytes(32), attempt=Attempt(run=bytes(32), round=0)),
         "expected 412 numbers": session.question(0, body=session.question(0)[119:-65]),
-        "a clip bound of nan": session.question(0, bound=math.nan),
-        "a clip bound of 0.0": session.question(0, bound=0.0),
-        "a clip bound of 1e-44": session.question(0, bound=1e-44),
-        "a step of the protocol that is cut short": session.question(0, asked=QuestionKind.PHASE, body=b"1"),
-        "which the plan does not have": session.question(0, asked=QuestionKind.PHASE, body=bytes(4) + b"\1" + bytes(9)),
+        "the clip bound nan is out of range": session.question(0, bound=math.nan),
+        "the clip bound 0.0 is out of range": session.question(0, bound=0.0),
+        "the clip bound 1e-44 is out of range": session.question(0, bound=1e-44),
+        "a step of the protocol is cut short": session.question(0, asked=QuestionKind.PHASE, body=b"1"),
+        "the plan does not use it": session.question(0, asked=QuestionKind.PHASE, body=bytes(4) + b"\1" + bytes(9)),
     }
     for words, question in wrong.items():
         came = session.parties[silos.roster[0]].answer(question)
@@ -297,13 +297,13 @@ def test_a_plan_is_believed_in_nothing(silos, tmp_path):
     content = json.loads(session.signed.text)
     weaker = {**content["privacy"], "record": {**content["privacy"]["record"], "query_noise": 4.0}}
     wrong = {
-        "numbers are not what its settings give": changed(session, privacy=weaker),
-        "of another version": changed(session, version="9"),
-        "no plan": changed(session, more=1),
+        "other numbers than this client computes from its settings": changed(session, privacy=weaker),
+        "the server's plan has version '9'": changed(session, version="9"),
+        "not the plan of a federation": changed(session, more=1),
         "the plan has server.optimizer = os:_exit": changed(
             session, settings=content["settings"].replace("optimizer: adam", "optimizer: os:_exit")
         ),
-        "names two numbers of clients": changed(session, clients=content["clients"] + 1),
+        "states two different numbers of clients": changed(session, clients=content["clients"] + 1),
         "the plan has clip.policy = os:system": changed(
             session, settings=content["settings"].replace("policy: window", "policy: os:system")
         ),
@@ -319,7 +319,7 @@ def test_a_plan_is_believed_in_nothing(silos, tmp_path):
         assert offer(session, 0, plan)[6] == Said.DECLINED
     assert offer(session, 0)[6] == Said.ACCEPTED
     assert offer(session, 0, changed(session, promised=[]))[6] == Said.DECLINED
-    assert "has another plan" in log_of(tmp_path)
+    assert "is not the one that this client joined" in log_of(tmp_path)
 
 
 def test_what_only_this_machine_can_mend_is_known(silos, tmp_path):
@@ -328,7 +328,7 @@ def test_what_only_this_machine_can_mend_is_known(silos, tmp_path):
     party = session.parties[silos.roster[0]]
     for plan, words in (
         (changed(session, privacy={}), None),
-        (changed(session, version="9", more=1), "a plan of another version: version '9', here '"),
+        (changed(session, version="9", more=1), "plan has version '9', but this client has '"),
         (session.signed, None),
         (changed(session, format="dpfedmeta federation plan 9"), "format 'dpfedmeta federation plan 9'"),
     ):
@@ -431,8 +431,8 @@ def test_clients_that_are_told_different_survivors_reveal_nothing(silos, tmp_pat
 @pytest.mark.parametrize(
     ("floors", "given", "why"),
     [
-        (Floors(adversarial=0.1), {}, "masks of the plan withstand 0.05 of a cohort, and here 0.1 are demanded"),
-        (Floors(colluding=2), {}, "the plan counts 1 clients who know their own noise, and here 2 are demanded"),
+        (Floors(adversarial=0.1), {}, "masks withstand 0.05 of a cohort colluding, but this client demands 0.1"),
+        (Floors(colluding=2), {}, "1 colluding clients, who know their own noise, but this client demands 2"),
         (Floors(), {"aggregation.rough": "true"}, "rounding costs a lot"),
         (Floors(adversarial=0.05, colluding=1), {}, None),
     ],
@@ -450,11 +450,11 @@ def test_a_company_that_the_server_picks_is_counted_by_the_client_too(silos, tmp
     """A server that leaves its own check out: ten percent of five clients are one, of whom none is counted twice."""
     given = SECURE | {"population.cohort": "4", "aggregation.dropout": "0", "aggregation.adversarial": "0.4"}
     session = open_session(silos, tmp_path, "dp-agrlr-secure", **given)
-    with pytest.raises(Refused, match="can put 2 who collude beside any other one"):
+    with pytest.raises(Refused, match="can place 2 colluding ones in the cohort of any client"):
         opened_plan(session.signed.text, session.signed.signature, Identity(silos.server).public)
     drawn = open_session(silos, tmp_path, "dp-agrlr-secure", **given, **{"aggregation.company": "drawn"})
     opened = opened_plan(drawn.signed.text, drawn.signed.signature, Identity(silos.server).public)
-    assert "that the server draws whom it asks as it says" in " ".join(opened.words())
+    assert "assumes that the server draws cohorts at random" in " ".join(opened.words())
 
 
 def test_a_dry_run_says_what_would_be_promised_and_sends_nothing(silos, tmp_path):
@@ -465,7 +465,7 @@ def test_a_dry_run_says_what_would_be_promised_and_sends_nothing(silos, tmp_path
     assert offer(session, 0)[6] == Said.DECLINED
     assert ask(session, session.question(0)) is None
     text = "\n".join(said)
-    for words in ("a record: epsilon <= 3", "it allows", "what would leave this machine", "412 coordinates", "dry run"):
+    for words in ("a record: epsilon <= 3", "allows", "what would leave this machine", "412 coordinates", "dry run"):
         assert words in text
     assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 1
 
@@ -473,7 +473,7 @@ def test_a_dry_run_says_what_would_be_promised_and_sends_nothing(silos, tmp_path
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "promises an epsilon"),
+        ({}, "epsilon and participations are both missing"),
         ({"epsilon": -1.0}, "finite number above 0"),
         ({"epsilon": math.nan}, "finite number above 0"),
         ({"participations": 0}, "at least 1"),
@@ -544,17 +544,17 @@ def test_a_dry_run_an_offer_an_answer_and_the_log_say_the_same(silos, tmp_path, 
     dry = silos.client(0, tmp_path, promise, say=said.append, dry_run=True)
     kept, session.parties[silos.roster[0]] = session.parties[silos.roster[0]], dry
     assert offered_in(session, second) == Said.DECLINED
-    assert "it allows 2 of the 6 rounds" in "\n".join(said)
+    assert "promise allows 2 of the 6 rounds" in "\n".join(said)
     session.parties[silos.roster[0]] = kept
     assert offered_in(session, second) == Said.ACCEPTED
-    assert "it allows 2 of the 6 rounds" in log_of(tmp_path)
+    assert "promise allows 2 of the 6 rounds" in log_of(tmp_path)
     assert [ask_in(session, second, round_) is None for round_ in range(3)] == [False, False, True]
-    assert "participation 1 of 2 that are allowed" in log_of(tmp_path)
-    assert "participation 2 of 2 that are allowed" in log_of(tmp_path)
+    assert "participation 1 of 2 allowed" in log_of(tmp_path)
+    assert "participation 2 of 2 allowed" in log_of(tmp_path)
     assert "would be participation 3 in this run and 9 in all" in log_of(tmp_path)
     # Nothing is left: that is said before anybody is charged for a round.
     assert offered_in(session, third) == Said.DECLINED
-    assert "nothing of the promise is left" in log_of(tmp_path).splitlines()[-1]
+    assert "the promise is used up" in log_of(tmp_path).splitlines()[-1]
     # A server that was started again finds it in the run that it joined.
     session.parties[silos.roster[0]] = silos.client(0, tmp_path, promise)
     assert offered_in(session, second) == Said.ACCEPTED

@@ -166,7 +166,7 @@ def started(folder, key, data, spend=0, **given):
         patience=0.1,
         **given,
     )
-    with pytest.raises(RuntimeError, match="no server"):
+    with pytest.raises(RuntimeError, match="the server did not answer"):
         running.run_client(options, lambda line: None)
     party = RealClient(
         data, read_identity(folder / key), options.home / "ledger.jsonl", server=bytes(32), promise=options.promise
@@ -225,8 +225,8 @@ def test_a_home_of_an_earlier_version_is_taken_over(client, data, said):
     ("words", "reason"),
     [
         (["--rotate", "clinic.pem", "--out", "clinic.pem"], "exists already|there is a key already"),
-        (["--rotate", "nowhere.pem", "--out", "second.pem"], "no identity key can be read"),
-        (["--rotate", "other.pem", "--out", "second.pem"], r"other\.home: no home of a client"),
+        (["--rotate", "nowhere.pem", "--out", "second.pem"], "the identity key cannot be read"),
+        (["--rotate", "other.pem", "--out", "second.pem"], r"other\.home: is not a client's home"),
         (["--rotate", "other.pem", "--home", "clinic.home", "--out", "second.pem"], "is the home of another key"),
         (["--home", "clinic.home", "--out", "second.pem"], "it goes with --rotate KEY"),
         (["--rotate", "clinic.pem", "--out", "taken.pem"], r"taken\.home: exists already"),

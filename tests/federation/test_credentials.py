@@ -76,7 +76,7 @@ def test_one_wire_key_stands_in_a_roster_once(tmp_path):
     assert read_card(stolen).name == "a"
     path = tmp_path / "roster.txt"
     path.write_text(f"{other}\n{stolen}\n")
-    with pytest.raises(InputError, match="two clients of one wire key"):
+    with pytest.raises(InputError, match="two clients have the same wire key"):
         read_roster(path)
 
 
@@ -91,7 +91,7 @@ def test_a_roster_keeps_its_order_and_names_everybody_once(tmp_path):
     lines = [card_line(TWO, "b"), card_line(ONE, "a")]
     path.write_text("# clients\n\n" + "\n".join(lines))
     assert [card.name for card in read_roster(path)] == ["b", "a"]
-    for second, reason in ((card_line(TWO, "c"), "two clients of one key"), (card_line(ONE, "b"), "of one name")):
+    for second, reason in ((card_line(TWO, "c"), "clients have the same key"), (card_line(ONE, "b"), "the same name")):
         path.write_text(f"{lines[0]}\n{second}\n")
         with pytest.raises(InputError, match=reason):
             read_roster(path)
@@ -99,7 +99,7 @@ def test_a_roster_keeps_its_order_and_names_everybody_once(tmp_path):
     with pytest.raises(InputError, match="line 2"):
         read_roster(path)
     path.write_text("# nobody\n")
-    with pytest.raises(InputError, match="no client"):
+    with pytest.raises(InputError, match="the roster is empty"):
         read_roster(path)
 
 
@@ -115,7 +115,7 @@ def test_a_key_is_its_owner_s_and_is_never_replaced(tmp_path):
         read_identity(path)
     other = tmp_path / "tls.key"
     other.write_bytes(make_certificates(["x"]).key)
-    with pytest.raises(InputError, match="no Ed25519"):
+    with pytest.raises(InputError, match="is not an Ed25519 private key"):
         read_identity(other)
 
 

@@ -64,8 +64,8 @@ def client(made, **given):
     [
         ({"data": "nowhere"}, "nowhere: no such folder"),
         ({"data": "empty"}, "empty: a folder without classes; expected empty/CLASS/IMAGE"),
-        ({"invitation": "nowhere"}, "no invitation can be read"),
-        ({"identity": "nowhere"}, "no identity key can be read"),
+        ({"invitation": "nowhere"}, "the invitation cannot be read"),
+        ({"identity": "nowhere"}, "the identity key cannot be read"),
         ({"participations": 0}, "participations = 0"),
         ({"epsilon": -1}, "epsilon = -1"),
         ({"server": "nowhere"}, "expected HOST:PORT"),
@@ -79,19 +79,19 @@ def test_a_client_s_bad_input(said, made, given, reason, monkeypatch):
 
 
 def test_a_client_that_promises_nothing(said, made):
-    with pytest.raises(InputError, match="a client promises an epsilon, or how often"):
+    with pytest.raises(InputError, match="epsilon and participations are both missing"):
         said(*client(made)[:-2])
 
 
 def test_a_client_without_a_server(said, made):
-    with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9: no server since 0 s"):
+    with pytest.raises(RuntimeError, match=r"127\.0\.0\.1:9: the server did not answer for 0 s"):
         said(*client(made, patience=0.1))
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--roster", "nowhere"], "no roster can be read"),
+        (["--roster", "nowhere"], "the roster cannot be read"),
         (["--keys", "nowhere"], "nowhere: no such folder"),
         (["--clients", "5"], r"population\.clients = 5, but the roster names 1"),
         (["--rouns", "5"], "--rouns: unknown option"),

@@ -110,7 +110,7 @@ def test_declined_by_all_it_goes_on_where_they_promise_more(silos, operator, cap
     [
         (["--keys", "K"], "give --roster FILE too"),
         (["--roster", "R"], "give --keys DIR too"),
-        (["--keys", "K", "--roster", "R"], "R: no roster can be read"),
+        (["--keys", "K", "--roster", "R"], "R: the roster cannot be read"),
         (["--keys", "K", "--roster", "R", "--names", "F"], "drop one"),
         (["--fixed-cohort", "--cohort", "2.5"], "a whole number"),
     ],

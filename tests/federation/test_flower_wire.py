@@ -184,7 +184,7 @@ class TestRefusals:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
-            with pytest.raises(RuntimeError, match=f"{address}: no server since 0 s"):
+            with pytest.raises(RuntimeError, match=f"{address}: the server did not answer for 0 s"):
                 attend(Echo(), wire.wire("anna", server=address, patience=0.1))
 
     def test_an_identity_that_is_connected_already(self, wire):
@@ -195,12 +195,12 @@ class TestRefusals:
 
     def test_a_port_in_use(self, wire):
         files = {"certificate": wire.folder / "tls.pem", "key": wire.folder / "tls.key"}
-        with pytest.raises(InputError, match=f"127.0.0.1:{wire.link.port} cannot be listened on"):
+        with pytest.raises(InputError, match=f"127.0.0.1:{wire.link.port}: cannot listen there"):
             Link([card("anna")], host="127.0.0.1", port=wire.link.port, **files)
 
     def test_a_certificate_without_its_key(self, wire, tmp_path):
         (tmp_path / "other.key").write_bytes(make_certificates(["127.0.0.1"]).key)
-        with pytest.raises(InputError, match="no TLS certificate with its key"):
+        with pytest.raises(InputError, match="are not a TLS certificate and its key"):
             Link(
                 [card("anna")],
                 host="127.0.0.1",

@@ -90,16 +90,16 @@ def test_clients_that_cannot_take_part(silos, tmp_path):
         sound[4] = federation.client(4, data=tmp_path / "small")
         for client in (other_version, sound[4]):
             client.says("connected to")
-        refused(twice, "a client of this identity is connected already; each identity is one client")
+        refused(twice, "a client of this identity is connected already; stop that one")
         sound[1] = federation.client(1)
-        refused(other_version, f"a plan of another version: version '{__version__}', here '9.9.9'")
+        refused(other_version, f"the server's plan has version '{__version__}', but this client has '9.9.9'")
         sound[2] = federation.client(2)
         assert server.code() == 0
         assert status(federation) == "completed"
         for number, client in sound.items():
             assert client.code() == 0
             assert charged(federation, number)[-1:] == [1]
-        assert "not what the plan counts with: fewer than 2 classes with 4 images each" in sound[4].text
+        assert "do not fit the plan: the folder has fewer than 2 classes with 4 images each" in sound[4].text
         assert not charged(federation, 3)
 
 
@@ -138,9 +138,9 @@ def test_clients_that_answer_what_is_none(silos, tmp_path):
     ("how", "words"),
     [
         ("changed_plan", "the plan is not signed by the server"),
-        ("better_numbers", "the plan's numbers are not what its settings give here"),
-        ("other_layout", "a question of version 99; this client speaks version 1"),
-        ("other_version", "a plan of another version"),
+        ("better_numbers", "the plan states other numbers than this client computes from its settings"),
+        ("other_layout", "the question has version 99 of the wire format; this client uses 1"),
+        ("other_version", "the server's plan has version"),
     ],
 )
 def test_a_server_that_is_wrong(silos, tmp_path, how, words):
@@ -255,5 +255,5 @@ def test_the_invitation_of_another_federation_is_not_believed(silos, tmp_path):
         sound = [federation.client(number) for number in (1, 2)]
         assert federation.server().code() == 0
         assert [client.code() for client in sound] == [0, 0]
-        assert "the signature is not that of the server whose key this client holds" in deceived.text
+        assert "the question is not signed by the server whose key this client holds" in deceived.text
         assert not charged(federation, 0)

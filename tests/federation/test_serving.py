@@ -162,7 +162,7 @@ def test_what_is_said_of_the_masks_is_what_the_wire_uses(silos, tmp_path):
     assert (said["degree"], said["threshold"]) == (used.degree, used.threshold) == (4, 3)
     planned = make_plan(settings, open_dataset(settings.dataset, None, settings.task.ways).task)
     assert masking_graph(planned.privacy).threshold == 2
-    assert f"{used.threshold} of them give a secret back" in " ".join(noise_lines(planned.among_real_clients().privacy))
+    assert f"{used.threshold} of which can recover" in " ".join(noise_lines(planned.among_real_clients().privacy))
     assert planned.among_real_clients().planned == planned.planned == guarantees(planned.among_real_clients().privacy)
     assert lines_of(run.ledger)[0]["plan"]["secure"]["malicious"] is True
     assert any("its settings give its plan" in remark for remark in audit(run).remarks)
@@ -207,7 +207,7 @@ def test_a_run_ends_when_all_clients_have_kept_their_promise(silos, tmp_path):
 @pytest.mark.parametrize(
     ("algo", "given", "words"),
     [
-        ("dp-agr", {"population.dropout": "0.1"}, r"population\.dropout: of simulated clients"),
+        ("dp-agr", {"population.dropout": "0.1"}, r"population\.dropout: is only for simulated clients"),
         ("dp-agr", {"server.timeout": "2"}, r"server\.timeout"),
         ("dp-agr", {"population.clients": "6"}, "the roster names 5 clients"),
         ("dp-agrlr-secure", {**SECURE, "population.sampler": "poisson"}, "nobody knows how often real clients fail"),

@@ -92,7 +92,7 @@ NAMED = {"run": "ab" * 32, "server": "cd" * 32, "roster": [identity.hex() for id
     ("change", "why"),
     [
         ({"server": "ce" * 32}, "another server"),
-        ({"run": "ab" * 31}, "or no run"),
+        ({"run": "ab" * 31}, "or names no run"),
         ({"roster": NAMED["roster"][:2]}, "each of 3 clients once"),
         ({"roster": [*NAMED["roster"][:2], NAMED["roster"][0]]}, "each of 3 clients once"),
         ({"roster": [*NAMED["roster"][:2], "00" * 31]}, "each of 3 clients once"),

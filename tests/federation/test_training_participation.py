@@ -84,7 +84,7 @@ def test_an_offer_is_accepted_whatever_the_folder_holds(silos, tmp_path, kind):
     assert accepted[6] == Said.ACCEPTED
     # The process of a client with an unfit plan ends, which a server sees as well.
     assert party.unfit is None
-    assert "NOISE ALONE: " in log_of(tmp_path)
+    assert "ONLY NOISE: " in log_of(tmp_path)
     assert "the server is not told" in log_of(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_offers_of_other_sizes_count_no_images(silos, tmp_path):
         signed = sign_plan(plan, task, run=bytes([number]) * 32, server=Identity(silos.server), roster=silos.roster)
         said.append(offered(session, party, signed)[6])
     assert said == [Said.ACCEPTED] * len(sizes)
-    assert log_of(tmp_path).count("NOISE ALONE: ") == 2
+    assert log_of(tmp_path).count("ONLY NOISE: ") == 2
     assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 1
 
 
@@ -138,7 +138,7 @@ def test_a_message_without_images_is_the_noise_of_an_honest_one(silos, tmp_path,
     values = np.frombuffer(body, dtype="<f4")
     assert len(values) == dimension(session.side.form(session.model))
     assert np.linalg.norm(values) == pytest.approx(noise * bound * np.sqrt(len(values)), rel=0.2)
-    assert "noise alone" in log_of(tmp_path).splitlines()[-1]
+    assert "only noise" in log_of(tmp_path).splitlines()[-1]
     assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 2
 
 
@@ -179,7 +179,7 @@ def test_a_computation_that_the_images_make_fail_is_not_seen(silos, tmp_path, mo
     found = session.asked()
     assert found.noise_variance == session.simulated(range(5)).noise_variance
     assert [heard.answered for heard in session.heard] == [5] * len(session.heard)
-    assert "NOISE ALONE: round 0: RuntimeError: singular" in log_of(tmp_path)
+    assert "ONLY NOISE: round 0: RuntimeError: singular" in log_of(tmp_path)
 
 
 def test_a_federation_trains_with_a_client_whose_folder_does_not_fit(silos, tmp_path):

@@ -202,7 +202,7 @@ def test_account_states_a_sum(dpfedmeta):
         assert cell["epsilon"] == min(cell["bounds"].values()) < cell["bounds"]["zcdp"]
     shown = dpfedmeta("account", *words, "--solve", "bits", "--explain").out
     assert "the fewest bits: 16" in shown
-    assert "each shares masks with 38 others" in shown
+    assert "shares masks with 38 others" in shown
     assert "(Zhu, Wang 2019), 266-fold" in shown
 
 
@@ -234,7 +234,7 @@ def test_account_takes_runs_and_draws(dpfedmeta, train, tmp_path):
         (["--verify", "nowhere", "--algo", "dp-agr"], "take no --algo"),
         (["--realised", "nowhere"], "there is no such run directory"),
         (["--algo", "dp-agr", "--solve", "bits"], "use --aggregation secure"),
-        ([*SUMS, "--aggregation.adversarial", "0.95"], "fewer than two honest ones stay"),
+        ([*SUMS, "--aggregation.adversarial", "0.95"], "fewer than two honest clients stay"),
         ([*SUMS, "--aggregation.adversarial", "1"], "aggregation.adversarial"),
     ],
 )
@@ -272,7 +272,7 @@ BAD = [
     (["--ways", "30"], "task.ways"),
     (["--run.name", "../x"], "run.name"),
     (["--device", "cuda"], "cuda"),
-    (["--run.precision", "tf32"], "only NVIDIA GPUs since Ampere"),
+    (["--run.precision", "tf32"], "needs an NVIDIA GPU"),
     (["--epsilon", "1", "--noise-multiplier", "1"], "both given"),
 ]
 

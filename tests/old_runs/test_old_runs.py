@@ -61,6 +61,6 @@ def test_it_is_evaluated_and_loaded(old, capsys):
 
 def test_it_does_not_go_on(old):
     before = {path: path.read_bytes() for path in old.path.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match="version 4, when clients' messages were added up in floating point"):
+    with pytest.raises(InputError, match="version 4, in which clients' messages were added up in floating point"):
         run_training(settings_of_run(old, {}), RunOptions(resume=old))
     assert {path: path.read_bytes() for path in old.path.rglob("*") if path.is_file()} == before

@@ -54,7 +54,7 @@ def test_clients_that_are_used_up_are_said_before_the_first_round(clients, there
         if "cohorts become smaller" in each
     )
     # (1 - q)^59 of 500.
-    assert f"of 500 clients about {there} are there in round 60" in caution
+    assert f"about {there} of 500 clients are left in round 60" in caution
     assert not any("become smaller" in each for each in said("dp-agrlr-micro", **given))
     assert not any("become smaller" in each for each in said("dp-agr-correlated"))
 
@@ -72,5 +72,5 @@ def test_the_public_classes_of_a_folder_are_named(tmp_path):
                 Image.new("L", (16, 16), 10 * number).save(folder / f"{number}.png")
     given = {"population.clients": "100", "privacy.record.delta": "0.0001"}
     (caution,) = said("dp-agr", str(tmp_path / "mine"), **given)
-    assert "validation and test classes, or clients where the data name them, are taken as public" in caution
+    assert "validation and test classes, or clients where the data name them, are treated as public" in caution
     assert said("maml", str(tmp_path / "mine")) == ()

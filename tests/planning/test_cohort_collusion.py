@@ -21,11 +21,11 @@ PLAN = PrivacyPlan(
 def test_a_server_that_picks_puts_all_who_collude_into_one_cohort():
     """Ten of 200 beside any other client, of whom a share of the cohort would count two."""
     assert may_be_picked(PLAN, 40) == 10
-    with pytest.raises(RefusedPlan, match=r"40 of 200 clients can put 10 .* --privacy\.client\.colluding 10"):
+    with pytest.raises(RefusedPlan, match=r"40 of 200 clients can place 10 .* --privacy\.client\.colluding 10"):
         check_company(PLAN, "picked")
     check_company(PLAN, "drawn")
     check_company(replace(PLAN, colluding=10), "picked")
-    with pytest.raises(RefusedPlan, match="can put 10"):
+    with pytest.raises(RefusedPlan, match="can place 10"):
         check_company(replace(PLAN, colluding=9), "picked")
 
 
@@ -38,5 +38,5 @@ def test_nothing_is_counted_on_where_everybody_is_asked_or_messages_are_seen():
     check_company(replace(PLAN, clients=20, cohort=20), "picked")
     check_company(replace(PLAN, secure=None, server_sees="messages"), "picked")
     # Of fifty silos three may collude, whoever is picked.
-    with pytest.raises(RefusedPlan, match="can put 3"):
+    with pytest.raises(RefusedPlan, match="can place 3"):
         check_company(replace(PLAN, clients=50, cohort=50), "picked")

@@ -186,7 +186,7 @@ def test_without_a_digest_a_round_done_again_has_noise_of_its_own(tiny_task_file
     console = Console(record=True, width=400, file=io.StringIO())
     go_on(run, Digestless(from_pairs(changed(pairs), SHAPE)), console)
     said = console.export_text()
-    assert said.count("nobody can say whether these clients hold the same data after a crash") == 1
+    assert said.count("it is not known whether these clients still hold the same data") == 1
     # The promise pays for four rounds, three were paid for, so one is left.
     assert events(run) == [(0, 0), (1, 0), (2, 0), (0, 1)]
     first, again = (next(entry for entry in part if entry[0] == 0) for part in (kept[:2], kept[2:]))

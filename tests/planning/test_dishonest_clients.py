@@ -46,7 +46,7 @@ def test_messages_enter_up_to_the_length_that_is_said(tiny_strokes, mode):
         sent = torch.zeros(size, dtype=torch.float64)
         sent[3] = factor * longest
         assert (side.whole_numbers(0.3, size).accepted(sent) is not None) == enters
-    assert "one clip bound at most" in words
+    assert "at most one clip bound" in words
     assert words in noise_lines(plan.privacy)
 
 
@@ -69,9 +69,9 @@ def test_analyses_say_it_too():
     whole = counted.at(0).whole
     reach = 2 ** (whole.bits - 1) * math.sqrt(whole.dimension) / whole.units
     assert f"by up to {reach:,.0f} times what an honest one adds at most" in dishonest_words(counted)
-    assert "each count by 1 at most" in dishonest_words(plan_of(server_sees="sum", missed=1e-9))
+    assert "each count by at most 1" in dishonest_words(plan_of(server_sees="sum", missed=1e-9))
 
 
 def test_where_nothing_is_clipped_nothing_is_bounded():
-    assert "as far as it likes: nothing bounds a message" in dishonest_words(plan_of(noise_multiplier=None))
+    assert "as far as it likes: messages are not clipped" in dishonest_words(plan_of(noise_multiplier=None))
     assert "as far as it likes; nobody can look" in dishonest_words(plan_of(server_sees="sum"))

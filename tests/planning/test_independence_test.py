@@ -184,7 +184,7 @@ def test_where_another_thread_never_stops_it_is_named_too():
     with another_thread(10**9):
         # Threads that other tests left are named beside it.
         assert re.search(
-            r"; or else another thread of this process \((.*, )?heartbeat\) draws", refused(EXACT, "overheard")[1]
+            r"; or another thread of this process \((.*, )?heartbeat\) draws", refused(EXACT, "overheard")[1]
         )
 
 
@@ -219,12 +219,12 @@ def test_the_plan_says_what_is_learned_and_what_stays():
 
 
 def test_other_gradients_for_the_same_records_are_refused():
-    assert "gives the same records other gradients" in refused(NOTHING, "own_noise")[1]
+    assert "gives different gradients for the same records" in refused(NOTHING, "own_noise")[1]
 
 
 def test_a_random_buffer_is_named_with_what_to_make_of_it():
     message = refused(NOTHING, "random_buffer")[1]
-    assert "body.4.projection is a buffer with other values each time" in message
+    assert "body.4.projection is a buffer with different values each time" in message
     assert "requires_grad=False" in message
 
 
@@ -237,7 +237,7 @@ def test_a_random_buffer_is_named_with_what_to_make_of_it():
         ("body_of_a_mapping", "its body returns dict for 12 images"),
         ("unlike", r"forward is not head\(body\(images\)\): they differ by [\d.]+ of their length"),
         ("infinite", "returns NaN or infinity"),
-        ("own_weights", "body.2.bias begins with other values each time, for the same run.seed"),
+        ("own_weights", "body.2.bias starts with different values each time for the same run.seed"),
         ("wrong_size", "RuntimeError: mat1 and mat2"),
         ("failing", r"RuntimeError: no such thing as \d+ features, at .*coupled_networks.py, line \d+\)$"),
         (

@@ -42,11 +42,11 @@ def test_nothing_is_masked_elsewhere():
 @pytest.mark.parametrize(
     ("plan", "why"),
     [
-        (changed(adversarial=0.95), "fewer than two honest ones stay"),
-        (changed(adversarial=0.5, dropout=0.5), "fewer than two honest ones stay"),
+        (changed(adversarial=0.95), "fewer than two honest clients stay"),
+        (changed(adversarial=0.5, dropout=0.5), "fewer than two honest clients stay"),
         (changed(cohort=3, dropout=0.0, adversarial=0.4), "invite more clients"),
         (changed(cohort=2, dropout=0.0, adversarial=0.05), "fewer than two"),
-        (replace(changed(40), colluding=35), "fewer than two honest ones stay"),
+        (replace(changed(40), colluding=35), "fewer than two honest clients stay"),
         (changed(absent=0.3), "most rounds would be aborted"),
     ],
 )

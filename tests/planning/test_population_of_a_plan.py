@@ -36,7 +36,7 @@ def moved(shift, dataset, own=None):
 def test_images_are_moved_as_far_as_the_settings_say(tiny_strokes):
     assert moved(3, tiny_strokes).pool == replace(tiny_strokes.train, shift=3)
     assert moved(14, tiny_strokes).pool.shift == 14
-    with pytest.raises(InputError, match=r"task\.shift = 15: images have 28 x 28 pixels; at most half a side, 14"):
+    with pytest.raises(InputError, match=r"task\.shift = 15: images have 28 x 28 pixels; give at most 14"):
         moved(15, tiny_strokes)
     with pytest.raises(InputError, match=r"task\.shift = 1 with clients of your own"):
         moved(1, tiny_strokes, from_pairs([None] * 400_000, SHAPE))
@@ -45,7 +45,7 @@ def test_images_are_moved_as_far_as_the_settings_say(tiny_strokes):
 def test_numbers_are_not_moved(tiny_strokes, tmp_path):
     np.save(tmp_path / "numbers.npy", np.zeros((4, 9), dtype=np.float32))
     vectors = replace(tiny_strokes, train=replace(tiny_strokes.train, path=tmp_path / "numbers.npy"))
-    with pytest.raises(InputError, match=r"task\.shift = 1: only images are moved, and records here are 9 numbers"):
+    with pytest.raises(InputError, match=r"task\.shift = 1: only images can be shifted, but records here are 9"):
         moved(1, vectors)
 
 
@@ -56,7 +56,7 @@ def test_a_run_does_not_go_on_with_images_moved_otherwise(tiny_strokes):
 
 
 def test_unequal_sizes_do_not_go_with_record_level_privacy(tiny_strokes):
-    with pytest.raises(RefusedPlan, match=r"n_s = ways . shots support records in every client"):
+    with pytest.raises(RefusedPlan, match=r"assumes ways . shots support records in every client"):
         population(tiny_strokes, "dp-agrlr-micro", most_shots=3)
 
 
@@ -67,14 +67,14 @@ def test_clients_of_ones_own(tiny_strokes):
     with pytest.raises(InputError, match="clients = 8, but 7 clients were handed over"):
         population(tiny_strokes, own=own, clients=8, cohort=2)
     for wrong in (replace(own, shape=replace(SHAPE, shots=1)), population(tiny_strokes, clients=7, cohort=2)):
-        with pytest.raises(RefusedPlan, match="their sizes must be checked"):
+        with pytest.raises(RefusedPlan, match="the sizes of your clients must be checked"):
             population(tiny_strokes, "dp-agrlr-micro", own=wrong, clients=7, cohort=2)
 
 
 def test_records_that_a_population_states_are_compared_without_a_look_at_anybody(tiny_strokes):
     fitting = from_pairs([None] * 7, SHAPE, image=(1, 28, 28))
     assert population(tiny_strokes, own=fitting, clients=7, cohort=2) is fitting
-    with pytest.raises(InputError, match=r"population\.image: its records are 1 x 32 x 32, .* 1 x 28 x 28"):
+    with pytest.raises(InputError, match=r"population\.image: your clients' records are 1 x 32 x 32, .* 1 x 28 x 28"):
         population(tiny_strokes, own=replace(fitting, image=(1, 32, 32)), clients=7, cohort=2)
 
 

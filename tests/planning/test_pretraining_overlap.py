@@ -23,8 +23,8 @@ TINY = {
     "evaluation.episodes": "2", "evaluation.queries": "1", "run.workers": "1", "privacy.client.delta": "0.001",
     "clip.window": "2",
 }  # fmt: skip
-SAME = "a run behind it learned from the images of"
-UNKNOWN = "cannot be found out"
+SAME = "these weights were learned from the images of"
+UNKNOWN = "it cannot be checked whether"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -187,10 +187,10 @@ def test_clients_of_the_callers_own_cannot_be_compared(origin, images, tmp_path)
     own = from_pairs([((e.support_images, e.support_labels), (e.query_images, e.query_labels)) for e in held], shape)
     other = drawn(tmp_path / "other", 8)
     first = train(other, tmp_path, "first", algo="maml", population=own)
-    refused(first, images, tmp_path, reason="it learned from clients of the caller's own")
+    refused(first, images, tmp_path, reason="it learned from clients that were handed over in Python")
     with pytest.raises(RefusedPlan, match=SAME):
         train(other, tmp_path, "own", population=own, **{"model.initial": str(first.path)})
-    with pytest.raises(RefusedPlan, match="are not compared with its images"):
+    with pytest.raises(RefusedPlan, match="cannot be compared with its images"):
         train(other, tmp_path, "own", population=own, **{"model.initial": str(origin.path)})
 
 

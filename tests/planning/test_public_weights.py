@@ -54,10 +54,10 @@ def test_a_run_begins_with_the_body_of_another(tiny_task_file, tmp_path, public)
     begun, given = load_file(run.initial_weights), load_file(public.weights)
     assert all(torch.equal(begun[name], given[name]) for name in given if name.startswith("body."))
     assert "begins with the body of" in said
-    assert "no guarantee covers what it learned from" in said
+    assert "no guarantee covers the data it was learned from" in said
     for name in ("plan.json", "summary.json"):
         assert str(public.path) in run.read_json(name)["begins_with"]
-    assert "no guarantee covers what it learned from" in write_report(run).read_text()
+    assert "no guarantee covers the data it was learned from" in write_report(run).read_text()
     # What it learned is in its own checkpoint.
     shutil.rmtree(public.path)
     load(run.path)
@@ -72,7 +72,7 @@ def test_random_weights_say_nothing(tiny_task_file, tmp_path):
 @pytest.mark.parametrize("algo", ["maml", "dp-agr"])
 def test_a_run_on_the_same_images_is_no_beginning(tiny_task_file, tmp_path, algo):
     run, _ = train(tiny_task_file, tmp_path, "first", algo=algo)
-    with pytest.raises(RefusedPlan, match=r"model\.initial = .*first: a run behind it learned from the images of"):
+    with pytest.raises(RefusedPlan, match=r"model\.initial = .*first: these weights were learned from the images of"):
         train(tiny_task_file, tmp_path, "second", **{"model.initial": str(run.path)})
     assert not (tmp_path / "second").exists()
 
@@ -82,7 +82,7 @@ def test_a_run_on_the_same_images_is_no_beginning(tiny_task_file, tmp_path, algo
 def test_a_built_in_body_is_no_beginning_for_the_images_that_taught_it(tmp_path, name):
     algo = {"textures": "dp-agrlr-micro", "strokes": "dp-agrlr"}[name]
     given = {"run.dir": str(tmp_path), "run.name": "own", "model.initial": name, "model.downscale": "1"}
-    with pytest.raises(RefusedPlan, match=rf"model\.initial = {name}: a run behind it learned from the images of"):
+    with pytest.raises(RefusedPlan, match=rf"model\.initial = {name}: these weights were learned from the images of"):
         run_training(resolve(algo, name, None, given))
     assert not (tmp_path / "own").exists()
 
@@ -91,7 +91,7 @@ def test_neither_a_detour_nor_the_file_alone_hides_the_same_images(tiny_task_fil
     first, _ = train(tiny_task_file, tmp_path, "first", algo="maml")
     through, _ = train(others, tmp_path, "through", algo="maml", **{"model.initial": str(first.path)})
     for initial in (through.path, first.weights, through.weights):
-        with pytest.raises(RefusedPlan, match="a run behind it learned from the images of"):
+        with pytest.raises(RefusedPlan, match="these weights were learned from the images of"):
             train(tiny_task_file, tmp_path, "second", **{"model.initial": str(initial)})
 
 

@@ -28,8 +28,8 @@ def test_a_rule_is_found_by_its_name_or_by_its_module():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("NO_FUNCTION", "int is no function of moments"),
-        ("failing", "failed with moments of ones"),
+        ("NO_FUNCTION", "expected a function of moments, got int"),
+        ("failing", "failed in a trial with moments of ones"),
         ("shorter", "other names or shapes"),
     ],
 )

@@ -25,8 +25,8 @@ def privacy(algo, given):
         ("dp-const", {"population.sampler": "poisson", "population.dropout": "0.3"}, "larger cohorts fail more often"),
         ("dp-const", {"population.availability": "correlated"}, "which clients were drawn"),
         ("dp-const", {"population.availability": "diurnal", "population.dropout": "0.1"}, "which clients were drawn"),
-        ("dp-agrlr-micro", {}, "it tells of data"),
-        ("dp-agrlr", {}, "it tells of data"),
+        ("dp-agrlr-micro", {}, "reveals something about the data"),
+        ("dp-agrlr", {}, "reveals something about the data"),
     ],
 )
 def test_an_abort_that_would_tell_something_is_refused(algo, given, why):

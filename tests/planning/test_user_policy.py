@@ -72,8 +72,8 @@ def test_a_run_remembers_values_or_a_class():
         (Steady(state=State(bound=math.inf)), r"initial\(\)\.bound is inf"),
         (Steady(state=State(bound=True)), r"initial\(\)\.bound is True"),
         (Steady(state=State(mode="resting")), "mode is 'resting', expected one of constant"),
-        (Steady(state=State(seen=object())), "a checkpoint keeps dataclasses"),
-        (Steady(attachment=Unlisted()), "Unlisted, whose sensitivity nobody has checked"),
+        (Steady(state=State(seen=object())), "use a dataclass of numbers, text and tuples"),
+        (Steady(attachment=Unlisted()), "Unlisted, whose sensitivity is not known"),
     ],
 )
 def test_what_breaks_the_protocol_is_refused_by_name(policy, said):
@@ -87,7 +87,7 @@ def test_nothing_to_clip_and_nothing_to_count():
         with_own_policy(settings("maml"), Steady())
     counting = Steady(attachment=BelowBound(scale=attached_scale(2.0, 30.0, 0.5)))
     assert with_own_policy(settings(), counting).clip.policy == "own"
-    with pytest.raises(RefusedPlan, match="never computes"):
+    with pytest.raises(RefusedPlan, match="counts norms of exact messages"):
         with_own_policy(resolve("dp-agrlr-micro", "strokes", None, {}), counting)
 
 

@@ -96,7 +96,7 @@ def test_where_nothing_is_charged_nothing_may_be_stated():
     event = replace(PLAN, noise_multiplier=None).at(0)
     check_charged(release(NoMechanism(denominator=100.0)), event, 0, float("inf"))
     noisy = GaussianMechanism(total_multiplier=1.5, charged_multiplier=1.5, denominator=100.0)
-    with pytest.raises(RefusedPlan, match="is charged with one release with no noise"):
+    with pytest.raises(RefusedPlan, match="was charged for one release with no noise"):
         check_charged(release(noisy), event, 0, BOUND)
 
 

@@ -86,7 +86,7 @@ def test_pictures_are_vectors_with_their_fonts(group, tmp_path):
         assert b"/Type3" not in content
         assert b"CreationDate" not in content
         assert b"/Subtype /Image" not in content
-    with pytest.raises(InputError, match="two runs are called one"):
+    with pytest.raises(InputError, match="two runs have the name one"):
         write_pictures([group, Group.of("again", [tmp_path / "one"])], folder)
 
 

@@ -326,7 +326,7 @@ def test_a_page_says_how_to_make_the_run_again(make_run):
     # Whoever knows the seed of the noise has no noise in the way.
     assert "987654321" not in page
     assert shown["run.noise_seed"] == ["chosen (a simulation)", "secret, drawn"]
-    assert "(record, public) lies above (client, public): a client is added or removed there" in page
+    assert "(record, public) lies above (client, public): the latter adds or removes a client" in page
 
 
 def assert_described(page, name):

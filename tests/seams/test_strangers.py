@@ -78,12 +78,12 @@ def test_a_mechanism_of_ones_own_is_charged_with_what_it_costs(tiny_task_file, t
 
 
 LIARS = {
-    "Noiseless": "in round 0 it released with no noise, but the ledger is charged with one release with Gaussian",
+    "Noiseless": "in round 0 it released with no noise, but the ledger was charged for one release with Gaussian",
     "Nought": "states noise of deviation 0,",
     "LessGaussian": "states noise of deviation .* but the plan's is",
     "Often": "released with Gaussian noise of z = 2, Gaussian noise of z = 2, Gaussian noise of z = 2, but",
     "Another": "released with Gaussian noise of z = 0.01, but",
-    "Bare": "its release is dict, not Released",
+    "Bare": "it returned dict, expected Released",
 }
 
 
@@ -101,12 +101,12 @@ def test_a_release_is_compared_with_what_was_charged_before_anything_leaves(liar
 def test_noise_of_somebody_elses_rests_on_their_word_wherever_it_is_shown(tiny_task_file, tmp_path):
     given = {"server.noise": NOISE, "server.noise_multiplier": "2.0"}
     planned = dp.plan(resolve("dp-agr", str(tiny_task_file), None, {**SMALL, **given}))
-    assert any("is the word of whoever wrote that code" in caution for caution in planned.cautions)
+    assert any("author vouches for it" in caution for caution in planned.cautions)
     assert "pld, by word" in repr(planned.guarantees)
     run = trained(tiny_task_file, tmp_path, "dp-agr", given)
     page = write_report(run).read_text()
     assert "<td>pld, by word" in page
-    assert "is the word of whoever wrote that code" in page
+    assert "author vouches for it" in page
     found = audit(run)
     assert check_report(found.snapshot, found.proven) == ["report.html agrees"]
     assert found.word.startswith(f"server.noise = {NOISE}:")
@@ -203,10 +203,10 @@ REFUSED = {
         {"clip.policy": f"{HERE}.own_policy:Subclassed"}, RefusedPlan, "its attachment is LongBit, whose"
     ),
     "an attachment with another sensitivity": (
-        {"clip.policy": f"{HERE}.own_policy:Understated"}, RefusedPlan, "not what BelowBound is made as"
+        {"clip.policy": f"{HERE}.own_policy:Understated"}, RefusedPlan, "changes more of BelowBound"
     ),
     "an attachment with other values": (
-        {"clip.policy": f"{HERE}.own_policy:Patched"}, RefusedPlan, "not what BelowBound is made as"
+        {"clip.policy": f"{HERE}.own_policy:Patched"}, RefusedPlan, "changes more of BelowBound"
     ),
     "a policy without a bound": (
         {"clip.policy": f"{HERE}.own_policy:Unbounded"}, InputError, r"initial\(\)\.bound is inf, expected a num"

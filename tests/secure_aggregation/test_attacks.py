@@ -62,7 +62,7 @@ def told_otherwise(malicious, change, *, silent=(5,), numbers=None):
     [
         (lambda told: Survivors(told.survivors, told.silent | {3}), "seat 3 is said to have survived and to be silent"),
         (lambda told: Survivors(told.survivors | {5}, told.silent), "seat 5 is said to have survived and to be silent"),
-        (lambda told: Survivors(told.survivors - {0}, told.silent | {0}), "not among the survivors itself"),
+        (lambda told: Survivors(told.survivors - {0}, told.silent | {0}), "its own seat is not on the list"),
         (lambda told: Survivors(told.survivors - {4}, told.silent), "seat 4 shared, and is neither"),
         (lambda told: Survivors(told.survivors - {1, 2}, told.silent | {1, 2}), "5 survivors, at least 7 are needed"),
         (lambda told: Survivors(frozenset({0}), frozenset(range(1, 8))), "1 survivors, at least"),
@@ -230,7 +230,7 @@ def test_one_person_in_two_seats_on_first_contact():
     forged = signed(table.round, ProtocolPhase.KEYS, 3, EVERYONE, body, pair)
     change = lambda listed: KeyList(tuple((3, body, forged[-64:]) if e[0] == 3 else e for e in listed.entries))  # noqa: E731
     message = table.rewritten(0, ProtocolPhase.KEY_LIST, change, KeyList.decode, lambda b, _: b.encode())
-    refuses(table.clients[0], "share", message, "one identity sits in two seats")
+    refuses(table.clients[0], "share", message, "two seats have the same identity")
 
 
 def test_signatures_are_left_to_a_server_that_follows_only_if_one_says_so():
@@ -293,7 +293,7 @@ def of_sharers(seat, table, change):
         (with_shares(lambda e: [e[0], *e]), "named twice"),
         (with_shares(lambda e: e[:1]), "neighbour 2: its shares are missing"),
         (with_sharers(lambda s: s - {3}), "neighbour 3: it is not on the list of those who shared"),
-        (with_sharers(lambda s: s - {0}), "not among those who shared itself"),
+        (with_sharers(lambda s: s - {0}), "its own seat is not on the list of those who shared"),
         (lambda told: without(1)(without(2)(told)), "6 clients who shared, at least 7"),
     ],
     ids=["itself", "stranger", "repeated", "missing", "unlisted", "not itself", "few"],
@@ -417,7 +417,7 @@ def signatures(change):
         (signatures(lambda e: [(e[0][0], bytes(64)), *e[1:]]), "signature of seat 0 on the survivors fails"),
         (signatures(lambda e: [(e[0][0], e[1][1]), *e[1:]]), "signature of seat 0 on the survivors fails"),
         (signatures(lambda e: e[:-1]), "signatures on the survivors, .* are needed"),
-        (signatures(lambda e: [*e[:-1], (7, e[-1][1])]), "seat 7 signed the survivors and is none"),
+        (signatures(lambda e: [*e[:-1], (7, e[-1][1])]), "seat 7 signed the survivors, but does not belong"),
         (signatures(lambda e: [e[0], *e]), "named twice"),
     ],
     ids=["forged", "exchanged", "few", "no survivor", "repeated"],
@@ -434,7 +434,7 @@ def test_signatures_on_the_survivors(change, why):
         (signatures(lambda e: [(e[0][0], bytes(64)), *e[1:]]), "signature of seat 0 on the sharers fails"),
         (signatures(lambda e: [(e[0][0], e[1][1]), *e[1:]]), "signature of seat 0 on the sharers fails"),
         (signatures(lambda e: e[:-1]), "signatures on the sharers, .* are needed"),
-        (signatures(lambda e: [*e[:-1], (7, e[-1][1])]), "seat 7 signed the sharers and is none"),
+        (signatures(lambda e: [*e[:-1], (7, e[-1][1])]), "seat 7 signed the sharers, but does not belong"),
         (signatures(lambda e: [e[0], *e]), "named twice"),
     ],
     ids=["forged", "exchanged", "few", "no sharer", "repeated"],
@@ -580,7 +580,7 @@ def test_keys_that_agree_on_nothing_secret(key):
     table = Table(agreement(8))
     body = replace(Keys.decode(table.says(1, b"")[-64 - Keys.record.size : -64]), **{key: bytes(32)}).encoded
     message = signed(table.round, ProtocolPhase.KEYS, 1, EVERYONE, body, Identity(people(8)[1]))
-    with pytest.raises(Refused, match="nothing secret"):
+    with pytest.raises(Refused, match="no secret can be agreed"):
         table.server.receive(message)
 
 

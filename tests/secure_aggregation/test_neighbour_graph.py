@@ -228,7 +228,7 @@ def test_complete_graphs_against_a_malicious_server():
 def test_fewer_survivors_than_the_graph_was_made_for_are_refused():
     numbers = {"clients": 200, "dimension": 5, "bits": 16, "adversarial": 0.05, "dropout": 0.1, "malicious": True}
     assert agreed(**numbers).fewest == 180
-    with pytest.raises(InputError, match="calls 80 of them silent"):
+    with pytest.raises(InputError, match="reports 80 of them as silent"):
         agreed(**numbers, fewest=120)
     assert agreed(**numbers | {"malicious": False}, fewest=120).fewest == 120
 

@@ -171,10 +171,10 @@ def test_a_ledger_of_ones_own():
     round_ = Table(numbers).round
     ask = lambda **history: Client(round_=round_, seat=0, identity=people(5)[0], history=History(**history))  # noqa: E731
     ask(taken=4, most=5, last=(2, 7))
-    with pytest.raises(Aborted, match="5 rounds taken of 5"):
+    with pytest.raises(Aborted, match="5 of 5 promised rounds are taken"):
         ask(taken=5, most=5)
     for last in ((3, 0), (3, 2), (4, 0)):
-        with pytest.raises(Aborted, match="not after"):
+        with pytest.raises(Aborted, match="not later than the last one"):
             ask(last=last)
 
 
@@ -192,7 +192,7 @@ def test_keys_and_vectors_that_do_not_fit():
         Identities(keys={0: bytes(32), 1: bytes(32)})
     table = Table(agreement(5)).until(ProtocolPhase.MASKED)
     for wrong in (np.zeros(4, dtype=np.int64), np.zeros(5), np.zeros((5, 1), dtype=np.int64)):
-        with pytest.raises(InputError, match="whole numbers agreed"):
+        with pytest.raises(InputError, match=r"expected .* whole numbers"):
             table.clients[0].mask(table.sent[0], wrong)
     # A mistake of the caller's, before anything was computed: the round goes on.
     assert table.clients[0].mask(table.sent[0], vector(0, table.numbers))

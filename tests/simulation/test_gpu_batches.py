@@ -66,9 +66,9 @@ def test_too_large_a_guess_is_halved_and_nothing_is_lost(monkeypatch):
 
 def test_where_one_client_does_not_fit_the_error_says_what_to_do(monkeypatch):
     memory = Memory(monkeypatch, room=10, each=100)
-    with pytest.raises(InputError, match=r"one client alone does not fit.*--device cpu"):
+    with pytest.raises(InputError, match=r"not even one client fits.*--device cpu"):
         Chunks(device=GPU).compute(memory, list(range(5)))
-    with pytest.raises(InputError, match=r"run.chunk = 4: so many clients"):
+    with pytest.raises(InputError, match=r"run.chunk = 4: this many clients"):
         Chunks(device=GPU, fixed=4).compute(memory, list(range(5)))
 
 

@@ -237,11 +237,11 @@ def test_a_sum_is_read_modulo_two_to_the_bits(tiny_strokes):
     [
         ({"aggregation.bits": "9"}, "too few"),
         ({"clip.policy": "none", "privacy.client.epsilon": "null"}, "clip"),
-        ({**RECORDS, "record.query_noise": "2", "privacy.record.epsilon": "null"}, "the sum has it"),
+        ({**RECORDS, "record.query_noise": "2", "privacy.record.epsilon": "null"}, "there the sum has the noise"),
         ({**RECORDS, "record.release": "steps", "meta.order": "1"}, "stacked"),
         ({"aggregation.mode": "secured"}, "secure"),
-        ({**POISSON, "population.dropout": "0.01", "population.availability": "diurnal"}, "tells of its cohort"),
-        ({**POISSON, "server.timeout": "3"}, "tells of its cohort"),
+        ({**POISSON, "population.dropout": "0.01", "population.availability": "diurnal"}, "reveals something"),
+        ({**POISSON, "server.timeout": "3"}, "reveals something about its cohort"),
     ],
 )
 def test_what_is_refused(tiny_strokes, given, words):

@@ -50,7 +50,7 @@ MODES = {
     "secure": ("dp-agr", SECURE),
     "secure micro": ("dp-agrlr-micro", SECURE | {"record.micro_shots": "1", "record.micro_queries": "1"}),
 }  # fmt: skip
-WORDS = "somebody sends more than its clip bound"
+WORDS = "a client sends more than its clip bound"
 CHANCE, BOUND = 0.05, 0.3
 SLOW = {"secure", "secure micro", "shared", "fixed"}
 
@@ -157,7 +157,7 @@ def test_a_dishonest_client_of_a_run_is_told_of(tiny_task_file, tmp_path, monkey
         assert norm >= written["aggregate_norm"]
         assert norm > 1.5 * honest
         assert (
-            f"round 0: the released mean is {norm:.4g} long, and honest clients give at most {honest:.4g}" in heard[0]
+            f"round 0: the released mean has norm {norm:.4g}, but honest clients give at most {honest:.4g}" in heard[0]
         )
 
 

@@ -97,16 +97,23 @@ class Allocation:
         """
         event = phases[0].event
         if event.slots is None or any(phase.event != event for phase in phases):
-            raise RefusedPlan("rounds that clients chose (check-ins) are not added up with other rounds: no bound here")
+            raise RefusedPlan(
+                "client-chosen rounds (check-ins) cannot be added up with rounds of another plan: no joint guarantee "
+                "is known"
+            )
         if not isinstance(event.noise, GaussianNoise):
-            raise RefusedPlan("rounds that clients chose (check-ins): proved for independent Gaussian noise alone")
+            raise RefusedPlan(
+                "client-chosen rounds (check-ins) are only supported with independent Gaussian noise; use "
+                "--server.noise independent"
+            )
         rounds: Counter[int] = Counter()
         for phase in phases:
             rounds[phase.copy] += 0 if phase.again else phase.rounds
         done = max(rounds.values())
         if done > event.slots:
             raise RefusedPlan(
-                f"{done} rounds where clients chose among {event.slots} (check-ins): several runs are not added up"
+                f"client-chosen rounds (check-ins): {done} rounds are charged, but clients chose among {event.slots}; "
+                "rounds of several runs cannot be added up"
             )
         copies = len(rounds)
         return cls(

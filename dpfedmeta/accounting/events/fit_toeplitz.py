@@ -49,7 +49,9 @@ def fit_blt(
         RefusedPlan: No such number of buffers.
     """
     if not 1 <= buffers <= _MOST_BUFFERS:
-        raise RefusedPlan(f"blt with {buffers} buffers: expected 1 to {_MOST_BUFFERS}; more gain nothing")
+        raise RefusedPlan(
+            f"server.buffers = {buffers}: server.noise = blt takes 1 to {_MOST_BUFFERS}; more gain nothing"
+        )
     lags = np.arange(max(rounds - 1, 0), dtype=float)
 
     def coefficients(free: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -89,7 +91,10 @@ def fit_banded(
         RefusedPlan: No such number of bands.
     """
     if not 1 <= bands <= rounds:
-        raise RefusedPlan(f"banded noise with {bands} bands over {rounds} rounds: expected 1 to {rounds}")
+        raise RefusedPlan(
+            f"server.noise = banded with {bands} bands (server.buffers + 1) over {rounds} rounds: expected 1 to "
+            f"{rounds} bands"
+        )
     if bands == 1:
         return (1.0,)
 

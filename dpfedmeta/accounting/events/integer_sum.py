@@ -64,7 +64,7 @@ class WholeSum:
                 f"aggregation.bits = {self.bits}: expected a whole number from {bits.start} to {bits.stop - 1}"
             )
         if self.dimension < 1 or (not self.exact and self.dimension & (self.dimension - 1)):
-            raise RefusedPlan(f"dimension = {self.dimension}: a rotated message has a power of two of coordinates")
+            raise RefusedPlan(f"dimension = {self.dimension}: expected a power of two, the length of a rotated message")
         if not (0 < self.units < math.inf and 0 < self.deviation < math.inf):
             raise RefusedPlan(
                 f"aggregation.bits = {self.bits}: too few for a sum of {self.most} clients with noise of deviation "
@@ -108,7 +108,10 @@ class WholeSum:
         """
         sure = self.fewest(invited) - self.unsure
         if sure < 1:
-            raise ValueError(f"{invited} invited clients cannot make the noise: none is sure to add its share")
+            raise ValueError(
+                f"{invited} invited clients cannot make the noise: after dropouts, colluding and hostile clients none "
+                "is left whose share counts"
+            )
         return self.deviation**2 / sure
 
     def clients_noise(self, invited: int) -> float:

@@ -206,7 +206,7 @@ def noise_of(name: str, multiplier: float) -> Noise:
         made: Noise = kind.noise(multiplier)
     except (AttributeError, TypeError) as error:
         raise InputError(
-            f"server.noise = {name}: needs noise(multiplier), which says what a release costs ({error})"
+            f"server.noise = {name}: needs noise(multiplier), a method that returns the noise to be charged ({error})"
         ) from error
     return made
 
@@ -234,7 +234,7 @@ def restored(content: Mapping[str, Any] | None) -> Noise | None:
     kind = _built_in().get(name) or _imported(name)
     names = {field.name for field in fields(kind)} if is_dataclass(kind) else None
     if names is None:
-        raise InputError(f"noise of kind {name}: is not known here as a noise: {kind.__name__} is no dataclass")
+        raise InputError(f"noise of kind {name}: {kind.__name__} is not a dataclass, so it cannot be read as a noise")
     if names != set(values):
         raise InputError(
             f"noise of kind {name}: expected {', '.join(sorted(names))}, found {', '.join(sorted(values))}"
@@ -249,7 +249,7 @@ def restored(content: Mapping[str, Any] | None) -> Noise | None:
 def _imported(name: object) -> type[Any]:
     unknown = (
         f"noise of kind {name!r} is not known here: the accountant needs the class that the run was made with; make "
-        "its module importable"
+        "its module importable (for example by PYTHONPATH)"
     )
     if not isinstance(name, str) or ":" not in name:
         raise InputError(unknown)
@@ -258,7 +258,7 @@ def _imported(name: object) -> type[Any]:
     except InputError as error:
         raise InputError(f"{unknown} ({error})") from error
     if not isinstance(kind, type):
-        raise InputError(f"{unknown} ({name} is no class)")
+        raise InputError(f"{unknown} ({name} is not a class)")
     return kind
 
 

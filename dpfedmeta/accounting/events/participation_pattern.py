@@ -64,8 +64,8 @@ def joining_rates(clients: int, cohort: float, rounds: int, spacing: Spacing) ->
             raise RefusedPlan(
                 f"population.separation = {spacing.separation} with population.max_participations = "
                 f"{spacing.participations}: in round {round_} only {there:.4g} of {clients:,} clients are free on "
-                f"average, and population.cohort is {cohort:g}; a population keeps cohort * separation <= clients and "
-                "cohort * rounds <= clients * max_participations: lower the separation, the cohort or the rounds"
+                f"average, but population.cohort is {cohort:g}; both cohort * separation <= clients and cohort * "
+                "rounds <= clients * max_participations are needed: lower the separation, the cohort or the rounds"
             )
         rates.append(min(1.0, cohort / there))
         joined = rates[-1] * free

@@ -46,10 +46,11 @@ class RecordLayer:
         check("batch_rate", self.batch_rate, 0 < self.batch_rate <= 1, "a number above 0 and at most 1")
         # A query gradient reads all its records at once.
         whole = self.batch_rate == 1 or self.query_noise is None
-        check("batch_rate", self.batch_rate, whole, "1 unless a client sends its update")
+        check("batch_rate", self.batch_rate, whole, "1, unless clients send their update")
         released = self.support_noise is not None or self.query_noise is not None
-        check("support_noise", self.support_noise, released or self.of_sum, "a noise on what clients release")
-        check("of_sum", self.of_sum, not (released and self.of_sum), "no noise of the parts' own where it is the sum's")
+        check("support_noise", self.support_noise, released or self.of_sum, "noise of support or query")
+        alone = not (released and self.of_sum)
+        check("of_sum", self.of_sum, alone, "false with support_noise or query_noise: one noise or the other")
         for name in ("support_noise", "query_noise", "query_to_message_bound"):
             value = getattr(self, name)
             check(name, value, value is None or 0 < value < math.inf, "a finite number above 0")
@@ -89,4 +90,4 @@ def check(name: str, value: object, holds: bool, wanted: str) -> None:
     """
     # A comparison with NaN is false, so NaN never holds.
     if not holds:
-        raise RefusedPlan(f"{name} = {value}: a plan needs {wanted}; nothing can be accounted for otherwise")
+        raise RefusedPlan(f"{name} = {value}: expected {wanted}; no guarantee can be computed otherwise")

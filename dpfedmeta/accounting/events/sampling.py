@@ -119,7 +119,7 @@ class Sampling:
         Raises:
             RefusedPlan: Says which, and what is wanted.
         """
-        check("capacity", plan.capacity, plan.capacity is None, "none where the server draws cohorts")
+        check("capacity", plan.capacity, plan.capacity is None, "null: only the check-ins sampler has one")
 
     @classmethod
     def check_separation(cls, plan: PrivacyPlan, spacing: Spacing) -> None:

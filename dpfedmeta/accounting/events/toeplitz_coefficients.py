@@ -35,8 +35,8 @@ class Blt:
         fits = len(self.decays) == len(self.weights) > 0 and all(0 < theta < 1 for theta in self.decays)
         if not (fits and all(w > 0 for w in self.weights) and math.fsum(self.weights) <= 1):
             raise RefusedPlan(
-                f"blt: decays {list(self.decays)} and weights {list(self.weights)}: expected as many of the one as of "
-                "the other, decays above 0 and below 1, weights above 0 that sum to at most 1"
+                f"blt: decays {list(self.decays)} and weights {list(self.weights)}: expected as many decays as "
+                "weights, decays above 0 and below 1, and weights above 0 that sum to at most 1"
             )
 
     def coefficients(self, rounds: int) -> FloatArray:
@@ -67,9 +67,9 @@ def check_coefficients(coefficients: FloatArray) -> None:
     if grown.any() or not c[-1] >= 0:
         worst = int(np.argmax(grown)) + 1 if grown.any() else len(c) - 1
         raise RefusedPlan(
-            f"correlated noise: coefficient {worst} is {c[worst]:.6g} after {c[worst - 1]:.6g}; what a client that "
-            "takes part several times moves the releases by is known for coefficients that do not increase and are "
-            "not negative"
+            f"correlated noise: coefficient {worst} is {c[worst]:.6g} after {c[worst - 1]:.6g}; the "
+            "sensitivity to a client that takes part several times is only known for coefficients that do not increase "
+            "and are not negative"
         )
 
 

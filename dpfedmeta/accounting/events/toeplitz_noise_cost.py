@@ -143,8 +143,8 @@ class CorrelatedNoise:
     def apart(self, rounds: int) -> tuple[int, GaussianNoise]:
         """Only bands keep participations apart."""
         raise RefusedPlan(
-            f"server.noise = {self._name}: rounds of two participations of one client meet, and no bound is known for "
-            "coins that decide over each of them; use --server.noise banded"
+            f"server.noise = {self._name}: with randomly drawn cohorts no guarantee is known for noise in which two "
+            "participations of a client overlap; use --server.noise banded"
         )
 
     def profile(self, epsilons: FloatArray, distance: float) -> FloatArray:
@@ -188,8 +188,8 @@ def _moved(noise: CorrelatedNoise, rounds: int) -> tuple[float, float]:
 
     if rounds > noise.rounds:
         raise RefusedPlan(
-            f"correlated noise was fitted for {noise.rounds} rounds, and {rounds} are asked for: nobody knows what "
-            "more would cost; start a new run that is planned for all of them"
+            f"correlated noise was fitted for {noise.rounds} rounds, but {rounds} are asked for: the privacy cost of "
+            "more rounds is not known; start a new run that is planned for all of them"
         )
     c, spacing = noise.coefficients(rounds), (noise.participations, noise.separation)
     return sensitivity(c, *spacing), largest_row(c, *spacing)
@@ -203,8 +203,8 @@ class ToeplitzNoise(CorrelatedNoise):
         """There is nothing to fit."""
         if buffers is not None:
             raise RefusedPlan(
-                f"server.buffers = {buffers}: server.noise = toeplitz remembers the noise of every round; leave it "
-                "out, or use --server.noise blt"
+                f"server.buffers = {buffers}: server.noise = toeplitz keeps the noise of every round and takes no "
+                "buffers; leave server.buffers out, or use --server.noise blt"
             )
         return ()
 
@@ -213,7 +213,7 @@ class ToeplitzNoise(CorrelatedNoise):
         from dpfedmeta.accounting.events.toeplitz_coefficients import optimal_toeplitz
 
         if self.numbers:
-            raise RefusedPlan("toeplitz: its coefficients are known, and the ledger states others")
+            raise RefusedPlan("toeplitz: its coefficients are fixed, but the ledger states others")
         return optimal_toeplitz(rounds)
 
 
@@ -263,8 +263,9 @@ class BandedNoise(CorrelatedNoise):
         """
         if len(self.numbers) > self.separation:
             raise RefusedPlan(
-                f"server.noise = banded with {len(self.numbers)} bands and clients {self.separation} rounds apart: two "
-                "participations meet, and no bound is known for coins that decide over each; lower server.buffers"
+                f"server.noise = banded with {len(self.numbers)} bands and clients {self.separation} rounds apart: the "
+                "noise of two participations overlaps, and with randomly drawn cohorts no guarantee is known for that; "
+                "lower server.buffers"
             )
         alone = replace(self, participations=1).sensitivity(rounds)
         return -(-rounds // self.separation), GaussianNoise(multiplier=self.multiplier / alone)

@@ -66,7 +66,7 @@ class Charge:
         ):
             raise TypeError(f"expected {', '.join(sorted(_FIELDS))}, found {content}")
         if not isinstance(content["inputs"], str):
-            raise TypeError(f"inputs: expected words, found {content['inputs']!r}")
+            raise TypeError(f"inputs: expected text, found {content['inputs']!r}")
         return cls(
             round=content["round"],
             event=Event.from_json(content["event"]),

@@ -207,7 +207,7 @@ class ClientLedger:
             ValueError: It would exceed the budget.
         """
         if any(map(math.isnan, layer.roles())):
-            raise ValueError(f"round {round_} costs a record NaN, which is no promise")
+            raise ValueError(f"round {round_}: its cost for a record is NaN, so it has no guarantee")
         if not self.accepts(layer, run=run, cost=cost):
             raise ValueError(f"round {round_} would exceed this client's record budget of {self._budget}")
         mu, due = max(layer.roles()), self._due(run, cost)

@@ -166,7 +166,7 @@ def _read_lines(
     """(the plan as it was extended, the charges)."""
     charges: list[Charge] = []
     if plan.ends:
-        raise ValueError("its first line is of an extended plan")
+        raise ValueError("its first line holds an extended plan")
     for body in bodies:
         if _EXTENSION not in body:
             charges.append(charge_of(body, plan, version))

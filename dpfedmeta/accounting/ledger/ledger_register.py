@@ -55,7 +55,10 @@ class Lineage:
             OSError: The folder cannot be written.
         """
         if not _NAME.fullmatch(run):
-            raise InputError(f"a ledger names its run {run!r}, which is no name that dpfedmeta gives; it was edited")
+            raise InputError(
+                f"the run's ledger names its run {run!r}, a name that dpfedmeta never gives, so the ledger was edited; "
+                "restore it from a backup"
+            )
         folder = lineage_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = folder / run

@@ -59,8 +59,8 @@ def open_ledger(
     content = read_content(run.ledger, torn=True)
     if content.plan != plan:
         raise RefusedPlan(
-            f"{run.path}: its settings solve to another plan here than the ledger states; resume it with the versions "
-            "that started it (summary or constraints.txt), or start a new run"
+            f"{run.path}: its settings give another plan here than the ledger states; resume it with the package "
+            "versions that started it (summary.json or constraints.txt), or start a new run"
         )
     check_rounds(plan, content.charges)
     reproducible = source.reproducible and environment is not None

@@ -50,6 +50,9 @@ class SpacedLedger:
             ValueError: It would be too soon, or once too often.
         """
         if not self.accepts(round_):
-            raise ValueError(f"round {round_} is too soon, or once too often, for this client's {self._spacing}")
+            raise ValueError(
+                f"round {round_} is too soon after this client's last round, or one more than it may join: "
+                f"{self._spacing}"
+            )
         self._chain.append({"round": round_, **({"again": list(again)} if again else {})})
         self._joined.append((round_, *again))

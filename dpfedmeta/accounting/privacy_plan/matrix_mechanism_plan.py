@@ -38,23 +38,24 @@ def check_correlated(plan: PrivacyPlan, correlation: Correlation) -> None:
     if name not in KINDS:
         raise RefusedPlan(
             f"population.separation = {correlation.separation} with server.noise = {name}: only correlated noise "
-            f"({', '.join(KINDS)}) counts with clients that keep apart; leave it out"
+            f"({', '.join(KINDS)}) takes a separation; leave population.separation out"
         )
     reasons = (
-        (plan.secure is not None, "aggregation.mode = secure", "clients make that noise, each round on its own"),
-        (plan.record is not None, "record.enabled", "noise of the clients' own is added to each message on its own"),
-        (plan.noise_site != "server", "server.noise_site = clients", "each client would add its share of one round"),
-        (bool(plan.schedule), "server.schedule", "no bound is proven for noise or cohorts that change on the way"),
+        (plan.secure is not None, "aggregation.mode = secure", "clients would make the noise, each round separately"),
+        (plan.record is not None, "record.enabled", "clients would add noise to each message separately"),
+        (plan.noise_site != "server", "server.noise_site = clients", "clients add the noise of each round separately"),
+        (bool(plan.schedule), "server.schedule", "no guarantee is known if noise or cohort change between rounds"),
         (
             not plan.sampling.keeps_apart,
             f"population.sampler = {plan.sampler}",
-            "it keeps no rounds between participations",
+            "that sampler keeps no minimum distance between a client's rounds",
         ),
     )
     for found, setting, why in reasons:
         if found:
             raise RefusedPlan(
-                f"server.noise = {name} with {setting}: {why}; use --server.noise independent, or leave that out"
+                f"server.noise = {name} with {setting}: {why}; change one of the two, for example to "
+                "--server.noise independent"
             )
 
 

@@ -58,7 +58,7 @@ def _check_who_adds_noise(plan: PrivacyPlan) -> None:
     if plan.correlation is not None:
         check_correlated(plan, plan.correlation)
     else:
-        check("noise", plan.noise, plan.noise not in KINDS, "a separation too: its clients keep apart")
+        check("noise", plan.noise, plan.noise not in KINDS, "a separation too with this noise")
     if plan.noise_site == "clients":
         # A cohort of unknown size, or another noise, would make another share than was planned.
         plain = plan.sampling.fixed_size and plan.record is None and not plan.schedule
@@ -66,7 +66,7 @@ def _check_who_adds_noise(plan: PrivacyPlan) -> None:
             "noise_site",
             plan.noise_site,
             plain,
-            "server, unless cohorts have a fixed size, nothing is scheduled and there is no record-level noise",
+            "server; clients needs the fixed sampler, no server.schedule and no record-level noise",
         )
     if plan.record is not None:
         # Parts without noise of their own need a sum whose noise the clients make.
@@ -83,7 +83,7 @@ def _check_what_is_released(plan: PrivacyPlan) -> None:
     if plan.noise != "independent":
         # Only independent Gaussian noise adds up with that of messages.
         alone = plan.noise_site == "server" and (plan.record is None or plan.noise_mode == "stacked")
-        check("noise", plan.noise, alone, "independent noise where clients' noise pays for the server's")
+        check("noise", plan.noise, alone, "independent noise, since clients' noise counts for the server's")
     runs = [other.run for other in plan.earlier]
     check("earlier", runs, len(set(runs)) == len(runs), "every ledger once")
     plain = plan.secure is None and plan.record is None and plan.noise_site == "server"
@@ -92,22 +92,22 @@ def _check_what_is_released(plan: PrivacyPlan) -> None:
 
 def _check_rounds(plan: PrivacyPlan) -> None:
     ends = [*plan.ends, plan.rounds]
-    check("ends", plan.ends, ends[0] >= 1 and ends == sorted(set(ends)), "at least 1, and growing up to rounds")
+    check("ends", plan.ends, ends[0] >= 1 and ends == sorted(set(ends)), "increasing numbers from 1 to below rounds")
     starts = [change.from_round for change in plan.schedule]
-    check("schedule", starts, starts == sorted(set(starts)), "in the order of distinct from_round")
+    check("schedule", starts, starts == sorted(set(starts)), "each from_round once, in increasing order")
     for _, change in plan.changes():
         _check_cohort(plan, plan.cohort * change.cohort_scale)
 
 
 def _check_secure(plan: PrivacyPlan, secure: SecureRounds) -> None:
-    check("server_sees", plan.server_sees, plan.server_sees == "sum", "sum where messages are added up securely")
+    check("server_sees", plan.server_sees, plan.server_sees == "sum", "sum with secure aggregation")
     check("noise_multiplier", plan.noise_multiplier, plan.noise_multiplier is not None, "a clip bound and a noise")
     check("noise_site", plan.noise_site, plan.noise_site == "server", "server: the clients add the noise anyway")
     check("schedule", plan.schedule, not plan.schedule, "no changes between rounds")
-    check("noise", plan.noise, plan.noise == "independent", "independent noise where messages are added up securely")
+    check("noise", plan.noise, plan.noise == "independent", "independent with secure aggregation")
     if plan.record is not None:
         parts = plan.record.query_records if plan.record.of_sum else 1
-        check("secure.parts", secure.parts, secure.parts == parts, f"the {parts} parts of a message")
+        check("secure.parts", secure.parts, secure.parts == parts, f"{parts}, the parts of a message")
         check("noise_mode", plan.noise_mode, plan.record.of_sum or plan.noise_mode == "stacked", "stacked")
     # A share of the noise depends on how many are invited, and noise that is missing would tell of that.
     check("hostile", plan.hostile, not plan.hostile or plan.sampling.fixed_size, "0, or the fixed-size sampler")

@@ -237,7 +237,7 @@ class PrivacyPlan:
     def _unknown_noise(self, squared: float, own: float) -> float:
         if squared <= self.colluding * own:
             raise RefusedPlan(
-                "no noise is left towards the public: the colluding clients "
+                "(client, public): no noise is left that counts, since the colluding clients "
                 f"(privacy.client.colluding = {self.colluding}) know all of it; "
                 "raise server.noise_multiplier or lower privacy.client.colluding"
             )

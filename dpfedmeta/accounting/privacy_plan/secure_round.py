@@ -150,7 +150,7 @@ def _whole(plan: PrivacyPlan, secure: SecureRounds, sizes: tuple[int, int], unsu
         surplus = max(of_one.clients_noise(size) for size in (least, most))
     except ValueError as error:
         raise RefusedPlan(
-            f"population.cohort = {plan.cohort:g}: a cohort of {least} is not rare enough, and {error}; raise the "
+            f"population.cohort = {plan.cohort:g}: a drawn cohort may be as small as {least}, and {error}; raise the "
             "cohort, or lower aggregation.dropout, privacy.client.colluding or privacy.client.hostile"
         ) from error
     if secure.longest is not None:
@@ -212,8 +212,8 @@ def _sizes(plan: PrivacyPlan) -> tuple[int, int, float]:
     if spent >= plan.clients:
         raise RefusedPlan(
             f"population.max_participations = {plan.max_participations}: {plan.rounds} rounds of up to {most} clients "
-            f"may use up all {plan.clients:,} clients, and nobody would be left to make the noise; lower server.rounds "
-            "or population.cohort, or raise population.max_participations"
+            f"may use up the participations of all {plan.clients:,} clients, so that none is left to make the noise; "
+            "lower server.rounds or population.cohort, or raise population.max_participations"
         )
     least, fewer = smallest_cohort(plan.clients - spent, rate, allowed)
     return least + 1, most, more + fewer
@@ -237,7 +237,8 @@ def _missing(plan: PrivacyPlan, secure: SecureRounds, whole: WholeSum) -> float:
     if worst > plan.allowed:
         raise RefusedPlan(
             f"aggregation.dropout = {secure.dropout:g}: with population.dropout = {secure.absent:g} a round would be "
-            f"aborted with probability {worst:.2g}, which tells of its cohort; tolerate more, or use "
+            f"aborted with probability {worst:.2g}, and an abort reveals something about the cohort; raise "
+            "aggregation.dropout, or use "
             "--population.sampler fixed"
         )
     return worst

@@ -118,8 +118,8 @@ class HeavyHitters:
             except DecodingFailed:
                 continue
         raise InputError(
-            f"heavy-hitters: the sum of the clients' tables could not be taken apart in {tables.tries} tries, which "
-            "honest clients cause hardly ever: a client sent another table, or messages were damaged; nothing is "
+            f"heavy-hitters: the sum of the clients' tables could not be decoded in {tables.tries} tries, which is "
+            "very unlikely with honest clients: a client sent a wrong table, or messages were damaged; nothing is "
             "released. Ask again with another cohort (--cohort), or shorter names (--length)"
         )
 

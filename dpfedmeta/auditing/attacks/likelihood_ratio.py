@@ -50,10 +50,10 @@ def attack_on(plan: Plan, cell: Guarantee) -> Attack:
     if not math.isfinite(cell.epsilon):
         raise NoAttack("nothing is promised")
     if not all(phase.event.noise for phase in plan.privacy.phases):
-        raise NoAttack("noisy local steps: the law of what they release is not known to these attacks")
+        raise NoAttack("noisy local steps: these attacks do not know the distribution of what they release")
     in_client = cell.unit == "record" and plan.privacy.record is not None
     if in_client and plan.network.form.vocabulary is not None:
-        raise NoAttack("no record of tokens is glaring enough for a canary")
+        raise NoAttack("no sequence of tokens is extreme enough to serve as a canary record")
     added = cell.adjacency == "add-remove"
     worlds = _glaring(plan) if in_client else ClientWorlds(plan=plan, other=0 if added else -1)
     if cell.observer == "public":
@@ -61,7 +61,7 @@ def attack_on(plan: Plan, cell: Guarantee) -> Attack:
     if plan.privacy.at(0).whole is not None:
         return OnServer(plan=plan, cell=cell, worlds=worlds, look=the_sum)
     if plan.privacy.server_sees == "sum" or plan.message_clip_ratio is not None:
-        raise NoAttack("no attack on messages that are clipped after their noise, or on sums of real numbers")
+        raise NoAttack("there is no attack on messages that are clipped after their noise, or on sums of real numbers")
     return OnServer(plan=plan, cell=cell, worlds=worlds, look=the_message)
 
 
@@ -94,5 +94,5 @@ def _glaring(plan: Plan) -> Worlds:
 
     found = max((RecordWorlds(plan=plan, glaring=value) for value in _GLARING), key=moved)
     if moved(found) < 0.1 * bound / max(plan.shape.query_records, 1):
-        raise NoAttack("no record of a canary moves a message of this network; choose --model.name linear")
+        raise NoAttack("no canary record changes a message of this network enough to be seen; use --model.name linear")
     return found

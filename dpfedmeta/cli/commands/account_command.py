@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.training.verification.verify import VerifiedLedger
 
-SUMMARY = "who is promised what: by a plan, by a run, or from a run's ledger (--verify)"
+SUMMARY = "guarantees of a plan or a run, also recomputed from a run's ledger (--verify)"
 
 
 def options_of() -> argparse.ArgumentParser:
@@ -34,15 +34,15 @@ def options_of() -> argparse.ArgumentParser:
         "--solve",
         choices=("noise", "rounds", "cohort", "bits"),
         default="noise",
-        help="what follows from the targets; rounds and cohort need a noise as well; bits: the fewest with which "
-        "rounding under --aggregation secure costs at most 1 percent",
+        help="what to compute from the targets (noise); rounds and cohort need a noise as well; bits: the fewest with "
+        "which rounding under --aggregation secure costs at most 1 percent",
     )
     made.add_argument(
         "--advise",
         action="store_true",
-        help="a table for these clients, rounds and this target: which noise, with what error, on what assumption",
+        help="compare the kinds of noise for these clients, rounds and target: noise, error and assumptions",
     )
-    made.add_argument("--explain", action="store_true", help="for each cell, what is seen and by which formula")
+    made.add_argument("--explain", action="store_true", help="for each cell, what the observer sees, and the formula")
     other = made.add_mutually_exclusive_group()
     other.add_argument("--run", type=Path, metavar="RUN", help="what a run promised and spent")
     other.add_argument(
@@ -312,7 +312,7 @@ def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
         print_json({"realised": {**vars(found), "record_server": found.as_number}})
         return DONE
     least, mean, most = found.cohort_sizes
-    console.print("From the server's private folder: do not publish, and do not promise.", style="bold yellow")
+    console.print("From the server's private folder: do not publish it, do not promise it.", style="bold yellow")
     console.print(f"clients that took part: {found.participants:,}", highlight=False)
     console.print(f"most participations of one client: {found.most_participations}", highlight=False)
     console.print(f"cohort sizes: {least} to {most}, mean {mean:.1f}", highlight=False)
@@ -320,7 +320,7 @@ def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
     if messages:
         console.print(
             f"messages that no honest client sends, set to 0: {messages} in {rounds} rounds "
-            f"({run.secret / LEFT_OUT}); a client's code or data is wrong, or somebody is hostile",
+            f"({run.secret / LEFT_OUT}); a client's code or data is wrong, or a client is hostile",
             highlight=False,
             soft_wrap=True,
         )

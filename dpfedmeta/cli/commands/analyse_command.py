@@ -44,17 +44,17 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument("kind", nargs="?", help=f"one of {', '.join(kinds)}")
     made.add_argument("run", nargs="?", type=Path, metavar="RUN", help="gain: the run whose model is adapted")
     made.add_argument("--epsilon", type=float, help="target for (client, public), of this analysis alone")
-    made.add_argument("--delta", type=float, help="its delta (privacy.client.delta, or 1e-6)")
+    made.add_argument("--delta", type=float, help="delta of that target (privacy.client.delta, or 1e-6)")
     made.add_argument("--cohort", type=float, help="expected number of clients that are asked (2000, or all)")
-    made.add_argument("--names", type=Path, metavar="FILE", help="heavy-hitters: one client a line, tabs between names")
+    made.add_argument("--names", type=Path, metavar="FILE", help="heavy-hitters: file, one client a line, tabs between")
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
-    made.add_argument("--noise-seed", type=int, help="chosen noise: a simulation, which promises nothing")
+    made.add_argument("--noise-seed", type=int, help="set the noise: a simulation without a guarantee")
     made.add_argument("--secure-rng", action="store_true", help="randomness straight from the operating system")
     made.add_argument("--dry-run", action="store_true", help="print the noise and the guarantees, and ask nobody")
     made.add_argument("--resume", type=Path, metavar="ANALYSIS", help="go on with an analysis that was stopped")
     made.add_argument("--json", action="store_true", help="print summary.json and nothing else")
     made.add_argument(
-        "--fixed-cohort", action="store_true", help="ask exactly --cohort clients, as real ones are: their simulation"
+        "--fixed-cohort", action="store_true", help="ask exactly --cohort clients, to simulate real clients"
     )
     add_real_clients(made, required=False, before="real clients: ")
     for name, kind, words, whose in _OWN:
@@ -68,7 +68,7 @@ def main(words: Sequence[str], console: Console) -> int:
     _check_real(options)
     if options.resume is not None:
         if options.kind is not None or rest:
-            raise InputError("--resume: goes on as the analysis began; give nothing besides but --data-dir")
+            raise InputError("--resume: the analysis continues as it began; leave out its kind and all settings")
         from dpfedmeta.analytics.execute import resume
         from dpfedmeta.analytics.verification import is_analysis
 
@@ -107,7 +107,7 @@ def _request(options: argparse.Namespace, given: dict[str, str]) -> tuple[Reques
     if options.kind not in kinds:
         raise InputError(f"analyse {options.kind or ''}: expected one of {', '.join(kinds)}".replace("  ", " "))
     if (options.run is None) == (options.kind == "gain"):
-        raise InputError("gain needs the folder of a run, and no other analysis takes one")
+        raise InputError("gain needs the folder of a run (analyse gain RUN), and no other analysis takes one")
     if options.names is not None and options.kind != "heavy-hitters":
         raise InputError(f"--names: belongs to heavy-hitters, not to {options.kind}")
     if options.epsilon is not None and not 0 < options.epsilon < math.inf:
@@ -152,7 +152,7 @@ def _check_real(options: argparse.Namespace) -> None:
         missing = "--roster FILE" if options.roster is None else "--keys DIR"
         raise InputError(f"real clients: give {missing} too; both come from `federate keys`")
     if options.keys is not None and options.names is not None:
-        raise InputError("--names: a file says who the clients are, and --roster does too; drop one")
+        raise InputError("--names and --roster both say who the clients are; drop one of them")
 
 
 def _fixed(options: argparse.Namespace, settings: Settings | None, made: type[FixedCohort]) -> FixedCohort | None:

@@ -13,32 +13,40 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 from dpfedmeta.core.files.run_directory import check_is_run
 
-SUMMARY = "attacks on the program as it runs: lower bounds beside the promised epsilon"
+SUMMARY = "attack the running program: lower bounds on epsilon, beside the promised epsilon"
 
-NOT_CONFIRMED = "a first sample was above the promise, as happens by chance; a second, larger one does not confirm it"
+NOT_CONFIRMED = "a first sample was above the promise, which happens by chance; a larger second one does not confirm it"
 _AUDITS = ("distinguish", "many-runs", "one-run", "one-shot")
 
 
 def options_of() -> argparse.ArgumentParser:
     """The command's own options; everything else is a setting."""
     made = parser(
-        "Attack a plan, or the settings of RUN, with canaries: what that proves of epsilon, kept beside the run.",
+        "Attack a plan, or the settings of RUN, with canaries, to get lower bounds on epsilon; kept beside the run.",
         settings=True,
         program="dpfedmeta audit [RUN]",
     )
-    made.add_argument("--audits", nargs="+", choices=_AUDITS, default=list(_AUDITS), help="which (default: all)")
-    made.add_argument("--runs", type=int, default=1000, help="of the audits of many runs (default: 1000)")
-    made.add_argument("--canaries", type=int, default=1000, help="of the audits of one run (default: 1000)")
-    made.add_argument("--confidence", type=float, default=0.95, help="of each lower bound (default: 0.95)")
-    made.add_argument("--units", nargs="+", choices=("client", "record"), default=["client", "record"])
-    made.add_argument("--observers", nargs="+", choices=("server", "public"), default=["server", "public"])
-    made.add_argument("--as-planned", action="store_true", help="keep the sizes of the preset or the run")
-    made.add_argument("--whole-runs", action="store_true", help="every run with its ledger and files; slower")
-    made.add_argument("--audit-seed", type=int, help="of worlds, coins and noise (default: new each time)")
-    made.add_argument("--dry-run", action="store_true", help="what these audits can see at this size; runs nothing")
+    made.add_argument("--audits", nargs="+", choices=_AUDITS, default=list(_AUDITS), help="which audits (default: all)")
+    made.add_argument("--runs", type=int, default=1000, help="runs of distinguish and many-runs (default: 1000)")
+    made.add_argument("--canaries", type=int, default=1000, help="canaries of one-run and one-shot (default: 1000)")
+    made.add_argument("--confidence", type=float, default=0.95, help="confidence of each lower bound (default: 0.95)")
     made.add_argument(
-        "--strict", action="store_true", help="exit code 1 where a second sample is above the promise too"
+        "--units", nargs="+", choices=("client", "record"), default=["client", "record"], help="units to audit (both)"
     )
+    made.add_argument(
+        "--observers",
+        nargs="+",
+        choices=("server", "public"),
+        default=["server", "public"],
+        help="observers to audit (both)",
+    )
+    made.add_argument(
+        "--as-planned", action="store_true", help="keep the sizes of the preset or the run (default: small ones)"
+    )
+    made.add_argument("--whole-runs", action="store_true", help="make each run with its ledger and files; slower")
+    made.add_argument("--audit-seed", type=int, help="seed of the audit (default: a new one each time)")
+    made.add_argument("--dry-run", action="store_true", help="show what these audits can detect; run nothing")
+    made.add_argument("--strict", action="store_true", help="exit code 1 if a second sample is above the promise too")
     made.add_argument("--json", action="store_true", help="print JSON and nothing else")
     made.add_argument("--plot", type=Path, metavar="PNG", help="also draw promised and audited epsilon")
     return made
@@ -57,7 +65,7 @@ def main(words: Sequence[str], console: Console) -> int:
             raise InputError(f"{run}: it has its own settings; leave out --algo, --dataset, --config")
         check_is_run(run)
     elif not (options.algo or options.config):
-        raise InputError("name a run first of all, or give --algo")
+        raise InputError("name a run first (dpfedmeta audit RUN), or give --algo")
     return _audited(options, run, given, console)
 
 

@@ -27,7 +27,7 @@ _SHOWN = 10
 def options_of() -> argparse.ArgumentParser:
     """The command's own options."""
     made = parser(
-        "What a task or data of your own hold, and whether training would take them. Episodes are those of --ways, "
+        "Show what a task or your own data hold, and whether they can be trained on. Episodes are those of --ways, "
         "--shots, --task.queries and --evaluation.queries, as in training.",
         settings=False,
         program="dpfedmeta check-task",
@@ -74,7 +74,7 @@ def _episodes(given: dict[str, str]) -> Episodes:
 
     odd = [name for name in given if name not in _ASKED]
     if odd:
-        raise InputError(f"--{odd[0]}: of the settings a check takes {', '.join('--' + name for name in _ASKED)} only")
+        raise InputError(f"--{odd[0]}: check-task takes only the settings {', '.join('--' + name for name in _ASKED)}")
     settings = resolve("maml", "strokes", None, given)
     task = settings.task
     shape = EpisodeShape(ways=task.ways, shots=task.shots, queries=task.queries)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpfedmeta.core.worker_pool import Workers
     from dpfedmeta.simulation.distributed.torchrun_env import Launch
 
-SUMMARY = "runs on held-out test classes: by steps, shots and ways, beside baselines"
+SUMMARY = "evaluate runs on held-out test classes: by steps, shots and ways, beside baselines"
 
 
 def options_of() -> argparse.ArgumentParser:
@@ -55,7 +55,7 @@ def options_of() -> argparse.ArgumentParser:
         help="folder for everything that is written (default: the run), or only the picture that compares the runs",
     )
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
-    made.add_argument("--workers", type=int, help="worker processes (default: cores)")
+    made.add_argument("--workers", type=int, help="worker processes (default: one for each core)")
     return made
 
 

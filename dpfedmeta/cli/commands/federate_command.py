@@ -19,9 +19,9 @@ from dpfedmeta.core.pydantic_errors import nearest
 SUMMARY = "clients that hold their own data: keys, server, client, demo (all of it here)"
 
 _WHAT = {
-    "keys": "make an identity: of a client (a key and its card), or of a server (--server)",
-    "server": "train over clients that hold their own data; the same call goes on after a kill",
-    "client": "take part with a folder of images, within a promise of one's own",
+    "keys": "make the keys of a client (a secret key and its card), or of a server (--server)",
+    "server": "train with clients that hold their own data; the same command resumes a run that was stopped",
+    "client": "take part with a folder of images, within a privacy budget that you set",
     "demo": "in a checkout: a server and clients as processes of this machine, with TLS and keys of their own",
 }
 
@@ -30,10 +30,10 @@ def main(words: Sequence[str], console: Console) -> int:
     """Parse and call what is named first."""
     if not words or words[0] in ("-h", "--help"):
         lines = [f"  {name:8}{what}" for name, what in _WHAT.items()]
-        print("\n".join(["usage: dpfedmeta federate WHAT ...", "", *lines, "", "WHAT --help lists what it takes."]))
+        print("\n".join(["usage: dpfedmeta federate WHAT ...", "", *lines, "", "WHAT --help lists its options."]))
         return DONE if words else 2
     if words[0] not in _WHAT:
-        raise InputError(f"{words[0]}: no part of federate{nearest(words[0], _WHAT)}; known are {', '.join(_WHAT)}")
+        raise InputError(f"{words[0]}: no command of federate{nearest(words[0], _WHAT)}; known are {', '.join(_WHAT)}")
     parts: dict[str, Callable[[Sequence[str], Console], int]] = {
         "keys": _keys,
         "server": _server,
@@ -60,15 +60,26 @@ def _say(console: Console) -> Callable[[str], None]:
 def _keys_parser() -> argparse.ArgumentParser:
     made = parser("Make keys.", settings=False, program="dpfedmeta federate keys")
     made.add_argument(
-        "--out", type=Path, required=True, metavar="FILE|DIR", help="the secret key; or the folder of all"
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE|DIR",
+        help="file for the secret key; with --server: folder for all keys",
     )
-    made.add_argument("--name", help="of the client, for people (default: the file's name, or that of a rotated key)")
+    made.add_argument("--name", help="name of the client (default: the file's name, or that of a rotated key)")
     made.add_argument("--rotate", type=Path, metavar="KEY", help="replace this key; what was spent stays counted")
-    made.add_argument("--home", type=Path, metavar="DIR", help="with --rotate: of the old key (beside it)")
-    made.add_argument("--server", action="store_true", help="keys and certificates of a server")
-    made.add_argument("--flower", action="store_true", help="also as files for Flower's own SuperNode")
-    made.add_argument("--host", nargs="+", default=["localhost", "127.0.0.1"], help="by which clients reach the server")
-    made.add_argument("--port", type=int, default=9443, help="of the server (9443)")
+    made.add_argument(
+        "--home", type=Path, metavar="DIR", help="with --rotate: home folder of the old key (default: beside the key)"
+    )
+    made.add_argument("--server", action="store_true", help="make keys and certificates of a server")
+    made.add_argument("--flower", action="store_true", help="also write files for Flower's own SuperNode")
+    made.add_argument(
+        "--host",
+        nargs="+",
+        default=["localhost", "127.0.0.1"],
+        help="host names or addresses at which clients reach the server",
+    )
+    made.add_argument("--port", type=int, default=9443, help="port of the server (9443)")
     return made
 
 
@@ -86,7 +97,7 @@ def _keys(words: Sequence[str], console: Console) -> int:
     if options.rotate is not None:
         return _rotated(options, random, console)
     if options.home is not None:
-        raise InputError("--home: where the home of a key is that is replaced; it goes with --rotate KEY")
+        raise InputError("--home: the home of a key that is replaced; it goes with --rotate KEY")
     card = card_line(random, options.name or options.out.stem)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_identity(options.out, random)
@@ -94,7 +105,7 @@ def _keys(words: Sequence[str], console: Console) -> int:
         write_node_keys(options.out.with_suffix(".flower"), random)
     public = options.out.with_suffix(".card")
     replace_file(public, f"{card}\n".encode())
-    _say(console)(f"{options.out}: the secret key; give the operator {public}, a line of the roster")
+    _say(console)(f"{options.out}: the secret key, keep it; give the operator {public}, a line for the roster")
     return DONE
 
 
@@ -114,7 +125,7 @@ def _rotated(options: argparse.Namespace, random: bytes, console: Console) -> in
     replace_file(public, f"{card}\n".encode())
     rotate(old, random, home, following)
     say = _say(console)
-    say(f"{options.out}: the new secret key of {name}; what was spent goes on in {following}")
+    say(f"{options.out}: the new secret key of {name}; its ledger continues in {following}")
     say(f"give the operator {public}, this line of the roster, in place of the old one of {name}:")
     say(card)
     return DONE
@@ -151,33 +162,45 @@ def _server(words: Sequence[str], console: Console) -> int:
 def _server_parser() -> argparse.ArgumentParser:
     made = parser("Train over real clients.", settings=True, program="dpfedmeta federate server")
     add_real_clients(made, required=True)
-    made.add_argument("--page", type=int, default=0, metavar="PORT", help="of the page (any)")
-    made.add_argument("--page-listen", default="127.0.0.1", metavar="HOST", help="of the page (127.0.0.1)")
-    made.add_argument("--no-page", action="store_true", help="serve no page")
+    made.add_argument("--page", type=int, default=0, metavar="PORT", help="port of the status page (any free port)")
+    made.add_argument(
+        "--page-listen", default="127.0.0.1", metavar="HOST", help="address of the status page (127.0.0.1)"
+    )
+    made.add_argument("--no-page", action="store_true", help="serve no status page")
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     return made
 
 
 def _client_parser() -> argparse.ArgumentParser:
     made = parser("Take part with a folder of images.", settings=False, program="dpfedmeta federate client")
-    made.add_argument("--data", type=Path, required=True, metavar="DIR", help="CLASS/IMAGE, or train/CLASS/IMAGE")
-    made.add_argument("--invitation", type=Path, required=True, metavar="FILE", help="from the server's operator")
-    made.add_argument("--identity", type=Path, required=True, metavar="KEY", help="of `federate keys`")
-    made.add_argument("--home", type=Path, metavar="DIR", help="for ledger, log and model (beside the key)")
-    made.add_argument("--unit", choices=("record", "client"), default="record", help="what the promise covers (record)")
-    made.add_argument("--epsilon", type=float, help="the most, towards the server, over all runs")
-    made.add_argument("--delta", type=float, default=1e-5, help="at which epsilon counts (1e-5)")
-    made.add_argument("--participations", type=int, metavar="R", help="rounds to take part in at most, over all runs")
     made.add_argument(
-        "--adversarial", type=float, default=0.0, metavar="SHARE", help="of a cohort that masks must withstand (0)"
+        "--data", type=Path, required=True, metavar="DIR", help="folder of images: CLASS/IMAGE, or train/CLASS/IMAGE"
+    )
+    made.add_argument("--invitation", type=Path, required=True, metavar="FILE", help="file from the server's operator")
+    made.add_argument("--identity", type=Path, required=True, metavar="KEY", help="secret key from `federate keys`")
+    made.add_argument("--home", type=Path, metavar="DIR", help="folder for ledger, log and model (beside the key)")
+    made.add_argument("--unit", choices=("record", "client"), default="record", help="what is protected (record)")
+    made.add_argument("--epsilon", type=float, help="largest epsilon towards the server, over all runs")
+    made.add_argument("--delta", type=float, default=1e-5, help="delta of this epsilon (1e-5)")
+    made.add_argument("--participations", type=int, metavar="R", help="most rounds to take part in, over all runs")
+    made.add_argument(
+        "--adversarial",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="least share of a cohort that masks must withstand as adversarial (0)",
     )
     made.add_argument(
-        "--colluding", type=int, default=0, metavar="C", help="clients whose noise must not be counted (0)"
+        "--colluding", type=int, default=0, metavar="C", help="least number of colluding clients to assume (0)"
     )
-    made.add_argument("--server", metavar="HOST:PORT", help="where the invitation's address does not lead to it")
-    made.add_argument("--patience", type=float, default=600.0, metavar="S", help="seconds without a server (600)")
-    made.add_argument("--dry-run", action="store_true", help="say what would be promised and sent; send nothing")
-    made.add_argument("--stay", action="store_true", help="wait for further runs")
+    made.add_argument(
+        "--server", metavar="HOST:PORT", help="address of the server, if the one in the invitation does not reach it"
+    )
+    made.add_argument(
+        "--patience", type=float, default=600.0, metavar="S", help="seconds to wait for a server before giving up (600)"
+    )
+    made.add_argument("--dry-run", action="store_true", help="show what would be promised and sent; send nothing")
+    made.add_argument("--stay", action="store_true", help="after a run, wait for further runs")
     return made
 
 
@@ -220,11 +243,11 @@ def _client(words: Sequence[str], console: Console) -> int:
 
 def _demo_parser() -> argparse.ArgumentParser:
     made = parser("A whole federation on this machine.", settings=False, program="dpfedmeta federate demo")
-    made.add_argument("--clients", type=int, default=8, metavar="N", help="client processes (8)")
-    made.add_argument("--out", type=Path, help="folder for all of it (runs/federation-TIME)")
-    made.add_argument("--dataset", choices=("omniglot", "strokes"), help="(omniglot where it is, else strokes)")
-    made.add_argument("--rounds", type=int, default=20, help="of training (20)")
-    made.add_argument("--plain", action="store_true", help="the server sees messages, without secure aggregation")
+    made.add_argument("--clients", type=int, default=8, metavar="N", help="number of client processes (8)")
+    made.add_argument("--out", type=Path, help="folder for all files (runs/federation-TIME)")
+    made.add_argument("--dataset", choices=("omniglot", "strokes"), help="omniglot if it is here, else strokes")
+    made.add_argument("--rounds", type=int, default=20, help="training rounds (20)")
+    made.add_argument("--plain", action="store_true", help="no secure aggregation: the server sees each message")
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     return made
 

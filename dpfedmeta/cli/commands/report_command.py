@@ -37,11 +37,11 @@ def options_of() -> argparse.ArgumentParser:
         nargs="?",
         const=_WATCH_SECONDS,
         metavar="SECONDS",
-        help=f"write the pages again every so many seconds ({_WATCH_SECONDS:g}) while the runs go on",
+        help=f"rewrite the pages every SECONDS seconds ({_WATCH_SECONDS:g}) while the runs go on",
     )
     made.add_argument("--latex", type=Path, metavar="FILE.tex", help="table of the settings for a paper (booktabs)")
     made.add_argument("--csv", type=Path, metavar="FILE.csv", help="one row for each run, with all its numbers")
-    made.add_argument("--pdf", type=Path, metavar="FOLDER", help="every picture as a PDF of vectors, in a folder")
+    made.add_argument("--pdf", type=Path, metavar="FOLDER", help="write each picture as a vector PDF to this folder")
     return made
 
 
@@ -120,13 +120,11 @@ def _watch(runs: Sequence[RunDirectory], seconds: float, console: Console) -> No
 
     live = [run for run in runs if stage_of(run) == "running"]
     for run in live:
-        words = (
-            "is written again while the run goes on; an open page reads itself again (Ctrl-C stops this, not the run)"
-        )
+        words = "is updated while the run goes on; an open page reloads itself (Ctrl-C stops the updates, not the run)"
         console.print(f"{run.path / REPORT} {words}", highlight=False, soft_wrap=True)
     try:
         watch(live, seconds)
     except KeyboardInterrupt:
         return
     for run in live:
-        console.print(f"{run.path}: {stage_of(run)}; the page is that of its end", highlight=False, soft_wrap=True)
+        console.print(f"{run.path}: {stage_of(run)}; the page shows its final state", highlight=False, soft_wrap=True)

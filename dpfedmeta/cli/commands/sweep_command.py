@@ -28,12 +28,12 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument(
         "--launch",
         metavar="WORDS",
-        help="what starts each run on several ranks, as 'torchrun --standalone --nproc-per-node 2' (docs/cluster.md)",
+        help="starts each run on several ranks, as 'torchrun --standalone --nproc-per-node 2' (docs/cluster.md)",
     )
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     made.add_argument("--dry-run", action="store_true", help="print every command and about how long they take")
     made.add_argument(
-        "--count-tuning", action="store_true", help="what all runs of the folder cost together, if clients are real"
+        "--count-tuning", action="store_true", help="privacy cost of all runs of the folder, if clients are real"
     )
     return made
 

@@ -146,10 +146,12 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
 
     option, path = ("--resume", options.resume) if options.extend is None else ("--extend", options.extend)
     if options.resume is not None and options.extend is not None:
-        raise InputError("--extend, --resume: a run that is interrupted is resumed, one that is completed extended")
+        raise InputError("--extend, --resume: give one: --resume for an interrupted run, --extend for a completed one")
     for name in ("algo", "dataset", "config", "dry_run", "calibration", "secure_rng"):
         if getattr(options, name) not in (None, False):
-            raise InputError(f"--{name.replace('_', '-')}: {option} goes on with the settings that the run began with")
+            raise InputError(
+                f"--{name.replace('_', '-')}: {option} goes on with the settings that the run began with; leave it out"
+            )
     if not path.is_dir():
         raise InputError(f"{option} {path}: there is no such run directory")
     check_has_ledger(path)
@@ -207,9 +209,9 @@ def _whole_number(given: dict[str, str]) -> int:
     """Takes --rounds, which --extend needs, out of what is given."""
     text = given.pop("server.rounds", None)
     if text is None:
-        raise InputError("--extend: give the rounds that the run shall have in all (--rounds N)")
+        raise InputError("--extend: give the rounds that the run is to have in total (--rounds N)")
     if not text.isascii() or not text.isdigit():
-        raise InputError(f"--rounds {text}: expected a whole number of rounds in all")
+        raise InputError(f"--rounds {text}: expected a whole number, the total number of rounds")
     return int(text)
 
 

@@ -140,7 +140,7 @@ def show_plan(sweep: Sweep, options: SweepOptions, console: Console) -> None:
     if waiting:
         clients = sum(plan.expected_participations for plan in check(waiting).values()) * count / len(waiting)
         seconds = clients / _clients_per_second(waiting[0], options)
-        words += f"; about {clock(seconds)} of training in all, besides starting and evaluating"
+        words += f"; about {clock(seconds)} of training in all, plus start-up and evaluation"
     console.print(words, highlight=False, soft_wrap=True)
 
 
@@ -166,7 +166,7 @@ def why_not_finished(folder: SweepFolder, trial: Trial) -> str | None:
     """
     run = folder.run(trial)
     if not is_finished(run):
-        return "it did not come to its end"
+        return "it did not finish"
     try:
         written = yaml.safe_load((run.path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
@@ -252,7 +252,7 @@ class _Work:
             if reason is None:
                 self._finish(trial, f"{trial.name}: finished before")
                 return
-            self.say(f"{trial.name}: set aside in {self.folder.put_aside(trial)}, {reason}; it is done again")
+            self.say(f"{trial.name}: set aside in {self.folder.put_aside(trial)}, {reason}; it is run again")
         self.folder.note(trial)
         with self.folder.log(trial).open("wb") as log:
             child = subprocess.Popen(
@@ -310,9 +310,7 @@ class _Work:
                 until = 0.0  # a second Ctrl-C: no more patience
             finally:
                 _signal(child, signal.SIGKILL)
-        self.say(
-            "go on with the same command: finished runs stay, those that were stopped are set aside and done again"
-        )
+        self.say("to continue, use the same command: finished runs are kept, stopped ones are set aside and run again")
 
 
 def _hear_interrupts() -> None:

@@ -160,10 +160,10 @@ def _check_keys(file: _File) -> None:
     if file.metric is None and not grid:
         raise InputError(f"metric: missing; a {file.method} search needs name: {METRIC}, goal: maximize")
     if file.metric is not None and file.metric.name != METRIC:
-        hint = "test classes choose nothing; " if file.metric.name.startswith("accuracy") else ""
+        hint = "test classes must not choose settings; " if file.metric.name.startswith("accuracy") else ""
         raise InputError(f"metric.name = {file.metric.name}: {hint}use {METRIC}, from public validation classes")
     if file.metric is not None and file.metric.goal != "maximize":
-        raise InputError("metric.goal: an accuracy is to grow; write goal: maximize (W&B's default is minimize)")
+        raise InputError("metric.goal: write goal: maximize, since it is an accuracy (W&B's default is minimize)")
     if not file.parameters:
         raise InputError("parameters: empty, there is nothing to sweep")
     if file.run_cap is None and not grid:
@@ -175,7 +175,7 @@ def _parameters(file: _File) -> dict[str, Parameter]:
     for name, entry in file.parameters.items():
         full = _option_name(name)
         if full in parameters:
-            raise InputError(f"parameters: {name} stands there twice (as {full})")
+            raise InputError(f"parameters: {name} occurs twice (as {full})")
         parameters[full] = _parameter(f"parameters.{name}", entry, grid=file.method == "grid")
     return parameters
 
@@ -185,7 +185,7 @@ def _option_name(name: str) -> str:
     full = SHORT_FORMS.get(name, name)
     known = [*(setting for setting, _, _ in setting_fields()), *CHOICES]
     if full in ("run.name", "run.dir"):
-        raise InputError(f"{name}: set for every run by whoever starts it; take it out")
+        raise InputError(f"{name}: the sweep sets it for each run; take it out")
     if full not in known:
         raise InputError(f"parameters: {name}: not a setting{nearest(name, [*known, *SHORT_FORMS])}")
     return full
@@ -257,7 +257,7 @@ def _range(where: str, entry: _Entry, *, grid: bool) -> Parameter:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InputError(f"{where}: min = {low:g} is not below max = {high:g}")
     if (step is not None) != (kind == "q_uniform") or (step is not None and not step > 0):
-        raise InputError(f"{where}.q: a step above 0 goes with q_uniform, and with no other distribution")
+        raise InputError(f"{where}.q: expected a step above 0 with q_uniform, and no q with other distributions")
     if kind == "int_uniform" and not (low.is_integer() and high.is_integer()):
         raise InputError(f"{where}: int_uniform needs whole numbers, got {low:g} and {high:g}")
     if kind == "log_uniform":  # W&B's min and max are exponents of e

@@ -190,7 +190,7 @@ def opened(path: Path, sweep: Sweep, fixed: Mapping[str, str]) -> Iterator[tuple
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise InputError(
-                f"{path}: another sweep.py, or a run that it left behind, is still at work here"
+                f"{path}: another sweep, or a run that it started, is still working in this folder"
             ) from error
         if not is_sweep(path):
             write_text(path / MANIFEST, json.dumps(_manifest(sweep, fixed), indent=2) + "\n")

@@ -94,11 +94,11 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
     for name in ("clients", "sampler", "client_delta", "record_delta"):
         values = sorted({getattr(plan, name) for plan in plans})
         if len(values) > 1:
-            raise RefusedPlan(f"the runs of this sweep differ in {name} ({values}): their guarantees are not added up")
+            raise RefusedPlan(f"the runs of this sweep differ in {name} ({values}): no joint guarantee can be computed")
     if adaptive and any(_form(plan) != _form(first) for plan in plans):
         raise RefusedPlan(
-            "the runs of this bayes search differ in noise, cohort or rounds, which earlier results chose: composition "
-            "with such choices is not proven here; sweep them with grid or random"
+            "the runs of this bayes search differ in noise, cohort or rounds, chosen from earlier results: no joint "
+            "guarantee is proven for that; sweep these settings with method: grid or random"
         )
     # What was spent before all of them counts once; what is there by itself as it was charged in the end.
     earlier = {other.run: other for plan in plans for other in plan.earlier} | {other.run: other for other in besides}
@@ -106,7 +106,10 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
     phases = [*before, *(phase for plan in plans for phase in released(plan.phases))]
     beta = surplus(phases)
     if beta >= first.client_delta:
-        raise RefusedPlan(f"{len(plans)} runs: the rare events of shared mode add up to delta = {first.client_delta:g}")
+        raise RefusedPlan(
+            f"{len(plans)} runs: the probabilities of their rare events (unusual cohorts in shared mode) add up to "
+            f"delta = {first.client_delta:g} or more, so there is no joint guarantee"
+        )
     runs = [(plan.phases, Terms.of(plan)) for plan in plans]
     return TuningCost(
         runs=len(plans),
@@ -131,13 +134,13 @@ def cost_lines(cost: TuningCost) -> list[str]:
         f" for all together, at most {number(cost.single)} for one alone",
     ]
     if cost.record_server is None:
-        lines.append("  (record, server): not added up, since nothing caps a client's participations")
+        lines.append("  (record, server): not added up, since population.max_participations is not set")
     else:
         lines.append(
             f"  (record, server), zero-out, delta = {cost.record_delta:g}: epsilon = {number(cost.record_server)} "
             f"(replace-one: {number(cost.record_replaced)})"
         )
-    return [*lines, "Whoever tuned on these clients reports this, and not what the best run promises."]
+    return [*lines, "If you tuned on these clients, report these numbers, not those of the best run."]
 
 
 def _form(plan: PrivacyPlan) -> tuple[PrivacyPlan, Sequence[object]]:
@@ -175,4 +178,4 @@ def _check_own_randomness(run: RunDirectory) -> None:
     except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError) as error:
         raise InputError(f"{run.path / CONFIG}: cannot be read ({' '.join(str(error).split())})") from error
     if chosen is not None:
-        raise RefusedPlan(f"{run.path}: run.noise_seed = {chosen} was chosen; a simulation promises nothing")
+        raise RefusedPlan(f"{run.path}: run.noise_seed = {chosen} is set, so it is a simulation without a guarantee")

@@ -120,13 +120,13 @@ def check_output(name: str, path: Path | None, endings: Sequence[str]) -> None:
     if path is None:
         return
     if path.suffix.lower() not in endings:
-        raise InputError(f"{name} {path}: what is written here ends in {' or '.join(endings)}; name such a file")
+        raise InputError(f"{name} {path}: expected the name of a file that ends in {' or '.join(endings)}")
     if path.is_dir():
         raise InputError(f"{name} {path}: is a folder; name a file in it")
     if not path.parent.is_dir():
         raise InputError(f"{name} {path}: there is no folder {path.parent}; make it, or name a file in another one")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"{name} {path}: may not be written; name another file")
+        raise InputError(f"{name} {path}: no permission to write; name another file")
 
 
 def check_output_folder(name: str, path: Path) -> None:
@@ -164,4 +164,4 @@ def check_archive_place(run: Path, path: Path) -> None:
     if path.exists():
         raise InputError(f"--out {path}: exists already; choose another name")
     if path.resolve().is_relative_to(run.resolve()):
-        raise InputError(f"--out {path}: lies in the run itself; choose a place outside of it")
+        raise InputError(f"--out {path}: is inside the run directory; choose a place outside it")

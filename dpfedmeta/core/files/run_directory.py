@@ -114,7 +114,7 @@ class RunDirectory:
             except ValueError as error:
                 raise InputError(f"{path}, line {number}: not valid JSON") from error
             if not isinstance(row, dict):
-                raise InputError(f"{path}, line {number}: expected the quantities of a round, found {row!r}")
+                raise InputError(f"{path}, line {number}: expected the values of a round, found {row!r}")
             rows.append(row)
         return rows
 
@@ -133,7 +133,7 @@ def check_new(parent: Path, name: str | None) -> None:
     if name is not None and not _NAME.fullmatch(name):
         raise InputError(
             f"run.name = {name:.80}: use letters, digits, '.', '_' and '-' only, at most 200 of them, the first a "
-            "letter or a digit; the folder is run.dir"
+            "letter or a digit; choose the folder with run.dir"
         )
     if name is not None and (parent / name).exists():
         raise InputError(f"{parent / name}: exists already; choose another run.name, or resume it")

@@ -76,7 +76,7 @@ def name_of(setting: str, member: object) -> str:
     module, name = getattr(member, "__module__", ""), getattr(member, "__qualname__", "")
     if not isinstance(member, type) or module in ("", "__main__", "builtins") or "." in name or "<" in name:
         raise InputError(
-            f"{setting} = {member!r}: hand over a class that stands in a module of its own (package.module:name), so "
+            f"{setting} = {member!r}: pass a class from a module of its own (package.module:name), so "
             "that the run can be resumed and verified"
         )
     return f"{module}:{name}"

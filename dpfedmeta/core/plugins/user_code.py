@@ -61,7 +61,7 @@ def own_object(setting: str, name: str) -> Any:
     except (ImportError, ValueError, TypeError) as error:  # the last two: no name of a module
         raise InputError(f"{setting} = {name}: cannot be imported ({raised(error)})") from error
     except (Exception, SystemExit) as error:  # whatever the user's own module raises
-        raise InputError(f"{setting} = {name}: importing {module} failed ({raised(error)}); mend it") from error
+        raise InputError(f"{setting} = {name}: importing {module} failed ({raised(error)}); fix the module") from error
     if not attribute or not hasattr(found, attribute):
         near = nearest(attribute, [known for known in vars(found) if not known.startswith("_")])
         raise InputError(f"{setting} = {name}: {_described(found)} has no {attribute}{near}")
@@ -106,9 +106,9 @@ def looked_for_here() -> str:
     try:
         here = Path.cwd()
     except OSError:
-        return "the current directory, which is gone"
+        return "the current directory, which no longer exists"
     if (here / _OF_A_RUN).exists():
-        return f"{here} (a run directory, in which no code is looked for)"
+        return f"{here} (a run directory, which is not searched for code)"
     if str(here) not in sys.path:
         sys.path.append(str(here))
     invalidate_caches()  # a file may be newer than what Python remembers of its folder

@@ -97,7 +97,7 @@ class FreshSource:
             LookupError: It has none: what it drew, nobody can draw again.
         """
         if not fresh:
-            raise LookupError("an attempt without fresh bytes beside its charge cannot be drawn again")
+            raise LookupError("an attempt without fresh bytes in its charge cannot be repeated")
         name = json.dumps([int(part) for part in key]).encode() + fresh
         own = blake2b(name, key=self.seed.to_bytes(16, "little"), digest_size=32, person=_ATTEMPT)
         return replace(self, attempt=own.digest())
@@ -116,7 +116,7 @@ class FreshSource:
 
     def _key(self, purpose: Purpose, key: Sequence[int]) -> bytes:
         if not self.attempt:
-            raise LookupError("secret randomness is drawn for one attempt: again(key, fresh) comes first")
+            raise LookupError("secret randomness is drawn for one attempt: call again(key, fresh) first")
         name = json.dumps([int(purpose), [int(part) for part in key]]).encode()
         return blake2b(name, key=self.attempt, digest_size=32, person=_STREAM).digest()
 

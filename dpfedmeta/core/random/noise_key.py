@@ -48,8 +48,8 @@ def secret_of_run(run: RunDirectory, chosen: int | None, *, secure: bool) -> Sec
         raise InputError(f"{path}: does not hold a noise seed; restore it from a backup")
     if generator not in ([GENERATOR] if chosen is not None else [GENERATOR, FRESH_GENERATOR]):
         raise InputError(
-            f"{path}: noise and cohorts of this run come from the generator {str(generator)[:40]!r}, and this version "
-            f"has only {GENERATOR!r}, so nothing could be drawn again; go on with the version that began the run, or "
+            f"{path}: noise and cohorts of this run come from the generator {str(generator)[:40]!r}, but this version "
+            f"has only {GENERATOR!r}, so they cannot be drawn again; go on with the version that began the run, or "
             "start a new run"
         )
     return FreshSource(seed) if chosen is None else KeyedSource(seed)

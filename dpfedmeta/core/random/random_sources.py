@@ -145,7 +145,7 @@ def check_may_leave() -> None:
         RuntimeError: It would leave this machine.
     """
     if _staying.get():
-        raise RuntimeError("a secret seed was about to be sent to another machine; send it its clients' keys")
+        raise RuntimeError("a secret seed was about to be sent to another machine; send only its clients' keys")
 
 
 def drawn_by(purpose: Purpose, key: Callable[[], bytes], *, by_message: bool) -> SecretGenerator:
@@ -264,7 +264,7 @@ class ClientKeys:
 
     def again(self, key: tuple[int, ...], fresh: bytes = b"") -> ClientKeys:
         """Not possible: the keys are of one attempt."""
-        raise LookupError("keys of clients are of one attempt")
+        raise LookupError("clients' keys belong to one attempt, so again() is not supported")
 
     def of_clients(self, round_: int, clients: Sequence[int]) -> ClientKeys:
         """Return the keys of these clients alone."""

@@ -267,17 +267,17 @@ def _checked_labels(labels: Any) -> Tensor:
     try:
         given = torch.as_tensor(labels).flatten()
     except (TypeError, ValueError, RuntimeError):
-        kind = "text" if np.asarray(labels).dtype.kind in "US" else "no numbers"
+        kind = "text" if np.asarray(labels).dtype.kind in "US" else "not numbers"
         raise InputError(f"cannot be read (labels are {kind}); number the classes: 0, 1, ...") from None
     if given.is_complex() or (given.is_floating_point() and not bool(torch.isfinite(given).all())):
-        raise InputError("labels hold NaN or infinity; leave out what has no label")
+        raise InputError("labels hold NaN or infinity; leave out records without a label")
     whole = given.long()
     if bool((whole != given).any()):
         first = float(given[whole != given][0])
-        raise InputError(f"labels are no whole numbers (first: {first:g}); number the classes: 0, 1, ...")
+        raise InputError(f"labels are not whole numbers (first: {first:g}); number the classes: 0, 1, ...")
     if bool((whole < 0).any()):
         first = int(whole[whole < 0][0])
-        raise InputError(f"labels are negative (first: {first}); number the classes from 0, drop what has no label")
+        raise InputError(f"labels are negative (first: {first}); number the classes from 0, drop those without a label")
     return whole
 
 

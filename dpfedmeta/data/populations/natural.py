@@ -58,7 +58,7 @@ class RealPopulation:
             raise IndexError(f"client {client} of a population of {self.clients}")
         held = able_clients(self.pool, self.shape).get(self._name(client))
         if held is None:
-            raise InputError(f"client {client} holds too little for {self.shape}")
+            raise InputError(f"client {client} has too few records for {self.shape}")
         generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
         return choose_from(self.pool, generator, self._own_shape(held), held)
 

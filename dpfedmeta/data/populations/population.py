@@ -115,7 +115,7 @@ def clients_digest(population: Population) -> str | None:
         return None
     found = population.digest()
     if found is not None and not (isinstance(found, str) and found):
-        raise InputError(f"{type(population).__name__}.digest(): gave {found!r}, expected text, or None: cannot say")
+        raise InputError(f"{type(population).__name__}.digest(): gave {found!r}, expected text or None")
     return found
 
 
@@ -138,7 +138,7 @@ def open_population(
     """
     if pool.clients and kind != "natural":
         raise InputError(
-            f"population.kind = {kind}: the data say who holds what; use --population.kind natural, or leave it out"
+            f"population.kind = {kind}: the data name their clients; use --population.kind natural, or leave it out"
         )
     if most_shots is not None:
         if kind != "virtual" and not pool.clients:
@@ -168,8 +168,9 @@ def _real(population: RealPopulation) -> RealPopulation:
     most = population.most_clients()
     if population.clients > most:
         raise InputError(
-            f"population.clients = {population.clients:,}: the training part of the data names {most:,} clients, and a "
-            f"client that nobody is would weaken no promise but make it wrong; use --clients {most}, or leave it out"
+            f"population.clients = {population.clients:,}: the training part of the data names {most:,} "
+            f"clients, and counting clients that do not exist would make the guarantee wrong; use --clients {most}, or "
+            "leave it out"
         )
     return population
 

@@ -42,7 +42,7 @@ def shares_images(pool: ClassPool, mine: Described, other: Described, data_folde
     with without_downloads():
         if task.form != other_task.form:
             if task.form.kind != "images" or other_task.form.kind != "images":
-                raise InputError(f"{task.form.words} are not compared with {other_task.form.words}")
+                raise InputError(f"{task.form.words} cannot be compared with {other_task.form.words}")
             # A folder can be decoded to any form, and the other images may come from it.
             if isinstance(task.source, OwnSource):
                 pool = open_task(_in_form_of(task, other_task), splits, data_folder).train

@@ -90,7 +90,7 @@ def _official_reader(path: Path) -> tuple[dict[str, int], _Reader]:
     names, images, labels = _python_version(path, files) if "meta" in files else _binary_version(path, files)
     counts = np.bincount(labels, minlength=len(names))
     if len(counts) > len(names):
-        raise InputError(f"{path}: label {len(counts) - 1}, but only {len(names)} names of classes")
+        raise InputError(f"{path}: label {len(counts) - 1}, but only {len(names)} class names; fetch it again")
 
     def read(wanted: Sequence[str]) -> Iterator[ImageArray]:
         for name in wanted:

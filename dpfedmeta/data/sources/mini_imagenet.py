@@ -115,7 +115,7 @@ def _check(where: str, classes: tuple[ClassEntry, ...], splits: Mapping[str, Spl
         if splits.get(entry.name) != entry.split:
             expected = splits.get(entry.name, "none of its classes")
             raise InputError(
-                f"{where}: class {entry.name} stands in the {entry.split} split, the task has it in {expected}"
+                f"{where}: class {entry.name} is in the {entry.split} split, but the task has it in {expected}"
             )
     absent = [name for name in splits if name not in {entry.name for entry in classes}]
     if absent:

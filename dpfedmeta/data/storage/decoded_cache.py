@@ -84,7 +84,7 @@ def check_classes(where: str, classes: tuple[ClassEntry, ...]) -> None:
     if twice:
         splits = " and ".join(entry.split for entry in classes if entry.name == twice[0])
         raise InputError(
-            f"{where}: the splits overlap: {len(twice)} class(es) stand in two of them (first: {twice[0]}, in "
+            f"{where}: the splits overlap: {len(twice)} class(es) are in two of them (first: {twice[0]}, in "
             f"{splits}); a model is judged on classes that it has never seen: put all of a class into one part"
         )
     empty = [entry.name for entry in classes if entry.images == 0]
@@ -97,8 +97,8 @@ def check_classes(where: str, classes: tuple[ClassEntry, ...]) -> None:
             held = ", ".join(f"{parts[each]} in {each}" for each in SPLITS)
             enough = "3 times task.ways" if what == "class" else "3"
             raise InputError(
-                f"{where}: no {what} in the {split} split ({held}); every part needs {plural} of its own: with "
-                f"{enough} {plural} or more each gets enough by itself, with fewer say which are train, val and test"
+                f"{where}: no {what} in the {split} split ({held}); each split needs {plural} of its own: "
+                f"give {enough} {plural} or more, or say yourself which are train, val and test"
             )
 
 

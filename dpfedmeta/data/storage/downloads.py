@@ -65,7 +65,7 @@ def find(archive: Archive, folder: Path) -> Path:
         return path
     where = f"put {archive.file} into {folder} (--data-dir or DPFEDMETA_DATA names the folder above it)"
     if archive.url is None:
-        raise InputError(f"{path}: not found and without a stable address; {where}")
+        raise InputError(f"{path}: not found, and there is no address to download it from; {where}")
     if not _DOWNLOADS.get():
         raise InputError(f"{path}: not found; {where}")
     _download(archive, archive.url, path, where)
@@ -100,15 +100,15 @@ def find_any(
             return find(archive, folders[0]), archive
     names = " or ".join([*(archive.file for archive in archives), *(f"{name}/" for name in extracted)])
     raise InputError(
-        f"{folders[0]}: not found and without a stable address; put {names} into it (--data-dir or DPFEDMETA_DATA "
-        "names the folder above it)"
+        f"{folders[0]}: not found, and there is no address to download it from; put {names} into it (--data-dir or "
+        "DPFEDMETA_DATA names the folder above it)"
     )
 
 
 def warn_if_unknown(path: Path, archive: Archive) -> None:
     """Call when the content turned out complete: an unknown digest is then a warning, not an error."""
     if not known(path, archive):
-        warnings.warn(f"{path}: none of the known digests, but its content is complete; going on with it", stacklevel=2)
+        warnings.warn(f"{path}: its checksum is not known, but its content is complete, so it is used", stacklevel=2)
 
 
 def _download(archive: Archive, url: str, path: Path, where: str) -> None:
@@ -134,7 +134,7 @@ def _download(archive: Archive, url: str, path: Path, where: str) -> None:
                     file.write(block)
                     progress.advance(task, len(block))
         if not known(temporary, archive):
-            raise InputError(f"{url}: the download has a wrong checksum, so it was thrown away; {where}")
+            raise InputError(f"{url}: the download has a wrong checksum, so it was deleted; {where}")
         temporary.replace(path)
     except requests.RequestException as error:
         reason = type(error).__name__

@@ -32,7 +32,7 @@ _WIDE = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
 _SIXTEEN = 65535
 PixelRange = tuple[float, float]
 HOW_TO_SCALE = (
-    "write a task file with pixel_range: [LOW, HIGH], the values that are black and white (of 12 bits [0, 4095]), or "
+    "write a task file with pixel_range: [LOW, HIGH], the values that are black and white (for 12 bits [0, 4095]), or "
     "convert the images to 8 bits"
 )
 
@@ -69,7 +69,7 @@ def decode_image(content: bytes, channels: int, size: int | None, pixel_range: P
         )
         image = plain.convert("L" if channels == 1 else "RGB")
         if colours and np.asarray(turned).max() < 128:
-            raise UnknownRange("colours of 16 bits that use less than half of them; convert them to 8 bits yourself")
+            raise UnknownRange("colours of 16 bits in less than half of their range; convert them to 8 bits yourself")
     if size is not None and image.size != (size, size):
         image = ImageOps.fit(image, (size, size), Image.Resampling.LANCZOS)
     pixels = np.asarray(image, dtype=np.uint8)

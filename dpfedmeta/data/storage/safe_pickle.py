@@ -136,7 +136,7 @@ class _PlainUnpickler(_PYTHON_UNPICKLER):  # type: ignore[misc]
         """Set the state of an array or type; of anything else, a function for one, there is none to set."""
         state = self.stack.pop()
         if not isinstance(self.stack[-1], _Array | _Kind):
-            raise pickle.UnpicklingError("it sets the state of something that is no array")
+            raise pickle.UnpicklingError("it sets the state of an object that is not an array")
         self.stack[-1].__setstate__(state)
 
 

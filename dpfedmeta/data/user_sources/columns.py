@@ -75,8 +75,8 @@ def check_columns(path: Path, names: Sequence[str]) -> None:
             problems.append(f"column {name}: unknown; did you mean {ours}?")
     if problems:
         raise InputError(
-            f"{path}: {listed(problems)}; each would be a feature that tells the row, the client or the class: take it "
-            "out, or give it the name that was meant, or another one if it is a measurement"
+            f"{path}: {listed(problems)}; each would be a feature that reveals the row, the client or the class: "
+            "remove it, or correct its name; if it is a measurement, give it another name"
         )
 
 

@@ -176,7 +176,10 @@ def cells(where: str, rows: Sequence[Row], splits: Mapping[str, Split], ways: in
     if rows and rows[0].split:
         decided = _given(where, "client" if named else "class", units, rows)
     elif splits and named:
-        raise InputError(f"{where}: split: a list of classes does not say which clients judge; use a column split")
+        raise InputError(
+            f"{where}: split: the data name clients, so a list of classes cannot say which clients are for validation "
+            "and test; use a column split"
+        )
     else:
         decided = dict(splits) or dict(splits_of(units, 1 if named else ways or 0))
     _check_listed(where, units, decided)
@@ -219,7 +222,7 @@ def check_labels(where: str, rows: Sequence[Row]) -> None:
     if found:
         raise InputError(
             f"{where}: {len(found)} record(s) with a class that is NaN, a fraction or negative, or a client that is "
-            f"NaN: {listed(found)}; leave out what has no class; if it is a name, begin it with a letter"
+            f"NaN: {listed(found)}; leave out records without a class; a name has to begin with a letter"
         )
 
 
@@ -261,7 +264,7 @@ def _given(where: str, what: str, units: Sequence[str], rows: Sequence[Row]) -> 
         seen = "clients that trained nothing of it" if what == "client" else "classes that it has never seen"
         why = f"a model is judged on {seen}: put all records of a {what} into one split"
         raise InputError(
-            f"{where}: the splits overlap: {len(problems)} {what}(s) stand in two of them: "
+            f"{where}: the splits overlap: {len(problems)} {what}(s) are in two of them: "
             f"{listed(list(problems.values()))}; {why}"
         )
     return {unit: cast(Split, row.split) for unit, row in decided.items()}
@@ -270,4 +273,4 @@ def _given(where: str, what: str, units: Sequence[str], rows: Sequence[Row]) -> 
 def _check_listed(where: str, units: Sequence[str], decided: Mapping[str, Split]) -> None:
     absent = sorted(set(decided) - set(units))
     if absent:
-        raise InputError(f"{where}: {len(absent)} of the listed classes are not in it: {listed(absent)}")
+        raise InputError(f"{where}: {len(absent)} of the listed classes are not in the data: {listed(absent)}")

@@ -111,7 +111,7 @@ def _files(path: Path, table: CsvTable) -> list[Path]:
         if not written or not file.is_file():
             problems.append(f"{row.place}: {written or 'no path'}{': no such file' if written else ''}")
         elif file in seen:
-            problems.append(f"{row.place}: {written}: stands at {seen[file]} already")
+            problems.append(f"{row.place}: {written}: already listed at {seen[file]}")
         seen.setdefault(file, row.place)
         files.append(file)
     if problems:

@@ -94,9 +94,9 @@ def _from_table(table: CsvTable, length: int, vocabulary: int) -> tuple[tuple[Ro
         words = row.values[0].split()
         odd = [word for word in words if not (word.isascii() and word.isdigit() and 0 < int(word[:12]) < vocabulary)]
         if odd:
-            problems.append(f"{row.place}: {odd[0][:20]!r} is no token from 1 to {vocabulary - 1}")
+            problems.append(f"{row.place}: {odd[0][:20]!r} is not a token from 1 to {vocabulary - 1}")
         elif not words:
-            problems.append(f"{row.place}: no token")
+            problems.append(f"{row.place}: no tokens")
         elif len(words) > length:
             problems.append(f"{row.place}: {len(words)} tokens, and the task says length: {length}")
         else:
@@ -109,7 +109,7 @@ def _wrong(rows: tuple[Row, ...], records: Any, vocabulary: int) -> list[str]:
     problems = []
     for row, values, sound in zip(rows, records, whole, strict=True):
         if not sound.all():
-            problems.append(f"{row.place}: {values[~sound][0]:g} is no token from 1 to {vocabulary - 1}, nor 0")
+            problems.append(f"{row.place}: {values[~sound][0]:g} is neither a token from 1 to {vocabulary - 1} nor 0")
         elif not values.any():
-            problems.append(f"{row.place}: no token")
+            problems.append(f"{row.place}: no tokens")
     return problems

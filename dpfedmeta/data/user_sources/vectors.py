@@ -42,7 +42,7 @@ def guess(path: Path) -> dict[str, int]:
     """
     count = len(read_array(path, "vectors")[1][0]) if path.suffix.lower() == ".npz" else _columns(path)
     if not count:
-        raise InputError(f"{path}: no column of numbers beside class, client and split")
+        raise InputError(f"{path}: there is no column of numbers besides class, client and split")
     return {"features": count}
 
 
@@ -140,13 +140,13 @@ def _from_table(path: Path, table: CsvTable) -> tuple[tuple[Row, ...], Any]:
         records = np.array([row.values for row in table.rows], dtype=np.float64)
     except ValueError:
         problems = [
-            f"{row.place}, column {name}: {value.strip()!r} is no number"
+            f"{row.place}, column {name}: {value.strip()!r} is not a number"
             for row in table.rows
             for name, value in zip(table.columns, row.values, strict=True)
             if not _is_number(value)
         ]
         raise InputError(
-            f"{path}: {len(problems)} value(s) are no numbers: {listed(problems)}; leave these records or this "
+            f"{path}: {len(problems)} value(s) are not numbers: {listed(problems)}; leave these records or this "
             "column out, or write numbers"
         ) from None
     return table.rows, records.reshape(len(table.rows), len(table.columns))
@@ -230,5 +230,5 @@ def _arrays(path: Path) -> dict[str, Any]:
     odd = [name for name in found if name not in ARRAYS]
     if absent or odd:
         what = f"no array {absent[0]}" if absent else f"unknown array {odd[0]}{nearest(odd[0].lower(), ARRAYS)}"
-        raise InputError(f"{path}: {what}; expected records and classes, perhaps clients and splits")
+        raise InputError(f"{path}: {what}; expected records and classes, optionally clients and splits")
     return found

@@ -124,10 +124,10 @@ class RealClient:
             except (Refused, Aborted) as error:
                 self._log(f"declined: {error}")
             except (InputError, OSError) as error:
-                self._log(f"declined, for a reason of this machine: {error}")
+                self._log(f"declined, because of a problem on this machine: {error}")
             except Exception as error:
                 # A traceback would tell of data, and the next round may be answered again.
-                self._log(f"declined, for a mistake in the program: {type(error).__name__}: {error}")
+                self._log(f"declined, because of an error in the program: {type(error).__name__}: {error}")
             else:
                 return answer(said, question, body, self._identity)
             return answer(Said.DECLINED, question, b"", self._identity)
@@ -156,7 +156,7 @@ class RealClient:
         if question.asked is QuestionKind.PHASE:
             return Said.PHASE, self._phase(joined, question)
         if not isinstance(joined, Joined):
-            raise Refused("asked for what belongs to a training, and this is an analysis")
+            raise Refused("the question belongs to a training run, but this run is an analysis")
         if question.asked is QuestionKind.VECTOR:
             return Said.VECTOR, self._vector(joined, question)
         return Said.ADAPTED, self._adapted(joined, question)
@@ -167,17 +167,19 @@ class RealClient:
             return b""  # the server was started again, or had lost sight of this client
         signed = opened(offer.text, offer.signature, self._server)
         if signed.digest != question.plan or signed.run != question.attempt.run:
-            raise Refused("the plan is not the one that the question names")
+            raise Refused("this plan is not the one that the question names")
         if before is not None and before != question.body:
-            raise Refused(f"run {signed.run.hex()[:8]} has another plan, or this client another number, than it joined")
+            raise Refused(
+                f"run {signed.run.hex()[:8]}: its plan, or this client's number, is not the one that this client joined"
+            )
         self._joined[signed.digest] = self._join(signed, offer)
         return b""
 
     def _join(self, signed: SignedPlan | SignedAnalysis, offer: Offer) -> SignedParticipation:
         if not 0 <= offer.number < signed.privacy.clients:
-            raise Refused(f"number {offer.number} of {signed.privacy.clients} clients")
+            raise Refused(f"this client's number is {offer.number}, but the plan has {signed.privacy.clients} clients")
         if signed.roster and signed.roster[offer.number] != self.identity:
-            raise Refused("the plan has another client in this one's place")
+            raise Refused("the plan lists another client at this client's number")
         for line in signed.words():
             self._log(line)
         own = ClientSetup(
@@ -194,7 +196,7 @@ class RealClient:
             self._log(line)
         run = signed.run.hex()
         if not self._ledger.keys(run) and not left_of_run(signed.privacy, self._promise, self._ledger, run):
-            raise Refused(f"nothing of the promise is left for it ({self._promise.words})")
+            raise Refused(f"the promise is used up ({self._promise.words}), so this client cannot take part")
         if self._dry_run:
             raise Refused("this is a dry run; nothing is sent")
         keep_offer(joined.kept, offer.encode())
@@ -210,17 +212,17 @@ class RealClient:
             self._joined[signed.digest] = self._join(signed, offer)
         joined = self._joined.get(question.plan)
         if joined is None or joined.signed.run != question.attempt.run:
-            raise Refused("a question that counts on another plan than this client joined")
+            raise Refused("the question is for another plan than the one that this client joined")
         return joined
 
     def _vector(self, joined: Joined, question: Question) -> bytes:
         if joined.signed.masked:
-            raise Refused("asked for a vector that secure aggregation would hide")
+            raise Refused("the server asked for an unmasked vector, but the plan uses secure aggregation")
         task, attempt = RoundTask.decode(question.body, joined.dimension), question.attempt
         asked = asked_digest(question.body)
         new = self._charged(joined, attempt, asked)
         vector = joined.kept.once(attempt, asked, lambda: packed_floats(joined.vector(task, attempt)))
-        what = f"one vector, {len(vector):,} bytes" if new else "asked again; the same vector as before"
+        what = f"one vector, {len(vector):,} bytes" if new else "the same vector as before (asked again)"
         self._log(joined.sent_words(self._ledger, self._promise, attempt, question.body, what))
         return vector
 
@@ -228,20 +230,20 @@ class RealClient:
         step, attempt = ProtocolStep.decode(question.body), question.attempt
         if step.phase == ProtocolPhase.KEYS:
             if not joined.signed.masked:
-                raise Refused("asked for secure aggregation, which the plan does not have")
+                raise Refused("the server asked for secure aggregation, but the plan does not use it")
             start = Start.decode(step.said, joined.signed.privacy.clients)
             joined.check(start.task)
             before = self._masked
             place = (joined.signed.run, attempt.key, step.protocol)
             if before is not None and before.place[0] == place[0] and before.place >= place:
-                raise Refused("an attempt at the protocol that is not after the last one")
+                raise Refused("the attempt at the protocol is not later than the last one")
             opened = MaskedRound(joined, attempt, step.protocol, start, self._private)
             # Charged once so many take part that there is a sum: keys and shares say nothing of the images.
             self._chargeable(joined, attempt, asked_digest(start.task, start.invited))
             self._masked = opened
         masked = self._masked
         if masked is None or masked.place != (joined.signed.run, attempt.key, step.protocol):
-            raise Refused(f"a step of secure aggregation in round {attempt.round} that was never begun")
+            raise Refused(f"round {attempt.round}: a step of secure aggregation that this client never began")
         if step.phase == ProtocolPhase.MASKED:
             self._charged(joined, attempt, masked.asked)
         body = masked.answer(ProtocolPhase(step.phase), step.said)
@@ -277,20 +279,20 @@ class RealClient:
         taken = self._ledger.keys(run)
         last = max(taken, default=())
         if attempt.round >= plan.rounds:
-            raise Refused(f"round {attempt.round} of a plan of {plan.rounds} rounds")
+            raise Refused(f"round {attempt.round}: the plan has only {plan.rounds} rounds, numbered from 0")
         if before is not None:
             if before != asked or attempt.key != last:
-                raise Refused(f"round {attempt.round} was answered already, and is now asked with something else")
+                raise Refused(f"round {attempt.round} was answered already; the question differs from the one before")
             if not joined.kept.began(attempt):
                 raise Refused(
-                    f"round {attempt.round} was charged, and {joined.kept.folder} is not the folder that it was "
-                    "charged with: its noise is gone, and other noise would be a second answer for one charge"
+                    f"round {attempt.round} was charged with another folder than {joined.kept.folder}; its noise is "
+                    "lost, and new noise would give a second answer for one charge"
                 )
             return False
         if attempt.key < last:
-            raise Refused(f"an old round: {attempt.round}, and round {last[0]} was answered already")
+            raise Refused(f"round {attempt.round} is over: round {last[0]} was answered already")
         if (answer := forgotten(self._folder, self._ledger.charged())) is not None:
-            raise Refused(f"{self._path} is an older copy: {answer} left this machine, and is not in it; restore it")
+            raise Refused(f"{self._path} is an older copy: {answer} left this machine and is missing in it; restore it")
         if not left(plan, self._promise, self._ledger, run, [attempt.round]):
             raise Refused(
                 f"round {attempt.round} would be participation {len(taken) + 1} in this run and "
@@ -310,7 +312,7 @@ class RealClient:
         """
         flat = unpacked_floats(question.body, dimension(joined.signed.initial))
         if not np.isfinite(flat).all():
-            raise Refused("a model that is not finite")
+            raise Refused("the model holds values that are not finite")
         try:
             self._adapt(joined, flat)
         except Exception as error:

@@ -34,9 +34,9 @@ class Floors:
 
     def __post_init__(self) -> None:
         if not 0 <= self.adversarial < 1:
-            raise InputError(f"adversarial = {self.adversarial}: a share of a cohort, at least 0 and below 1")
+            raise InputError(f"adversarial = {self.adversarial}: expected a share of a cohort, at least 0 and below 1")
         if self.colluding < 0:
-            raise InputError(f"colluding = {self.colluding}: at least 0 clients")
+            raise InputError(f"colluding = {self.colluding}: expected a number of clients, 0 or more")
 
     def check(self, plan: PrivacyPlan, *, rough: bool) -> None:
         """Check that a plan meets the demands; a plan without secure aggregation always does.
@@ -52,16 +52,16 @@ class Floors:
         if secure is None:
             return
         if rough:
-            raise Refused("the plan accepts so few bits that rounding costs a lot (aggregation.rough)")
+            raise Refused("the plan uses so few bits that rounding costs a lot (aggregation.rough = true)")
         if (secure.adversarial or 0.0) < self.adversarial:
             raise Refused(
-                f"masks of the plan withstand {secure.adversarial or 0.0:g} of a cohort, and here {self.adversarial:g} "
-                "are demanded (--adversarial)"
+                f"the plan's masks withstand {secure.adversarial or 0.0:g} of a cohort colluding, but this client "
+                f"demands {self.adversarial:g} (--adversarial)"
             )
         if plan.colluding < self.colluding:
             raise Refused(
-                f"the plan counts {plan.colluding} clients who know their own noise, and here {self.colluding} are "
-                "demanded (--colluding)"
+                f"the plan counts with {plan.colluding} colluding clients, who know their own noise, but this client "
+                f"demands {self.colluding} (--colluding)"
             )
 
 
@@ -88,15 +88,15 @@ class Promise:
 
     def __post_init__(self) -> None:
         if self.unit not in ("record", "client"):
-            raise InputError(f"unit = {self.unit}: record or client")
+            raise InputError(f"unit = {self.unit}: expected record or client")
         if self.epsilon is None and self.participations is None:
-            raise InputError("a client promises an epsilon, or how often it takes part at most; give one of them")
+            raise InputError("epsilon and participations are both missing; give one of them or both")
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
-            raise InputError(f"epsilon = {self.epsilon}: a finite number above 0")
+            raise InputError(f"epsilon = {self.epsilon}: expected a finite number above 0")
         if not 0 < self.delta < 1:
-            raise InputError(f"delta = {self.delta}: above 0 and below 1")
+            raise InputError(f"delta = {self.delta}: expected a number above 0 and below 1")
         if self.participations is not None and self.participations < 1:
-            raise InputError(f"participations = {self.participations}: at least 1")
+            raise InputError(f"participations = {self.participations}: expected at least 1")
 
     def budget(self) -> RecordBudget:
         """Return the promise as the budget that the client's ledger keeps."""
@@ -107,7 +107,7 @@ class Promise:
         """For a log."""
         often = "" if self.participations is None else f"at most {self.participations} participations"
         if self.epsilon is None:
-            return f"{often}, towards a server that is trusted with exact messages"
+            return f"{often}; the server is trusted with exact messages"
         what = "a record" if self.unit == "record" else "the client as a whole"
         return f"{what}: epsilon <= {self.epsilon:g} at delta = {self.delta:g} towards the server" + (
             f", {often}" if often else ""
@@ -122,7 +122,7 @@ def participation(plan: PrivacyPlan, promise: Promise, round_: int) -> Participa
     """
     record = plan.record
     if promise.unit == "record" and record is not None and record.batch_rate < 1:
-        raise Refused("a client's ledger adds up whole support steps, not the sampled mini-batches of this plan")
+        raise Refused("the plan samples mini-batches, but a client's ledger can only add up whole support steps")
     return one_participation(plan.at(round_), record, plan.server_sees, promise.unit)
 
 
@@ -199,6 +199,6 @@ def check_allowed(plan: PrivacyPlan, promise: Promise) -> None:
     if not most_participations(plan, promise):
         one = epsilon_after(plan, promise, 1)
         raise Refused(
-            f"one round alone would cost epsilon {one:.3g} for ({promise.unit}, server), and the promise is "
-            f"{promise.words}"
+            f"a single round would cost epsilon {one:.3g} for ({promise.unit}, server), which is more than the promise "
+            f"({promise.words})"
         )

@@ -74,7 +74,7 @@ def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
         mine = before or Home(name=secrets.token_hex(16), identities=(identity,))
         if identity not in mine.identities:
             raise InputError(
-                f"{home}: is the home of another key ({mine.identities[-1][:8]}); what its images spent stands there. "
+                f"{home}: is the home of another key ({mine.identities[-1][:8]}), with the ledger of its images. "
                 "To replace that key: dpfedmeta federate keys --rotate OLD.pem --out NEW.pem; for another folder of "
                 "images give another --home"
             )
@@ -118,12 +118,15 @@ def check_rotation(old: bytes, home: Path, following: Path) -> None:
     """
     if not (home / LEDGER).exists():
         raise InputError(
-            f"{home}: no home of a client, so nothing was spent from it; say where it is (--home DIR), or make a key "
-            "without --rotate"
+            f"{home}: is not a client's home (it holds no ledger); give the right folder (--home DIR), or make a new "
+            "key without --rotate"
         )
     before = _home_at(home)
     if before is not None and Identity(old).public.hex() not in before.identities:
-        raise InputError(f"{home}: is the home of another key ({before.identities[-1][:8]})")
+        raise InputError(
+            f"{home}: is the home of another key ({before.identities[-1][:8]}); give the home of the old key "
+            "(--home DIR)"
+        )
     if following != home and following.exists():
         raise InputError(f"{following}: exists already; give the new key another name (--out)")
 
@@ -176,7 +179,7 @@ def _read(path: Path) -> Home:
             raise ValueError("no identity, or no name")
     except (OSError, ValueError, TypeError, LookupError) as error:
         raise InputError(
-            f"{path}: says which images a client's budget belongs to, and is damaged; restore it from a backup"
+            f"{path}: damaged; it says which images a client's budget belongs to; restore it from a backup"
         ) from error
     return found
 

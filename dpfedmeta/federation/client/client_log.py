@@ -26,8 +26,8 @@ def offered_words(signed: SignedPlan) -> Iterator[str]:
     privacy, shape = plan.privacy, plan.shape
     yield (
         f"offered: a plan of run {signed.run.hex()[:8]}, {plan.settings.algo}: {privacy.rounds} rounds, "
-        f"{privacy.cohort:g} of {privacy.clients:,} clients in each, {shape.ways} classes with {shape.shots} + "
-        f"{shape.queries} images of a client"
+        f"{privacy.cohort:g} of {privacy.clients:,} clients in each; a client uses {shape.ways} classes with "
+        f"{shape.shots} support and {shape.queries} query images each"
     )
     server = (
         "the sum of all clients' vectors, modulo a power of two, with the noise that the clients made"
@@ -44,11 +44,11 @@ def offered_words(signed: SignedPlan) -> Iterator[str]:
 def company_words(privacy: PrivacyPlan, company: str) -> str:
     """On whom a client counts beside it."""
     if company == "drawn" and privacy.cohort < privacy.clients:
-        who = "that the server draws whom it asks as it says"
+        who = "assumes that the server draws cohorts at random, as it says"
     else:
-        who = "on nobody in particular: the server may pick whom it asks"
+        who = "does not rely on how the server chooses clients"
     colluding = "one" if privacy.colluding == 1 else f"{privacy.colluding}"
-    return f"it counts {who}; {colluding} of those asked may tell it all they know"
+    return f"the plan {who}; {colluding} of the clients that are asked may collude with the server"
 
 
 def cell_words(cell: Guarantee) -> str:
@@ -63,29 +63,29 @@ def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iter
     taken, more = len(ledger.keys(run)), left_of_run(privacy, promise, ledger, run)
     yield spent_words(ledger, promise)
     yield (
-        f"it allows {taken + more} of the {privacy.rounds} rounds"
+        f"the promise allows {taken + more} of the {privacy.rounds} rounds"
         + (f", of which {taken} are answered" if taken else "")
-        + f": in this run ({promise.unit}, server) {epsilon_words(each)} after one, "
+        + f"; ({promise.unit}, server) in this run: {epsilon_words(each)} after one round, "
         f"{epsilon_words(epsilon_after(privacy, promise, taken + more))} after {taken + more}"
     )
-    under = "under masks, of whole numbers" if privacy.secure is not None else "of floating-point numbers"
+    under = "masked vector of whole numbers" if privacy.secure is not None else "vector of floating-point numbers"
     yield (
-        f"what would leave this machine in a round: one vector {under}, {joined.dimension:,} coordinates, clipped to "
-        "the round's bound"
-        + ("" if not math.isfinite(each) else ", with noise that covers the promise")
+        f"what would leave this machine in a round: one {under}, {joined.dimension:,} coordinates, clipped to the "
+        "clip bound of the round"
+        + ("" if not math.isfinite(each) else ", with the noise that the promise needs")
         + "; no images, labels, counts, losses or accuracies"
     )
 
 
 def without_images(why: str) -> str:
     """Why a client has nothing but noise to send, for its owner."""
-    return f"NOISE ALONE: {why}; this client takes part and is charged as any other, and the server is not told"
+    return f"ONLY NOISE: {why}; this client sends only noise, it is charged like any other, and the server is not told"
 
 
 def spent_words(ledger: ClientLedger, promise: Promise) -> str:
     """Return a line on the promise, and on what earlier rounds and runs spent of it."""
-    spent = "" if promise.epsilon is None else f", {epsilon_words(ledger.epsilon)} of them together"
-    return f"promised here: {promise.words}; {ledger.participations} participations in earlier rounds and runs{spent}"
+    spent = "" if promise.epsilon is None else f", in all {epsilon_words(ledger.epsilon)}"
+    return f"promised here: {promise.words}; so far {ledger.participations} participations in all runs{spent}"
 
 
 def sent_words(
@@ -96,10 +96,10 @@ def sent_words(
     run = joined.signed.run.hex()
     taken = len(ledger.keys(run))
     allowed = taken + left_of_run(privacy, promise, ledger, run)
-    clipped = f"clipped to {task.bound:.4g}" + ("" if joined.why is None else ", noise alone")
+    clipped = f"clipped to {task.bound:.4g}" + ("" if joined.why is None else ", only noise")
     return (
         f"round {attempt.round}: {what} left this machine ({joined.dimension:,} coordinates, {clipped}); participation "
-        f"{taken} of {allowed} that are allowed, {privacy.rounds} rounds in all; "
+        f"{taken} of {allowed} allowed, in {privacy.rounds} rounds; "
         f"({promise.unit}, server) in this run so far: {epsilon_words(epsilon_after(privacy, promise, taken))}"
     )
 
@@ -122,11 +122,11 @@ def answering_words(joined: JoinedAnalysis, ledger: ClientLedger, promise: Promi
     signed = joined.signed
     cost, form = epsilon_after(signed.privacy, promise, 1), signed.analysis.form(signed.privacy)
     yield spent_words(ledger, promise)
-    yield f"the answer would cost ({promise.unit}, server) {epsilon_words(cost)}, in this analysis"
+    yield f"the answer would cost {epsilon_words(cost)} of ({promise.unit}, server)"
     yield (
         f"what would leave this machine: one vector of {form.dimension:,} whole numbers under masks, once"
         + (", with this client's share of the noise" if math.isfinite(cost) else "")
-        + "; no images, and of the vector the server sees nothing but the sum of all clients'"
+        + "; no images; the server sees only the sum of all clients' vectors"
     )
 
 
@@ -142,4 +142,4 @@ def answered_words(joined: JoinedAnalysis, promise: Promise, what: str) -> str:
 
 def epsilon_words(value: float) -> str:
     """A number, or that there is none."""
-    return f"epsilon {value:.4g}" if math.isfinite(value) else "no epsilon (nothing covers it)"
+    return f"epsilon {value:.4g}" if math.isfinite(value) else "no finite epsilon (no noise covers it)"

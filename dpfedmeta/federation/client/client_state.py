@@ -114,7 +114,7 @@ def source_at(source: KeyedSource | FreshSource, attempt: Attempt, fresh_of: Fre
     fresh = fresh_of(attempt)
     if source.needs_fresh and not fresh:
         raise Refused(
-            f"round {attempt.round} was charged by an earlier version, and its answer is lost; other noise would be a "
+            f"round {attempt.round} was charged by an earlier version, and its answer is lost; new noise would give a "
             "second answer for one charge"
         )
     return source.again(attempt.again, fresh)
@@ -143,7 +143,9 @@ def _noise_seed(folder: Path, given: int | None) -> int:
             raise InputError(f"{path}: the noise key of this run is damaged; restore it from a backup") from error
         # A key of an earlier version goes on in streams that it never drew from.
         if generator not in ([GENERATOR] if given is not None else [GENERATOR, FRESH_GENERATOR]):
-            raise InputError(f"{path}: a noise key for another generator; go on with the version that made it")
+            raise InputError(
+                f"{path}: this noise key is for another generator; continue with the version of dpfedmeta that made it"
+            )
         if type(seed) is not int:
             raise InputError(f"{path}: the noise key of this run is damaged; restore it from a backup")
         return seed

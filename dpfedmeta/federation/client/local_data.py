@@ -60,7 +60,7 @@ class OwnImages:
         held = able_clients(self.pool, self.shape).get(_OWN)
         if held is None:
             wanted = self.shape.shots + self.shape.queries
-            raise InputError(f"fewer than {self.shape.ways} classes with {wanted} images each")
+            raise InputError(f"the folder has fewer than {self.shape.ways} classes with {wanted} images each")
         generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
         return choose_from(self.pool, generator, self.shape, held).episode()
 

@@ -56,7 +56,7 @@ class MaskedRound:
         self, joined: SignedParticipation, attempt: Attempt, protocol: int, start: Start, identity: bytes
     ) -> None:
         if joined.number not in start.invited:
-            raise Refused(f"asked into round {attempt.round}, to which it is not invited")
+            raise Refused(f"round {attempt.round}: this client was asked, but it is not on the list of invited clients")
         self.place = (joined.signed.run, attempt.key, protocol)
         self.task, self.asked = start.task, asked_digest(start.task, start.invited)
         self._joined, self._attempt, self._invited = joined, attempt, start.invited
@@ -84,7 +84,7 @@ class MaskedRound:
         if phase is ProtocolPhase.CONSENT:
             return self._consent(said)
         if phase is not ProtocolPhase.REVEAL or not self._consented:
-            raise Refused(f"a step of phase {phase.name}")
+            raise Refused(f"a step of phase {phase.name}, which is not due now")
         return self._client.unmask(said)
 
     def _agree(self, said: bytes) -> bytes:

@@ -81,7 +81,7 @@ class Joined:
         def computed(side: ClientRunner) -> Floats:
             (values,) = side.sent(self._model(task), task.bound, attempt.round, [self.number])
             if values is None:
-                raise NoMessage("a message that is not of the model's form")
+                raise NoMessage("the computed message does not have the form of the model")
             return np.asarray(values.cpu().numpy())
 
         return self._computed(attempt, computed)
@@ -192,7 +192,7 @@ def opened(text: bytes, signature: bytes, server: bytes) -> SignedPlan | SignedA
     try:
         analysis = json.loads(text)["format"] == FORM.format
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise Refused(f"no plan of a federation ({type(error).__name__})") from error
+        raise Refused(f"this is not the plan of a federation ({type(error).__name__})") from error
     return (opened_analysis if analysis else opened_plan)(text, signature, server)
 
 

@@ -93,7 +93,7 @@ class Gate:
         self._loop = asyncio.get_running_loop()
         path: str = scope["path"]
         if scope["method"] != "POST" or path not in _PATHS:
-            return await _refuse(send, 404, "nothing is served here but the nodes of a federation")
+            return await _refuse(send, 404, "this address serves only the clients of a federation")
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         try:
             node = self._authenticated(headers)
@@ -117,9 +117,9 @@ class Gate:
         except TimeoutError:
             return await _refuse(send, 408, "the body of this request did not come in time")
         if body is None:
-            return await _refuse(send, 413, f"a client's messages may have {self._most - ROOM_BYTES:,} bytes together")
+            return await _refuse(send, 413, f"a client may send at most {self._most - ROOM_BYTES:,} bytes in all")
         if path == _PUSH and not _in_own_name(body, node):
-            return await _refuse(send, 403, "an answer in another's name, or in too many parts")
+            return await _refuse(send, 403, "the answer is in another client's name, or in too many parts")
         if path == _HEARTBEAT:
             # It counts from its arrival: one that is answered late must not bring back who has said goodbye.
             answer: list[Message] = []
@@ -133,7 +133,7 @@ class Gate:
                 return None
             self._news[node].clear()
         if self._closed:
-            return await _refuse(send, 503, "the server ends")
+            return await _refuse(send, 503, "the server is stopping")
         await self._application(scope, _once(body, receive), send)
         if path in (_PUSH, _OBJECT):
             self.arrived.set()
@@ -190,11 +190,11 @@ class Gate:
             stamp = headers[TIMESTAMP_HEADER.lower()]
             age = (now() - datetime.fromisoformat(stamp)).total_seconds()
         except (KeyError, ValueError, TypeError):
-            raise ValueError("no key of a client") from None
+            raise ValueError("the request does not carry a client's key") from None
         if key not in self._nodes:
             raise ValueError("this key is not in the server's roster")
         if not verify_signature(bytes_to_public_key(key), stamp.encode("ascii"), signature):
-            raise ValueError("the signature is not that of the key")
+            raise ValueError("the signature does not fit the key")
         if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE:
             raise ValueError(f"this machine's clock differs from the server's by {abs(age):.0f} s; set it")
         return self._nodes[key]

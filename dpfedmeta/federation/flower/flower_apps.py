@@ -53,7 +53,7 @@ _draw_apart()
 def _say(heard: Heard) -> None:
     """A line in the log that `flwr run --stream` shows; all clients are in every cohort, so it tells nothing secret."""
     logging.getLogger("flwr").info(
-        "round %d, %s: %d of %d clients answered, %d declined, %d sent what is not accepted, %d were not heard in time",
+        "round %d, %s: %d of %d clients answered, %d declined, %d sent an invalid answer, %d did not answer in time",
         *(heard.round, heard.asked.name.lower(), heard.answered, heard.clients),
         *(heard.declined, heard.unsound, heard.absent),
     )
@@ -72,7 +72,9 @@ def server_app() -> ServerApp:
         given = {"population.clients": str(len(cards)), "population.cohort": str(len(cards))}
         settings = resolve(None, None, _path(config, "settings"), given)
         if settings.aggregation.mode == "secure":
-            raise InputError("secure aggregation needs clients that remember: use `federate server`, not `flwr run`")
+            raise InputError(
+                "aggregation.mode = secure: `flwr run` starts clients without memory; use `dpfedmeta federate server`"
+            )
         known = {card.wire_pem: card.identity for card in cards}
 
         def nodes() -> Mapping[bytes, int]:
@@ -107,7 +109,7 @@ def client_app() -> ClientApp:
         config: Config = context.node_config
         question = content_of(message)
         if question is None:
-            raise Refused("a message without a question")
+            raise Refused("the message holds no question")
         home, data, private = _path(config, "home"), _path(config, "data"), read_identity(_path(config, "identity"))
         _claim(home, data, private)
         epsilon, often = config.get("epsilon"), config.get("participations")
@@ -146,5 +148,5 @@ def _path(config: Config, key: str) -> Path:
         InputError: It is not given.
     """
     if not config.get(key):
-        raise InputError(f"{key}: not in the config of this run or node")
+        raise InputError(f"{key}: is missing from the config of this run or node")
     return Path(str(config[key])).expanduser()

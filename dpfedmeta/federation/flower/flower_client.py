@@ -84,15 +84,15 @@ def attend(
                     heart.beat(f"connected to {wire.server}; waiting for its next question")
         except IdentityTaken:
             reason = "a client of this identity is connected already"
-            failure: Exception = InputError(f"{wire.server}: {reason}; each identity is one client")
+            failure: Exception = InputError(f"{wire.server}: {reason}; stop that one, or use a key of your own")
             patience = min(wire.patience, 3 * HEARTBEAT_MIN_INTERVAL)
         except ConnectionRefused as error:
             raise InputError(f"{wire.server}: {error}") from None
         except (httpx.HTTPError, ValueError, TooLong) as error:
             if (wrong := wrong_certificate(error)) is not None:
-                raise InputError(f"{wire.server}: not the server of this federation: {wrong}") from None
+                raise InputError(f"{wire.server}: is not the server of this federation: {wrong}") from None
             reason = str(error) if isinstance(error, TooLong) else "no answer"
-            failure = RuntimeError(f"{wire.server}: no server since {wire.patience:.0f} s")
+            failure = RuntimeError(f"{wire.server}: the server did not answer for {wire.patience:.0f} s")
             patience = wire.patience
         else:
             return
@@ -138,7 +138,7 @@ class _Node:
         try:
             self._send(Message(record_of(party.answer(content)), reply_to=question), question)
         except httpx.HTTPStatusError as error:
-            say(f"an answer was not taken ({error.response.status_code}): it came too late")
+            say(f"the server did not accept an answer ({error.response.status_code}): it came too late")
 
     def _send(self, reply: Message, question: Message) -> None:
         reply.metadata.__dict__["_src_node_id"] = self._node.node_id
@@ -168,7 +168,7 @@ class _Node:
         question, tree = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
         names = [part.object_id for part in iterate_object_tree(tree)][: _MOST_PARTS + 1]
         if len(names) > _MOST_PARTS:
-            raise TooLong(f"a question in more than {_MOST_PARTS} parts")
+            raise TooLong(f"the server's question has more than {_MOST_PARTS} parts")
         run = question.metadata.run_id
         parts = {}
         for name in names:

@@ -54,4 +54,7 @@ def check_flower() -> None:
     except ImportError:
         raise InputError("Flower is not installed; type: pip install -c constraints.txt -e '.[federation]'") from None
     if not package_version.startswith(f"{TESTED}."):
-        raise InputError(f"Flower {package_version} is installed; this was written for Flower {TESTED}")
+        raise InputError(
+            f"Flower {package_version} is installed, but dpfedmeta needs Flower {TESTED}; type: "
+            f"pip install 'flwr=={TESTED}.*'"
+        )

@@ -75,7 +75,7 @@ class _Socket(ssl.SSLSocket):
             return super().getpeername()
         except OSError as error:
             self.close()
-            raise ConnectionResetError(errno.ECONNRESET, "the server has gone") from error
+            raise ConnectionResetError(errno.ECONNRESET, "the server closed the connection") from error
 
 
 def _context(authority: bytes) -> ssl.SSLContext:
@@ -86,7 +86,7 @@ def _context(authority: bytes) -> ssl.SSLContext:
         context.load_verify_locations(cadata=authority.decode("ascii"))
     except (ssl.SSLError, UnicodeDecodeError):
         raise InputError(
-            "the authority's certificate is no PEM text; take the file that the server's operator gave"
+            "the invitation's certificate is not PEM text; ask the server's operator for the invitation again"
         ) from None
     return context
 
@@ -103,7 +103,7 @@ class _Bounded(httpx.BaseTransport):
         response = self._inner.handle_request(request)
         if "content-encoding" in response.headers:
             response.close()
-            raise TooLong("a compressed message")
+            raise TooLong("the server sent a compressed message")
         stream = response.stream
         assert isinstance(stream, httpx.SyncByteStream)
         response = httpx.Response(
@@ -152,6 +152,6 @@ def wrong_certificate(error: BaseException | None) -> str | None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return error.verify_message
         if isinstance(error, ssl.SSLError):
-            return "it speaks no TLS 1.3" if error.reason else None
+            return "it does not support TLS 1.3" if error.reason else None
         error = error.__cause__ or error.__context__
     return None

@@ -116,7 +116,7 @@ class Link:
         )
         task = self.state.get_run_info(run_ids=[run])[0].primary_task_id
         if task is None or self.state.claim_task(task) is None or not self.state.activate_task(task):
-            raise RuntimeError("Flower did not begin a run")
+            raise RuntimeError("Flower did not start a run")
         return run, task
 
     def _stay_alive(self) -> None:
@@ -146,7 +146,7 @@ def _load(config: uvicorn.Config, certificate: Path, key: Path) -> None:
     try:
         config.load()
     except (OSError, SSLError) as error:
-        raise InputError(f"{certificate}, {key}: no TLS certificate with its key ({error})") from None
+        raise InputError(f"{certificate}, {key}: are not a TLS certificate and its key ({error})") from None
     if config.ssl is not None:
         config.ssl.minimum_version = TLSVersion.TLSv1_3
 
@@ -164,5 +164,5 @@ def _listening(host: str, port: int, strangers: Strangers) -> Listening:
     except OSError as error:
         if listening is not None:
             listening.close()
-        raise InputError(f"{host}:{port} cannot be listened on: {error.strerror}; choose another --port") from None
+        raise InputError(f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port") from None
     return listening

@@ -69,7 +69,7 @@ def card_line(private: bytes, name: str) -> str:
         InputError: A name that is no plain word.
     """
     if not _NAME.fullmatch(name):
-        raise InputError(f"name {name!r}: letters, digits, dots, dashes; at most 40")
+        raise InputError(f"name {name!r}: use at most 40 letters, digits, dots and dashes")
     identity = Identity(private)
     wire = wire_key(private).public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
     signature = identity.sign(_signed(name, wire))
@@ -89,11 +89,11 @@ def read_card(line: str) -> Card:
         if len(wire) != _WIRE_BYTES:
             raise ValueError("not compressed")
     except ValueError:
-        raise InputError("no card of a client; `federate keys` writes one") from None
+        raise InputError("this is not a client's card; `dpfedmeta federate keys` writes one") from None
     if magic != _CARD or not _NAME.fullmatch(name) or len(identity) != IDENTITY_BYTES:
-        raise InputError("no card of a client; `federate keys` writes one")
+        raise InputError("this is not a client's card; `dpfedmeta federate keys` writes one")
     if not signed_by(identity, signature, _signed(name, wire)):
-        raise InputError(f"the card of {name} is not signed by its own identity: it was changed")
+        raise InputError(f"the card of {name} was changed: its signature is wrong; ask the client for its card again")
     return Card(name=name, identity=identity, wire=wire)
 
 
@@ -114,7 +114,7 @@ def read_roster(path: Path) -> tuple[Card, ...]:
     try:
         text = read_text(path)
     except (OSError, WrongEncoding) as error:
-        raise InputError(f"{path}: no roster can be read ({getattr(error, 'strerror', None) or error})") from None
+        raise InputError(f"{path}: the roster cannot be read ({getattr(error, 'strerror', None) or error})") from None
     cards: list[Card] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -124,7 +124,7 @@ def read_roster(path: Path) -> tuple[Card, ...]:
         except InputError as error:
             raise InputError(f"{path}, line {number}: {error}") from None
     if not cards:
-        raise InputError(f"{path}: no client stands in it")
+        raise InputError(f"{path}: the roster is empty; add the card of each client, one per line")
     _check_once(path, cards)
     return tuple(cards)
 
@@ -137,7 +137,7 @@ def _check_once(path: Path, cards: Sequence[Card]) -> None:
     ):
         twice = first_twice(values)
         if twice is not None:
-            raise InputError(f"{path}: two clients of one {what}, {twice[:40]}; each stands in a roster once")
+            raise InputError(f"{path}: two clients have the same {what}, {twice[:40]}; remove one of the lines")
 
 
 def first_twice(values: Iterable[str]) -> str | None:
@@ -185,18 +185,18 @@ def read_identity(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: no identity key can be read ({error.strerror})") from None
+        raise InputError(f"{path}: the identity key cannot be read ({error.strerror})") from None
     try:
         key = load_pem_private_key(content, None)
     except (ValueError, TypeError):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise InputError(f"{path}: no Ed25519 private key as PEM; `federate keys` writes one")
+        raise InputError(f"{path}: is not an Ed25519 private key in PEM; `dpfedmeta federate keys` writes one")
     if path.stat().st_mode & 0o077:
-        raise InputError(f"{path}: others can read this key; type: chmod 600 {path}")
+        raise InputError(f"{path}: other users can read this key; type: chmod 600 {path}")
     private = key.private_bytes_raw()
     if len(private) != SECRET_BYTES:
-        raise InputError(f"{path}: a key of {len(private)} bytes")
+        raise InputError(f"{path}: the key has {len(private)} bytes, expected {SECRET_BYTES}")
     return private
 
 

@@ -87,18 +87,18 @@ def read_invitation(path: Path) -> Invitation:
     try:
         content = yaml.safe_load(read_text(path))
     except OSError as error:
-        raise InputError(f"{path}: no invitation can be read ({error.strerror})") from None
+        raise InputError(f"{path}: the invitation cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, WrongEncoding):
         content = None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise InputError(f"{path}: no invitation to a federation; its operator's `federate keys --server` writes one")
+        raise InputError(f"{path}: is not an invitation to a federation; ask the server's operator for the file")
     try:
         server, identity, authority = (str(content[key]) for key in ("server", "identity", "authority"))
         known = bytes.fromhex(identity)
     except (KeyError, ValueError):
         known = b""
     if len(known) != IDENTITY_BYTES:
-        raise InputError(f"{path}: the server's key is missing, or none; ask its operator for the file again")
+        raise InputError(f"{path}: the server's key is missing or invalid; ask the operator for the file again")
     return Invitation(server=checked_address(server), identity=known, authority=authority.encode())
 
 
@@ -126,7 +126,7 @@ def operator_identity(folder: Path) -> bytes:
         InputError: No such folder or file.
     """
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; `federate keys --server --out {folder}` makes one")
+        raise InputError(f"{folder}: no such folder; `dpfedmeta federate keys --server --out {folder}` makes it")
     private = read_identity(folder / IDENTITY)
     assert len(private) == SECRET_BYTES
     return private

@@ -70,7 +70,7 @@ class SignedAnalysis(SignedOffer):
     def agreement(self, round_: int, invited: int) -> Agreement:
         """Return the parameters of secure aggregation for so many invited clients (see `Signed`)."""
         if invited != self.request.cohort:
-            raise Refused(f"{invited} invited clients; the analysis asks {self.request.cohort:g}")
+            raise Refused(f"{invited} clients are invited, but the analysis asks {self.request.cohort:g}")
         return agreement_for(self.request, self.privacy)
 
     def words(self) -> Iterator[str]:
@@ -88,7 +88,7 @@ def agreement_for(request: Request, plan: PrivacyPlan) -> Agreement:
     if request.settings is not None:
         check_company(plan, request.settings.aggregation.company)
     if fixed is None:
-        raise RefusedPlan(f"{request.kind}: real clients are asked as a cohort of a fixed size")
+        raise RefusedPlan(f"{request.kind}: with real clients the cohort must have a fixed size")
     try:
         return agreed(
             clients=int(request.cohort),
@@ -100,7 +100,7 @@ def agreement_for(request: Request, plan: PrivacyPlan) -> Agreement:
         )
     except InputError as error:
         raise RefusedPlan(
-            f"{request.kind} of {request.cohort:g} real clients: {error}; ask more of them, or lower "
+            f"{request.kind} of {request.cohort:g} real clients: {error}; ask more clients, or lower "
             "aggregation.dropout or aggregation.adversarial"
         ) from None
 
@@ -176,7 +176,7 @@ def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
         request = Request.from_text(content["request"], "the server's analysis")
         # A name with a colon would be code of the server's choice.
         if request.kind not in names(FOLDER) or request.names or request.run or request.settings is None:
-            raise Refused("the analysis names code or files, or no clients")
+            raise Refused("the analysis names code or files of the server, or no clients")
         check_own(request.settings)
         task = task_of(content)
         privacy, plan = request.planned(), make_plan(request.settings, task, earlier=())

@@ -153,21 +153,21 @@ def content_of(text: bytes, form: OfferForm) -> dict[str, Any]:
     try:
         content = json.loads(text)
         if not isinstance(content, dict):
-            raise Refused("no plan of a federation")
+            raise Refused("this is not the plan of a federation")
         for key, own in (("format", form.format), ("version", __version__), ("generator", GENERATOR)):
             if content.get(key) != own:
                 theirs = str(content.get(key))[:60]
                 raise InputError(
-                    f"a plan of another version: {key} {theirs!r}, here {own!r}: install the server's dpfedmeta, or "
-                    "ask its operator for this one"
+                    f"the server's plan has {key} {theirs!r}, but this client has {own!r}: install the server's "
+                    "version of dpfedmeta, or ask its operator to install this one"
                 )
         if set(content) != _KEYS | form.own:
-            raise Refused("no plan of a federation")
+            raise Refused("this is not the plan of a federation")
         bytes.fromhex(content["run"])
         for entry in content["roster"]:
             bytes.fromhex(entry)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise Refused(f"no plan of a federation ({type(error).__name__})") from error
+        raise Refused(f"this is not the plan of a federation ({type(error).__name__})") from error
     return content
 
 
@@ -179,7 +179,7 @@ def checked_names(content: Mapping[str, Any], server: bytes, clients: int, *, ma
     """
     run, roster = bytes.fromhex(content["run"]), tuple(bytes.fromhex(entry) for entry in content["roster"])
     if content["server"] != server.hex() or len(run) != IDENTITY_BYTES:
-        raise Refused("the plan names another server, or no run")
+        raise Refused("the plan is from another server, or names no run")
     if masked:
         lengths = {len(identity) for identity in roster}
         if lengths != {IDENTITY_BYTES} or len({*roster}) != clients:
@@ -221,9 +221,13 @@ def for_clients(settings: Settings, task: Task) -> Settings:
     found = replace(settings, dataset=task.name, run=run, track=TrackSettings(), privacy=privacy)
     problem = foreign(found)
     if problem is not None:
-        raise InputError(f"a federation with {problem}: clients run no code and read no file that a server names")
+        raise InputError(
+            f"{problem}: clients of a federation do not run code or read files that the server names; leave it out"
+        )
     if task.form.kind != "images" or task.shared_classes is not None:
-        raise InputError(f"dataset = {task.name}: clients of a federation hold folders of images, few-shot")
+        raise InputError(
+            f"dataset = {task.name}: clients of a federation hold image folders; name a few-shot image data set"
+        )
     return found
 
 
@@ -235,7 +239,7 @@ def check_own(settings: Settings) -> None:
     """
     problem = foreign(settings)
     if problem is not None:
-        raise Refused(f"the plan has {problem}")
+        raise Refused(f"the plan has {problem}, and clients run no code and read no files that the server names")
 
 
 def foreign(settings: Settings) -> str | None:
@@ -268,4 +272,4 @@ def difference(own: Any, stated: Any, place: str) -> str | None:
         return next((each for each in found if each), None)
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (own, stated))
     same = math.isclose(own, stated, rel_tol=_CLOSE) if numbers else own == stated
-    return None if same else f"{place} = {str(stated)[:40]}, here {str(own)[:40]}"
+    return None if same else f"{place} = {str(stated)[:40]}, but here {str(own)[:40]}"

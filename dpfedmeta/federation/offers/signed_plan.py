@@ -71,7 +71,7 @@ class SignedPlan(SignedOffer):
         whole = self.plan.privacy.at(round_).whole
         assert whole is not None
         if not whole.least <= invited <= whole.most:
-            raise Refused(f"{invited} invited clients; the plan counts with {whole.least} to {whole.most}")
+            raise Refused(f"{invited} clients are invited, but the plan allows {whole.least} to {whole.most}")
         return agreement_of(self.plan, round_, invited)
 
     def words(self) -> Iterator[str]:
@@ -166,5 +166,5 @@ def _made(text: bytes) -> tuple[Plan, Task]:
         raise Refused(f"the plan is refused here: {error}") from error
     check_numbers(FORM, plan.privacy, content, "settings give")
     if plan.privacy.clients != content["clients"]:
-        raise Refused("the plan names two numbers of clients")
+        raise Refused("the plan states two different numbers of clients")
     return plan, task

@@ -95,7 +95,7 @@ class RemoteClients:
     def check(self, analysis: Analysis) -> None:
         """Refuse, before the charge, an analysis that the clients could not answer (see `Clients`)."""
         if self.request.names or self.request.settings is None:
-            raise InputError("--names: a file says who the clients are; real ones hold images of their own: drop it")
+            raise InputError("--names: is only for simulated clients; real clients hold their own images; leave it out")
         check_federation(self.request.settings, self.company.roster)
         analysis.check(self.ground)
         # Whatever could not be signed, or planned by a client, is refused before it is charged.
@@ -142,9 +142,9 @@ class RemoteClients:
             found = secure_sum(questions, company.identity, Attempt(run=name, round=0, again=cohort.again), start)
         except NoSum as error:
             raise InputError(
-                f"{run.path}: too few of {len(start.invited)} clients answered to the end ({error}), so nothing was "
-                "unmasked and nothing is released; the analysis is charged. See that they are connected and what their "
-                f"logs say, and go on with --resume {run.path}: who answered is not charged again"
+                f"{run.path}: too few of {len(start.invited)} clients answered every step ({error}), so nothing is "
+                "released; the analysis is charged. Check that the clients are connected, and their logs; then "
+                f"go on with --resume {run.path}. Clients that answered are not charged again"
             ) from None
         content = len(found.survivors).to_bytes(4, "little") + found.total.astype("<u4").tobytes()
         replace_file(path, mark + content, SECRET)

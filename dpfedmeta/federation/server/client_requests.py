@@ -188,7 +188,7 @@ class ClientRequests:
                 continue
             try:
                 if len(answer) > MOST_BYTES:
-                    raise Refused("too long")
+                    raise Refused("the answer is too long")
                 body = opened_answer(answer, _ANSWERS[asked], message, self.roster[number])
             except Refused:
                 unsound += 1

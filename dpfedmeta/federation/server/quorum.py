@@ -88,8 +88,8 @@ def wait_for(
     while (there := len(named & {*channel.present()})) < fewest:
         if time.monotonic() > until:
             raise TooFew(
-                f"{there} of {len(named)} clients are connected after {seconds:g} s, {fewest} are needed; no round was "
-                "begun without them"
+                f"only {there} of {len(named)} clients are connected after {seconds:g} s, and {fewest} are needed; no "
+                "round was started"
             )
         heart.beat(f"{there} of {len(named)} clients are connected; waiting for {fewest}, {seconds:g} s at most")
         time.sleep(_LOOK_SECONDS)
@@ -111,8 +111,8 @@ def offer_until_answered(
             return
         if time.monotonic() > until:
             raise TooFew(
-                f"{asking.answering} of {len(asking.roster)} clients answered the plan within {seconds:g} s, {fewest} "
-                "are needed; no round was begun without them"
+                f"only {asking.answering} of {len(asking.roster)} clients answered the plan within {seconds:g} s, and "
+                f"{fewest} are needed; no round was started"
             )
         heart.beat(
             f"{asking.answering} of {len(asking.roster)} clients answered the plan; waiting for {fewest}, "
@@ -138,6 +138,6 @@ def check_willing(asking: ClientRequests) -> None:
     needed = 1 if whole is None else whole.fewest(round(plan.cohort))
     if clients - declined < needed:
         raise TooFew(
-            f"{declined} of {clients} clients declined, and a round needs {needed}; why, stands in their logs alone "
-            "(another version, less promised than the plan takes); no further round was begun"
+            f"{declined} of {clients} clients declined, and a round needs {needed}; no further round was started. "
+            "The reasons are only in the clients' logs (another version, or a promise smaller than the plan's cost)"
         )

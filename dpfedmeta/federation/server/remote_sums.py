@@ -126,9 +126,9 @@ class AskedAdder:
         except NoSum as error:
             if all_are_asked(self.asking):
                 raise TooFew(
-                    f"round {cohort.round} has no sum ({error}); nothing is released and the round stays charged. See "
-                    "that all clients are connected and what their logs say, then the same command goes on with it: "
-                    "who answered is not charged again"
+                    f"round {cohort.round} has no sum ({error}); nothing is released and the round stays charged. "
+                    "Check that all clients are connected, and their logs; then type the same command again to "
+                    "continue. Clients that answered are not charged again"
                 ) from None
             # That a round was lost is as secret as the cohort.
             return nothing

@@ -147,7 +147,7 @@ class Page:
         try:
             self._server = ThreadingHTTPServer((host, port), Handler)
         except OSError as error:
-            raise InputError(f"the page cannot listen on {host}:{port}: {error.strerror}; choose --page PORT") from None
+            raise InputError(f"--page: cannot listen on {host}:{port} ({error.strerror}); give another port") from None
         self._server.daemon_threads = True
         self.address = f"http://{host}:{self._server.server_address[1]}/"
         self._thread = threading.Thread(target=self._server.serve_forever, name="page", daemon=True)

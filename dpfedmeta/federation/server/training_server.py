@@ -62,7 +62,7 @@ class RemotePopulation:
         Raises:
             IndexError: Always.
         """
-        raise IndexError(f"client {client} holds its data itself")
+        raise IndexError(f"client {client}: its data are on its own machine")
 
     def digest(self) -> str:
         """Digest of the clients' identities: a client that is asked again sends the same bytes, or nothing."""
@@ -287,7 +287,7 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
         RefusedPlan: A promise would count on what nobody can check.
     """
     if len({*roster}) != len(roster) or any(len(one) != IDENTITY_BYTES for one in roster):
-        raise InputError(f"roster: {len(roster)} identities, each of {IDENTITY_BYTES} bytes and none twice, are needed")
+        raise InputError(f"roster: the {len(roster)} identities must all differ, with {IDENTITY_BYTES} bytes each")
     population = settings.population
     simulated = {
         "population.dropout": population.dropout != 0,
@@ -298,7 +298,7 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
     }
     for name, given in simulated.items():
         if given:
-            raise InputError(f"{name}: of simulated clients; real ones fail, are late and keep ledgers by themselves")
+            raise InputError(f"{name}: is only for simulated clients; leave it out in a federation of real ones")
     if population.clients != len(roster):
         raise InputError(
             f"population.clients = {population.clients:,}, but the roster names {len(roster):,} clients; give "
@@ -307,7 +307,7 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
     if clients_make_the_noise(settings) and not sampling_of(population.sampler).fixed_size:
         raise RefusedPlan(
             f"population.sampler = {population.sampler} with aggregation.mode = secure: nobody knows how often real "
-            "clients fail, and that a round is aborted tells of its cohort; use --population.sampler fixed"
+            "clients fail, and an aborted round would reveal something about its cohort; use --population.sampler fixed"
         )
 
 

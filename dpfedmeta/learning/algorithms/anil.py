@@ -26,7 +26,7 @@ class Anil(Maml):
             InputError: The settings adapt more than the head.
         """
         if settings.meta.adapt == "all":
-            raise InputError("meta.adapt = all: ANIL adapts the head only; use meta.method = maml")
+            raise InputError("meta.adapt = all: ANIL adapts only the head; use --meta.method maml")
         return super().planned(settings, task)
 
 

@@ -81,12 +81,14 @@ class FedAvg:
         first_order_only(settings)
         undivided_only(settings)
         if settings.meta.adapt == "head":
-            raise InputError("meta.adapt = head: federated averaging trains what is learned; use meta.learn, or anil")
+            raise InputError(
+                "meta.adapt = head: has no effect on federated averaging; use --meta.learn, or --meta.method anil"
+            )
         record, sizes = settings.record, settings.task
         few_shot = sizes.ways * (sizes.shots + sizes.queries)
         records = settings.population.records if task.shared_classes else few_shot
         if record.enabled and (settings.meta.batch or 0) > records:
-            raise InputError(f"meta.batch = {settings.meta.batch}: a client holds {records} records")
+            raise InputError(f"meta.batch = {settings.meta.batch}: a client holds only {records} records; lower it")
         clip = record.support_clip or record.support_clip_ratio * settings.clip.initial
         private = LocalDpSgd(clip=clip, noise=record.support_noise or 1.0, accountant=record.accountant)
         return cls(

@@ -59,7 +59,7 @@ class MetaSgd(Maml):
             InputError: The settings ask for first order, which has no derivative by the rates.
         """
         if settings.meta.order == 1:
-            raise InputError("meta.order = 1: Meta-SGD differentiates through the inner steps by their rates; use 2")
+            raise InputError("meta.order = 1: Meta-SGD differentiates through the inner steps; use --meta.order 2")
         return super().planned(settings, task)
 
     def initial(self, network: NetworkSpec, seed: int) -> Params:

@@ -59,7 +59,7 @@ class ProtoMaml(Maml):
             InputError: The settings learn a head, which no client would start from.
         """
         if settings.meta.learn == "all":
-            raise InputError("meta.learn = all: ProtoMAML makes every client's head from its prototypes; use body")
+            raise InputError("meta.learn = all: ProtoMAML computes each client's head; use --meta.learn body")
         return super().planned(settings, task)
 
 

@@ -166,7 +166,7 @@ class PairedDifference:
         """
         count = len(first)
         if count != len(second) or count < 2:
-            raise InputError(f"{count} and {len(second)} episodes: only the same ones, at least 2, can be compared")
+            raise InputError(f"cannot compare {count} with {len(second)} episodes: both need the same ones, at least 2")
         difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
         deviation = float(np.std(difference, ddof=1))
         spread = float(t.ppf(0.975, count - 1)) * deviation / math.sqrt(count)

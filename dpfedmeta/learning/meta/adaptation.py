@@ -112,8 +112,8 @@ class Divisions:
         held, shots = shape.shots + shape.queries, shots or shape.shots
         if shots >= held:
             raise InputError(
-                f"meta.division_shots = {shots}: what is divided, a client or a micro-episode, holds {held} records of "
-                "each class, and a query set needs one"
+                f"meta.division_shots = {shots}: a client (or micro-episode) holds {held} records of each class, and "
+                f"at least one must be left for the query set; give at most {held - 1}"
             )
         # A window that moves round has no more than `held` places.
         return cls(count=min(count, held), shots=shots)
@@ -139,7 +139,7 @@ def first_order_only(settings: Settings) -> None:
         InputError: They are asked for.
     """
     if settings.meta.order == 2:
-        raise InputError(f"meta.order = 2: {settings.meta.method} is a first-order method; use meta.method = maml")
+        raise InputError(f"meta.order = 2: {settings.meta.method} is a first-order method; use --meta.method maml")
 
 
 def whole_batches_only(settings: Settings) -> None:
@@ -150,7 +150,8 @@ def whole_batches_only(settings: Settings) -> None:
     """
     if settings.meta.batch is not None:
         raise InputError(
-            f"meta.batch = {settings.meta.batch}: {settings.meta.method} uses all support records in a step; drop it"
+            f"meta.batch = {settings.meta.batch}: {settings.meta.method} uses all support records in a step; leave it "
+            "out"
         )
 
 

@@ -61,11 +61,11 @@ def _public_body(spec: NetworkSpec, initial: str, expected: Mapping[str, Tensor]
     try:
         found: Params = load(content)
     except (SafetensorError, ValueError) as error:
-        raise InputError(f"model.initial: {where}: not a whole safetensors file ({error})") from error
+        raise InputError(f"model.initial: {where}: is not a complete safetensors file ({error})") from error
     wanted = {name: tuple(value.shape) for name, value in expected.items() if name.startswith(BODY)}
     body = _renumbered({name: value for name, value in found.items() if name.startswith(BODY)}, list(wanted))
     if not wanted:
-        raise InputError(f"model.initial: {spec.name} has no part named body that another network could pass on")
+        raise InputError(f"model.initial: model.name = {spec.name} has no part named body, which it would set")
     for name in sorted(wanted.keys() | body.keys()):
         shape = tuple(body[name].shape) if name in body else "nothing"
         if shape != wanted.get(name, "nothing"):

@@ -134,7 +134,7 @@ def build_network(spec: NetworkSpec) -> nn.Module:
         known = ", ".join(_REGISTRY)
         raise InputError(f"model.name = {spec.name}: known are {known}, or package.module:factory of your own")
     if spec.downscale is not None:
-        raise InputError(f"model.downscale: {spec.name} gets images as they are; average them in the network")
+        raise InputError(f"model.downscale: does not apply to {spec.name}; average images inside the network")
     factory = cast(NetworkFactory, own_object("model.name", spec.name))
     try:
         network = factory(
@@ -171,7 +171,7 @@ def check_precision(network: nn.Module, spec: NetworkSpec) -> None:
     if spec.precision != "float32" and not any(block.convolution.in_channels >= least for block in blocks):
         raise InputError(
             f"run.precision = {spec.precision}: model.name = {spec.name} of width {spec.width} has none of this "
-            f"package's convolutions with at least {least} input channels, which is all that it changes; leave it out"
+            f"package's convolutions with at least {least} input channels, so it has no effect; leave it out"
         )
 
 
@@ -180,8 +180,8 @@ def check_first_gain(network: nn.Module, spec: NetworkSpec) -> None:
     normalised = any(isinstance(module, Block) for module in network.modules()) and spec.norm != "none"
     if spec.first_gain != 1.0 and not normalised:
         raise InputError(
-            f"model.first_gain = {spec.first_gain:g}: model.name = {spec.name} with model.norm = {spec.norm} has no "
-            "normalisation of this package behind its first convolution, so it would be another network; leave it out"
+            f"model.first_gain = {spec.first_gain:g}: model.name = {spec.name} with model.norm = {spec.norm} does not "
+            "normalise after its first convolution, so this would change what the network computes; leave it out"
         )
 
 

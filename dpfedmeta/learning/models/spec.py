@@ -68,8 +68,8 @@ def built_in_body(spec: NetworkSpec) -> Traversable:
     if not file.is_file():
         known = ", ".join(sorted(file.name for file in folder.iterdir()))
         raise InputError(
-            f"model.initial = {spec.initial}: none for {spec.name} with model.width = {spec.width} and model.norm = "
-            f"{spec.norm}, only {known}; use --model.initial null (random), or train one with --algo maml "
-            f"--dataset {spec.initial} and name its run"
+            f"model.initial = {spec.initial}: there are no such weights for {spec.name} with model.width = "
+            f"{spec.width} and model.norm = {spec.norm}, only {known}; use --model.initial null (random), or train "
+            f"with --algo maml --dataset {spec.initial} and give the directory of that run"
         )
     return file

@@ -50,8 +50,8 @@ def check_parameters(network: nn.Module, name: str) -> None:
         if isinstance(value, UninitializedParameter | UninitializedBuffer):
             module = type(network.get_submodule(own.rpartition(".")[0])).__name__
             raise InputError(
-                f"{where}: {own} ({module}) has no size before the first images come, and every worker process must "
-                "build the same weights before that; give the layer its input size"
+                f"{where}: {own} ({module}) has no size before it sees images, but the initial weights must be known "
+                "before that; give the layer its input size"
             )
     for own, value in parameters.items():
         if value.dtype == torch.float32:
@@ -71,6 +71,6 @@ def check_head_is_free(network: nn.Module, name: str) -> None:
     frozen = sorted(own for own in frozen_names(network) if own.startswith(HEAD))
     if frozen:
         raise InputError(
-            f"model.name = {name}: the head adapts, but of it {', '.join(frozen)} is frozen (requires_grad_(False)); "
-            "leave the head free, or use --meta.adapt all, which adapts what is not frozen"
+            f"model.name = {name}: the head adapts, but it has frozen weights (requires_grad_(False)): "
+            f"{', '.join(frozen)}; unfreeze them, or use --meta.adapt all, which adapts all weights that are not frozen"
         )

@@ -106,7 +106,7 @@ def check_takes(spec: NetworkSpec) -> None:
     if spec.records != "images" and spec.downscale is not None:
         raise InputError(f"model.downscale = {spec.downscale}: {spec.records} cannot be averaged; leave it out")
     if side_of(spec) < 1:
-        raise InputError(f"model.downscale = {spec.downscale}: images have {spec.image_size} pixels a side")
+        raise InputError(f"model.downscale = {spec.downscale}: images have only {spec.image_size} pixels a side")
     if spec.name.startswith("conv") and spec.norm == "group" and spec.width % (spec.groups or 1):
         raise InputError(
             f"model.width = {spec.width}: cannot be divided into model.groups = {spec.groups} groups of channels; give "

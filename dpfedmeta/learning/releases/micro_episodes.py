@@ -63,8 +63,8 @@ class MicroEpisodes:
         record, sizes = settings.record, settings.task
         if method.sends != "query" or not hasattr(method, "gradients"):
             raise RefusedPlan(
-                f"meta.method = {settings.meta.method} with record.release = micro-episodes: their guarantee is for "
-                "meta-gradients (maml, fomaml, anil); use --record.release steps"
+                f"meta.method = {settings.meta.method} with record.release = micro-episodes: these need meta-gradients "
+                "(--meta.method maml, fomaml or anil); use one of them, or --record.release steps"
             )
         client = EpisodeShape(ways=sizes.ways, shots=sizes.shots, queries=sizes.queries)
         shape = EpisodeShape(
@@ -222,15 +222,15 @@ def _check(settings: Settings, made: MicroEpisodes) -> None:
     client, shape, record = made.client, made.shape, settings.record
     if record.support_noise is not None:
         raise RefusedPlan(
-            "record.support_noise with record.release = micro-episodes: they have no support release; give "
+            "record.support_noise with record.release = micro-episodes: they release no support steps; give "
             "record.query_noise"
         )
     if record.engine == "opacus":
-        raise InputError("record.engine = opacus: its hooks know records, not micro-episodes; use auto or vmap")
+        raise InputError("record.engine = opacus: cannot compute micro-episodes; use --record.engine auto or vmap")
     if settings.meta.learn == "all" and shape.ways != client.ways:
         raise InputError(
-            f"record.micro_ways = {shape.ways}: a head for task.ways = {client.ways} classes is learned "
-            "(meta.learn = all); use --meta.learn body, or --record.micro_ways null"
+            f"record.micro_ways = {shape.ways}: meta.learn = all learns a head for task.ways = {client.ways} classes, "
+            "so both must be equal; use --meta.learn body, or --record.micro_ways null"
         )
     if not made.slots():
         raise InputError(

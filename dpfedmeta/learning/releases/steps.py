@@ -71,18 +71,18 @@ class Steps:
         record, sizes, name = settings.record, settings.task, settings.meta.method
         if getattr(method, "order", 1) == 2:
             raise RefusedPlan(
-                "meta.order = 2 with record-level privacy: the meta-gradient would read the support records again "
-                "through Hessian terms that no noise covers; use --order 1, or --record.release micro-episodes"
+                "meta.order = 2 with record-level privacy: the Hessian terms of the meta-gradient depend on the "
+                "support records, and no noise covers them; use --order 1, or --record.release micro-episodes"
             )
         if not method.plain_steps:
             raise RefusedPlan(
-                f"meta.method = {name} with record.release = steps: it reads support records besides its gradient "
+                f"meta.method = {name} with record.release = steps: it uses support records outside its gradient "
                 "steps, and no noise covers that; use --record.release micro-episodes"
             )
         if method.sends == "update" and settings.server.noise_mode == "shared":
             raise RefusedPlan(
-                f"meta.method = {name} with server.noise_mode = shared: an update is unbounded before its last noise, "
-                "so sharing that noise would promise too much; use --server.noise_mode stacked"
+                f"meta.method = {name} with server.noise_mode = shared: the update is not bounded before its last "
+                "noise, so that noise cannot count at the server too; use --server.noise_mode stacked"
             )
         # A role without a noise of its own gets the balanced one; solved noises replace both.
         root = method.adaptation.steps**0.5

@@ -28,10 +28,10 @@ def with_own_policy(settings: Settings, policy: ClipPolicy[Any]) -> Settings:
     if not bounds_clients(settings):
         raise InputError(
             f"clip_policy = {name}: {settings.algo} does not clip (clip.policy = {settings.clip.policy}), so a policy "
-            "has no place; use an algorithm with client-level privacy"
+            "has no effect; use an algorithm with client-level privacy"
         )
     if isinstance(policy, type):
-        raise InputError(f"clip_policy = {name}: is a class; hand over an object of it")
+        raise InputError(f"clip_policy = {name}: this is a class; hand over an object of it")
     check_policy(policy, f"clip_policy = {name}", algo=settings.algo, exact=not settings.record.enabled)
     return replace(settings, clip=replace(settings.clip, policy=OWN))
 
@@ -52,11 +52,11 @@ def check_same_policy(run: RunDirectory, settings: Settings, policy: ClipPolicy[
     kept = run.read_json(PLAN).get("clip_policy")
     if policy is None:
         raise InputError(
-            f"{run.path}: its clip policy was an object of the caller's own ({kept}), and none was handed over; resume "
+            f"{run.path}: it began with a clip policy of your own ({kept}), and none was handed over; resume "
             "it from Python: dpfedmeta.train(resume=..., clip_policy=...)"
         )
     if own_policy_name(policy) != kept:
         raise InputError(
-            f"{run.path}: it began with the clip policy {kept}; handed over is {own_policy_name(policy)}; hand over "
-            "the same, or start a new run"
+            f"{run.path}: it began with the clip policy {kept}; but {own_policy_name(policy)} was handed over; hand "
+            "over the same, or start a new run"
         )

@@ -45,12 +45,12 @@ def check_forward(rehearsal: Rehearsal) -> None:
     if not isinstance(logits, Tensor):
         raise InputError(
             f"model.name = {spec.name}: returns {type(logits).__name__}, expected a tensor of logits {expected} for "
-            f"{len(images)} images: let forward return the logits alone"
+            f"{len(images)} images: let forward return only the logits"
         )
     if (found := tuple(logits.shape)) != expected:
         raise InputError(
             f"model.name = {spec.name}: returns {found} for {len(images)} images and ways = {spec.ways}, expected "
-            f"{expected}: a logit for each of the ways that the factory is called with"
+            f"{expected}: one logit for each of the ways that are passed to the factory"
         )
     if not bool(torch.isfinite(logits).all()):
         raise InputError(
@@ -84,7 +84,7 @@ def _check_changes_nothing(
         )
     if not torch.equal(images, seen):
         raise InputError(
-            f"model.name = {spec.name}: forward changes the images that it is given, which others are given after it; "
+            f"model.name = {spec.name}: forward changes the images that it is given, which are used again after it; "
             "compute with copies: x.sub(a) in place of x.sub_(a), nn.ReLU() in place of nn.ReLU(inplace=True)"
         )
 
@@ -141,8 +141,8 @@ def draws_random_numbers(spec: NetworkSpec) -> DrawsRandomNumbers:
     layers = [layer for layer in _drawing_layers(spec) if layer in again]
     return DrawsRandomNumbers(
         f"model.name = {spec.name}: draws random numbers in forward{': ' if layers else ''}{', '.join(layers)}, so the "
-        "same records would give another gradient each time and no run would end bit for bit as if nobody had "
-        f"interrupted it; take dropout and noise out of the network (nn.Dropout: p = 0){_or_another_thread()}"
+        "same records would give different gradients each time, and a resumed run would end differently; "
+        f"take dropout and noise out of the network (nn.Dropout: p = 0){_or_another_thread()}"
     )
 
 
@@ -155,8 +155,8 @@ def _or_another_thread() -> str:
     if not others:
         return ""
     return (
-        f"; or else another thread of this process ({', '.join(others)}) draws from the global generators of torch, "
-        "numpy or random all the while: let it draw from one of its own"
+        f"; or another thread of this process ({', '.join(others)}) draws from the global generators of torch, "
+        "numpy or random meanwhile: give that thread its own generator"
     )
 
 
@@ -197,16 +197,16 @@ def _check_built_alike(spec: NetworkSpec) -> None:
     first, second = (dict(build_network(spec).named_buffers()) for _ in range(2))
     if (name := _differing(first, second)) is not None:
         raise InputError(
-            f"model.name = {spec.name}: {name} is a buffer with other values each time the network is built, so every "
-            "worker process would compute with another network; make it a frozen weight, "
-            "nn.Parameter(values, requires_grad=False), which run.seed decides and checkpoints keep, or drop the layer"
+            f"model.name = {spec.name}: {name} is a buffer with different values each time the network is built, so "
+            "each worker process would compute with another network; make it a frozen weight, nn.Parameter(values, "
+            "requires_grad=False), which run.seed sets and checkpoints keep, or remove the layer"
         )
     weights = [initial_weights(spec, 0) for _ in range(2)]
     if (name := _differing(*weights)) is not None:
         raise InputError(
-            f"model.name = {spec.name}: {name} begins with other values each time, for the same run.seed: the factory "
-            "draws from a generator of its own; let it draw from the global ones of torch, numpy or random, which "
-            "run.seed decides"
+            f"model.name = {spec.name}: {name} starts with different values each time for the same run.seed: the "
+            "factory draws from its own generator; let it draw from the global ones of torch, numpy or random, which "
+            "run.seed sets"
         )
 
 
@@ -236,8 +236,8 @@ def _check_is_body_and_head(rehearsal: Rehearsal, images: Tensor) -> None:
     share = float((split - whole).norm() / whole.norm().clamp_min(1e-12)) if split.shape == whole.shape else 1.0
     if not share <= _ALIKE:
         raise InputError(
-            f"{where}: forward is not head(body(images)): they differ by {share:.2g} of their length, and with "
-            "meta.adapt = head clients would compute the latter; put everything into body and head, or use "
+            f"{where}: forward is not head(body(images)): they differ by {share:.2g} of their length, but with "
+            "meta.adapt = head clients compute head(body(images)); put everything into body and head, or use "
             "--meta.adapt all"
         )
 

@@ -41,7 +41,7 @@ _TRIES = 3
 
 _KEEP_NOTHING = "let the network keep nothing (in a buffer or an attribute) from one call to the next"
 _TREAT_ALONE = (
-    "let the network treat every image on its own, as GroupNorm and LayerNorm do, with no statistics of a batch, and "
+    "let the network treat every image separately, without statistics of the batch (GroupNorm and LayerNorm do), and "
     "keep nothing from one call to the next"
 )
 
@@ -100,7 +100,7 @@ def _in_one_line(rehearsal: Rehearsal) -> Iterator[None]:
                 "computed at once; build it with track_running_stats=False"
             ) from error
         raise InputError(
-            f"{where}: fails where clients compute with it, on {spec.form.words} ({raised(error)}){remedy(spec, error)}"
+            f"{where}: fails when clients compute with it, on {spec.form.words} ({raised(error)}){remedy(spec, error)}"
         ) from error
 
 
@@ -130,8 +130,8 @@ def _try(rehearsal: Rehearsal, used: RehearsedClients, draw: int, brightness: fl
         )
     raise _refusal(
         rehearsal,
-        "gives the same records other gradients once it has seen others or is built anew: what it keeps (in a buffer "
-        "or an attribute) or random numbers of its own decide",
+        "gives different gradients for the same records after it has seen other records, or after it is built again: "
+        "they depend on what it keeps (in a buffer or an attribute), or on random numbers of its own",
         "make its output a function of weights and images alone",
     )
 

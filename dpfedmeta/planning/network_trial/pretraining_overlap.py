@@ -73,8 +73,8 @@ def check_origins(settings: Settings, dataset: Dataset, held: HeldData, data_fol
             same = _learned_from(origin, settings, dataset, held, data_folder)
         except InputError as error:
             raise RefusedPlan(
-                f"model.initial = {initial}: whether {origin.path} learned from the data of this run cannot be found "
-                f"out ({error}); if they are public all the same, copy its weights out of the run and name that file"
+                f"model.initial = {initial}: it cannot be checked whether {origin.path} learned from the data of this "
+                f"run ({error}); if its weights are public, copy them out of that run and give the copy"
             ) from error
         if same:
             raise same_images(initial, dataset.task)
@@ -83,8 +83,9 @@ def check_origins(settings: Settings, dataset: Dataset, held: HeldData, data_fol
 def same_images(initial: str | None, task: Task) -> RefusedPlan:
     """The refusal of weights that are not public towards these images."""
     return RefusedPlan(
-        f"model.initial = {initial}: a run behind it learned from the images of {task.name} too, and what it "
-        "spent of them is not in this run's ledger; begin with public data, or go on with it: --resume"
+        f"model.initial = {initial}: these weights were learned from the images of {task.name} too, and the epsilon "
+        "that this cost is not in this run's ledger; begin with weights from public data, or continue that run with "
+        "--resume"
     )
 
 
@@ -96,7 +97,7 @@ def _learned_from(
     kept = _kept(origin)
     if kept is not None and kept.own:
         if kept.clients is None or kept.clients != held.clients:
-            raise InputError("it learned from clients of the caller's own")
+            raise InputError("it learned from clients that were handed over in Python")
         return True
     if kept is not None and kept.decoded == held.decoded:
         return True
@@ -108,11 +109,11 @@ def _learned_from(
     if isinstance(its, DrawnSource):
         return False  # nobody's data
     if held.own:
-        raise InputError("clients of the caller's own are not compared with its images")
+        raise InputError("clients that are handed over in Python cannot be compared with its images")
     if not isinstance(mine, OwnSource) and not isinstance(its, OwnSource):
         return False  # different published images
     if then not in (None, its.name):
-        raise InputError(f"its images came from {then}, and {origin.settings.dataset} is another place here")
+        raise InputError(f"its images came from {then}, but {origin.settings.dataset} names another place here")
     return shares_images(dataset.train, load_task(settings.dataset), other, data_folder)
 
 

@@ -34,7 +34,7 @@ def aggregation_of(settings: Settings) -> Any:
     member = members.find(_SETTING, name, _FOLDER)
     members.check_protocol(_SETTING, name, member, "sees", "made")
     if member.sees not in ("messages", "sum"):
-        raise InputError(f"{_SETTING} = {name}: sees = {member.sees!r}; a server sees messages or their sum")
+        raise InputError(f"{_SETTING} = {name}: sees = {member.sees!r}, expected 'messages' or 'sum'")
     return member
 
 

@@ -36,9 +36,9 @@ def check_company(plan: PrivacyPlan, company: str) -> None:
     picked = may_be_picked(plan, whole.most)
     if plan.colluding < picked:
         raise RefusedPlan(
-            f"privacy.client.colluding = {plan.colluding}: a server that picks {whole.most} of {plan.clients:,} "
-            f"clients can put {picked} who collude beside any other one (aggregation.adversarial = "
+            f"privacy.client.colluding = {plan.colluding}: a server that chooses {whole.most} of {plan.clients:,} "
+            f"clients can place {picked} colluding ones in the cohort of any client (aggregation.adversarial = "
             f"{secure.adversarial:g} of all); give --privacy.client.colluding {picked}, or a lower "
-            "aggregation.adversarial, or --aggregation.company drawn where clients trust the server to draw cohorts "
-            "as it says"
+            "aggregation.adversarial, or --aggregation.company drawn if clients trust the server to draw cohorts as "
+            "it says"
         )

@@ -60,7 +60,7 @@ def check_graph(plan: PrivacyPlan) -> None:
         raise RefusedPlan(
             f"aggregation.dropout = {secure.dropout:g}: with population.dropout = {secure.absent:g} about "
             f"{staying:.0f} of {plan.cohort:g} clients answer, and a round needs "
-            f"{whole.fewest(round(plan.cohort))}; most rounds would be aborted: tolerate more"
+            f"{whole.fewest(round(plan.cohort))}; most rounds would be aborted; raise it"
         )
 
 

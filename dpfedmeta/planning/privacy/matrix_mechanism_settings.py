@@ -29,7 +29,7 @@ def correlation_of(settings: Settings) -> Correlation | None:
     for name, value in (("population.separation", population.separation), ("server.buffers", server.buffers)):
         if value is not None:
             raise RefusedPlan(
-                f"{name} = {value} with server.noise = {server.noise}: only correlated noise ({', '.join(KINDS)}) has "
-                "a use for it; leave it out"
+                f"{name} = {value} with server.noise = {server.noise}: only correlated noise ({', '.join(KINDS)}) "
+                "uses it; leave it out"
             )
     return None

@@ -62,18 +62,18 @@ def check_still_there(settings: Settings, earlier: tuple[Earlier, ...]) -> list[
     for name, counted in zip(names, earlier, strict=True):
         path = Path(name, LEDGER)
         if not path.exists():
-            remarks.append(f"spent before: {name} is not here; it counts with what the first line says of it")
+            remarks.append(f"spent before: {name} is not here; it is counted as the ledger's first line states")
             continue
         content = read_content(path, torn=True)
         if content.identity.run != counted.run or counted.head not in content.heads:
-            raise InputError(f"{path}: is not the ledger that privacy.spent_before counts, or was edited since")
+            raise InputError(f"{path}: is not the ledger that privacy.spent_before counted, or it was edited since")
         lines = content.heads.index(counted.head)
         if phases_of(content.charges[:lines]) != counted.phases:
-            raise InputError(f"{path}: charges something else than privacy.spent_before counts")
+            raise InputError(f"{path}: has other charges than those that privacy.spent_before counted")
         more = len(content.charges) - lines
         remarks.append(
             f"spent before: {name} agrees"
-            + (f"; {more} later charges there are not counted here: they came afterwards" if more > 0 else "")
+            + (f"; its {more} later charges are not counted in this run" if more > 0 else "")
         )
     return remarks
 
@@ -114,8 +114,8 @@ def _check_same_population(name: str, content: LedgerContent, settings: Settings
     asked = content.plan.clients
     if asked != settings.population.clients:
         raise InputError(
-            f"privacy.spent_before = {name}: asked {asked:,} clients, and population.clients = "
-            f"{settings.population.clients:,}: it is an analysis of others; name the analyses of these clients"
+            f"privacy.spent_before = {name}: asked {asked:,} clients, but population.clients = "
+            f"{settings.population.clients:,}; name only analyses of the same clients"
         )
     config = content.identity.config.partition("\n---\n")[2]
     if not config:
@@ -134,8 +134,8 @@ def _check_same_population(name: str, content: LedgerContent, settings: Settings
     for what, (theirs, ours) in pairs.items():
         if theirs != ours:
             raise InputError(
-                f"privacy.spent_before = {name}: asked clients of {what} = {theirs}, and this run has {what} = {ours}: "
-                "it is an analysis of others; name the analyses of these clients"
+                f"privacy.spent_before = {name}: asked clients with {what} = {theirs}, but this run has {what} = "
+                f"{ours}; name only analyses of the same clients"
             )
 
 
@@ -150,9 +150,11 @@ def _check_real(name: str, content: LedgerContent, settings: Settings) -> None:
     try:
         seed = read_yaml(content.identity.config.partition("\n---\n")[0])["analysis"]["noise_seed"]
     except (LookupError, TypeError, ValueError, *YAML_ERRORS) as error:
-        raise InputError(f"{Path(name, LEDGER)}, line 1: identity.config: does not say how it was asked") from error
+        raise InputError(
+            f"{Path(name, LEDGER)}, line 1: identity.config: does not say how the analysis was made"
+        ) from error
     if seed is not None and settings.run.noise_seed is None:
         raise InputError(
-            f"privacy.spent_before = {name}: is a simulation (its noise seed was chosen), whose charges promise "
-            "nothing; ask again without --noise-seed, or give --run.noise_seed where the training is a simulation too"
+            f"privacy.spent_before = {name}: is a simulation (its noise seed was chosen), so it guarantees "
+            "nothing; repeat it without --noise-seed, or give --run.noise_seed where the training is a simulation too"
         )

@@ -31,20 +31,21 @@ def secure_rounds(settings: Settings, task: Task, dimension: int | None = None) 
     if not clients_make_the_noise(settings):
         if settings.aggregation.protocol:
             raise RefusedPlan(
-                f"aggregation.protocol with aggregation.mode = {settings.aggregation.mode}: the protocol adds up where "
-                "the server sees sums alone; add --aggregation secure"
+                f"aggregation.protocol with aggregation.mode = {settings.aggregation.mode}: the protocol is only "
+                "for secure aggregation; add --aggregation secure"
             )
         return None
     rounds = aggregation_of(settings).rounds
     if not bounds_clients(settings):
         raise RefusedPlan(
-            f"aggregation.mode = {settings.aggregation.mode}: {settings.algo} clips nothing, and whole numbers modulo "
-            "2^bits hold no message of any length; choose --clip.policy constant or window, or --aggregation messages"
+            f"aggregation.mode = {settings.aggregation.mode}: {settings.algo} clips nothing, but messages must be "
+            "bounded to be added up as whole numbers modulo 2^bits; choose --clip.policy constant or window, or "
+            "--aggregation messages"
         )
     if settings.record.query_noise is not None and settings.record.release == "micro-episodes":
         raise RefusedPlan(
             f"record.query_noise = {settings.record.query_noise:g} with aggregation.mode = {settings.aggregation.mode}:"
-            " micro-episodes have no noise of their own there, the sum has it; give server.noise_multiplier or targets"
+            " there the sum has the noise, not the micro-episodes; give server.noise_multiplier or a target instead"
         )
     _check_answers(settings)
     if dimension is None:
@@ -73,6 +74,6 @@ def _check_answers(settings: Settings) -> None:
     else:
         return
     raise RefusedPlan(
-        f"aggregation.mode = {settings.aggregation.mode} with {why}: nothing bounds how often too few answer for "
-        "the noise, and that a round is aborted tells of its cohort; use --population.sampler fixed, or leave it out"
+        f"aggregation.mode = {settings.aggregation.mode} with {why}: too few clients may answer to make the noise, "
+        "and an aborted round reveals something about its cohort; use --population.sampler fixed, or leave it out"
     )

@@ -52,9 +52,8 @@ def make_privacy(
     check_asked(settings, task)
     if settings.clip.start != "given":
         raise InputError(
-            f"clip.start = {settings.clip.start}: nothing is planned before the analysis that it stands for; train "
-            "without --dry-run does it first, or: dpfedmeta analyse quantile, then --clip.initial and "
-            "--privacy.spent_before"
+            f"clip.start = {settings.clip.start}: the plan needs the result of an analysis. Train without --dry-run, "
+            "which runs it first; or run dpfedmeta analyse quantile, and give --clip.initial and --privacy.spent_before"
         )
     check_solve(settings, solve)
     before = earlier_releases(settings) if earlier is None else earlier
@@ -78,8 +77,8 @@ def _solved(plan: PrivacyPlan, targets: Targets, solve: Solve, limit: float | No
     if solve == "cohort" and plan.correlation is not None:
         most = plan.clients / plan.correlation.separation
         raise InputError(
-            f"--solve cohort with server.noise = {plan.noise}: no guarantee depends on the cohort there; clients that "
-            f"keep {plan.correlation.separation} rounds apart allow population.cohort up to {most:.4g}"
+            f"--solve cohort with server.noise = {plan.noise}: its guarantees do not depend on the cohort; choose "
+            f"population.cohort up to {most:.4g} (clients take part {plan.correlation.separation} rounds apart)"
         )
     return most_rounds(plan, targets) if solve == "rounds" else largest_cohort(plan, targets)
 
@@ -92,7 +91,7 @@ def check_solve(settings: Settings, solve: Solve) -> None:
     """
     sampling_of(settings.population.sampler).check_solved(solve)
     if solve == "bits" and not clients_make_the_noise(settings):
-        raise InputError("--solve bits: no whole numbers are added up; use --aggregation secure")
+        raise InputError("--solve bits: is only for secure aggregation; use --aggregation secure")
     if solve in ("noise", "bits"):
         return
     if settings.privacy.client.epsilon is None and settings.privacy.record.epsilon is None:
@@ -143,8 +142,8 @@ def _check_sampler(settings: Settings) -> None:
     late = [change.from_round for change in settings.server.schedule if change.from_round >= settings.server.rounds]
     if late:
         warnings.warn(
-            f"server.schedule: from_round = {late[0]} is not in a run of server.rounds = {settings.server.rounds}, so "
-            "that change never happens",
+            f"server.schedule: from_round = {late[0]} is after the last round (server.rounds = "
+            f"{settings.server.rounds}), so that change never happens",
             stacklevel=2,
         )
 
@@ -152,8 +151,8 @@ def _check_sampler(settings: Settings) -> None:
 def _check_client_ledgers(settings: Settings, plan: PrivacyPlan) -> None:
     if settings.record.client_ledgers and plan.record is not None and plan.record.batch_rate < 1:
         raise RefusedPlan(
-            f"record.client_ledgers with meta.method = {settings.meta.method}: a client's ledger adds up whole support "
-            "steps, not sampled mini-batches; use --record.client_ledgers false"
+            f"record.client_ledgers with meta.method = {settings.meta.method}: a client's ledger can only add up whole "
+            "support steps, not sampled mini-batches; use --record.client_ledgers false"
         )
 
 
@@ -166,18 +165,18 @@ def _check_abort(settings: Settings) -> None:
         return
     population = settings.population
     if not sampling_of(population.sampler).fixed_size:
-        why = (
-            f"under population.sampler = {population.sampler} larger cohorts fail more often, so it tells of their size"
-        )
+        why = f"with population.sampler = {population.sampler} larger cohorts fail more often, so it reveals their size"
     elif population.availability != "independent":
-        why = f"under population.availability = {population.availability} it tells which clients were drawn"
+        why = f"with population.availability = {population.availability} it reveals which clients were drawn"
     elif settings.record.enabled:
-        why = "with record-level privacy a client whose data are unsound sends nothing, so it tells of data"
+        why = (
+            "with record-level privacy a client with damaged data sends nothing, so it reveals something about the data"
+        )
     else:
         return
     raise RefusedPlan(
-        f"server.abort_on_failure: an aborted round is seen by everybody, and {why}, which no epsilon here counts; use "
-        "--server.abort_on_failure false: the server then adds what noise is missing"
+        f"server.abort_on_failure: everybody sees an aborted round, and {why}, which no epsilon counts; use "
+        "--server.abort_on_failure false: the server then adds the missing noise"
     )
 
 

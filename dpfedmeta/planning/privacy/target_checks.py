@@ -32,7 +32,7 @@ def check_promises(settings: Settings, task: Task) -> None:
             targets = (target, settings.privacy.record.epsilon, True if record.enabled else None)
         if noise is not None or any(value is not None for value in targets):
             raise RefusedPlan(
-                f"{algo} clips nothing, so a noise or a target would promise what does not hold; use --algo "
+                f"{algo} clips nothing, so a noise or a target would give no guarantee; leave them out, or use --algo "
                 "dp-const, dp-agr or dp-agrlr-micro"
             )
         return
@@ -52,9 +52,9 @@ def check_promises(settings: Settings, task: Task) -> None:
         )
     if settings.privacy.client.limit is not None and (noise is None or target is not None):
         raise RefusedPlan(
-            f"privacy.client.limit = {settings.privacy.client.limit:g} ends training at a noise that is given "
+            f"privacy.client.limit = {settings.privacy.client.limit:g} is only for a noise that is given "
             "(server.noise_multiplier); with a target (privacy.client.epsilon) the noise is solved for all rounds: "
-            "drop one"
+            "leave out one of them"
         )
     if target is not None and settings.privacy.client.observer == "server" and not clients_make_the_noise(settings):
         raise RefusedPlan(TOWARDS_MESSAGES)

@@ -20,7 +20,7 @@ class Own:
             InputError: Always.
         """
         raise InputError(
-            "clip.policy = own: stands for an object of the caller's, and none was handed over; in Python: "
+            "clip.policy = own: needs a policy object, and none was handed over; in Python: "
             "dpfedmeta.train(settings, clip_policy=...)"
         )
 

@@ -75,24 +75,24 @@ def check_policy(policy: ClipPolicy[Any], name: str, *, algo: str, exact: bool, 
 
 def _check_attachment(policy: ClipPolicy[Any], name: str, *, algo: str, exact: bool) -> None:
     if not hasattr(policy, "attachment"):
-        raise InputError(f"{name}: has no attachment; None where clients send their message alone")
+        raise InputError(f"{name}: has no attachment; set it to None if clients send only their message")
     attachment = policy.attachment
     if attachment is None:
         return
     if type(attachment) not in (BelowBound, NormHistogram):
         raise RefusedPlan(
-            f"{name}: its attachment is {type(attachment).__qualname__}, whose sensitivity nobody has checked; use "
+            f"{name}: its attachment is {type(attachment).__qualname__}, whose sensitivity is not known; use "
             "BelowBound or Histogram of dpfedmeta.privacy.clip_policies.quantile_policy and .median, or None"
         )
     if not _as_made_here(attachment):
         raise RefusedPlan(
-            f"{name}: its attachment is {attachment!r}, which is not what {type(attachment).__qualname__} is made as; "
-            "give its scale (and its edges) alone"
+            f"{name}: its attachment is {attachment!r}, which changes more of {type(attachment).__qualname__} than its "
+            "scale and edges; give only these"
         )
     if not exact:
         raise RefusedPlan(
-            f"{name}: it counts norms of the clients' exact messages, which {algo} never computes: each "
-            "record is clipped or noised there before a message is formed; let its attachment be None"
+            f"{name}: its attachment counts norms of exact messages, but {algo} clips or noises each record before a "
+            "message is formed; set its attachment to None"
         )
 
 
@@ -118,8 +118,8 @@ def _check_initial(policy: ClipPolicy[Any], name: str, *, bounded: bool) -> None
     kept = state if bounded or not is_dataclass(state) else replace(state, bound=1.0)  # type: ignore[type-var]
     if not is_dataclass(kept) or isinstance(kept, type) or not _survives(kept):
         raise InputError(
-            f"{name}: initial() is {type(state).__qualname__}; a checkpoint keeps dataclasses of numbers, text and "
-            "tuples of them"
+            f"{name}: initial() is {type(state).__qualname__}; use a dataclass of numbers, text and tuples of them, "
+            "which a checkpoint can keep"
         )
 
 

@@ -86,7 +86,7 @@ class Window:
 
     def __post_init__(self) -> None:
         if self.window < 2:
-            raise InputError(f"clip.window: the window policy compares at least 2 aggregates, got {self.window}")
+            raise InputError(f"clip.window = {self.window}: the window policy needs at least 2 aggregates")
 
     @property
     def _walk(self) -> Walk:

@@ -84,7 +84,7 @@ class WindowProducts:
 
     def __post_init__(self) -> None:
         if self.window < 2:
-            raise InputError(f"clip.window: inner products need at least 2 aggregates, got {self.window}")
+            raise InputError(f"clip.window = {self.window}: inner products need at least 2 aggregates")
 
     @classmethod
     def planned(cls, clip: ClipSettings, around: Surroundings) -> WindowProducts:
@@ -97,7 +97,7 @@ class WindowProducts:
         check_window(clip, around)
         if not around.independent:
             raise RefusedPlan(
-                "clip.policy = window-products: products of releases whose noises are correlated hold noise energy; "
+                "clip.policy = window-products: with correlated noise, products of releases measure noise, not signal; "
                 "use --clip.policy window, or --server.noise independent"
             )
         return cls(initial_bound=clip.initial, window=clip.window, walk=Walk.planned(clip))

@@ -23,7 +23,7 @@ _LONGEST_UNBOUNDED = 2.0**20
 # As small as a float can be scaled by without losing bits.
 _LEAST_EXPONENT = -1022
 # Whole numbers that were added up, and how many messages entered.
-WholeTotal = tuple[Tensor, int]
+WholeTotal = tuple["Tensor", int]
 
 
 @dataclass(frozen=True, kw_only=True)

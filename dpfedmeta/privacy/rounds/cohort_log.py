@@ -86,7 +86,7 @@ def reopen_participations(
     for number, (cohort, key) in enumerate(zip(cohorts, keys, strict=False), start=1):
         if (cohort.round, *cohort.again) != key:
             raise InputError(
-                f"{path}, line {number}: is not the round that the ledger charged; restore it from a backup"
+                f"{path}, line {number}: is not the round that the ledger charged; restore the file from a backup"
             )
     if len(cohorts) > len(keys) + 1:
         raise InputError(
@@ -98,8 +98,8 @@ def reopen_participations(
     if len(kept) < len(keys):
         if not all(repeatable(source, event) for event in events[len(kept) :]):
             raise InputError(
-                f"{path}, line {len(kept) + 1}: the participants of charged rounds are lost, and nobody can draw them "
-                "again: with --secure-rng, or where an earlier version charged the round; restore it from a backup"
+                f"{path}, line {len(kept) + 1}: the participants of charged rounds are lost and cannot be drawn again "
+                "(with --secure-rng, or if an earlier version charged the round); restore it from a backup"
             )
         remarks.append(f"{path}: lines after {len(kept)} were lost and are drawn again from the secret seed")
         kept = _drawn_again(plan, source, kept, events)
@@ -119,8 +119,8 @@ def _check_spacing(path: Path, plan: PrivacyPlan, cohorts: Sequence[Cohort]) -> 
             if not spacing.allows(cohort.round, known.counts.get(client, 0), known.latest.get(client)):
                 raise InputError(
                     f"{path}, line {number}: client {client} takes part in round {cohort.round} again, but the plan "
-                    f"counts with at most {spacing.participations} rounds, {spacing.separation} apart; restore it from "
-                    "a backup"
+                    f"allows at most {spacing.participations} rounds, {spacing.separation} apart; restore it from a "
+                    "backup"
                 )
         known._count(cohort)
 

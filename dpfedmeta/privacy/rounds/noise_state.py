@@ -76,11 +76,11 @@ def kept_noise_state(run: RunDirectory, round_: int, initial: MechanismState, he
     words = _words(path)
     if words.get("head") != head:
         raise InputError(
-            f"{path}: is the noise of another run, or of another attempt at this one: later rounds would take back "
-            "what was never added; restore it from a backup"
+            f"{path}: is the noise of another run, or of another attempt at this one; later rounds would subtract "
+            "noise that was never added; restore it from a backup"
         )
     if words.get("digest") != digest(state):
-        raise InputError(f"{path}: is damaged: its numbers are not those that were written; restore it from a backup")
+        raise InputError(f"{path}: is damaged: its digest does not match its numbers; restore it from a backup")
     return state
 
 

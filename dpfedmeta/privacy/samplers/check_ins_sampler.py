@@ -79,16 +79,16 @@ class CheckInSampler(Sampler):
     def check(cls, plan: PrivacyPlan) -> None:
         """Refuse what the proof in accounting.random_allocation does not cover."""
         check("ends", plan.ends, not plan.ends, "no extension: every client has come; start a new run with all rounds")
-        check("cohort", plan.cohort, plan.cohort == plan.clients / plan.rounds, "N/T: each client comes in one round")
-        check("max_participations", plan.max_participations, plan.max_participations == 1, "1: each client comes once")
-        check("schedule", plan.schedule, not plan.schedule, "no changes between rounds that clients choose")
-        check("earlier", len(plan.earlier), not plan.earlier, "nothing spent before where clients choose their round")
-        check("noise", plan.noise, plan.noise == "independent", "independent noise where clients choose their round")
-        check("server_sees", plan.server_sees, plan.secure is None, "messages where clients choose their round")
-        check("hostile", plan.hostile, plan.hostile == 0, "0: hostile clients choose their round too")
-        check("capacity", plan.capacity, plan.capacity is not None and plan.capacity >= 1, "the most a round takes")
+        check("cohort", plan.cohort, plan.cohort == plan.clients / plan.rounds, "clients / rounds with check-ins")
+        check("max_participations", plan.max_participations, plan.max_participations == 1, "1 with check-ins")
+        check("schedule", plan.schedule, not plan.schedule, "no changes between rounds with check-ins")
+        check("earlier", len(plan.earlier), not plan.earlier, "nothing spent before with check-ins")
+        check("noise", plan.noise, plan.noise == "independent", "independent with check-ins")
+        check("server_sees", plan.server_sees, plan.secure is None, "messages with check-ins")
+        check("hostile", plan.hostile, plan.hostile == 0, "0 with check-ins")
+        check("capacity", plan.capacity, plan.capacity is not None and plan.capacity >= 1, "the largest round")
         least = least_capacity(plan.clients, plan.rounds, min(plan.client_delta, plan.record_delta))
-        rare = f"{least} or more, so that a full round is rare enough beside delta"
+        rare = f"{least} or more, so that a full round is unlikely enough compared with delta"
         check("capacity", plan.capacity, (plan.capacity or 0) >= least, rare)
 
     @classmethod
@@ -97,8 +97,8 @@ class CheckInSampler(Sampler):
         population, server = settings.population, settings.server
         if server.rounds > population.clients:
             raise InputError(
-                f"server.rounds = {server.rounds}: there are {population.clients} clients (population.clients), each "
-                "comes in one round, and most rounds would be empty; lower the rounds"
+                f"server.rounds = {server.rounds}: there are only {population.clients} clients (population.clients), "
+                "and each takes part in one round, so rounds would be empty; lower --rounds"
             )
         for name, refused, why in _refusals(settings):
             if refused:
@@ -110,8 +110,8 @@ class CheckInSampler(Sampler):
         """Refuse to solve for rounds or a cohort: there are N/T clients in each of T rounds."""
         if solve in ("rounds", "cohort"):
             raise InputError(
-                f"--solve {solve} with population.sampler = check-ins: N/T clients come in each of T rounds, and more "
-                "rounds cost less, so a target ends neither; use --solve noise, and --advise for a table"
+                f"--solve {solve} with population.sampler = check-ins: N/T clients are expected in each of T rounds, "
+                "and more rounds cost less, so a target sets no limit; use --solve noise, or --advise for a table"
             )
 
     @classmethod
@@ -129,7 +129,7 @@ class CheckInSampler(Sampler):
     @classmethod
     def cohort_words(cls, plan: PrivacyPlan) -> str:
         """Description of a cohort, in the plan and the report."""
-        return f"each in a round of its own choice, {plan.cohort:.4g} expected and {plan.capacity} at most in one"
+        return f"each in a round of its own choice, {plan.cohort:.4g} expected per round and at most {plan.capacity}"
 
     def draw(
         self,
@@ -168,43 +168,42 @@ def _refusals(settings: Settings) -> list[tuple[str, bool, str]]:
         (
             f"population.max_participations = {cap}",
             cap not in (None, 1),
-            "each client comes once, in the slot that it drew, and nothing is proved of more; leave it out, or use "
-            "--population.sampler poisson",
+            "each client takes part once, in the slot that it drew, and nothing is proved for more often; leave it "
+            "out, or use --population.sampler poisson",
         ),
         (
             "privacy.spent_before",
             bool(settings.privacy.spent_before),
-            "what it costs together with other releases is not computed here; use --population.sampler poisson",
+            "its cost together with other releases cannot be computed; use --population.sampler poisson",
         ),
-        ("server.schedule", bool(server.schedule), "clients draw among equal rounds; leave it out"),
+        ("server.schedule", bool(server.schedule), "all rounds must be equal for clients that draw one; leave it out"),
         (
             f"server.noise = {server.noise}",
             server.noise != "independent",
-            "what hides in which round a client came is proved of independent Gaussian noise alone; use "
+            "rounds that clients choose themselves are only supported with independent Gaussian noise; use "
             "--server.noise independent",
         ),
         (
             f"aggregation.mode = {settings.aggregation.mode}",
             settings.aggregation.mode != "messages",
-            "how many come is left to chance, and clients that make the noise need a cohort of known size; use "
-            "--aggregation messages, or --population.sampler fixed",
+            "the number of clients in a round is random, but clients that make the noise need a cohort of known size; "
+            "use --aggregation messages, or --population.sampler fixed",
         ),
         (
             "server.noise_site = clients",
             server.noise_site == "clients",
-            "nobody knows how many come to share the noise; use --server.noise_site server",
+            "the number of clients that share the noise of a round is random; use --server.noise_site server",
         ),
         (
             f"privacy.client.hostile = {hostile:g}",
             bool(hostile),
-            "hostile clients choose their round as well, and may all come in the same one; use "
-            "--population.sampler poisson",
+            "hostile clients choose their round too, and may all choose the same one; use --population.sampler poisson",
         ),
         (
             f"privacy.client.limit = {limit}",
             limit is not None,
-            "how likely a slot is depends on how many there are, so they are not found on the way; give "
-            "privacy.client.epsilon (--epsilon), which solves the noise for all rounds",
+            "the number of rounds must be fixed before training, because a client's chance of a slot depends on it; "
+            "give privacy.client.epsilon (--epsilon), which solves the noise for all rounds",
         ),
     ]
 
@@ -213,16 +212,16 @@ def _check_capacity(settings: Settings) -> None:
     population, rounds = settings.population, settings.server.rounds
     if not float(population.cohort).is_integer():
         raise InputError(
-            f"population.cohort = {population.cohort:g}: is the most that a round takes under population.sampler = "
-            "check-ins; give a whole number"
+            f"population.cohort = {population.cohort:g}: under population.sampler = check-ins this is the most "
+            "clients that a round accepts; give a whole number"
         )
     delta = min(settings.privacy.client.delta, settings.privacy.record.delta)
     least = least_capacity(population.clients, rounds, delta)
     if population.cohort < least:
         raise RefusedPlan(
-            f"population.cohort = {population.cohort:g}: {population.clients / rounds:.4g} clients come in each of "
-            f"{rounds} rounds, and one that takes fewer than {least} is full too often for delta = {delta:g}: who is "
-            f"turned away would tell of the others; give {least} or more"
+            f"population.cohort = {population.cohort:g}: {population.clients / rounds:.4g} clients are expected in "
+            f"each of {rounds} rounds; a round that accepts fewer than {least} is full too often for delta = "
+            f"{delta:g}, and a client that is turned away reveals that others came; give {least} or more"
         )
 
 

@@ -92,8 +92,8 @@ class CyclicSampler(Sampler):
         if bands > correlation.separation:
             raise RefusedPlan(
                 f"population.sampler = cyclic with {bands} bands (server.buffers + 1) and population.separation = "
-                f"{correlation.separation}: the rounds of two participations would meet; lower server.buffers to "
-                f"{correlation.separation - 1} or less"
+                f"{correlation.separation}: the noise of two participations of a client overlaps; lower "
+                f"server.buffers to {correlation.separation - 1} or less"
             )
 
     @classmethod
@@ -111,13 +111,13 @@ class CyclicSampler(Sampler):
         """Refuse noise without a use for turns, and turns whose number nobody gave."""
         if settings.server.noise != "banded":
             raise RefusedPlan(
-                f"population.sampler = cyclic with server.noise = {settings.server.noise}: turns are of use to banded "
-                "noise alone; use --server.noise banded, or --population.sampler poisson"
+                f"population.sampler = cyclic with server.noise = {settings.server.noise}: taking turns only helps "
+                "banded noise; use --server.noise banded, or --population.sampler poisson"
             )
         if settings.population.separation is None:
             raise RefusedPlan(
-                "population.separation is missing: under population.sampler = cyclic it is how many groups of clients "
-                "take turns; account.py --advise finds the number with the least error (often 16 to 32)"
+                "population.separation is missing: with population.sampler = cyclic it is the number of client groups "
+                "that take turns; dpfedmeta account --advise finds the number with the least error (often 16 to 32)"
             )
 
     @classmethod

@@ -80,7 +80,7 @@ class FixedSizeSampler(Sampler):
         super().check(plan)
         # A capped client's place stays empty, so with a cap the others' histories depend on who was drawn before.
         cap = plan.max_participations
-        check("max_participations", cap, cap is None, "no cap (null) under fixed")
+        check("max_participations", cap, cap is None, "null with the fixed sampler")
         for _, change in plan.changes():
             cohort = plan.cohort * change.cohort_scale
             check("cohort", cohort, float(cohort).is_integer(), "a whole number under the fixed-size sampler")
@@ -92,8 +92,8 @@ class FixedSizeSampler(Sampler):
         if capped or settings.record.client_ledgers:
             name = "population.max_participations" if capped else "record.client_ledgers"
             raise RefusedPlan(
-                f"population.sampler = fixed with {name}: whom a cap leaves out would depend on who was drawn before, "
-                "and no bound is proven for that; use poisson, or --population.max_participations null"
+                f"population.sampler = fixed with {name}: later draws would depend on earlier ones, and no bound is "
+                f"proven for that; use --population.sampler poisson, or leave out {name}"
             )
 
     @classmethod

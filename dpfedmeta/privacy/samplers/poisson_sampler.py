@@ -100,7 +100,7 @@ class PoissonSampler(Sampler):
     def cohort_words(cls, plan: PrivacyPlan) -> str:
         """Description of a cohort, in the plan and the report."""
         if plan.correlation is not None:
-            return f"expected cohort {plan.cohort:g} of those that are free"
+            return f"expected cohort {plan.cohort:g} of the clients that may take part again"
         return f"expected cohort {plan.cohort:g} (Poisson, q = {plan.at(0).rate:.3g})"
 
     def draw(

@@ -192,7 +192,8 @@ def write_pictures(groups: Sequence[Group], folder: Path) -> list[Path]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(
-            f"--pdf {folder}: two runs are called {twice}, and so would be their pictures; give one at a time"
+            f"--pdf {folder}: two runs have the name {twice}, so their pictures would overwrite each other; give one "
+            "at a time"
         )
     folder.mkdir(parents=True, exist_ok=True)
     written = []

@@ -119,7 +119,7 @@ def _too_long(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """List the first rounds whose release is longer than honest clients give, and count the others."""
     found = [_sentence(too_long_words(row)) for row in rows if TOO_LONG in row]
     more = len(found) - _MOST_SHOWN
-    return [*found[:_MOST_SHOWN], *([f"So it is in {more} more rounds (rounds.jsonl)"] if more > 0 else [])]
+    return [*found[:_MOST_SHOWN], *([f"The same holds for {more} more rounds (see rounds.jsonl)"] if more > 0 else [])]
 
 
 def _cautions(run: RunDirectory) -> list[str]:
@@ -134,7 +134,7 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
         InputError: A file of a run is missing, damaged or incomplete, or there is nowhere to write.
     """
     if not path.parent.is_dir():
-        raise InputError(f"{path}: there is no folder {path.parent}")
+        raise InputError(f"{path}: there is no folder {path.parent}; make it first")
     beside = {name: path.with_name(f"{path.stem}-{name}.png") for name in ("accuracy", "validation", "clip", "signal")}
     with _complete(*(run.path for group in groups for run in group.runs)):
         drawn = {

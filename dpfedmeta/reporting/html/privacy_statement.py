@@ -56,13 +56,13 @@ def server_words(proven: Proven) -> str:
     if whole is None:
         return "The server sees who takes part and the sum of their messages"
     known = constants_of_the_sum(plan)
-    masked = f" For that each client has to share masks with {known['degree']} others." if known["degree"] else ""
+    masked = f" For this each client shares masks with {known['degree']} others." if known["degree"] else ""
     return (
         f"The server sees who takes part, who answers, and the sum of their messages modulo 2^{whole.bits}, with the "
         f"noise that they add, if {known['fewest_survivors']} of {plan.cohort:g} answer; it never sees a message."
-        f"{masked} What it then releases has noise of one deviation, whoever took part; a round that was aborted is "
-        "such noise alone, and nobody else can tell. Clients of a cohort see who takes part in it: towards them the "
-        "cells of the server hold, and not those of the public"
+        f"{masked} The noise of what it releases has the same deviation whoever took part; an aborted round releases "
+        "only such noise, so nobody else can recognise it. Clients of a cohort see who takes part in it: towards them "
+        "the guarantees towards the server hold, not those towards the public"
     )
 
 
@@ -108,7 +108,7 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
             proven = proven.as_of(json.loads(page.blocks[0])["ledger"]["head"])
         if proven is not now and snapshot.ended and not snapshot.written:
             raise InputError(
-                f"{path}: shows what {len(proven.content.charges)} charges added up to, and the run has "
+                f"{path}: was written after {len(proven.content.charges)} charges, but the run has "
                 f"{len(now.content.charges)}; write it again: dpfedmeta report {snapshot.run.path}"
             )
         rounds = summary["rounds"] if summary is not None and snapshot.ended and proven is now else proven.rounds

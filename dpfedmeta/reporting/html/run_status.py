@@ -32,10 +32,13 @@ def warning(snapshot: Snapshot) -> str | None:
     """Return the warning about all numbers of the page; None where the run completed, or its budget ended it."""
     rounds = f"{snapshot.rounds} of {snapshot.content.plan.rounds} rounds"
     if snapshot.stage == "interrupted":
-        return f"INTERRUPTED: everything here is of {rounds}; go on with: {how_to_go_on(snapshot.run)}"
+        return f"INTERRUPTED after {rounds}, to which all results refer; go on with: {how_to_go_on(snapshot.run)}"
     if snapshot.words is None:
         return None
-    return f"{snapshot.words}. Spent, and every accuracy, is of these rounds; promised is for all of them."
+    return (
+        f"{snapshot.words}. Accuracies and the epsilon spent are for these rounds; the epsilon promised is for all "
+        "rounds."
+    )
 
 
 def refresh(snapshot: Snapshot) -> Markup:

@@ -36,7 +36,7 @@ def audit_plot(path: Path, cells: Sequence[Mapping[str, Any]]) -> None:
     axis.set_yticks(places, names, fontsize=8)
     axis.set_xscale("log")
     axis.set_xlabel("epsilon")
-    entitle(axis, "What audits saw of the epsilon that is promised")
+    entitle(axis, "Epsilon promised, and lower bounds from audits")
     finish(figure, axis, path)
 
 

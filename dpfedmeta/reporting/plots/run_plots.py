@@ -43,7 +43,7 @@ def accuracy_plot(path: Path, rows: Rows, summary: Mapping[str, Any]) -> None:
     if name:
         _accuracy(axes[0, 1], rows, summary, [row["epsilons"][name] for row in rows])
         axes[0, 1].set_xlabel(f"epsilon of ({name.replace('_', ', ')}) spent")
-        entitle(axes[0, 1], "The same, by what it cost")
+        entitle(axes[0, 1], "The same, by epsilon spent")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncol=3, frameon=False, fontsize=SMALL)
     figure.tight_layout(rect=(0, 0.08, 1, 1))
@@ -200,6 +200,6 @@ def guarantee_plot(path: Path, guarantees: Sequence[Mapping[str, Any]]) -> None:
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(alpha=0.25)
     axis.set_xlabel("epsilon (smaller is stronger)")
-    entitle(axis, "What was spent, for each unit and each observer")
+    entitle(axis, "Epsilon spent, for each unit and each observer")
     figure.tight_layout()
     save(figure, path)

@@ -34,7 +34,7 @@ class Identity:
 
     def __init__(self, private: bytes) -> None:
         if len(private) != SECRET_BYTES:
-            raise InputError(f"private identity key: {len(private)} bytes, {SECRET_BYTES} are one")
+            raise InputError(f"private identity key: has {len(private)} bytes, expected {SECRET_BYTES}")
         self._key = Ed25519PrivateKey.from_private_bytes(private)
         self.public = self._key.public_key().public_bytes_raw()
 
@@ -73,7 +73,7 @@ class Pair:
         try:
             return self._key.exchange(X25519PublicKey.from_public_bytes(other))
         except ValueError:
-            raise Refused("a public key that agrees on nothing secret") from None
+            raise Refused("a public key is invalid: no secret can be agreed with it") from None
 
 
 def check_public(key: bytes) -> None:
@@ -114,4 +114,4 @@ def unsealed(key: bytes, content: bytes, context: bytes) -> bytes:
     try:
         return ChaCha20Poly1305(key).decrypt(_ONLY_NONCE, content, context)
     except InvalidTag:
-        raise Refused("a sealed share whose tag fails") from None
+        raise Refused("a sealed share was changed: its tag is wrong") from None

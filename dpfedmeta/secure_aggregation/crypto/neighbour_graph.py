@@ -57,12 +57,12 @@ def parameters(
     """
     colluding, silent = _counts(clients, adversarial, dropout)
     server = "a malicious server" if malicious else "the server"
-    crowd = f"{clients} clients, {adversarial:g} of them colluding with {server}, {dropout:g} falling silent"
+    crowd = f"{clients} clients, a share of {adversarial:g} colluding with {server}, {dropout:g} not answering"
     # Of whole clients the share allows so many: every party ends a round of fewer survivors (agreement.fewest).
     gone = math.floor(dropout * clients + _ROUNDING)
     if clients - colluding - gone < 2:
         raise InputError(
-            f"{crowd}: fewer than two honest ones stay, and a sum of one hides nothing; invite more clients"
+            f"{crowd}: fewer than two honest clients stay, and a sum of one hides nothing; invite more clients"
         )
     if adversarial + (2 if malicious else 1) * dropout >= 1:
         rule = "adversarial + 2 dropout" if malicious else "adversarial + dropout"
@@ -71,7 +71,8 @@ def parameters(
     found = found or _complete(clients, colluding, gone, malicious)
     if found is None:
         raise InputError(
-            f"{crowd}: no graph exists in which enough neighbours stay; invite more clients, or tolerate less"
+            f"{crowd}: no graph exists in which enough neighbours stay; invite more clients, or lower dropout or "
+            "adversarial"
         )
     return found
 
@@ -86,7 +87,7 @@ def _counts(clients: int, adversarial: float, dropout: float) -> tuple[int, int]
         raise InputError(f"clients = {clients}: secure aggregation is for 2 to {MOST_CLIENTS:,} clients")
     for name, share in (("adversarial", adversarial), ("dropout", dropout)):
         if not 0 <= share < 1:
-            raise InputError(f"{name} = {share}: a share of all clients, at least 0 and below 1")
+            raise InputError(f"{name} = {share}: expected a share of all clients, at least 0 and below 1")
     return counted(adversarial, clients), counted(dropout, clients)
 
 

@@ -175,8 +175,9 @@ def joined(launch: Launch) -> GroupLine:
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ.get('MASTER_ADDR', 'MASTER_ADDR')}:{os.environ.get('MASTER_PORT', 'MASTER_PORT')}"
         raise InputError(
-            f"rank {launch.rank} of {launch.size} met no others at {where} ({str(error).splitlines()[0][:120]}); start "
-            f"with torchrun, all machines with the same --rdzv-endpoint; {TIMEOUT} says how many seconds it waits"
+            f"rank {launch.rank} of {launch.size} did not reach the others at {where} "
+            f"({str(error).splitlines()[0][:120]}); start with torchrun, all machines with the same --rdzv-endpoint; "
+            f"{TIMEOUT} sets how many seconds it waits"
         ) from error
     whole = dist.group.WORLD
     assert whole is not None

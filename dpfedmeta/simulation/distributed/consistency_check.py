@@ -47,10 +47,10 @@ class Facts:
 
 # By field: what a person calls it, and what to do where it differs.
 _SAME = {
-    "command": ("another command line", "give all ranks the same words, paths included"),
+    "command": ("another command line", "start all ranks with the same command line, paths included"),
     "code": ("other code of dpfedmeta", "install the same version (or check out the same commit) on every machine"),
     "versions": ("other versions", "install with the same constraints.txt on every machine"),
-    "switches": ("other environment variables", "set them alike on every machine"),
+    "switches": ("other environment variables", "set them to the same values on every machine"),
 }
 
 
@@ -154,7 +154,7 @@ def _check_own_code(workers: Workers, roots: Sequence[str]) -> None:
         if its != mine:
             own, others = _apart(mine, its)
             raise InputError(
-                f"rank {rank}: other code of your own: {others}; rank 0 has {own}; put the same files at the same "
+                f"rank {rank}: your own code differs: {others}; rank 0 has {own}; put the same files at the same "
                 "place on every machine"
             )
 
@@ -173,8 +173,8 @@ def check_gpus(facts: Sequence[Facts]) -> None:
     for rank, each in enumerate(facts):
         if each.gpu >= each.gpus:
             raise InputError(
-                f"rank {rank} ({each.host}): process {each.gpu} of its machine, which has {each.gpus} GPUs; start one "
-                "process for each GPU (--nproc-per-node), or compute on CPUs with --run.device cpu"
+                f"rank {rank} ({each.host}): is process {each.gpu} of its machine, which has {each.gpus} GPUs; start "
+                "one process for each GPU (--nproc-per-node), or compute on CPUs with --run.device cpu"
             )
 
 
@@ -186,7 +186,7 @@ def _data_digest(pools: tuple[ClassPool, ...], own: Population | None, opened: C
         decoded = {pool.path: pool.decoded_digest() for pool in pools}
     except OSError as error:
         raise InputError(
-            f"{error.filename}: cannot be read ({error.strerror}), where rank 0 has the decoded images; let "
-            "DPFEDMETA_CACHE name the same folder on every machine"
+            f"{error.filename}: cannot be read ({error.strerror}), where rank 0 has the decoded images; set "
+            "DPFEDMETA_CACHE to the same folder on every machine"
         ) from error
     return " ".join([*(pool.digest(decoded[pool.path]) for pool in pools), str(own and clients_digest(own))])

@@ -97,7 +97,7 @@ def workers_of_group(timeout: float | None = None) -> Iterator[Ranks | None]:
         RuntimeError: Rank 0 is gone, or says nothing any more.
     """
     if not dist.is_initialized():
-        raise InputError("workers_of_group: call torch.distributed.init_process_group on every rank before")
+        raise InputError("workers_of_group: call torch.distributed.init_process_group on every rank first")
     launch = _launch_of_group(timeout)
     line = joined(launch)
     prepare(launch)

@@ -50,12 +50,15 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     def number(name: str, default: int | None = None) -> int:
         text = environment.get(name, "" if default is None else str(default))
         if not text.isascii() or not text.isdigit():
-            raise InputError(f"{name} = {text!r} in the environment: torchrun sets a whole number; start with torchrun")
+            raise InputError(f"{name} = {text!r} in the environment: expected a whole number; start with torchrun")
         return int(text)
 
     rank, size = number("RANK"), number("WORLD_SIZE")
     if not 0 <= rank < size:
-        raise InputError(f"RANK = {rank}, WORLD_SIZE = {size} in the environment: ranks count from 0; use torchrun")
+        raise InputError(
+            f"RANK = {rank}, WORLD_SIZE = {size} in the environment: expected 0 <= RANK < WORLD_SIZE; start with "
+            "torchrun"
+        )
     return Launch(
         rank=rank,
         size=size,
@@ -91,5 +94,5 @@ def _timeout(environment: Mapping[str, str]) -> float:
     except ValueError:
         seconds = 0.0
     if not 5.0 <= seconds <= 1e6:
-        raise InputError(f"{TIMEOUT} = {text!r} in the environment: a number of seconds, from 5 to 1000000")
+        raise InputError(f"{TIMEOUT} = {text!r} in the environment: expected seconds, from 5 to 1000000")
     return seconds

@@ -138,9 +138,9 @@ def load_personal(path: str | os.PathLike[str]) -> PersonalModel:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{source}: damaged, or no personal model: {place} {first['msg']}") from error
+        raise InputError(f"{source}: is damaged, or not a personal model: {place} {first['msg']}") from error
     except InputError as error:
-        raise InputError(f"{source}: damaged, or no personal model: {error}") from error
+        raise InputError(f"{source}: is damaged, or not a personal model: {error}") from error
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Params]:
@@ -233,7 +233,7 @@ class Initialisation:
         with torch.enable_grad():
             params = adapted_params(network, weights, support, known, how)
         if not is_finite(params):
-            raise InputError(f"the adaptation diverged after {how.steps} steps of {how.lr:g}; take a smaller lr")
+            raise InputError(f"the adaptation diverged after {how.steps} steps of {how.lr:g}; give a smaller lr")
         return PersonalModel(
             network=spec,
             module=frozen_network(network, params, support),
@@ -244,9 +244,9 @@ class Initialisation:
 
     def _adaptation(self, steps: int | None, lr: float | None) -> Adaptation:
         if steps is not None and steps < 0:
-            raise InputError(f"steps = {steps}: a number of gradient steps is 0 or more")
+            raise InputError(f"steps = {steps}: expected a number of gradient steps, 0 or more")
         if lr is not None and not (isfinite(lr) and lr > 0):
-            raise InputError(f"lr = {lr}: a step size is positive and finite")
+            raise InputError(f"lr = {lr}: expected a step size above 0, and finite")
         known = self.adaptation
         return replace(known, steps=known.steps if steps is None else steps, lr=known.lr if lr is None else lr)
 

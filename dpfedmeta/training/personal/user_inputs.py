@@ -115,14 +115,14 @@ def checked_labels(labels: Labels, images: int, trained_ways: int, ways: int | N
     """
     if not isinstance(labels, Tensor) and any(isinstance(label, str) for label in labels):
         raise InputError(
-            "labels: not an array of numbers but names; give their places, `names = sorted(set(labels)); labels = "
-            "[names.index(label) for label in labels]`, and the names as class_names=names"
+            "labels: are names, expected numbers; convert them with `names = sorted(set(labels)); labels = "
+            "[names.index(label) for label in labels]`, and give the names as class_names=names"
         )
     given = _tensor(labels, "labels")
     if given.is_floating_point() or given.dtype == torch.bool or given.ndim != 1:
         raise InputError(f"labels: expected whole numbers [n], got {given.dtype} of shape {list(given.shape)}")
     if len(given) != images:
-        raise InputError(f"labels: there are {len(given)} for {images} images")
+        raise InputError(f"labels: got {len(given)} labels for {images} images")
     if ways is not None and ways < 2:
         raise InputError(f"ways = {ways}: at least 2 classes are needed")
     limit = ways or trained_ways
@@ -141,4 +141,4 @@ def _tensor(values: Images | Labels, name: str) -> Tensor:
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name}: not an array of numbers ({error})") from error
+        raise InputError(f"{name}: is not an array of numbers ({error})") from error

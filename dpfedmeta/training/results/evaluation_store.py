@@ -70,7 +70,7 @@ def kept_evaluations(folder: Path) -> Iterator[dict[str, Any]]:
                 name_of_evaluation(one)
                 yield one
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{path}: not an evaluation, or of another version ({error!r}); remove it") from error
+            raise InputError(f"{path}: is not an evaluation, or of another version ({error!r}); remove it") from error
 
 
 def _place(path: Path) -> list[tuple[int, str]]:
@@ -157,7 +157,7 @@ def kept_audit(folder: Path) -> Mapping[str, Any] | None:
     cells = content.get("cells")
     whole = isinstance(cells, list) and all(isinstance(c, dict) and {*_NEEDED} <= {*c} for c in cells)
     if not whole or not isinstance(content.get("size"), str):
-        raise InputError(f"{folder / AUDIT}: not an audit, or of another version; audit the run again, or remove it")
+        raise InputError(f"{folder / AUDIT}: is not an audit, or of another version; audit the run again, or remove it")
     return content  # type: ignore[no-any-return]
 
 

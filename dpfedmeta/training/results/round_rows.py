@@ -87,8 +87,8 @@ def compared(plan: Plan, ledger: Ledger, state: ServerState, released: Released[
 def too_long_words(row: Mapping[str, Any]) -> str:
     """Tell the operator that a release is longer than honest clients give."""
     return (
-        f"round {row['round']}: the released mean is {row[RELEASED]:.4g} long, and honest clients give at most "
-        f"{row[TOO_LONG]:.4g} (but for one round in {1 / CHANCE:,.0f}): somebody sends more than its clip bound; the "
+        f"round {row['round']}: the released mean has norm {row[RELEASED]:.4g}, but honest clients give at most "
+        f"{row[TOO_LONG]:.4g} (except in one round in {1 / CHANCE:,.0f}): a client sends more than its clip bound; the "
         "run goes on"
     )
 

@@ -67,8 +67,8 @@ def archive(run: RunDirectory, path: Path) -> Archived:
         status = run.read_json(SUMMARY).get("status") if (run.path / SUMMARY).exists() else None
         if status not in ("completed", "budget"):
             raise InputError(
-                f"{run.path}: the run has not ended ({status or 'killed, or running'}), so an archive would be of no "
-                f"result; finish it first (--resume {run.path})"
+                f"{run.path}: the run has not ended ({status or 'killed, or running'}), so there is no result to "
+                f"archive; finish it first (--resume {run.path})"
             )
         contents = {name: (run.path / name).read_bytes() for name in public_files(run)}
         left_out = _check_nothing_secret(run, contents)
@@ -103,7 +103,7 @@ def _check_nothing_secret(run: RunDirectory, contents: dict[str, bytes]) -> int:
         if twin is None and seed and seed.encode() in content and seed not in chosen:
             twin = run.secret / "noise_seed.json"
         if twin is not None:
-            raise InputError(f"{run.path / name}: holds what {twin} holds, which is secret; take it out of the run")
+            raise InputError(f"{run.path / name}: holds what is secret in {twin}; move it out of the run")
     return len(secrets)
 
 
@@ -138,15 +138,15 @@ def check_manifest(run: RunDirectory) -> list[str]:
         return []
     stated = run.read_json(MANIFEST).get("sha256")
     if not isinstance(stated, dict):
-        raise InputError(f"{run.path / MANIFEST}: no manifest of dpfedmeta archive")
+        raise InputError(f"{run.path / MANIFEST}: damaged: it lists no digests; unpack the archive again")
     for name, digest in stated.items():
         path = run.path / name
         if not path.is_file():
             raise InputError(f"{path}: is in {MANIFEST} but not here; unpack the archive again")
         if _digest(path.read_bytes()) != digest:
-            raise InputError(f"{path}: is not the file that was archived (SHA-256); unpack the archive again")
+            raise InputError(f"{path}: differs from the archived file (SHA-256); unpack the archive again")
     words = f"{MANIFEST}: {len(stated)} files are as they were archived"
-    without = "; without secret/ nobody can check who took part and what noise was drawn, and the run cannot go on"
+    without = "; without secret/ participants and noise cannot be checked, and the run cannot be resumed"
     return [words + ("" if run.secret.is_dir() else without)]
 
 

@@ -98,7 +98,7 @@ def load_checkpoint(path: Path, like: ServerState) -> Checkpoint:
         metadata = _metadata(content)
         text, tensors = metadata["state"], load(content)
         if metadata["digest"] != _digest(tensors, text):
-            raise InputError(f"{path}: damaged: it does not have the digest that it states")
+            raise InputError(f"{path}: damaged: its digest does not match its content")
         return _checkpoint(json.loads(text), tensors, like)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error

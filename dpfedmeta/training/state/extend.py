@@ -56,22 +56,22 @@ def extended_plan(run: RunDirectory, settings: Settings, content: LedgerContent,
     status = run.read_json(SUMMARY).get("status") if (run.path / SUMMARY).exists() else "interrupted"
     if done < plan.rounds or status == "interrupted":
         what = f"{run.path}: {done} of {plan.rounds} rounds are charged and the run is not completed"
-        remedy = "its promise is spent" if status == "budget" else f"finish it first (--resume {run.path})"
+        remedy = "its promise is used up" if status == "budget" else f"finish it first (--resume {run.path})"
         raise InputError(f"{what}; {remedy}")
     if rounds <= plan.rounds:
         raise InputError(
-            f"--rounds {rounds}: is the number of rounds in all, and {run.path} has {plan.rounds}; give more"
+            f"--rounds {rounds}: is the number of rounds in all, and {run.path} already has {plan.rounds}; give more"
         )
     if plan.secure is not None and plan.max_participations is not None:
         raise RefusedPlan(
             f"aggregation.mode = {settings.aggregation.mode} with population.max_participations = "
-            f"{plan.max_participations}: more rounds would make other cohorts rare than those that the run began with; "
-            "start a new run with all rounds"
+            f"{plan.max_participations}: more rounds would change which cohorts count as rare in the rounds already "
+            "done; start a new run with all rounds"
         )
     if plan.noise != "independent":
         raise RefusedPlan(
-            f"server.noise = {plan.noise}: its noise was planned for {plan.rounds} rounds, and nobody knows what more "
-            "of them would cost; start a new run with more rounds"
+            f"server.noise = {plan.noise}: its noise was planned for {plan.rounds} rounds, and the cost of more "
+            "rounds is not known; start a new run with more rounds"
         )
     longer = plan.extended(rounds)
     _check_promise(run, promise(settings, plan.begun), longer)
@@ -88,10 +88,10 @@ def _check_promise(run: RunDirectory, limits: Budget, longer: PrivacyPlan) -> No
         if math.isnan(cell.epsilon) or cell.epsilon > limit
     )
     most, done = limits.affordable_rounds(longer), longer.ends[-1]
-    how_many = f"{most} rounds in all are within it" if most > done else "it is spent, so no further round is within it"
+    how_many = f"{most} rounds in all are allowed" if most > done else "it is used up, so no further round is allowed"
     raise RefusedPlan(
         f"--rounds {longer.rounds}: {run.path} promised {cell.name} = {limit:.6g}, and {longer.rounds} rounds spend "
-        f"{cell.epsilon:.4g}; {how_many}, and a promise is not raised afterwards"
+        f"{cell.epsilon:.4g}; {how_many}, and a promise cannot be raised afterwards"
     )
 
 

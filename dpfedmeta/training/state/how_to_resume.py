@@ -39,8 +39,7 @@ def check_simulated(run: RunDirectory) -> None:
     """
     if kind_of_clients(run) == ASKED:
         raise InputError(
-            f"{run.path}: is the run of a federation, whose clients hold their data themselves; go on with "
-            f"{how_to_go_on(run)}"
+            f"{run.path}: belongs to a federation, whose clients hold their own data; go on with {how_to_go_on(run)}"
         )
 
 
@@ -56,5 +55,5 @@ def repeated(run: RunDirectory, command: str) -> tuple[str, str]:
         words = command.replace("dpfedmeta train", f"{SERVER} --keys KEYS --roster ROSTER", 1)
         return words, "KEYS is the operator's folder and ROSTER the file of the clients' cards."
     if kind == OWN:
-        return command, "Its clients were the caller's own; from Python: dpfedmeta.train(settings, population=...)."
+        return command, "It used clients of your own; from Python: dpfedmeta.train(settings, population=...)."
     return command, ""

@@ -90,7 +90,7 @@ def _rows(run: RunDirectory) -> tuple[list[dict[str, Any]], list[str]]:
     rows, before = run.rounds(), -1
     for number, row in enumerate(rows, start=1):
         if type(row.get("round")) is not int or row["round"] <= before:
-            raise InputError(f"{path}, line {number}: not the round that is due; restore it from a backup")
+            raise InputError(f"{path}, line {number}: is not the next round; restore it from a backup")
         before = row["round"]
     return rows, remarks
 
@@ -104,14 +104,14 @@ def _latest(
         try:
             found = load_checkpoint(path, initial)
         except InputError as error:
-            remarks.append(f"{error}; going back to an earlier one")
+            remarks.append(f"{error}; an earlier checkpoint is used")
             continue
         if not holds(content, found.lines, found.head):
             if not restorable:
-                raise InputError(f"{run.ledger}: lacks lines that {path.name} had seen; restore it from a backup")
-            remarks.append(f"{path.name}: later than the ledger; going back to an earlier one")
+                raise InputError(f"{run.ledger}: lacks lines from before {path.name}; restore it from a backup")
+            remarks.append(f"{path.name}: is later than the ledger; an earlier checkpoint is used")
         elif rows is not None and found.state.round > rows:
-            remarks.append(f"{run.rounds_file}: lacks lines before {path.name}; going back to make them again")
+            remarks.append(f"{run.rounds_file}: lacks lines before {path.name}; they are made again")
         else:
             return found, remarks
     return None, remarks
@@ -144,8 +144,8 @@ def _progress(journal: Journal, state: ServerState) -> Iterable[str]:
     yield f"resuming at round {state.round} of {rounds}; {journal.ledger.rounds} charges are in the ledger"
     if charged > state.round:
         what = f"rounds {state.round} to {charged - 1}" if charged > state.round + 1 else f"round {state.round}"
-        yield f"{what}, charged before the crash, done again: " + (
-            "identically, and not charged again, unless the environment changed"
+        yield f"{what}, charged before the crash, repeated: " + (
+            "same results, not charged again (unless the environment changed)"
             if journal.reproducible
             else "as new releases, and charged again"
         )

@@ -129,9 +129,9 @@ def check_same_sums(run: RunDirectory) -> None:
     version = read_content(run.ledger, torn=True).version
     if version != VERSION:
         raise InputError(
-            f"{run.path}: cannot go on here: its ledger is of version {version}, when clients' messages were added up "
-            f"in floating point; since version {VERSION} they are whole numbers, so its rounds would come out "
-            "otherwise. Go on with the dpfedmeta that began it, or start a new run; it can still be verified, "
+            f"{run.path}: cannot be resumed here: its ledger has version {version}, in which clients' messages were "
+            f"added up in floating point; since version {VERSION} they are whole numbers, so its rounds would come out "
+            "differently. Go on with the dpfedmeta that began it, or start a new run; it can still be verified, "
             "reported, evaluated and loaded"
         )
 

@@ -125,8 +125,8 @@ class Terminal(Callback):
         seconds = time.perf_counter() - self._started
         minutes = f"{clock(seconds)} in all"
         if summary["times"]:
-            minutes = f"{at_most(seconds)} in all (rounded up, since times tell of cohorts)"
-        self._say(f"{summary['status']} after {minutes}; everything is in {self._path}")
+            minutes = f"{at_most(seconds)} in all (rounded up, because exact times reveal cohorts)"
+        self._say(f"{summary['status']} after {minutes}; all files are in {self._path}")
         if summary["status"] == "interrupted":
             self._say(f"go on with: {self._resume.format(path=str(self._path))}")
 

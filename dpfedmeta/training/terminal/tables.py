@@ -38,8 +38,8 @@ def number(value: float | None) -> str:
 
 
 HOLDS = (
-    "A guarantee holds: whatever the observer knows besides, what it sees is at most e^epsilon times as likely in one "
-    "of two neighbouring worlds as in the other, but for a probability of delta."
+    "What a guarantee says: whatever else the observer knows, what it sees is at most e^epsilon times as likely with "
+    "one of two neighbouring data sets as with the other, except with probability delta."
 )
 
 
@@ -73,15 +73,15 @@ def why_above(guarantees: Sequence[Guarantee], moved: Moved = Moved()) -> list[s
     reasons = []
     if client.adjacency == "add-remove":
         reasons.append(
-            f"a client is added or removed there, which moves a sum by one {moved.by}; with another record a client "
-            f"{moved.otherwise} here, which may move it by two"
+            f"the latter adds or removes a client, which moves a sum by one {moved.by}; the former changes a record, "
+            f"so that a client {moved.otherwise}, which may move it by two"
         )
     if record.delta < client.delta:
-        reasons.append(f"delta is {record.delta:g} here and {client.delta:g} there")
+        reasons.append(f"delta is {record.delta:g} for records and {client.delta:g} for clients")
     return [f"(record, public) lies above (client, public): {'; '.join(reasons)}"] if reasons else []
 
 
-_EXPLAINED = "the words are explained under the first table"
+_EXPLAINED = "the terms are explained under the first table"
 # Behind the method of a cell that rests on code of the user's own.
 BY_WORD = ", by word"
 
@@ -104,10 +104,10 @@ def guarantee_table(
     `word`: on whose word they rest (planning.cautions.word_of_authors); None: on nobody's.
     """
     lines = (
-        "client: all of one client; record: one record of it",
-        "server: sees every message, under secure aggregation their sum; public: sees what is released, and under "
-        "secure aggregation takes no part itself, since who does sees who else is there",
-        "zero-out: the record is taken away; replaced: epsilon if it is exchanged for another one; inf: no promise",
+        "client: all records of one client; record: one record of a client",
+        "server: sees every message, with secure aggregation only their sum; public: sees what is released (with "
+        "secure aggregation: anybody who takes no part, since clients of a cohort see who else is in it)",
+        "zero-out: the record is removed; replaced: epsilon if it is replaced by another one; inf: no guarantee",
         HOLDS,
         *why_above(guarantees, moved),
     )
@@ -166,7 +166,7 @@ def _noise_lines(plan: PrivacyPlan) -> list[str]:
     ]
     if plan.before:
         releases = sum(phase.rounds for phase in plan.before)
-        lines.append(f"spent before and counted in every cell: {releases} releases of {len(plan.earlier)} analyses")
+        lines.append(f"spent before, counted in every guarantee: {releases} releases of {len(plan.earlier)} analyses")
     record, first = plan.record, plan.at(0)
     if first.whole is not None:
         return [*lines, *_whole_lines(plan, first.whole)]
@@ -180,17 +180,17 @@ def _noise_lines(plan: PrivacyPlan) -> list[str]:
         steps = f"in each of {record.support_steps} support steps{drawn}"
         lines.append(f"client noise z_s = {record.support_noise:.4g} {steps}{query}")
     if plan.noise_multiplier is None:
-        lines.append("no noise at the server" if record else "no noise anywhere: no privacy is promised")
+        lines.append("no noise at the server" if record else "no noise at all: no privacy is promised")
     elif plan.noise_site == "clients":
         lines.append(
-            f"noise z = {first.total_noise:.4g} in all, {first.message_noise:.4g} by each client" + _doubt(plan)
+            f"noise z = {first.total_noise:.4g} in all, {first.message_noise:.4g} from each client" + _doubt(plan)
         )
     elif record is None:
         lines.append(f"server noise z = {plan.noise_multiplier:.4g}" + _taken_back(first))
     else:
         lines.append(
             f"server noise ({plan.noise_mode}): total z_T = {first.total_noise:.4g}, "
-            f"of which the public faces {_faced(first)}" + _doubt(plan)
+            f"of which {_faced(first)} counts towards the public" + _doubt(plan)
         )
     return lines
 
@@ -199,9 +199,10 @@ def _whole_lines(plan: PrivacyPlan, whole: WholeSum) -> list[str]:
     """The noise of a sum that is all that the server sees."""
     total = math.sqrt(whole.total) / whole.of_a_client
     unit = "what a client adds" if whole.exact else "the clip bound"
-    parts = f", each message the sum of {whole.parts} that are rounded one by one" if whole.parts > 1 else ""
+    parts = f", each message the sum of {whole.parts} parts that are rounded separately" if whole.parts > 1 else ""
     return [
-        f"noise z = {plan.noise_multiplier:.4g} made by the clients together, topped up to {total:.4g} by the server",
+        f"noise z = {plan.noise_multiplier:.4g} from the clients together; the server adds what is missing to "
+        f"{total:.4g}",
         f"whole numbers modulo 2^{whole.bits} in {whole.dimension:,} coordinates, steps of 1/{whole.units:.4g} of "
         f"{unit}{parts}; up to {whole.dropout:.0%} of a cohort may be missing",
         *_graph_lines(plan),
@@ -216,9 +217,9 @@ def _graph_lines(plan: PrivacyPlan) -> list[str]:
     if graph is None or plan.secure is None:
         return []
     return [
-        f"of {graph.clients} clients each shares masks with {graph.degree} others, {graph.threshold} of them give a "
-        f"secret back, and a sum of fewer than {graph.fewest} is not unmasked; {plan.secure.adversarial:.3g} of a "
-        "cohort may tell the server all they know (aggregation.adversarial)"
+        f"each of {graph.clients} clients shares masks with {graph.degree} others, {graph.threshold} of which can "
+        f"recover its secrets; a sum of fewer than {graph.fewest} is not unmasked; a share of "
+        f"{plan.secure.adversarial:.3g} of a cohort may collude with the server (aggregation.adversarial)"
     ]
 
 
@@ -232,8 +233,8 @@ def _taken_back(event: Event) -> str:
     if not isinstance(noise, CorrelatedNoise):
         return ""
     return (
-        f", of which later rounds take a part back; a client moves all rounds together by {noise.sensitivity():.4g} "
-        f"clip bounds, in at most {noise.participations} of them, {noise.separation} apart"
+        f", of which later rounds subtract a part; a client moves all rounds together by {noise.sensitivity():.4g} "
+        f"clip bounds, in at most {noise.participations} rounds, {noise.separation} apart"
     )
 
 
@@ -242,7 +243,7 @@ def _doubt(plan: PrivacyPlan) -> str:
     if plan.noise_site == "server" and plan.noise_mode == "stacked":
         return ""
     if not plan.hostile:
-        return "; every message is counted on to carry its noise (privacy.client.hostile = 0)"
+        return "; every message is assumed to carry its noise (privacy.client.hostile = 0)"
     return (
         f"; {plan.at(0).hostile} messages of a round may come without their noise "
         f"(privacy.client.hostile = {plan.hostile:g} of all clients)"

@@ -25,7 +25,9 @@ class TensorBoard(Callback):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise InputError("track.tensorboard: install it with pip install 'dpfedmeta[tensorboard]'") from error
+            raise InputError(
+                "track.tensorboard: TensorBoard is not installed; type: pip install 'dpfedmeta[tensorboard]'"
+            ) from error
         folder = run / "tensorboard"
         self._writer: Any = SummaryWriter(str(folder)) if timed else _Timeless(folder)
         self._timed = timed

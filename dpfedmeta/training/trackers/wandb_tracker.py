@@ -57,8 +57,8 @@ def check_wandb(asked: TrackSettings, say: Callable[[str], None]) -> None:
     """
     mode, wanted = wandb_mode(asked), _wanted(asked)
     if mode != wanted:
-        kept = {"off": "nothing is tracked there", "offline": "it writes files, and sends nothing"}[mode]
-        say(f"W&B: {kept}, as WANDB_MODE or W&B's own settings say (track.wandb = {wanted})")
+        kept = {"off": "tracks nothing", "offline": "only writes files, and sends nothing"}[mode]
+        say(f"W&B: {kept}, because of WANDB_MODE or W&B's own settings (track.wandb = {wanted})")
     if mode != "online":
         return
     import wandb
@@ -119,7 +119,7 @@ class WeightsAndBiases(Callback):
             if run.offline:
                 self._say(f"W&B: send it with: wandb sync {_nearby(Path(run.settings.sync_dir))}")
         except Exception as error:
-            self._say(f"W&B: {_line(error)}; the run itself is whole")
+            self._say(f"W&B: {_line(error)}; the run itself is complete")
 
     def _begun_at_the_end(self) -> Any:
         try:

@@ -136,13 +136,13 @@ def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
     run, stated, settings = snapshot.run, snapshot.summary, proven.settings
     path = run.path / SUMMARY
     if stated is None:
-        return ["no summary.json: the run has not finished, so lines lost at the end might go unnoticed"]
+        return ["no summary.json: the run has not finished, so it cannot be noticed if lines at the end are lost"]
     with complete(path):
         if not snapshot.ended:
             proven = proven.as_of(stated["ledger"]["head"])
         if stated["ledger"]["head"] != proven.content.heads[-1]:
             raise InputError(
-                f"{run.ledger}: does not end as summary.json says: lines at the end are lost or were added"
+                f"{run.ledger}: does not end as summary.json states: lines at the end are lost or were added"
             )
         check_claims(path, stated, proven)
         if "statement" in stated["population"]:

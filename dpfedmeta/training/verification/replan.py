@@ -36,7 +36,7 @@ def settings_of_ledger(path: Path, content: LedgerContent) -> Settings:
     where = f"{path}, line 1: identity.config"
     check_no_analysis(path.parent, content.identity.config)
     if not content.identity.config:
-        raise InputError(f"{where}: is empty, so nobody can tell what the run was asked for")
+        raise InputError(f"{where}: is empty, so the settings of the run are not known")
     return resolve_text(content.identity.config, where, UNSAID[content.version].settings)
 
 
@@ -53,11 +53,11 @@ def check_plan(path: Path, content: LedgerContent, settings: Settings) -> str:
     try:
         task, _ = task_of(settings)
     except InputError as error:
-        return f"its plan was not derived again from its settings: {error}"
+        return f"its plan could not be derived again from its settings: {error}"
     try:
         plan = make_privacy(settings, task, earlier=content.plan.earlier)
     except RefusedPlan as error:
-        raise RefusedPlan(f"{path}: the settings of this run are refused today: {error}") from error
+        raise RefusedPlan(f"{path}: this version refuses the settings of this run: {error}") from error
     solved = _SOLVED if settings.privacy.client.epsilon or settings.privacy.record.epsilon else ()
     for name, stated, derived in _pairs(content.plan.begun, plan):
         alike = name in solved and None not in (stated, derived) and math.isclose(stated, derived, rel_tol=_ALIKE)

@@ -79,7 +79,7 @@ def _check_rounds(run: RunDirectory, proven: Proven, rows: Sequence[Row]) -> Non
     for number, row in enumerate(rows):
         if type(row["round"]) is not int or row["round"] != number:
             raise InputError(
-                f"{run.rounds_file}, line {number + 1}: round {row['round']!r} where round {number} is due"
+                f"{run.rounds_file}, line {number + 1}: has round {row['round']!r}, expected round {number}"
             )
     if len(rows) > proven.rounds:
         raise InputError(
@@ -121,13 +121,13 @@ def _of_unit_bound(proven: Proven) -> tuple[float | None, list[str]]:
     settings, plan = proven.settings, proven.content.plan
     try:
         if settings.clip.policy == OWN:
-            raise InputError("its clip policy was an object, which only its author has")
+            raise InputError("its clip policy was an object that was handed over in Python")
         task, _ = task_of(settings)
         if isinstance(task.source, OwnSource) and Path(task.source.path) == Path(settings.dataset):
-            raise InputError("no task file says the size of its records, and earlier versions found another one")
+            raise InputError("no task file states the size of its records, and earlier versions used another size")
         return noise_of_unit_bound(settings, task, plan), []
     except (InputError, RefusedPlan) as error:
-        return None, [f"rounds.jsonl: the size of the noise was compared from round to round alone: {error}"]
+        return None, [f"rounds.jsonl: the size of the noise was only compared from round to round: {error}"]
 
 
 def _epsilons(row: Row, proven: Proven) -> dict[str, float]:

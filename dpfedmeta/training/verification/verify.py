@@ -87,7 +87,7 @@ def audit(run: RunDirectory) -> VerifiedLedger:
         *agreed(lambda by: check_summary(snapshot, by), proven),
     ]
     again = len(content.charges) - proven.rounds
-    count = f"{proven.rounds} rounds" + (f" and {again} of them done again and charged again" if again else "")
+    count = f"{proven.rounds} rounds" + (f", {again} of them repeated and charged again" if again else "")
     remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
     check_extension(run, settings, content)
     remarks += check_still_there(settings, content.plan.earlier)
@@ -134,7 +134,7 @@ def compose(runs: Sequence[RunDirectory]) -> VerifiedLedger | None:
     apart = len({phase.copy for phase in phases})
     if plan.max_participations is not None and apart > 1:
         remarks.append(
-            f"{apart} of them went on apart, each with a count of participations of its own, so one client may have "
+            f"{apart} of them went on separately, each with its own count of participations, so one client may have "
             f"taken part {participations_of(phases, plan.max_participations, 1.0)[0]} times"
         )
     return VerifiedLedger(plan=plan, charges=tuple(charges), guarantees=cells, remarks=tuple(remarks))
@@ -153,8 +153,8 @@ def _check_noise(left: Sequence[Charge], right: Sequence[Charge], one: RunDirect
     clash = min((round_ for round_, *_ in _keys(left[shared:]) & _keys(right[shared:])), default=None)
     if clash is not None:
         raise InputError(
-            f"{one.path} and {two.path} are copies of one run that went on differently, and both used the same noise "
-            f"in round {clash}: whoever sees both learns differences without noise, and no epsilon covers that"
+            f"{one.path} and {two.path} are copies of one run that went on differently with the same noise in round "
+            f"{clash}; whoever sees both learns their difference without noise, and no epsilon covers that"
         )
 
 
@@ -174,8 +174,8 @@ def _opinion(plan: PrivacyPlan, events: tuple[Charge, ...], cells: tuple[Guarant
     if not all(bound.loose for bound in cells[0].bounds) and not own <= 1.01 * epsilon + 1e-4:
         raise InputError(f"(client, public): {own:.4g} here but {epsilon:.4g} by {name}: please report this")
     return [
-        f"(client, public) of the same rounds, counted again by somebody else's accountant as a check ({name}): "
-        f"{epsilon:.3g}, and {own:.3g} here; both are upper bounds, and what counts is the table's"
+        f"(client, public) of the same rounds, checked with another library's accountant ({name}): "
+        f"{epsilon:.3g}, and {own:.3g} here; both are upper bounds, and the table's value counts"
     ]
 
 

@@ -155,7 +155,7 @@ def test_ctrl_c_stops_the_children_and_says_how_to_go_on(sweep, tmp_path):
     status, printed = sweep(parameters=waits)
     thread.join()
     assert status == "interrupted"
-    assert "go on with the same command" in printed
+    assert "to continue, use the same command" in printed
     assert not list((tmp_path / "out/runs").glob("*/summary.json"))
     (tmp_path / "out/go").touch()
     status, printed = sweep(parameters=waits)
@@ -225,7 +225,7 @@ def test_a_folder_with_something_else_is_refused(sweep, tmp_path):
 def test_one_at_a_time(sweep, sweep_file, tmp_path):
     with (
         opened(tmp_path / "out", read_sweep(sweep_file(parameters=GRID)), {}) as _,
-        pytest.raises(InputError, match="still at work"),
+        pytest.raises(InputError, match="still working"),
     ):
         sweep()
 

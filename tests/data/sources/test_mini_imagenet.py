@@ -142,7 +142,7 @@ def test_overlapping_splits_are_refused(tmp_path):
 
 def test_a_split_that_is_not_the_tasks_is_refused(tmp_path):
     FORMS["zip"](tmp_path)
-    with pytest.raises(InputError, match="class n02 stands in the train split, the task has it in val"):
+    with pytest.raises(InputError, match="class n02 is in the train split, but the task has it in val"):
         read(tmp_path, {**SPLITS, "n02": "val"})
     with pytest.raises(InputError, match=r"1 of 5 classes are missing .first: n09"):
         read(tmp_path, {**SPLITS, "n09": "val"})

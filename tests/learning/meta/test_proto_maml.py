@@ -93,6 +93,6 @@ def test_what_it_cannot_be_is_refused_and_micro_episodes_cover_it():
     with pytest.raises(InputError, match=r"meta\.learn = all: ProtoMAML"):
         method_of(resolve("proto-maml", "omniglot", None, {"meta.learn": "all"}), task)
     steps = {"meta.method": "proto-maml", "meta.order": "1"}
-    with pytest.raises(RefusedPlan, match="reads support records besides its gradient steps"):
+    with pytest.raises(RefusedPlan, match="uses support records outside its gradient steps"):
         algorithm_of(resolve("dp-agrlr", "omniglot", None, steps), task)
     assert algorithm_of(resolve("dp-agrlr-micro", "omniglot", None, {"meta.method": "proto-maml"}), task).releases

@@ -60,7 +60,7 @@ def test_a_missing_or_damaged_file_is_named(saved, tmp_path):
     with pytest.raises(InputError, match=r"model\.initial = .*nowhere.*cannot be read"):
         initial_weights(spec_of(initial=str(tmp_path / "nowhere")), 0)
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(InputError, match="not a whole safetensors file"):
+    with pytest.raises(InputError, match="is not a complete safetensors file"):
         initial_weights(spec_of(initial=str(path)), 0)
     save_file({**weights, "body.layers.0.norm.bias": torch.full((8,), torch.nan)}, path)
     with pytest.raises(InputError, match=r"layers\.0\.norm\.bias: holds values that are not finite"):

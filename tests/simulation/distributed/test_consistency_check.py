@@ -89,7 +89,7 @@ def test_other_code_of_the_users_own_on_a_rank_is_refused(tiny_strokes, tmp_path
     there = own_words(["net_of_mine"])
     (tmp_path / "net_of_mine.py").write_text("from torch.nn import Tanh as Shape\n")
     with pytest.raises(
-        InputError, match=r"rank 1: other code of your own: net_of_mine [0-9a-f]+; rank 0 has net_of_mine"
+        InputError, match=r"rank 1: your own code differs: net_of_mine [0-9a-f]+; rank 0 has net_of_mine"
     ):
         check(own_words=there)
 

@@ -30,7 +30,7 @@ def test_a_launch_without_a_name_is_known_by_its_launcher():
     ("changed", "words"),
     [
         ({"RANK": "two"}, "RANK = 'two'"),
-        ({"RANK": "4"}, "ranks count from 0"),
+        ({"RANK": "4"}, "expected 0 <= RANK < WORLD_SIZE"),
         ({"LOCAL_RANK": "-1"}, "LOCAL_RANK = '-1'"),
         ({"DPFEDMETA_RANK_TIMEOUT": "soon"}, "DPFEDMETA_RANK_TIMEOUT = 'soon'.*seconds"),
         ({"DPFEDMETA_RANK_TIMEOUT": "nan"}, "DPFEDMETA_RANK_TIMEOUT"),

@@ -152,7 +152,7 @@ BAD = [
     (images(), LABELS, {"ways": 4}, "class 3 has no image"),
     (images(), LABELS[:5], {}, "5 for 6 images"),
     (images(), [0.0] * 6, {}, "whole numbers"),
-    (images(), list("abcabc"), {}, "not an array of numbers"),
+    (images(), list("abcabc"), {}, "are names, expected numbers"),
     (images(), list("abcabc"), {}, "the names as class_names=names"),
     (images(), LABELS, {"steps": -1}, "steps = -1"),
     (images(), LABELS, {"lr": 0.0}, "lr = 0"),
@@ -221,7 +221,7 @@ def test_a_damaged_file_is_refused_in_one_line(model, tmp_path, how):
     path = tmp_path / "mine.safetensors"
     model.save(path)
     damaged(path, how)
-    with pytest.raises(InputError, match="damaged, or no personal model") as refusal:
+    with pytest.raises(InputError, match="is damaged, or not a personal model") as refusal:
         load_personal(path)
     assert "\n" not in str(refusal.value)
 

@@ -131,5 +131,5 @@ def test_no_field_of_a_checkpoint_is_changed_without_its_digest(tmp_path, field)
     told = json.loads(words["state"])
     told[field] = "b" * 64 if field == "head" else told[field] + 1
     path.write_bytes(save(tensors, words | {"state": json.dumps(told, sort_keys=True)}))
-    with pytest.raises(InputError, match="does not have the digest"):
+    with pytest.raises(InputError, match="its digest does not match"):
         load_checkpoint(path, state)

@@ -124,7 +124,7 @@ def test_a_run_that_a_crash_cut_in_its_ledger_can_be_evaluated(run):
 def test_a_spent_promise_is_not_exceeded(tiny_task_file, tmp_path):
     run = begin(tiny_task_file, tmp_path, 3, **{"privacy.client.epsilon": "1.5"})
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(RefusedPlan, match=r"promised \(client, public\) = 1\.5.*it is spent") as refusal:
+    with pytest.raises(RefusedPlan, match=r"promised \(client, public\) = 1\.5.*it is used up") as refusal:
         extend(run, 4)
     assert "4 rounds spend" in str(refusal.value)
     assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}

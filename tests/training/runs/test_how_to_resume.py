@@ -25,7 +25,7 @@ def test_a_federation_goes_on_by_its_server(tmp_path):
     run = run_of(tmp_path, asked_statement(8).kind)
     assert "federate server ... --run.name heart" in how_to_go_on(run)
     assert "--resume" not in how_to_go_on(run)
-    with pytest.raises(InputError, match=r"is the run of a federation.*federate server"):
+    with pytest.raises(InputError, match=r"belongs to a federation.*federate server"):
         check_simulated(run)
     words, left_open = repeated(run, COMMAND)
     assert words.startswith("dpfedmeta federate server --keys KEYS --roster ROSTER --algo maml")

@@ -178,7 +178,7 @@ def test_a_resumed_run_can_be_killed_again_and_says_what_it_does(tiny_task_file,
     resume(run, console)
     said = console.export_text()
     assert "resuming at round 2 of 6; 4 charges are in the ledger" in said
-    assert "rounds 2 to 3, charged before the crash, done again: identically, and not charged again" in said
+    assert "rounds 2 to 3, charged before the crash, repeated: same results, not charged again" in said
     assert results(run) == whole
     assert finished(run) == "completed"
 
@@ -556,5 +556,5 @@ def test_lost_participants_of_a_secure_run_cannot_be_drawn_again(tiny_task_file,
     run = halted(tiny_task_file, tmp_path, monkeypatch, 2, secure=True)
     path = run.secret / "participations.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
-    with pytest.raises(InputError, match="nobody can draw them again"):
+    with pytest.raises(InputError, match="cannot be drawn again"):
         resume(run)

@@ -62,10 +62,10 @@ def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dp
         stated
     )
     assert audit(unpacked).guarantees == audit(run).guarantees
-    assert "nobody can check who took part" in dpfedmeta("account", "--verify", unpacked.path).out.replace("\n", " ")
+    assert "participants and noise cannot" in dpfedmeta("account", "--verify", unpacked.path).out.replace("\n", " ")
     load(unpacked.path)
     (unpacked.path / "rounds.jsonl").write_text("{}\n")
-    with pytest.raises(InputError, match="not the file that was archived"):
+    with pytest.raises(InputError, match="differs from the archived file"):
         check_manifest(unpacked)
     (unpacked.path / "rounds.jsonl").unlink()
     with pytest.raises(InputError, match="not here"):

@@ -116,7 +116,7 @@ def test_the_last_page_of_a_run_that_was_interrupted_tells_of_its_end(writer):
             assert (found.stage, stage_of(writer.run), found.written) == ("interrupted", "interrupted", True)
             page = write_report(writer.run).read_text()
         assert stage_of(writer.run) == "running"
-    assert "INTERRUPTED: everything here is of 3 of 8 rounds" in page
+    assert "INTERRUPTED after 3 of 8 rounds, to which all results refer" in page
     assert "running:" not in page
     assert 'http-equiv="refresh"' not in page
 

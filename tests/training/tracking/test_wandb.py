@@ -296,7 +296,7 @@ def test_trouble_with_wandb_is_a_line_and_every_round_gets_there_all_the_same(tr
 def test_trouble_at_the_end_leaves_the_run_whole(tracked, monkeypatch):
     late = replace(tracked, timed=False)
     begun = Begun(fails_at=0)
-    assert told(late, ROWS, begun, monkeypatch) == ["W&B: the service went away; the run itself is whole"]
+    assert told(late, ROWS, begun, monkeypatch) == ["W&B: the service went away; the run itself is complete"]
 
 
 def test_a_network_that_is_gone_at_the_end_leaves_files(tracked, monkeypatch):

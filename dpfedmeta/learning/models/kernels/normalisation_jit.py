@@ -160,7 +160,7 @@ class _Gradients(torch.autograd.Function):
         done = ctx.done
         grads, images, weight, out = ctx.saved_tensors
         if done.coupling.counted is None or done.coupling.segments > 1 or weight.ndim != 1:
-            raise NotImplementedError("second derivatives of other than batch normalisation in compiled loops")
+            raise NotImplementedError("compiled loops have second derivatives only for batch normalisation")
         seen, counted, size = done.seen, done.coupling.counted, done.coupling.size(images.shape)
         outer, at_maxima = array_of(_last(found[0])), np.empty_like(seen.largest)
         shape = seen.mean.shape
