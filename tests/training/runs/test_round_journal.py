@@ -103,7 +103,7 @@ def test_without_its_fresh_bytes_a_charged_round_is_a_further_attempt(plan, stat
     assert [(event.round, event.attempt) for event in own.ledger.charges] == [(0, 0), (0, 1)]
     assert again.fresh not in (b"", first.fresh)
     with pytest.raises(InputError, match="cannot be drawn again"):
-        reopen_participations(RunDirectory(lost(tmp_path / "lost")), plan, FreshSource(5), own.ledger.charges)
+        reopen_participations(RunDirectory(lost(tmp_path / "lost")), plan.privacy, FreshSource(5), own.ledger.charges)
 
 
 def lost(folder):
