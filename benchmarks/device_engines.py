@@ -13,11 +13,10 @@ from benchmarks.peers import Engine, learn2learn_loop, opacus_hooks
 from benchmarks.settings import Algorithm, Setting, moved_problem
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.client_divisions import Divisions
+from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
+from dpfedmeta.learning.meta.meta_gradients import batched, batched_divided_gradients, batched_query_gradients
 from dpfedmeta.learning.meta.partwise_gradients import part_gradients
 from dpfedmeta.learning.meta.support_query_splits import divided_gradient
-from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_divided_gradients, batched_query_gradients
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
 from dpfedmeta.learning.models.spec import Precision
 from dpfedmeta.simulation.gpu_batches import Chunks

@@ -28,7 +28,7 @@ from dpfedmeta.learning.server_step import initial_state
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.build_data import client_side, population
 
 # For a look at whether everything runs.

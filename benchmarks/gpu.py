@@ -206,7 +206,7 @@ def machine(device: str) -> dict[str, Any]:
     import numpy
     import torch
 
-    from dpfedmeta.core.environment.provenance import made_by
+    from dpfedmeta.core.provenance import made_by
 
     found: dict[str, Any] = {
         "python": platform.python_version(),

@@ -27,11 +27,11 @@ from benchmarks.rounds import federation
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess, IntArray, Summand, Workers, keep_freed_memory, open_workers
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.simulation.distributed.collective import GroupLine, joined
 from dpfedmeta.simulation.distributed.coordinator import Ranks
 from dpfedmeta.simulation.distributed.torchrun_env import Launch
 from dpfedmeta.simulation.distributed.worker_rank import serve
-from dpfedmeta.simulation.worker_backend import LocalBackend
 
 CHUNK, MANY = 8, 4000
 FORK = multiprocessing.get_context("fork")  # PyTorch is there already

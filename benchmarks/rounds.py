@@ -29,7 +29,7 @@ from dpfedmeta.learning.server_step import ServerState, initial_state
 from dpfedmeta.planning.run_plan import Plan, make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.build_data import client_side, population
 from dpfedmeta.training.state.checkpoint import Checkpoint, save_checkpoint
 from dpfedmeta.training.state.recover import reopen

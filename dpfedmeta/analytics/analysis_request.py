@@ -18,7 +18,7 @@ from dpfedmeta.analytics.analysis import FOLDER, Analysis
 from dpfedmeta.config.load import resolve_text, to_yaml
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.text_files import WrongEncoding, read_text
+from dpfedmeta.core.files.read_files import WrongEncoding, read_text
 from dpfedmeta.core.plugins import plugin_registry as members
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 

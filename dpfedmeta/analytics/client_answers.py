@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.params import Params, dimension, norm, unflatten
+from dpfedmeta.core.params import Params, arrays_of, dimension, norm, unflatten
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.data.populations.class_counts import holdings
 from dpfedmeta.data.populations.population import Population
-from dpfedmeta.learning.evaluation.baselines import Adapted, arrays_of
+from dpfedmeta.learning.evaluation.baselines import Adapted
 from dpfedmeta.learning.models.frozen import mixes_queries
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.planning.run_plan import Plan

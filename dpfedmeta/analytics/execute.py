@@ -23,7 +23,7 @@ from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line, whole_lines
 from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory, create, write_text
-from dpfedmeta.core.plugins.user_code_digest import own_sources, unseen
+from dpfedmeta.core.plugins.user_code import own_sources, unseen
 from dpfedmeta.core.random.fresh_seeds import draw_fresh, new_source
 from dpfedmeta.core.random.random_sources import Purpose, SecretSource
 from dpfedmeta.planning.user_modules import own_modules

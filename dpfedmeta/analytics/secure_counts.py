@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 
 from dpfedmeta.accounting.events.integer_sum import COUNT_BITS, WholeSum
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -17,7 +18,11 @@ from dpfedmeta.core.params import Params, scaled
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretSource
 from dpfedmeta.privacy.discretised.stochastic_rounding import own_share
 from dpfedmeta.privacy.mechanisms import WholeNumberMechanism
-from dpfedmeta.privacy.units import Bounded, ClientUnit
+from dpfedmeta.simulation.cohort_sums import survivors_sum
+
+if TYPE_CHECKING:
+    from dpfedmeta.analytics.client_answers import Held
+    from dpfedmeta.analytics.public_context import Ground
 
 _COUNTS = "counts"
 # For most analyses: what the server has besides what is released.
@@ -76,21 +81,50 @@ def planned_counts(plan: PrivacyPlan, dimension: int, longest: float) -> Privacy
     return replace(plan, server_sees="sum", secure=secure)
 
 
-def counted_form(plan: PrivacyPlan) -> SumForm:
-    """Return the form of the sum: one vector of counts."""
-    whole = plan.at(0).whole
-    assert whole is not None
-    return SumForm(bits=whole.bits, length=whole.dimension)
+class CountedAnalysis(ABC):
+    """Common part of the analyses that ask each client for one vector of counts.
 
-
-def nothing_told(told: bytes) -> None:
-    """For analyses that tell clients nothing besides the plan.
-
-    Raises:
-        InputError: They are told something.
+    Clients are told nothing besides the plan.
     """
-    if told:
-        raise InputError(f"{len(told):,} bytes besides the plan, which this analysis does not have")
+
+    server_sees: ClassVar[str] = SEES_SUM
+    by_names: ClassVar[bool] = False
+
+    def form(self, plan: PrivacyPlan) -> SumForm:
+        """Return the form of the sum: one vector of counts."""
+        whole = plan.at(0).whole
+        assert whole is not None
+        return SumForm(bits=whole.bits, length=whole.dimension)
+
+    def told(self, asking: PendingRelease, ground: Ground) -> bytes:
+        """Nothing: all follows from the plan."""
+        return b""
+
+    def check_told(self, told: bytes, plan: PrivacyPlan, held: Held) -> None:
+        """Refuse anything that is told besides the plan.
+
+        Raises:
+            InputError: Something is.
+        """
+        if told:
+            raise InputError(f"{len(told):,} bytes besides the plan, which this analysis does not have")
+
+    @abstractmethod
+    def counted(self, handing: Handing) -> IntArray | None:
+        """SECRET: a client's vector; None where it holds nothing that fits."""
+
+    @abstractmethod
+    def read(self, counts: FloatArray, deviation: float) -> dict[str, Any]:
+        """Read the result from noisy counts, [d], whose noise has this deviation. This is post-processing."""
+
+    def sent(self, handing: Handing, part: int) -> IntArray:
+        """SECRET: a client's vector, with its share of the noise."""
+        return sent_counts(handing, self.counted(handing))
+
+    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
+        """Release the counts, and read them."""
+        counts = released_counts(asking, sums)
+        return self.read(counts.values, counts.deviation)
 
 
 def released_counts(asking: PendingRelease, sums: Sums) -> Counts:
@@ -107,17 +141,8 @@ def released_counts(asking: PendingRelease, sums: Sums) -> Counts:
     whole, grid = _whole_of(asking.plan)
     noise = asking.plan.at(0).noise
     assert noise is not None
-    total, share, entered = np.zeros(whole.dimension, dtype=np.int64), 0.0, 0
     invited = asking.cohort.asked
-    # Too few for the noise: nothing is unmasked, and all noise of the release is the server's.
-    if invited >= whole.least and sums.entered >= whole.fewest(invited):
-        total, share, entered = grid.centred(sums.part(0)), whole.share(invited), sums.entered
-    query: Bounded[ClientUnit, Params] = Bounded(
-        value={_COUNTS: torch.from_numpy(total.astype(np.float64))},
-        sensitivity=whole.of_a_client,
-        noise_variance=share * entered,
-        grid=grid,
-    )
+    query = survivors_sum(_COUNTS, whole, grid, lambda: sums.part(0), entered=sums.entered, invited=invited)
     generator = asking.source.generator(Purpose.SERVER_NOISE, 0)
     released = WholeNumberMechanism(whole=whole, noise=noise, denominator=1.0).release(query, generator)
     values: FloatArray = released.value[_COUNTS].double().numpy()

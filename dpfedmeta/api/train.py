@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from dpfedmeta.api.plan import check_settings
 from dpfedmeta.api.run import Run
-from dpfedmeta.config.settings import Settings, setting_fields, value_of
+from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.plugins.plugin_registry import name_of
@@ -26,8 +27,7 @@ from dpfedmeta.simulation.backend import Aggregation
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state.how_to_resume import check_simulated
-from dpfedmeta.training.state.lock import only_writer
-from dpfedmeta.training.state.resume import MAY_CHANGE, finished, settings_of_run
+from dpfedmeta.training.state.resume import check_same_settings, go_on, settings_of_run
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.tracking.callbacks import Callback, tell
 
@@ -80,45 +80,37 @@ def train(
         folder = None if data_folder is None else Path(data_folder)
         if extend_to is not None and (resume is None or type(extend_to) is not int):
             raise InputError("extend_to: a whole number of rounds, for the completed run that `resume` names")
+        options = RunOptions(
+            data_folder=folder,
+            population=population,
+            clip_policy=clip_policy,
+            pictures=draw_pictures,
+            workers=workers,
+        )
         if resume is None:
             check_settings(settings)
             assert settings is not None
             settings = with_members(settings, aggregation, mechanism)
             if settings.clip.start == "quantile":
                 settings = _started(settings, folder, population, told, secure_rng=secure_rng)
-            options = RunOptions(
-                data_folder=folder,
-                secure_rng=secure_rng,
-                population=population,
-                clip_policy=clip_policy,
-                pictures=draw_pictures,
-                workers=workers,
-            )
-            return Run(run_training(settings, options, told)[0].path)
+            return Run(run_training(settings, replace(options, secure_rng=secure_rng), told)[0].path)
         if secure_rng:
             raise InputError("secure_rng: resume goes on as the run began; leave it out")
         run = RunDirectory(resume.path if isinstance(resume, Run) else Path(fspath(resume)))
         if not run.path.is_dir():
             raise InputError(f"resume = {run.path}: there is no such run directory")
         check_simulated(run)
-        with only_writer(run.path):
-            if aggregation is not None or mechanism is not None:
-                raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")
-            kept = _kept_settings(run, settings, clip_policy, brought=workers is not None)
-            status = None if extend_to is not None else finished(run)
-            if status is not None:
-                tell(told, "on_remark", f"{run.path}: {status} already; nothing is left to do")
-                return Run(run.path)
-            options = RunOptions(
-                data_folder=folder,
-                population=population,
-                clip_policy=clip_policy,
-                resume=run,
-                extend_to=extend_to,
-                pictures=draw_pictures,
-                workers=workers,
-            )
-            return Run(run_training(kept, options, told)[0].path)
+        if aggregation is not None or mechanism is not None:
+            raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")
+        options = replace(options, resume=run, extend_to=extend_to)
+        go_on(
+            run,
+            lambda: _kept_settings(run, settings, clip_policy, brought=workers is not None),
+            lambda kept: run_training(kept, options, told),
+            extend=extend_to is not None,
+            told=partial(tell, told, "on_remark"),
+        )
+        return Run(run.path)
 
 
 def _started(
@@ -169,10 +161,5 @@ def _kept_settings(
         return kept
     check_settings(given)
     wanted = given if clip_policy is None else with_own_policy(given, clip_policy)
-    for name, _, _ in setting_fields():
-        if name not in MAY_CHANGE and value_of(kept, name) != value_of(wanted, name):
-            raise InputError(
-                f"{run.path}: it began with {name} = {value_of(kept, name)}, given is {value_of(wanted, name)}; a run "
-                "goes on with the settings it began with: leave the settings out, or start a new run"
-            )
+    check_same_settings(run, kept, wanted, ": leave the settings out, or start a new run")
     return wanted

@@ -16,7 +16,7 @@ from dpfedmeta.config.packaged_files import SETTINGS, read_named
 from dpfedmeta.config.presets import SHORT_FORMS, algorithm_names, displaced, name_of_today, preset_values
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.text_files import WrongEncoding
+from dpfedmeta.core.files.read_files import WrongEncoding
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 
 

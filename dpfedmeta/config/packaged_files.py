@@ -7,7 +7,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from dpfedmeta.core.files.text_files import read_text
+from dpfedmeta.core.files.read_files import read_text
 from dpfedmeta.core.pydantic_errors import nearest
 
 SETTINGS = ("federations", "benchmarks", "paper", "policies")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 Params = dict[str, Tensor]
 """Parameter name -> tensor. Gradients, updates, messages and aggregates have the same form."""
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+"""The form in which parameters travel to worker processes."""
 
 
 def dimension(params: Mapping[str, Tensor]) -> int:
@@ -85,3 +89,13 @@ def added(samples: Iterable[Mapping[str, Tensor]]) -> Params:
     if not total:
         raise ValueError("the sum of no parameters")
     return total
+
+
+def arrays_of(params: Mapping[str, Tensor]) -> Arrays:
+    """Parameters as they travel to worker processes."""
+    return {name: value.detach().cpu().numpy() for name, value in params.items()}
+
+
+def tensors_of(arrays: Arrays) -> Params:
+    """Parameters that have travelled; a copy."""
+    return {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}

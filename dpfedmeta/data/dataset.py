@@ -11,8 +11,16 @@ import numpy as np
 from dpfedmeta.data.data_dirs import check_data_folder, default_data_folder
 from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
 from dpfedmeta.data.sources import cifar100, mini_imagenet, mnist, omniglot, strokes, textures
-from dpfedmeta.data.storage.decoded_cache import Cached, cache_folder, cached, source_key
-from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Contents, Split
+from dpfedmeta.data.storage.decoded_cache import (
+    SPLITS,
+    Cached,
+    ClassEntry,
+    Contents,
+    Split,
+    cache_folder,
+    cached,
+    source_key,
+)
 from dpfedmeta.data.storage.downloads import find, find_any, warn_if_unknown
 from dpfedmeta.data.task import ArchiveSource, DrawnSource, MnistSource, OwnSource, Task, load_task
 from dpfedmeta.data.user_sources.image_folder import content_digest

@@ -17,7 +17,7 @@ from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape, Kind
 from dpfedmeta.data.populations.capacity_checks import able_clients, check_shape
-from dpfedmeta.data.storage.decoded_source import SPLITS, Split
+from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
 from dpfedmeta.data.storage.image_codecs import UNREADABLE
 from dpfedmeta.data.task import OwnSource, Task, load_task
 from dpfedmeta.data.user_sources.image_folder import read_image

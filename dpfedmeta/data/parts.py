@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
-from dpfedmeta.data.storage.decoded_source import SPLITS, Split
+from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
 
 _NAMES: Mapping[str, Split] = {
     "train": "train",

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.text_files import WrongEncoding, read_text
+from dpfedmeta.core.files.read_files import WrongEncoding, read_text
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, first_problem, nearest, read_yaml
 from dpfedmeta.data.data_dirs import default_data_folder
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import part_of
-from dpfedmeta.data.storage.decoded_source import SPLITS, Split
+from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
 from dpfedmeta.data.storage.downloads import Archive
 from dpfedmeta.data.user_sources.csv_table import not_a_part
 from dpfedmeta.data.user_sources.readers import READERS, not_there, reader_name

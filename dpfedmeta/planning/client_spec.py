@@ -9,9 +9,8 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins import plugin_registry as members
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.task import Task
-from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, Method
-from dpfedmeta.learning.meta.client_divisions import Divisions
 from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
 
 if TYPE_CHECKING:

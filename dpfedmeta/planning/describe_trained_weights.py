@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpfedmeta.core.params import dimension
 from dpfedmeta.data.task import OwnSource, Task
-from dpfedmeta.data.user_sources.image_form import form_of_images
+from dpfedmeta.data.user_sources.image_files import form_of_images
 from dpfedmeta.data.user_sources.readers import READERS, public_image_files_of
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.trainable import frozen_names

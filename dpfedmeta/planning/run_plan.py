@@ -87,7 +87,7 @@ class Plan:
         """Grid for the epsilons along the way; the promise itself is computed on its own."""
         return running_grid(self.privacy)
 
-    @property
+    @cached_property
     def message_clip_ratio(self) -> float | None:
         """C/C_q in stacked mode, where the server clips a message again; else None."""
         return message_clip_ratio(self.settings, self.algorithm, self.privacy.noise_mode)
@@ -137,7 +137,7 @@ class Plan:
         """Rule that turns the moments of releases into the server's step."""
         return rule_of(self.settings.server.optimizer)
 
-    @property
+    @cached_property
     def policy(self) -> ClipPolicy[Any]:
         """Clip policy, which sets the clip bound from earlier releases."""
         return clip_policy(self.settings, self.privacy) if self.own_policy is None else self.own_policy

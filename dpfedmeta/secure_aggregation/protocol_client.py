@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.secure_aggregation.client_checks import Checks, at_least, consent
-from dpfedmeta.secure_aggregation.client_secrets import SPENT, ClientStep, History, Secrets
-from dpfedmeta.secure_aggregation.client_shares import deal, held
+from dpfedmeta.secure_aggregation.client_secrets import SPENT, ClientStep, History, Secrets, deal, held
 from dpfedmeta.secure_aggregation.crypto import masks, pairwise, shamir
 from dpfedmeta.secure_aggregation.crypto import neighbour_graph as graph
 from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES, Identity, Pair, Randomness

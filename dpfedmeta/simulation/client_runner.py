@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,9 +25,8 @@ from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.units import RecordUnit, pieces_of
 from dpfedmeta.simulation.client_data import DataForm
-from dpfedmeta.simulation.gpu_batches import Chunks, ahead
-from dpfedmeta.simulation.gpu_row_sums import RowSum
-from dpfedmeta.simulation.process_cache import chunks_of, engine_of, fixed_weights, network_on
+from dpfedmeta.simulation.gpu_batches import Chunks, ahead, chunks_of, engine_of, fixed_weights, network_on
+from dpfedmeta.simulation.gpu_row_sums import RowSum, is_of_form
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,7 +45,7 @@ class ClientRunner:
         message_noise: Deviation of the noise that each client adds to its clipped message, over its sensitivity.
         source: Secret randomness of the clients.
         device: Device that computes.
-        chunk: Clients computed at once; None: see simulation.chunks.
+        chunk: Clients computed at once; None: see simulation.gpu_batches.
         whole: Rounding of messages for secure aggregation; None if the server sees messages.
     """
 
@@ -137,13 +136,9 @@ class ClientRunner:
         if self.as_rows:
             raw = (m if m is None else _value(m) for m in self._raw(model, bound, round_, clients))
             return RowSum(clients=self, model=model, bound=bound, round_=round_).of(clients, raw)
-        form = self.form(model)
-        numbers = self.whole_numbers(bound, dimension(form))
-        total, entered = numbers.zero(dimension(form), self.device), 0
-        for values in self.sent(model, bound, round_, clients):
-            if values is not None and (whole := numbers.accepted(values.double())) is not None:
-                total += whole
-                entered += 1
+        size = dimension(self.form(model))
+        messages = (m if m is None else m.double() for m in self.sent(model, bound, round_, clients))
+        total, entered = self.whole_numbers(bound, size).total(messages, size, self.device)
         return total.cpu(), entered
 
     def sent(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Tensor | None]:
@@ -154,7 +149,7 @@ class ClientRunner:
         model = {name: value.to(self.device) for name, value in model.items()}
         form = self.form(model)
         for message in self._messages(model, bound, round_, clients):
-            yield flatten(message) if _of_form(message, form) else None
+            yield flatten(message) if is_of_form(message, form) else None
 
     def bounded_parts(
         self, model: Params, bound: float, round_: int, clients: Sequence[int]
@@ -167,7 +162,7 @@ class ClientRunner:
         form, longest = self.form(model), self.message_bound(bound)
         for message in self._messages(model, bound, round_, clients):
             pieces = _parts(message, self.parts)
-            if not all(_of_form(piece, form) for piece in pieces):
+            if not all(is_of_form(piece, form) for piece in pieces):
                 yield []
                 continue
             vectors = [flatten(clip(piece, longest)).double().cpu().numpy() for piece in pieces]
@@ -262,15 +257,18 @@ class ClientRunner:
         return [self.data_form.held(self.population, client) for client in clients]
 
     def _with_own_noise(self, message: Params, bound: float, round_: int, client: int) -> Params:
-        """The client's share of the noise of the sum, on all that it sends."""
         if not self.message_noise:
             return message
+        noise = self.own_noise(bound, round_, client, dimension(message), lambda: pieces_of(message))
+        return unflatten(flatten(message).double() + torch.from_numpy(noise).to(self.device), message)
+
+    def own_noise(
+        self, bound: float, round_: int, client: int, size: int, exact: Callable[[], Iterable[bytes]]
+    ) -> FloatArray:
+        """SECRET: a client's share of the noise of the sum, [size], for one exact message that `exact` gives."""
         deviation = self.message_noise * self.message_bound(bound)
         own = self.source.generator(Purpose.MESSAGE_NOISE, round_, client)
-        own = for_message(own, lambda: (repr(deviation).encode(), *pieces_of(message)))
-        noise = own.normal(dimension(message))
-        noisy = flatten(message).double() + deviation * torch.from_numpy(noise).to(self.device)
-        return unflatten(noisy, message)
+        return deviation * for_message(own, lambda: (repr(deviation).encode(), *exact())).normal(size)
 
     def _clipped(self, message: Params, bound: float) -> Params:
         clipped = clip(message, bound) if self.scope == "flat" else clip_per_layer(message, bound)
@@ -297,12 +295,6 @@ def _parts(message: Params, parts: int) -> list[Params]:
     if parts == 1:
         return [message]
     return [{name: value[place] for name, value in message.items()} for place in range(parts)]
-
-
-def _of_form(message: Params, form: Params) -> bool:
-    shapes = {name: value.shape for name, value in form.items()}
-    real = all(value.dtype in (torch.float32, torch.float64) for value in message.values())
-    return real and {name: value.shape for name, value in message.items()} == shapes
 
 
 def _value(message: Params | Released[RecordUnit, Params]) -> Params:

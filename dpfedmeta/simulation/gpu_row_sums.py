@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.params import Params, dimension
-from dpfedmeta.core.random.keyed_streams import for_message
-from dpfedmeta.core.random.random_sources import FloatArray, Purpose
+from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.privacy.clip_policy import bounded_numbers
 from dpfedmeta.privacy.clipping import clip_rows, clip_rows_per_layer
@@ -67,16 +66,16 @@ class RowSum:
 
     def _rows(self, numbers: Sequence[int], messages: Sequence[Params | None]) -> Tensor:
         """Return the rows to be added, [clients, d] in float64, without messages that lack the model's form."""
-        form = {name: value.shape for name, value in self.model.items()}
         held = list(zip(numbers, messages, strict=True))
         if self.clients.algorithm.releases:
-            rows = self._stacked([message for _, message in held if message is not None and _of_form(message, form)])
+            sound = [message for message in messages if message is not None and is_of_form(message, self.model)]
+            rows = self._stacked(sound)
             again = self.clients.message_clip_ratio is not None
             return (clip_rows(rows, self.clients.message_bound(self.bound)) if again else rows).double()
         # A client without sound data sends zeros, which are no failure: it must not show who holds what.
         nothing = {name: torch.zeros_like(value) for name, value in self.model.items()}
         sent = [(number, nothing if message is None else message) for number, message in held]
-        sent = [(number, message) for number, message in sent if _of_form(message, form)]
+        sent = [(number, message) for number, message in sent if is_of_form(message, self.model)]
         rows = self._stacked([message for _, message in sent])
         return self._with_own_noise(self._clipped(rows), [number for number, _ in sent])
 
@@ -102,18 +101,17 @@ class RowSum:
         clients = self.clients
         if not clients.message_noise or not numbers:
             return rows
-        deviation = clients.message_noise * clients.message_bound(self.bound)
         exact = cache(lambda: rows.cpu().numpy())
 
         def own(place: int, number: int) -> FloatArray:
-            generator = clients.source.generator(Purpose.MESSAGE_NOISE, self.round_, number)
-            pieces = partial(lambda row: (repr(deviation).encode(), exact()[row].tobytes()), place)
-            return for_message(generator, pieces).normal(rows.shape[1])
+            return clients.own_noise(self.bound, self.round_, number, rows.shape[1], lambda: [exact()[place].tobytes()])
 
         noise = np.stack([own(place, number) for place, number in enumerate(numbers)])
-        return rows + deviation * placed(torch.from_numpy(noise), rows.device)
+        return rows + placed(torch.from_numpy(noise), rows.device)
 
 
-def _of_form(message: Params, form: dict[str, torch.Size]) -> bool:
+def is_of_form(message: Params, form: Params) -> bool:
+    """Return whether a message has real numbers, of the names and shapes of `form`."""
     real = all(value.dtype in (torch.float32, torch.float64) for value in message.values())
-    return real and {name: value.shape for name, value in message.items()} == form
+    shapes = {name: value.shape for name, value in form.items()}
+    return real and {name: value.shape for name, value in message.items()} == shapes

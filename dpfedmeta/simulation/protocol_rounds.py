@@ -1,6 +1,6 @@
 """Secure aggregation by its real protocol, round by round of a simulation: keys, shares, masks, and clients who vanish.
 
-The sum is that of simulation.secure_sums.added_up, bit for bit: masks cancel, and who is missing is missing in both.
+The sum is that of simulation.cohort_sums.added_up, bit for bit: masks cancel, and who is missing is missing in both.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpfedmeta.core.params import Arrays
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray, OperatingSystemSource, Purpose, SecretSource
 from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.planning.privacy.masking_graph import withstood
@@ -21,7 +22,7 @@ from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.secure_aggregation.round_parameters import agreed
 from dpfedmeta.secure_aggregation.simulated_round import run_round
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.secure_sums import SumTask, rounded_messages
+from dpfedmeta.simulation.cohort_sums import SumTask, rounded_messages
 
 # Who falls silent in one of the first three is missing in the sum; in one of the last two, the sum has its vector.
 MISSING_FROM, LATE_FROM = (
@@ -120,7 +121,7 @@ class ProtocolRounds:
 
 def sent_chunk(
     clients: ClientRunner,
-    model: dict[str, npt.NDArray[np.float32]],
+    model: Arrays,
     bound_and_share: tuple[float, float],
     round_: int,
     chunk: list[int],

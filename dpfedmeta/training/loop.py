@@ -28,11 +28,10 @@ from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import ClientUnit, message_of
+from dpfedmeta.simulation.availability import Availability, Willing
 from dpfedmeta.simulation.backend import Backend, RoundAborted
-from dpfedmeta.simulation.client_budgets import Willing
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.diagnostics.update_variance import update_spread
-from dpfedmeta.simulation.dropout import Availability
 from dpfedmeta.training.results.rejected_messages import keep_left_out
 from dpfedmeta.training.results.round_rows import (
     TOO_LONG,

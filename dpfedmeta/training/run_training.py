@@ -24,24 +24,23 @@ from dpfedmeta.accounting.participation_cost import participation
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
 from dpfedmeta.config.load import to_yaml
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.environment.environment_digest import environment_of
-from dpfedmeta.core.environment.provenance import commit
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, EPISODES, PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.peak_memory import peak_memory_mb
+from dpfedmeta.core.provenance import commit, environment_of
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation
-from dpfedmeta.learning.evaluation.paired_test import KeptEpisodes
+from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes
 from dpfedmeta.planning.caveats import cautions
 from dpfedmeta.planning.clipping.user_policy import own_policy_name
 from dpfedmeta.planning.data_digests import keep_data
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
 from dpfedmeta.planning.public_weights import initial_words
 from dpfedmeta.planning.run_plan import Plan
+from dpfedmeta.simulation.availability import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.simulation.backend import Backend
-from dpfedmeta.simulation.client_budgets import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.training.loop import Training, check_finite, complete
 from dpfedmeta.training.results.summary import Status, summary_of
 from dpfedmeta.training.setup import RunContext, RunOptions, prepared
@@ -51,8 +50,7 @@ from dpfedmeta.training.state.private_timings import hides_times, seconds_before
 from dpfedmeta.training.state.resume import identity_of, keep_launch, keep_secret, registered
 from dpfedmeta.training.throughput import clients_per_second
 from dpfedmeta.training.trackers import Tracked, trackers_of
-from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, check_callbacks, tell
-from dpfedmeta.training.tracking.json_lines import JsonLines
+from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, JsonLines, check_callbacks, tell
 
 
 def run_training(

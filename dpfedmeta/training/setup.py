@@ -15,7 +15,7 @@ from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.core.plugins.user_code_digest import own_sources, unseen
+from dpfedmeta.core.plugins.user_code import own_sources, unseen
 from dpfedmeta.core.random.fresh_seeds import new_source
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
@@ -32,8 +32,8 @@ from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.simulation.backend import Backend
 from dpfedmeta.simulation.client_data import check_some_sound
 from dpfedmeta.simulation.client_runner import ClientRunner
+from dpfedmeta.simulation.cohort_sums import check_enough_work
 from dpfedmeta.simulation.distributed.consistency_check import check_together
-from dpfedmeta.simulation.worker_backend import check_enough_work
 from dpfedmeta.training.build_data import client_side, held_out_evaluation, population, public_side
 from dpfedmeta.training.state.extend import extended_plan
 from dpfedmeta.training.state.resume import check_same_sums, secret_of_run

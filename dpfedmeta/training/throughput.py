@@ -12,8 +12,8 @@ from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.worker_backend import CLIENTS_PER_CHUNK, clients_per_task, nobody, sum_chunk
-from dpfedmeta.training.terminal.eta import clock
+from dpfedmeta.simulation.cohort_sums import CLIENTS_PER_CHUNK, clients_per_task, nobody, sum_chunk
+from dpfedmeta.training.terminal.progress_bar import clock
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,7 +135,7 @@ def test_the_interval_of_a_gain_holds_it():
         before, after = numbers.beta(2, 8, size), numbers.beta(6, 3, size)
         answers = [analysis.vector(b, a) for b, a in zip(before, after, strict=True)]
         sums = counted(asking(analysis, seed=seed, size=size, noise=2.0), lambda client: answers[client])  # noqa: B023
-        found = analysis.read(sums.values / 1000, sums.deviation / 1000)
+        found = analysis.read(sums.values, sums.deviation)
         inside += abs(found["gain"] - (6 / 9 - 2 / 10)) <= found["ci95"]
     # 95% but for chance, from below.
     assert inside >= 80 * 0.95 - 3 * math.sqrt(80 * 0.95 * 0.05)
@@ -183,8 +183,8 @@ def test_the_interval_of_a_gain_holds_it_where_clients_differ_more_than_the_nois
     numbers, analysis, inside = np.random.default_rng(3), Gain(run=""), 0
     for _ in range(200):
         pairs = zip(numbers.beta(2, 8, 80), numbers.beta(6, 3, 80), strict=True)
-        sums = np.sum([analysis.vector(before, after) for before, after in pairs], axis=0) / 1000
-        found = analysis.read(sums + numbers.normal(0, 0.01, 4), 0.01)
+        sums = np.sum([analysis.vector(before, after) for before, after in pairs], axis=0)
+        found = analysis.read(sums + numbers.normal(0, 10.0, 4), 10.0)
         inside += abs(found["gain"] - (6 / 9 - 2 / 10)) <= found["ci95"]
     assert as_often_as_it_says(inside, 200)
 

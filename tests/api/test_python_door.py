@@ -12,7 +12,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.population import VirtualPopulation
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.verification.verify import audit
 
 TINY = {

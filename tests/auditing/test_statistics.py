@@ -17,10 +17,12 @@ from dpfedmeta.auditing.estimators.one_run import (
     gaussian_rejected,
     guesses_of,
     hull_epsilon,
+    normal_epsilon,
+    null_quantile,
     one_run_epsilon,
+    one_shot,
     p_value,
 )
-from dpfedmeta.auditing.estimators.one_shot import normal_epsilon, null_quantile, one_shot
 from dpfedmeta.auditing.trade_off_function import (
     GaussianCurve,
     SampledCurve,

@@ -12,7 +12,7 @@ from benchmarks.machine import client_operations, convolution_seconds
 from benchmarks.settings import ALGORITHMS, SETTINGS, TINY
 from benchmarks.timing import CONVOLUTIONS, Cell, Speed
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.learning.meta.vmapped_gradients import batched_query_gradients
+from dpfedmeta.learning.meta.meta_gradients import batched_query_gradients
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
 from dpfedmeta.reporting.plots.bench_plot import save_bench_plot
 

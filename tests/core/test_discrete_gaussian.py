@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedmeta.core.random.discrete_gaussian import boundaries, discrete_gaussian, table
+from dpfedmeta.core.random.random_numbers import boundaries, discrete_gaussian, table
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 
 VARIANCES = (0.1, 2.25, 625.0)

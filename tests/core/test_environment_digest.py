@@ -5,8 +5,8 @@ import platform
 import pytest
 import torch
 
-from dpfedmeta.core.environment import environment_digest as module
-from dpfedmeta.core.environment.environment_digest import SWITCHES, environment_of, versions
+from dpfedmeta.core import provenance as module
+from dpfedmeta.core.provenance import SWITCHES, environment_of, versions
 
 CPU = torch.device("cpu")
 LIBRARIES = ["Python", "torch", "numpy", "scipy", "opacus", "numba", "llvmlite", "cryptography"]

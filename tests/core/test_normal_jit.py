@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedmeta.core.random import normal_jit as normal_kernels
-from dpfedmeta.core.random.normal_jit import EDGES, HEIGHTS, TAIL
+from dpfedmeta.core.random import noise_jit as normal_kernels
+from dpfedmeta.core.random.noise_jit import EDGES, HEIGHTS, TAIL
 
 
 def fill(words, size):

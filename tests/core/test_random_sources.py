@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedmeta.core.random import normal_jit as normal_kernels
+from dpfedmeta.core.random import noise_jit as normal_kernels
 from dpfedmeta.core.random.keyed_streams import key_stream
 from dpfedmeta.core.random.random_sources import (
     GENERATOR,

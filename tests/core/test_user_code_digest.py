@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dpfedmeta.config.load import resolve
-from dpfedmeta.core.environment.environment_digest import environment_of
-from dpfedmeta.core.plugins.user_code_digest import own_sources, own_words, unseen
+from dpfedmeta.core.plugins.user_code import own_sources, own_words, unseen
+from dpfedmeta.core.provenance import environment_of
 from dpfedmeta.planning.user_modules import own_modules
 
 FILES = {

@@ -11,8 +11,7 @@ import pytest
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.storage import decoded_cache as cache
-from dpfedmeta.data.storage.decoded_cache import cache_folder, cached, source_key
-from dpfedmeta.data.storage.decoded_source import ClassEntry, Contents
+from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents, cache_folder, cached, source_key
 
 SHAPE = (1, 8, 8)
 IMAGES = np.arange(6 * 8 * 8, dtype=np.uint16).astype(np.uint8).reshape(6, *SHAPE)

@@ -1,7 +1,7 @@
 import pytest
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Contents, check_classes
+from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Contents, check_classes
 
 
 def entries(*splits, images=2):

@@ -7,7 +7,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.digests import digest_of
+from dpfedmeta.core.files.read_files import digest_of
 from dpfedmeta.data.storage.downloads import Archive, find, known, warn_if_unknown
 
 CONTENT = bytes(range(256)) * 10_000

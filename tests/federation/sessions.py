@@ -19,8 +19,7 @@ from dpfedmeta.federation.wire_format import Attempt, ProtocolStep, Question, Qu
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
-from dpfedmeta.simulation.secure_sums import SecureSums, added_up
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend, SecureSums, added_up
 from dpfedmeta.training.build_data import client_side, population
 from tests.federation.silos import CLIENTS, NOISE
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dpfedmeta.federation.client.agreed_survivors import Told
+from dpfedmeta.federation.server.client_requests import Told
 from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.wire_format import MOST_BYTES, Said, answer
 from dpfedmeta.secure_aggregation.crypto.keys import Identity

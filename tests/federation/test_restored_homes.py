@@ -19,7 +19,7 @@ from dpfedmeta.federation.client.client_state import asked_digest
 from dpfedmeta.federation.wire_format import Attempt, Offer, Question, QuestionKind, RoundTask, Said, opened_answer
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
-from dpfedmeta.simulation.secure_sums import rounded_messages
+from dpfedmeta.simulation.cohort_sums import rounded_messages
 from tests.federation.sessions import RUN, open_session
 from tests.federation.silos import CLIENTS, MICRO, SECURE
 

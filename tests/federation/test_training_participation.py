@@ -16,7 +16,7 @@ from dpfedmeta.federation.offers.signed_plan import sign_plan
 from dpfedmeta.federation.wire_format import Attempt, Offer, QuestionKind, Said, opened_answer
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
-from dpfedmeta.simulation import secure_sums
+from dpfedmeta.simulation import cohort_sums
 from dpfedmeta.simulation.client_runner import ClientRunner
 from tests.federation.sessions import RUN, open_session
 from tests.federation.silos import MICRO, NOISE, SECURE, write_classes
@@ -160,7 +160,7 @@ def test_whole_numbers_without_images_are_a_share_of_the_noise(silos, tmp_path, 
     joined = replace(joined, fresh_of=lambda attempt: bytes(32))
     sent = (joined.whole(task, attempt, 5) + half) % (2 * half) - half
     assert np.mean(sent.astype(float) ** 2) == pytest.approx(share, rel=0.25)
-    monkeypatch.setattr(secure_sums, "own_share", lambda rounded, grid, share, generator: 0 * rounded)
+    monkeypatch.setattr(cohort_sums, "own_share", lambda rounded, grid, share, generator: 0 * rounded)
     assert not joined.whole(task, attempt, 5).any()
 
 

@@ -22,7 +22,7 @@ from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training.loop import Training
 from dpfedmeta.training.results.summary import summary_of
-from dpfedmeta.training.tracking.json_lines import JsonLines
+from dpfedmeta.training.tracking.callbacks import JsonLines
 
 SMALL = {
     "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",

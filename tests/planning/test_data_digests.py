@@ -16,7 +16,7 @@ from dpfedmeta.core.params import flatten
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.population import VirtualPopulation, clients_digest
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training import loop as training_module
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions

@@ -9,7 +9,7 @@ from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.simulation.dropout import Availability
+from dpfedmeta.simulation.availability import Availability
 
 FIXED = {"population.sampler": "fixed", "population.max_participations": "null", "server.abort_on_failure": "true"}
 

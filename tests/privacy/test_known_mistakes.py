@@ -33,7 +33,7 @@ from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from tests.learning.meta.clients import gradient_of, noise_of, steps_of
 from tests.privacy.one_release import SOURCE, gaussian, release, stream
 

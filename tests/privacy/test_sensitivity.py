@@ -28,7 +28,7 @@ from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation import client_data
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from tests.learning.meta.clients import noise_of, steps_of
 
 adversarial = settings(max_examples=60, deadline=None, derandomize=True)

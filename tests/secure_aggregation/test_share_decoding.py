@@ -4,8 +4,7 @@ import random
 import pytest
 
 from dpfedmeta.core.random.keyed_streams import key_stream
-from dpfedmeta.secure_aggregation.crypto.shamir import PRIME, join, split
-from dpfedmeta.secure_aggregation.crypto.share_decoding import corrected
+from dpfedmeta.secure_aggregation.crypto.shamir import PRIME, corrected, join, split
 
 
 @pytest.mark.parametrize(("threshold", "count"), [(2, 2), (2, 5), (3, 7), (5, 9), (12, 30)])

@@ -25,7 +25,7 @@ from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.backend import RoundAborted
 from dpfedmeta.simulation.client_data import check_some_sound
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.build_data import client_side
 from dpfedmeta.training.dry_run import forecast
 from dpfedmeta.training.run_training import run_training

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dpfedmeta.config.load import resolve
-from dpfedmeta.core.environment.environment_digest import environment_of
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.provenance import environment_of
 from dpfedmeta.training import setup as prepared
 from dpfedmeta.training.setup import _use_precision
 from tests.simulation.test_worker_backend import setting

@@ -18,9 +18,9 @@ from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.dropout import Availability
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.results.rejected_messages import LEFT_OUT, left_out
 from dpfedmeta.training.run_training import run_training
 

@@ -11,8 +11,8 @@ from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.secure_aggregation import simulated_round as in_process
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.simulation import protocol_rounds
+from dpfedmeta.simulation.cohort_sums import added_up
 from dpfedmeta.simulation.protocol_rounds import LATE_FROM, MISSING_FROM, ProtocolRounds
-from dpfedmeta.simulation.secure_sums import added_up
 from tests.simulation.test_secure_sums import RECORDS, cohort_of, sum_of
 from tests.simulation.test_secure_sums import setting as setting_of_sums
 

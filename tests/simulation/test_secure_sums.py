@@ -19,8 +19,7 @@ from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.secure_sums import SecureSums, added_up
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend, SecureSums, added_up
 from dpfedmeta.training.build_data import client_side
 
 SMALL = {

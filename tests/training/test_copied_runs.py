@@ -23,7 +23,7 @@ from dpfedmeta.privacy import matrix_mechanism as correlated
 from dpfedmeta.privacy import mechanisms
 from dpfedmeta.training.build_data import client_side
 from dpfedmeta.training.loop import Training
-from dpfedmeta.training.tracking.json_lines import JsonLines
+from dpfedmeta.training.tracking.callbacks import JsonLines
 from tests.training.test_noise_of_the_loop import FIXED, LOCAL, SPLIT, STEPPING, Blank, NoAccuracy, plan_of
 
 # So few coordinates and so rare: 6 deviations of each statistic.

@@ -19,10 +19,9 @@ from dpfedmeta.planning.dishonest_clients import reach
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.simulation import secure_sums
+from dpfedmeta.simulation import cohort_sums
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.secure_sums import SecureSums, added_up
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend, SecureSums, added_up
 from dpfedmeta.training.build_data import client_side
 from dpfedmeta.training.results import round_rows as rows
 from dpfedmeta.training.results.round_rows import RELEASED, TOO_LONG, compared
@@ -128,13 +127,13 @@ RUN = SECURE | {
 
 def with_a_dishonest_client(monkeypatch):
     """Client 2 adds half of the modulus to every other number: no honest one may, and nobody sees it."""
-    honest = secure_sums.rounded_messages
+    honest = cohort_sums.rounded_messages
 
     def sent(clients, model, bound, round_, chunk, source):
         for client, message in zip(chunk, honest(clients, model, bound, round_, chunk, source), strict=True):
             yield message + (2 ** (clients.whole.bits - 1) * (np.arange(len(message)) % 2) if client == 2 else 0)
 
-    monkeypatch.setattr(secure_sums, "rounded_messages", sent)
+    monkeypatch.setattr(cohort_sums, "rounded_messages", sent)
 
 
 def run_of(task_file, folder):
@@ -188,7 +187,7 @@ def test_how_far_one_client_reaches(tiny_strokes):
     whole = plan.privacy.at(0).whole
     model = plan.algorithm.learned(plan.network, plan.algorithm.initial(plan.network, 0))
     side = client_side(plan, None, KeyedSource(5), torch.device("cpu"))
-    grid = secure_sums._grid(replace(side), model, BOUND, 0)
+    grid = cohort_sums._grid(replace(side), model, BOUND, 0)
     corner = grid.centred(np.full(whole.dimension, 2 ** (whole.bits - 1), dtype=np.int64)).astype(float)
     assert np.linalg.norm(corner) * grid.width / BOUND == pytest.approx(reach(whole))
     assert flatten(grid.read({"rotated": torch.from_numpy(corner)})).norm() <= reach(whole) * BOUND * 1.001

@@ -17,7 +17,7 @@ from dpfedmeta.learning.models.registry import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 
 SMALL = {"model.width": "4", "task.ways": "3", "task.shots": "1", "task.queries": "1", "clip.window": "2",
          "server.rounds": "3", "population.clients": "400000", "population.cohort": "30"}  # fmt: skip

@@ -28,7 +28,7 @@ from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, WholeNumberMechanism
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.build_data import client_side
 from dpfedmeta.training.loop import Training
 

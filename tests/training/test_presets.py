@@ -35,12 +35,12 @@ from dpfedmeta.privacy.samplers.fixed_sampler import FixedSizeSampler
 from dpfedmeta.privacy.samplers.poisson_sampler import PoissonSampler
 from dpfedmeta.simulation.backend import RoundAborted
 from dpfedmeta.simulation.client_runner import ClientRunner
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.simulation.diagnostics.update_variance import update_spread
-from dpfedmeta.simulation.worker_backend import LocalBackend
 from dpfedmeta.training.build_data import held_out_evaluation, population
 from dpfedmeta.training.loop import Training, optimizer
 from dpfedmeta.training.results.round_rows import delta_at_limit
-from dpfedmeta.training.tracking.json_lines import JsonLines
+from dpfedmeta.training.tracking.callbacks import JsonLines
 
 SMALL = {
     "population.records": "20", "population.clients": "30", "population.cohort": "10", "server.rounds": "4",

@@ -25,7 +25,7 @@ class Charge:
         inputs: Digest of the released state and the environment that the round is computed from: what is done again
             with the same inputs is the same release. Random where nothing can be done again identically.
         fresh: Bytes of the operating system for this attempt alone, in hexadecimal; they are no secret without the key
-            beside them (fresh_source.FreshSource). Empty where noise has a chosen seed, or none that could be repeated.
+            beside them (fresh_seeds.FreshSource). Empty where noise has a chosen seed, or none that could be repeated.
     """
 
     round: int

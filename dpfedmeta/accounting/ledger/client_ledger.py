@@ -200,7 +200,7 @@ class ClientLedger:
             again: Which further attempt at the round it is; () for the first.
             run: Which run, where a client takes part in several.
             question: Digest of what was asked, so that the same noise never answers another question.
-            fresh: Bytes of the operating system for this attempt alone (fresh_source.draw_fresh).
+            fresh: Bytes of the operating system for this attempt alone (fresh_seeds.draw_fresh).
             cost: Of the run, besides.
 
         Raises:

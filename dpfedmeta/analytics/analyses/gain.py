@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
-from dpfedmeta.analytics.secure_counts import SEES_SUM, counted_form, planned_counts, released_counts, sent_counts
+from dpfedmeta.analytics.analysis import Handing, PendingRelease
+from dpfedmeta.analytics.secure_counts import CountedAnalysis, planned_counts
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _PARTS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
+class Gain(CountedAnalysis):
     """Four numbers of a client: that it answered, its accuracy after and before, their difference squared.
 
     Attributes:
@@ -38,9 +38,7 @@ class Gain:
 
     run: str
     default_epsilon: ClassVar[float] = 1.0
-    server_sees: ClassVar[str] = SEES_SUM
     asks: ClassVar[str] = "the accuracy of a model on its own images, before and after adapting it to them"
-    by_names: ClassVar[bool] = False
 
     def planned(self, plan: PrivacyPlan) -> PrivacyPlan:
         """Four numbers in thousandths."""
@@ -55,10 +53,6 @@ class Gain:
         """Check that the run has a model of this network."""
         _ = ground.model
 
-    def form(self, plan: PrivacyPlan) -> SumForm:
-        """Its numbers."""
-        return counted_form(plan)
-
     def told(self, asking: PendingRelease, ground: Ground) -> bytes:
         """The model."""
         return ground.model
@@ -67,22 +61,18 @@ class Gain:
         """Check that clients are told a model of the network."""
         held.check_model(told)
 
-    def sent(self, handing: Handing, part: int) -> IntArray:
-        """SECRET: its numbers."""
+    def counted(self, handing: Handing) -> IntArray | None:
+        """SECRET: a client's numbers."""
         found = handing.held.accuracies(handing.client, handing.told)
-        return sent_counts(handing, None if found is None else self.vector(*found))
+        return None if found is None else self.vector(*found)
 
-    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
-        """Means and their intervals."""
-        counts = released_counts(asking, sums)
-        return self.read(counts.values / _PARTS, counts.deviation / _PARTS)
-
-    def read(self, sums: FloatArray, deviation: float) -> dict[str, Any]:
-        """Post-processing of the noisy sums of (1, a, b, (a-b)^2).
+    def read(self, counts: FloatArray, deviation: float) -> dict[str, Any]:
+        """Post-processing of the noisy sums of (1, a, b, (a-b)^2), in thousandths.
 
         The interval holds for clients like these: it adds the variance between clients over their number to that of the
         noise of both sums of a ratio, and half a thousandth of each accuracy for their rounding.
         """
+        sums, deviation = counts / _PARTS, deviation / _PARTS
         clients = max(float(sums[0]), 1.0)
         after, before = float(sums[1]) / clients, float(sums[2]) / clients
         gain = after - before

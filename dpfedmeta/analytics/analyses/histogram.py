@@ -11,20 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
-from dpfedmeta.analytics.secure_counts import (
-    SEES_SUM,
-    counted_form,
-    nothing_told,
-    planned_counts,
-    released_counts,
-    sent_counts,
-)
+from dpfedmeta.analytics.analysis import Handing
+from dpfedmeta.analytics.secure_counts import CountedAnalysis, planned_counts
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.client_answers import Held
     from dpfedmeta.analytics.public_context import Ground
 
 # Public grids: images of a class; classes, and images, of a client (the first edge of each bin).
@@ -36,7 +28,7 @@ _FEWEST_WAYS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Histogram:
+class Histogram(CountedAnalysis):
     """Counts of clients: by images, and for each number of images by how many classes have so many.
 
     Attributes:
@@ -49,9 +41,7 @@ class Histogram:
 
     share: float = 0.9
     default_epsilon: ClassVar[float] = 0.5
-    server_sees: ClassVar[str] = SEES_SUM
     asks: ClassVar[str] = "how many images it holds, of how many classes"
-    by_names: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -80,27 +70,9 @@ class Histogram:
         """Check that clients hold images, and not names alone."""
         ground.check_holdings()
 
-    def form(self, plan: PrivacyPlan) -> SumForm:
-        """Its counts."""
-        return counted_form(plan)
-
-    def told(self, asking: PendingRelease, ground: Ground) -> bytes:
-        """Nothing: all follows from the plan."""
-        return b""
-
-    def check_told(self, told: bytes, plan: PrivacyPlan, held: Held) -> None:
-        """Nothing."""
-        nothing_told(told)
-
-    def sent(self, handing: Handing, part: int) -> IntArray:
-        """SECRET: Its bins."""
-        held = handing.held.holdings(handing.client)
-        return sent_counts(handing, self.vector(list(held.values())))
-
-    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
-        """Both histograms, and what follows for an episode."""
-        counts = released_counts(asking, sums)
-        return self.read(counts.values, counts.deviation)
+    def counted(self, handing: Handing) -> IntArray | None:
+        """SECRET: a client's bins."""
+        return self.vector(list(handing.held.holdings(handing.client).values()))
 
     def read(self, counts: FloatArray, deviation: float) -> dict[str, Any]:
         """Post-processing of noisy counts."""

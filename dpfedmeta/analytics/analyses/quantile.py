@@ -14,27 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
-from dpfedmeta.analytics.secure_counts import (
-    SEES_SUM,
-    counted_form,
-    nothing_told,
-    planned_counts,
-    released_counts,
-    sent_counts,
-)
+from dpfedmeta.analytics.analysis import Handing
+from dpfedmeta.analytics.secure_counts import CountedAnalysis, planned_counts
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from dpfedmeta.analytics.client_answers import Held
     from dpfedmeta.analytics.public_context import Ground
 
 _TOO_NOISY = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantile:
+class Quantile(CountedAnalysis):
     """Which quantile, on which grid.
 
     Attributes:
@@ -52,9 +44,7 @@ class Quantile:
     highest: float = 1e3
     bins: int = 60
     default_epsilon: ClassVar[float] = 0.1
-    server_sees: ClassVar[str] = SEES_SUM
     asks: ClassVar[str] = "the length of the message that would begin the training"
-    by_names: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile < 1:
@@ -84,27 +74,10 @@ class Quantile:
         """Check that clients form exact messages, whose norms can be counted."""
         ground.check_messages()
 
-    def form(self, plan: PrivacyPlan) -> SumForm:
-        """Its counts."""
-        return counted_form(plan)
-
-    def told(self, asking: PendingRelease, ground: Ground) -> bytes:
-        """Nothing: all follows from the plan."""
-        return b""
-
-    def check_told(self, told: bytes, plan: PrivacyPlan, held: Held) -> None:
-        """Nothing."""
-        nothing_told(told)
-
-    def sent(self, handing: Handing, part: int) -> IntArray:
-        """SECRET: The bin of its norm."""
+    def counted(self, handing: Handing) -> IntArray | None:
+        """SECRET: the bin of a client's norm."""
         norm = handing.held.message_norm(handing.client)
-        return sent_counts(handing, None if norm is None else self.vector(norm))
-
-    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
-        """The quantile with its range, and the counts that it is read from."""
-        counts = released_counts(asking, sums)
-        return self.read(counts.values, counts.deviation)
+        return None if norm is None else self.vector(norm)
 
     def read(self, counts: FloatArray, deviation: float) -> dict[str, Any]:
         """Post-processing of noisy counts [bins + 2].

@@ -19,7 +19,7 @@ from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded, ClientUnit
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.secure_sums import rounded_messages
+from dpfedmeta.simulation.cohort_sums import rounded_messages
 
 
 @dataclass(kw_only=True, eq=False)

@@ -19,9 +19,9 @@ from dpfedmeta.auditing.estimators.one_run import (
     gaussian_epsilon_of,
     guesses_of,
     one_run_epsilon,
+    one_shot,
     pooled,
 )
-from dpfedmeta.auditing.estimators.one_shot import one_shot
 from dpfedmeta.auditing.findings import Finding
 from dpfedmeta.auditing.neighbouring_runs import Nobody, observe
 from dpfedmeta.auditing.observed_loop import ObservedRound

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, parse_with_settings, parser, print_json
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.output_paths import PICTURE_ENDINGS, check_output
+from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, parser, print_json, settings_from
-from dpfedmeta.cli.real_client_options import add_real_clients, server_options
+from dpfedmeta.cli.arguments import DONE, add_real_clients, parser, print_json, server_options, settings_from
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.plugin_names import names

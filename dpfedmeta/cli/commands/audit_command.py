@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, FAILED, given_settings, parser, print_json
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.output_paths import PICTURE_ENDINGS, check_output
+from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 from dpfedmeta.core.files.run_directory import check_is_run
 
 SUMMARY = "attacks on the program as it runs: lower bounds beside the promised epsilon"

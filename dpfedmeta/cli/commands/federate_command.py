@@ -11,8 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, INTERRUPTED, parser, settings_from
-from dpfedmeta.cli.real_client_options import add_real_clients, server_options
+from dpfedmeta.cli.arguments import DONE, INTERRUPTED, add_real_clients, parser, server_options, settings_from
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import nearest

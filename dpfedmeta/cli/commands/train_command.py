@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -146,42 +147,39 @@ def _go_on(
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.reporting.html.pictures import draw_pictures
     from dpfedmeta.training.state.how_to_resume import check_simulated
-    from dpfedmeta.training.state.lock import only_writer
-    from dpfedmeta.training.state.resume import finished, reported, settings_of_run
+    from dpfedmeta.training.state.resume import go_on, settings_of_run
 
     run = RunDirectory(path)
     check_simulated(run)
-    with only_writer(run.path):
+
+    def settings_now() -> Settings:
         settings = settings_of_run(run, given, brought=workers is not None)
         if rounds is not None:
             from dpfedmeta.accounting.ledger.ledger import read_content
             from dpfedmeta.training.state.extend import extended_plan
 
-            # Before PyTorch and the data are read.
             extended_plan(run, settings, read_content(run.ledger, torn=True), rounds)
-        before = finished(run) if rounds is None else None
-        if before is None:
-            from dpfedmeta.training.run_training import run_training
-            from dpfedmeta.training.setup import RunOptions
-            from dpfedmeta.training.terminal.progress import Terminal
+        return settings
 
-            run_options = RunOptions(
-                data_folder=data_folder,
-                resume=run,
-                extend_to=rounds,
-                pictures=draw_pictures,
-                page=draw_pictures,
-                workers=workers,
-            )
-            with Terminal(console) as terminal:
-                ended = run_training(settings, run_options, [terminal])
-            return _said(*ended, console)
-        left = "nothing" if reported(run) else "only its report"
-        console.print(f"{run.path}: {before} already; {left} is left to do", highlight=False, soft_wrap=True)
-        if reported(run):
-            return DONE
-        draw_pictures(run)
-        return _said(run, "completed", console)
+    def train(settings: Settings) -> tuple[RunDirectory, Status]:
+        from dpfedmeta.training.run_training import run_training
+        from dpfedmeta.training.setup import RunOptions
+        from dpfedmeta.training.terminal.progress import Terminal
+
+        options = RunOptions(
+            data_folder=data_folder,
+            resume=run,
+            extend_to=rounds,
+            pictures=draw_pictures,
+            page=draw_pictures,
+            workers=workers,
+        )
+        with Terminal(console) as terminal:
+            return run_training(settings, options, [terminal])
+
+    said = partial(console.print, highlight=False, soft_wrap=True)
+    ended = go_on(run, settings_now, train, extend=rounds is not None, told=said, page=draw_pictures)
+    return _said(*ended, console)
 
 
 def _whole_number(given: dict[str, str]) -> int:

@@ -15,7 +15,7 @@ from dpfedmeta.config.packaged_files import SWEEPS, read_named
 from dpfedmeta.config.presets import SHORT_FORMS
 from dpfedmeta.config.settings import setting_fields
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.text_files import WrongEncoding
+from dpfedmeta.core.files.read_files import WrongEncoding
 from dpfedmeta.core.pydantic_errors import first_problem, nearest, read_yaml
 
 # What a search may look at: the public validation classes. Test classes choose nothing (docs/sweeps.md).

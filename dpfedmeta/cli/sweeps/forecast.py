@@ -14,7 +14,7 @@ from dpfedmeta.cli.sweeps.directory import SweepDirectory, is_finished
 from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare
 from dpfedmeta.cli.sweeps.trials import Trial, check
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.training.terminal.eta import clock
+from dpfedmeta.training.terminal.progress_bar import clock
 
 _SPEED = re.compile(r"at\s+(\d+(?:\.\d+)?)\s+clients/s")
 

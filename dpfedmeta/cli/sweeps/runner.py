@@ -28,8 +28,7 @@ from dpfedmeta.core.files.run_directory import SUMMARY
 from dpfedmeta.core.worker_pool import available_cores
 from dpfedmeta.reporting.compare.seed_groups import last_validation
 from dpfedmeta.training.state.private_timings import at_most, coarse
-from dpfedmeta.training.terminal.eta import clock
-from dpfedmeta.training.terminal.heartbeat import Heartbeat
+from dpfedmeta.training.terminal.progress_bar import Heartbeat, clock
 
 Status = Literal["completed", "failed", "interrupted"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.output_paths import check_output_folder
+from dpfedmeta.core.files.atomic_files import check_output_folder
 
 MANIFEST = "sweep.json"
 

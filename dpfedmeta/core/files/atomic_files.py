@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from dpfedmeta.core.errors import InputError
+
 PUBLIC, SECRET = 0o644, 0o600
+PAGE_ENDINGS, PICTURE_ENDINGS = (".html",), (".png",)
 
 
 def replace_file(path: Path, content: bytes, mode: int = PUBLIC) -> None:
@@ -99,3 +104,48 @@ def cut_torn_line(path: Path) -> bool:
             file.truncate(end)
             os.fsync(file.fileno())
     return bool(torn)
+
+
+def check_output(name: str, path: Path | None, endings: Sequence[str]) -> None:
+    """Refuse a file that could not be written, or whose ending does not fit what is written.
+
+    Args:
+        name: The option, as it is typed.
+        path: What it names; None: nothing is written.
+        endings: Of what can be written, each with its dot.
+
+    Raises:
+        InputError: Says which endings there are, or what is wrong with the folder.
+    """
+    if path is None:
+        return
+    if path.suffix.lower() not in endings:
+        raise InputError(f"{name} {path}: what is written here ends in {' or '.join(endings)}; name such a file")
+    if path.is_dir():
+        raise InputError(f"{name} {path}: is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise InputError(f"{name} {path}: there is no folder {path.parent}; make it, or name a file in another one")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"{name} {path}: may not be written; name another file")
+
+
+def check_output_folder(name: str, path: Path) -> None:
+    """Refuse a folder that can neither be written nor made: of a path only the last part is made. Nothing is left.
+
+    Args:
+        name: The option, as it is typed.
+        path: The folder.
+
+    Raises:
+        InputError: Says what is in the way.
+    """
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{name} {path}: is a file; name a folder")
+    if not path.is_dir() and not path.parent.is_dir():
+        raise InputError(f"{name} {path}: there is no folder {path.parent} to make it in; make that one first")
+    there = path if path.is_dir() else path.parent
+    try:
+        # The mode bits do not say everything.
+        Path(tempfile.mkdtemp(dir=there, prefix=".dpfedmeta-")).rmdir()
+    except OSError as error:
+        raise InputError(f"{name} {path}: cannot be written ({there}: {error.strerror}); name another one") from error

@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import PUBLIC, append_text, end_of_whole_lines, replace_file, sync_folder
-from dpfedmeta.core.files.output_paths import check_output_folder
+from dpfedmeta.core.files.atomic_files import (
+    PUBLIC,
+    append_text,
+    check_output_folder,
+    end_of_whole_lines,
+    replace_file,
+    sync_folder,
+)
 
 if TYPE_CHECKING:
     from dpfedmeta.core.params import Params

@@ -50,7 +50,7 @@ class FreshSource:
 
     A stream is ChaCha20's under a key that follows by keyed BLAKE2b from the secret key, the fresh bytes that an
     attempt's charge has beside it, the question, the purpose and who draws. Noise has a key of its own for every exact
-    message besides (key_streams.MessageGenerator).
+    message besides (keyed_streams.MessageGenerator).
 
     Guarantee:
         A round that is done again from the same charge, with the same question and the same exact message, gets the

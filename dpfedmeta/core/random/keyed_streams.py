@@ -25,7 +25,7 @@ def key_stream(key: bytes) -> ByteStream:
 
 @dataclass(frozen=True)
 class MessageGenerator:
-    """Secret randomness of one attempt whose noise belongs to one exact message (a randomness.SecretGenerator).
+    """Secret randomness of one attempt whose noise belongs to one exact message (a random_numbers.SecretGenerator).
 
     Coins and choices come from a stream of the key. Noise comes from `for_message` alone: to draw it without a message
     is an error.

@@ -116,7 +116,7 @@ class SecretSource(Protocol):
 
         Args:
             key: What a further attempt adds; () for the first one.
-            fresh: Bytes of the attempt's own (fresh_source.attempt_bytes), where the source needs them.
+            fresh: Bytes of the attempt's own (fresh_seeds.attempt_bytes), where the source needs them.
         """
         ...
 
@@ -174,7 +174,7 @@ class KeyedSource:
         Streams tell nothing about each other or the seed, as long as ChaCha20 and keyed BLAKE2b are pseudo-random.
         Whoever knows the seed can subtract the noise, and a seed that was chosen (run.noise_seed) is known. Nor does it
         hold where two answers are given from one seed: they share their noise. A run without a chosen seed draws from a
-        fresh_source.FreshSource, and one with ``--secure-rng`` from the operating system.
+        fresh_seeds.FreshSource, and one with ``--secure-rng`` from the operating system.
     """
 
     seed: int
@@ -233,7 +233,7 @@ class ClientKeys:
     Attributes:
         round: Number of the round.
         keys: By client, one key after the other, in the order of CLIENT_PURPOSES.
-        by_message: Whether noise is drawn for one exact message (fresh_source.FreshSource).
+        by_message: Whether noise is drawn for one exact message (fresh_seeds.FreshSource).
     """
 
     round: int

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.core.files.digests import digest_of
+from dpfedmeta.core.files.read_files import digest_of
 from dpfedmeta.core.random.random_sources import IntArray
 
 ImageArray = npt.NDArray[np.uint8]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from dpfedmeta.data.storage.decoded_source import SPLITS, Split
+from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
 
 
 def split_of(name: str) -> Split:

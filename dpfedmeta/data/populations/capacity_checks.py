@@ -9,7 +9,7 @@ from functools import lru_cache
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.storage.decoded_source import Split
+from dpfedmeta.data.storage.decoded_cache import Split
 from dpfedmeta.data.task import Task
 
 

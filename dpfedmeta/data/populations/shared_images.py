@@ -12,7 +12,7 @@ import numpy as np
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_task
 from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
-from dpfedmeta.data.storage.decoded_source import Split
+from dpfedmeta.data.storage.decoded_cache import Split
 from dpfedmeta.data.storage.downloads import without_downloads
 from dpfedmeta.data.task import OwnSource, Task
 

@@ -13,7 +13,7 @@ import numpy as np
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.data.episodes.class_pool import ImageArray
-from dpfedmeta.data.storage.decoded_source import ClassEntry, Contents, Split
+from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents, Split
 from dpfedmeta.data.storage.image_codecs import in_order_of_content, member_image, open_zip, resized
 from dpfedmeta.data.storage.safe_pickle import load_pickle
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.text_files import WrongEncoding, read_text
+from dpfedmeta.core.files.read_files import WrongEncoding, read_text
 from dpfedmeta.data.episodes.class_pool import ImageArray
-from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Contents, Split, check_classes
+from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Contents, Split, check_classes
 from dpfedmeta.data.storage.image_codecs import member_image, open_zip, resized
 from dpfedmeta.data.storage.safe_pickle import forget_pages, load_pickle
 from dpfedmeta.data.user_sources.image_folder import read_image

@@ -15,8 +15,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.data.data_dirs import default_data_folder
 from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
-from dpfedmeta.data.storage.decoded_cache import cache_folder, cached, source_key
-from dpfedmeta.data.storage.decoded_source import ClassEntry, Contents, Split
+from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents, Split, cache_folder, cached, source_key
 from dpfedmeta.data.storage.downloads import Archive, find, known
 
 FOLDER = "mnist"

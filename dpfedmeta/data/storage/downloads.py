@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.digests import digest_of
+from dpfedmeta.core.files.read_files import digest_of
 
 _BLOCK = 1 << 20
 _TIMEOUT_SECONDS = 20.0

@@ -9,18 +9,25 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import parts_taken
-from dpfedmeta.data.storage.decoded_source import ClassEntry, Contents, Split
+from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources import image_folder
 from dpfedmeta.data.user_sources.csv_table import Cell, Row, cells, public_rows
-from dpfedmeta.data.user_sources.image_files import check_all_read, check_none_deeper, folders_in, image_files, left_out
+from dpfedmeta.data.user_sources.image_files import (
+    check_all_read,
+    check_fit,
+    check_none_deeper,
+    folders_in,
+    form_of_images,
+    image_files,
+    left_out,
+)
 from dpfedmeta.data.user_sources.image_folder import (
     class_folders,
     decoded_all,
     listed_key,
     part_folders,
 )
-from dpfedmeta.data.user_sources.image_form import check_fit, form_of_images
 
 
 def guess(path: Path) -> dict[str, int]:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.digests import digest_of
+from dpfedmeta.core.files.read_files import digest_of
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.split_by_name import splits_of
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_parts, part_of, wrapped
-from dpfedmeta.data.storage.decoded_source import SPLITS, ClassEntry, Contents, Split, check_classes
+from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Contents, Split, check_classes
 from dpfedmeta.data.storage.image_codecs import HOW_TO_SCALE, UNREADABLE, PixelRange, UnknownRange, decode_image
 from dpfedmeta.data.user_sources.image_files import SUFFIXES, folders_in, holds_images, image_files
 

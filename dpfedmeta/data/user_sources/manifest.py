@@ -9,11 +9,11 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.shape import RecordForm
-from dpfedmeta.data.storage.decoded_source import Contents, Split
+from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, cells, part_words, public_rows, read_table
+from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
 from dpfedmeta.data.user_sources.image_folder import content_digest, decoded_all
-from dpfedmeta.data.user_sources.image_form import check_fit, form_of_images
 
 COLUMN = "path"
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import RecordForm
-from dpfedmeta.data.storage.decoded_source import Contents, Split
+from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources import folder, manifest, tokens, vectors
 from dpfedmeta.data.user_sources.csv_table import Cell, read_header

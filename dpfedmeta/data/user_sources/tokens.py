@@ -12,7 +12,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
-from dpfedmeta.data.storage.decoded_source import Contents, Split
+from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, part_words, read_table
 from dpfedmeta.data.user_sources.vectors import read_array
 

@@ -15,7 +15,7 @@ from dpfedmeta.core.pydantic_errors import listed, nearest
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import part_of
-from dpfedmeta.data.storage.decoded_source import Contents, Split
+from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.user_sources.columns import OWNERS, feature_words, telling_columns
 from dpfedmeta.data.user_sources.csv_table import (
     Cell,

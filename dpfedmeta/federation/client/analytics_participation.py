@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -15,10 +14,11 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.core.random.random_sources import IntArray, KeyedSource
-from dpfedmeta.federation.client.client_budget import Promise, check_allowed
+from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_log import answered_words, answering_words, without_images
 from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.client.local_data import NoImages, OwnImages, open_images, opened_or_why
+from dpfedmeta.federation.client.signed_participation import ClientSetup
 from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
@@ -81,14 +81,7 @@ class JoinedAnalysis:
 
 def join_analysis(
     signed: SignedAnalysis,
-    number: int,
-    *,
-    images: Path,
-    folder: Path,
-    promise: Promise,
-    noise_seed: int | None,
-    fresh_of: FreshOf,
-    log: Callable[[str], None],
+    own: ClientSetup,
 ) -> JoinedAnalysis:
     """Look at an analysis as a client does, and get ready for it; of what it finds nothing is told to the server.
 
@@ -96,34 +89,23 @@ def join_analysis(
 
     Args:
         signed: What is asked.
-        number: The client's.
-        images: Its folder of images.
-        folder: The client's own folder, for what it keeps.
-        promise: What it promises.
-        noise_seed: Given, in a simulation; None: a key is drawn once for the run, and kept.
-        fresh_of: What the streams of a charged attempt are keyed by.
-        log: Told, for the owner alone, why there is nothing to answer with.
-
-    Raises:
-        Refused: The promise does not allow it.
+        own: The client.
     """
-    plan = signed.plan
-    promise.floors.check(signed.privacy, rough=plan.settings.aggregation.rough)
-    check_allowed(signed.privacy, promise)
-    pool, clients = opened_or_why(lambda: open_images(images, signed.task, folder / "images")), signed.privacy.clients
-    own: OwnImages | NoImages
+    plan, clients, number = signed.plan, signed.privacy.clients, own.number
+    pool = opened_or_why(lambda: open_images(own.images, signed.task, own.folder / "images"))
+    held: OwnImages | NoImages
     if isinstance(pool, str):
-        own = NoImages(clients=clients, number=number, why=pool)
-        log(without_images(pool))
+        held = NoImages(clients=clients, number=number, why=pool)
+        own.log(without_images(pool))
     else:
-        own = OwnImages(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed)
-    kept = kept_for(folder, signed.run)
+        held = OwnImages(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed)
+    kept = kept_for(own.folder, signed.run)
     return JoinedAnalysis(
         signed=signed,
         number=number,
         kept=kept,
-        held=HeldImages(plan=plan, population=own),
-        source=kept.source(noise_seed),
-        fresh_of=fresh_of,
-        log=log,
+        held=HeldImages(plan=plan, population=held),
+        source=kept.source(own.noise_seed),
+        fresh_of=own.fresh_of,
+        log=own.log,
     )

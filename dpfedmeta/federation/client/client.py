@@ -20,9 +20,11 @@ from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.federation.client.client_budget import Promise, left, left_of_run, participation, run_cost
 from dpfedmeta.federation.client.client_state import asked_digest, forgotten, keep_offer, kept_offer
 from dpfedmeta.federation.client.secagg_session import MaskedRound
-from dpfedmeta.federation.client.signed_participation import Signed, SignedParticipation
+from dpfedmeta.federation.client.signed_participation import ClientSetup, SignedParticipation
 from dpfedmeta.federation.client.training_participation import Joined, joined_by, opened
 from dpfedmeta.federation.local_files import chosen_files
+from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
+from dpfedmeta.federation.offers.signed_plan import SignedPlan
 from dpfedmeta.federation.wire_format import (
     Attempt,
     Floats,
@@ -40,7 +42,7 @@ from dpfedmeta.federation.wire_format import (
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
-from dpfedmeta.training.personal.trained_initialisation import Initialisation
+from dpfedmeta.training.personal.personal_model import Initialisation
 from dpfedmeta.training.personal.user_inputs import InputForm
 
 LOG, MODEL, LOCK = "log.txt", "personal.safetensors", ".lock"
@@ -171,16 +173,15 @@ class RealClient:
         self._joined[signed.digest] = self._join(signed, offer)
         return b""
 
-    def _join(self, signed: Signed, offer: Offer) -> SignedParticipation:
+    def _join(self, signed: SignedPlan | SignedAnalysis, offer: Offer) -> SignedParticipation:
         if not 0 <= offer.number < signed.privacy.clients:
             raise Refused(f"number {offer.number} of {signed.privacy.clients} clients")
         if signed.roster and signed.roster[offer.number] != self.identity:
             raise Refused("the plan has another client in this one's place")
         for line in signed.words():
             self._log(line)
-        joined = joined_by(
-            signed,
-            offer.number,
+        own = ClientSetup(
+            number=offer.number,
             images=self._images,
             folder=self._folder,
             promise=self._promise,
@@ -188,6 +189,7 @@ class RealClient:
             fresh_of=self._fresh_of,
             log=self._log,
         )
+        joined = joined_by(signed, own)
         for line in joined.words(self._ledger, self._promise):
             self._log(line)
         run = signed.run.hex()

@@ -17,8 +17,7 @@ from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
 from dpfedmeta.data.episodes.episode import Episode, choose_from
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients
-from dpfedmeta.data.storage.decoded_cache import cached
-from dpfedmeta.data.storage.decoded_source import ClassEntry, Contents
+from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents, cached
 from dpfedmeta.data.task import Task
 from dpfedmeta.data.user_sources.image_folder import decoded_all, listed_key
 from dpfedmeta.federation.local_files import chosen_files

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.client_state import Kept
+from dpfedmeta.federation.client.client_state import FreshOf, Kept
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.secure_aggregation.round_parameters import Agreement
 
@@ -68,6 +70,29 @@ class Signed(Protocol):
     def words(self) -> Iterator[str]:
         """Yield log lines that describe the offer."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientSetup:
+    """A client that looks at an offer: who it is, what it promises, and where its data and its state are.
+
+    Attributes:
+        number: Its number.
+        images: Its folder of images.
+        folder: Its own folder, for what it keeps.
+        promise: What it promises.
+        noise_seed: Given, in a simulation; None: a key is drawn once for the run, and kept.
+        fresh_of: What the streams of a charged attempt are keyed by.
+        log: Told, for the owner alone, why there is nothing but noise to send.
+    """
+
+    number: int
+    images: Path
+    folder: Path
+    promise: Promise
+    noise_seed: int | None
+    fresh_of: FreshOf
+    log: Callable[[str], None]
 
 
 class SignedParticipation(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -21,14 +20,14 @@ from dpfedmeta.federation.client.client_budget import Promise, check_allowed
 from dpfedmeta.federation.client.client_log import joined_words, sent_words, without_images
 from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.client.local_data import NullImages, OwnImages, open_images, opened_or_why
-from dpfedmeta.federation.client.signed_participation import Signed, SignedParticipation
-from dpfedmeta.federation.offers.signed_analysis import FORMAT, SignedAnalysis, opened_analysis
+from dpfedmeta.federation.client.signed_participation import ClientSetup, SignedParticipation
+from dpfedmeta.federation.offers.signed_analysis import FORM, SignedAnalysis, opened_analysis
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan
 from dpfedmeta.federation.wire_format import Attempt, Floats, RoundTask
 from dpfedmeta.planning.client_population import training_pool
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.secure_sums import rounded_messages
+from dpfedmeta.simulation.cohort_sums import rounded_messages
 from dpfedmeta.training.build_data import client_side
 
 Made = TypeVar("Made")
@@ -140,14 +139,7 @@ class Joined:
 
 def join(
     signed: SignedPlan,
-    number: int,
-    *,
-    images: Path,
-    folder: Path,
-    promise: Promise,
-    noise_seed: int | None,
-    fresh_of: FreshOf,
-    log: Callable[[str], None],
+    own: ClientSetup,
 ) -> Joined:
     """Look at a plan as a client does, and get ready for it; of what it finds nothing is told to the server.
 
@@ -155,52 +147,39 @@ def join(
 
     Args:
         signed: The plan.
-        number: The client's.
-        images: Its folder of images.
-        folder: The client's own folder, for what it keeps.
-        promise: What it promises.
-        noise_seed: Given, in a simulation; None: a key is drawn once for the run, and kept.
-        fresh_of: What the streams of a charged attempt are keyed by.
-        log: Told, for the owner alone, why there is nothing but noise to send.
-
-    Raises:
-        Refused: The promise allows no round.
+        own: The client.
     """
-    plan = signed.plan
-    promise.floors.check(plan.privacy, rough=plan.settings.aggregation.rough)
-    check_allowed(plan.privacy, promise)
-    own, null = _held(signed, number, images, folder)
-    kept = kept_for(folder, signed.run)
-    source = kept.source(noise_seed)
-    side = client_side(plan, own, source, torch.device("cpu"))
-    why = null.why or side.data_form.problem(own, number)
+    images, null = _held(signed, own)
+    kept = kept_for(own.folder, signed.run)
+    source = kept.source(own.noise_seed)
+    side = client_side(signed.plan, images, source, torch.device("cpu"))
+    why = null.why or side.data_form.problem(images, own.number)
     if why is not None:
-        why = f"{images}: not what the plan counts with: {why}"
-        log(without_images(why))
+        why = f"{own.images}: not what the plan counts with: {why}"
+        own.log(without_images(why))
     return Joined(
         signed=signed,
-        number=number,
+        number=own.number,
         side=side,
         source=source,
-        images=own,
+        images=images,
         null=null,
         why=why,
         kept=kept,
-        fresh_of=fresh_of,
-        log=log,
+        fresh_of=own.fresh_of,
+        log=own.log,
     )
 
 
-def _held(signed: SignedPlan, number: int, images: Path, folder: Path) -> tuple[OwnImages | NullImages, NullImages]:
+def _held(signed: SignedPlan, own: ClientSetup) -> tuple[OwnImages | NullImages, NullImages]:
     """SECRET: (the client's images as the plan has them drawn, if they can be read; what stands in for them)."""
-    plan, task = signed.plan, signed.task
-    pool = opened_or_why(lambda: training_pool(plan.settings, open_images(images, task, folder / "images")))
+    plan, task, number = signed.plan, signed.task, own.number
+    pool = opened_or_why(lambda: training_pool(plan.settings, open_images(own.images, task, own.folder / "images")))
     clients, why = plan.privacy.clients, pool if isinstance(pool, str) else None
     null = NullImages(clients=clients, number=number, why=why, form=task.form.shape, shape=plan.shape)
     if isinstance(pool, str):
         return null, null
-    own = OwnImages(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed)
-    return own, null
+    return OwnImages(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed), null
 
 
 def opened(text: bytes, signature: bytes, server: bytes) -> SignedPlan | SignedAnalysis:
@@ -211,23 +190,13 @@ def opened(text: bytes, signature: bytes, server: bytes) -> SignedPlan | SignedA
         InputError: It is of another version.
     """
     try:
-        analysis = json.loads(text)["format"] == FORMAT
+        analysis = json.loads(text)["format"] == FORM.format
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise Refused(f"no plan of a federation ({type(error).__name__})") from error
     return (opened_analysis if analysis else opened_plan)(text, signature, server)
 
 
-def joined_by(
-    signed: Signed,
-    number: int,
-    *,
-    images: Path,
-    folder: Path,
-    promise: Promise,
-    noise_seed: int | None,
-    fresh_of: FreshOf,
-    log: Callable[[str], None],
-) -> SignedParticipation:
+def joined_by(signed: SignedPlan | SignedAnalysis, own: ClientSetup) -> SignedParticipation:
     """Look at an offer as a client does, and get ready for it; of what it finds nothing is told to the server.
 
     Guarantee:
@@ -237,8 +206,6 @@ def joined_by(
     Raises:
         Refused: The promise allows nothing of it.
     """
-    at = {"images": images, "folder": folder}
-    if isinstance(signed, SignedPlan):
-        return join(signed, number, **at, promise=promise, noise_seed=noise_seed, fresh_of=fresh_of, log=log)
-    assert isinstance(signed, SignedAnalysis)
-    return join_analysis(signed, number, **at, promise=promise, noise_seed=noise_seed, fresh_of=fresh_of, log=log)
+    own.promise.floors.check(signed.privacy, rough=signed.plan.settings.aggregation.rough)
+    check_allowed(signed.privacy, own.promise)
+    return join(signed, own) if isinstance(signed, SignedPlan) else join_analysis(signed, own)

@@ -45,7 +45,7 @@ from dpfedmeta.federation.flower.http_client import (
     wrong_certificate,
 )
 from dpfedmeta.federation.identity.credentials import wire_key
-from dpfedmeta.training.terminal.heartbeat import Heartbeat
+from dpfedmeta.training.terminal.progress_bar import Heartbeat
 
 _MOST_PARTS = 8
 _LONGEST_PAUSE = 10.0

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
-from dpfedmeta.core.files.text_files import WrongEncoding, read_text
+from dpfedmeta.core.files.read_files import WrongEncoding, read_text
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Identity, derived, signed_by
 

@@ -11,7 +11,7 @@ import yaml
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
-from dpfedmeta.core.files.text_files import WrongEncoding, read_text
+from dpfedmeta.core.files.read_files import WrongEncoding, read_text
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.federation.identity.certificates import make_certificates
 from dpfedmeta.federation.identity.credentials import read_identity, write_identity

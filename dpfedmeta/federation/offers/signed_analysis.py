@@ -6,88 +6,61 @@ takes no part where anything differs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from hashlib import sha256
+from functools import lru_cache
 
 from pydantic import ValidationError
 
-from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import FOLDER, Analysis
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_names import names
-from dpfedmeta.core.random.random_sources import GENERATOR
-from dpfedmeta.core.version import __version__
 from dpfedmeta.data.task import Task
 from dpfedmeta.federation.client.client_log import analysis_words
 from dpfedmeta.federation.offers.signed_document import (
+    OfferForm,
+    SignedOffer,
+    check_numbers,
     check_own,
     checked_names,
     content_of,
-    difference,
     for_clients,
-    form_of,
+    opened_parts,
+    signed_parts,
     task_of,
 )
 from dpfedmeta.planning.privacy.cohort_collusion import check_company
 from dpfedmeta.planning.privacy.masking_graph import withstood
 from dpfedmeta.planning.run_plan import Plan, make_plan
-from dpfedmeta.secure_aggregation.crypto.keys import Identity, signed_by
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.round_parameters import Agreement, agreed
 
-FORMAT = "dpfedmeta federation analysis 1"
-_SIGNED = b"dpfedmeta federation analysis"
-_KEYS = {
-    "format",
-    "version",
-    "generator",
-    "run",
-    "server",
-    "roster",
-    "request",
-    "task",
-    "privacy",
-    "promised",
-}
+FORM = OfferForm(
+    kind="analysis",
+    format="dpfedmeta federation analysis 1",
+    mark=b"dpfedmeta federation analysis",
+    own=frozenset({"request"}),
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SignedAnalysis:
+class SignedAnalysis(SignedOffer):
     """An analysis, as both sides hold it (a `Signed`).
 
     Attributes:
         request: What is asked; without what is the server's alone.
         privacy: What the release is charged as.
         plan: Of the training that is served.
-        task: The form of the records.
-        run: 32 bytes that no other run has.
-        server: Public key of the server.
-        roster: Identities of the clients, by number.
-        text: What is signed.
-        signature: The server's.
     """
 
     request: Request
     privacy: PrivacyPlan
     plan: Plan
-    task: Task
-    run: bytes
-    server: bytes
-    roster: tuple[bytes, ...]
-    text: bytes
-    signature: bytes
     masked: bool = True
-
-    @cached_property
-    def digest(self) -> bytes:
-        """SHA-256 of the text, by which questions name the offer."""
-        return sha256(self.text).digest()
 
     @property
     def analysis(self) -> Analysis:
@@ -161,30 +134,17 @@ def sign_analysis(
     own = dict(request.own) | ({"run": ""} if request.run is not None else {})
     settings = for_clients(request.settings, task)
     said = replace(request, settings=settings, own=own, run=None, names=None, noise_seed=None)
-    content = {
-        "format": FORMAT,
-        "version": __version__,
-        "generator": GENERATOR,
-        "run": run.hex(),
-        "server": server.public.hex(),
-        "roster": [identity.hex() for identity in roster],
-        "request": said.as_text(),
-        "task": form_of(task),
-        "privacy": constants(privacy),
-        "promised": [guarantee.as_json() for guarantee in guarantees(privacy)],
-    }
-    text = json.dumps(content, sort_keys=True, allow_nan=False).encode()
-    return SignedAnalysis(
-        request=said,
-        privacy=privacy,
-        plan=replace(plan, settings=settings),
-        task=task,
+    parts = signed_parts(
+        FORM,
+        server,
+        task,
         run=run,
-        server=server.public,
-        roster=tuple(roster),
-        text=text,
-        signature=server.sign(_SIGNED + text),
+        roster=roster,
+        privacy=privacy,
+        promised=guarantees(privacy),
+        request=said.as_text(),
     )
+    return SignedAnalysis(request=said, privacy=privacy, plan=replace(plan, settings=settings), **parts)
 
 
 def opened_analysis(text: bytes, signature: bytes, server: bytes) -> SignedAnalysis:
@@ -193,9 +153,7 @@ def opened_analysis(text: bytes, signature: bytes, server: bytes) -> SignedAnaly
     Raises:
         Refused: Another server's, of another version, or not what its request gives here.
     """
-    if not signed_by(server, signature, _SIGNED + text):
-        raise Refused("the analysis is not signed by the server whose key this client holds")
-    content = content_of(text, FORMAT, _KEYS)
+    content = opened_parts(FORM, text, signature, server)
     request, privacy, plan, task = _made(text)
     return SignedAnalysis(
         request=request,
@@ -213,7 +171,7 @@ def opened_analysis(text: bytes, signature: bytes, server: bytes) -> SignedAnaly
 @lru_cache(maxsize=2)
 def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
     """Compute the numbers from the request; cached, since it takes a second and clients of one process share it."""
-    content = content_of(text, FORMAT, _KEYS)
+    content = content_of(text, FORM)
     try:
         request = Request.from_text(content["request"], "the server's analysis")
         # A name with a colon would be code of the server's choice.
@@ -225,7 +183,5 @@ def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
         agreement_for(request, privacy)
     except (InputError, RefusedPlan, ValidationError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise Refused(f"the analysis is refused here: {error}") from error
-    found = difference(json.loads(json.dumps(constants(privacy))), content["privacy"], "privacy")
-    if found is not None:
-        raise Refused(f"the numbers of the analysis are not what its request gives here: {found}")
+    check_numbers(FORM, privacy, content, "request gives")
     return request, privacy, plan, task

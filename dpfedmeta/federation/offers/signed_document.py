@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Set
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.ledger.versions import constants
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.schema import RunSettings, TrackSettings
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -23,13 +28,122 @@ from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.planning.clipping.user_policy import OWN
 from dpfedmeta.planning.user_modules import texts_of
+from dpfedmeta.secure_aggregation.crypto.keys import Identity, signed_by
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
+_KEYS = {"format", "version", "generator", "run", "server", "roster", "task", "privacy", "promised"}
 # Two machines may round the last digits of a solved noise otherwise.
 _CLOSE = 1e-9
 
 
-def content_of(text: bytes, form: str, keys: Set[str]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class OfferForm:
+    """Form of one kind of signed text.
+
+    Attributes:
+        kind: Of what is offered: plan, or analysis.
+        format: What the text says of itself.
+        mark: What is signed before the text, so that no text of one kind is taken for one of the other.
+        own: Keys that only this kind has.
+    """
+
+    kind: str
+    format: str
+    mark: bytes
+    own: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SignedOffer:
+    """Common part of a signed plan and a signed analysis, as both sides hold them.
+
+    Attributes:
+        task: The form of the records.
+        run: 32 bytes that no other run has.
+        server: Public key of the server.
+        roster: Identities of the clients by number, where they have to know each other (secure aggregation); else
+            empty.
+        text: What is signed.
+        signature: The server's.
+    """
+
+    task: Task
+    run: bytes
+    server: bytes
+    roster: tuple[bytes, ...]
+    text: bytes
+    signature: bytes
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the text, by which questions name the offer."""
+        return sha256(self.text).digest()
+
+
+def signed_parts(
+    form: OfferForm,
+    server: Identity,
+    task: Task,
+    *,
+    run: bytes,
+    roster: Sequence[bytes],
+    privacy: PrivacyPlan,
+    promised: Iterable[Guarantee],
+    **own: object,
+) -> dict[str, Any]:
+    """Write and sign the text of an offer; returns the fields of a `SignedOffer`.
+
+    Args:
+        form: Which kind of offer.
+        server: Identity that signs.
+        task: Form of the records, which are images.
+        run: 32 bytes that no other run has.
+        roster: Identities of the clients that the text names, by number.
+        privacy: What a participation is charged as.
+        promised: Its guarantees.
+        own: What only this kind of offer says.
+    """
+    content = {
+        "format": form.format,
+        "version": __version__,
+        "generator": GENERATOR,
+        "run": run.hex(),
+        "server": server.public.hex(),
+        "roster": [identity.hex() for identity in roster],
+        "task": form_of(task),
+        "privacy": constants(privacy),
+        "promised": [guarantee.as_json() for guarantee in promised],
+        **own,
+    }
+    text = json.dumps(content, sort_keys=True, allow_nan=False).encode()
+    names = {"run": run, "server": server.public, "roster": tuple(roster)}
+    return {"task": task, **names, "text": text, "signature": server.sign(form.mark + text)}
+
+
+def opened_parts(form: OfferForm, text: bytes, signature: bytes, server: bytes) -> dict[str, Any]:
+    """The content of an offer that this server signed.
+
+    Raises:
+        Refused: Another server signed it, or it is no offer of this kind.
+        InputError: It is of another version.
+    """
+    if not signed_by(server, signature, form.mark + text):
+        raise Refused(f"the {form.kind} is not signed by the server whose key this client holds")
+    return content_of(text, form)
+
+
+def check_numbers(form: OfferForm, own: PrivacyPlan, content: Mapping[str, Any], source: str) -> None:
+    """Compare the numbers of an offer with those that were made again here.
+
+    Raises:
+        Refused: They differ.
+    """
+    found = difference(json.loads(json.dumps(constants(own))), content["privacy"], "privacy")
+    if found is not None:
+        raise Refused(f"the {form.kind}'s numbers are not what its {source} here: {found}")
+
+
+def content_of(text: bytes, form: OfferForm) -> dict[str, Any]:
     """Parse a signed text, and check that its form and version are those of this program.
 
     Raises:
@@ -40,14 +154,14 @@ def content_of(text: bytes, form: str, keys: Set[str]) -> dict[str, Any]:
         content = json.loads(text)
         if not isinstance(content, dict):
             raise Refused("no plan of a federation")
-        for key, own in (("format", form), ("version", __version__), ("generator", GENERATOR)):
+        for key, own in (("format", form.format), ("version", __version__), ("generator", GENERATOR)):
             if content.get(key) != own:
                 theirs = str(content.get(key))[:60]
                 raise InputError(
                     f"a plan of another version: {key} {theirs!r}, here {own!r}: install the server's dpfedmeta, or "
                     "ask its operator for this one"
                 )
-        if set(content) != keys:
+        if set(content) != _KEYS | form.own:
             raise Refused("no plan of a federation")
         bytes.fromhex(content["run"])
         for entry in content["roster"]:

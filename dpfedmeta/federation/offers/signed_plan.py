@@ -6,84 +6,55 @@ takes no part where anything differs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from hashlib import sha256
 
 from pydantic import ValidationError
 
 from dpfedmeta.accounting.events.events import Earlier
-from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve_text, to_yaml
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.params import Params
-from dpfedmeta.core.random.random_sources import GENERATOR
-from dpfedmeta.core.version import __version__
 from dpfedmeta.data.task import Task
 from dpfedmeta.federation.client.client_log import offered_words
 from dpfedmeta.federation.offers.signed_document import (
+    OfferForm,
+    SignedOffer,
+    check_numbers,
     check_own,
     checked_names,
     content_of,
-    difference,
     for_clients,
-    form_of,
+    opened_parts,
+    signed_parts,
     task_of,
 )
 from dpfedmeta.planning.privacy.cohort_collusion import check_company
 from dpfedmeta.planning.privacy.masking_graph import withstood
 from dpfedmeta.planning.run_plan import Plan, make_plan
-from dpfedmeta.secure_aggregation.crypto.keys import Identity, signed_by
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.round_parameters import Agreement, agreed
 
-FORMAT = "dpfedmeta federation plan 1"
-_SIGNED = b"dpfedmeta federation plan"
-_KEYS = {
-    "format",
-    "version",
-    "generator",
-    "run",
-    "server",
-    "clients",
-    "roster",
-    "settings",
-    "task",
-    "privacy",
-    "promised",
-}
+FORM = OfferForm(
+    kind="plan",
+    format="dpfedmeta federation plan 1",
+    mark=b"dpfedmeta federation plan",
+    own=frozenset({"clients", "settings"}),
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SignedPlan:
+class SignedPlan(SignedOffer):
     """A plan, as both sides hold it.
 
     Attributes:
         plan: Every constant of the run.
-        task: The form of the records.
-        run: 32 bytes that no other run has.
-        server: Public key of the server.
-        roster: Identities of the clients by number, where they have to know each other (secure aggregation); else
-            empty.
-        text: What is signed.
-        signature: The server's.
     """
 
     plan: Plan
-    task: Task
-    run: bytes
-    server: bytes
-    roster: tuple[bytes, ...]
-    text: bytes
-    signature: bytes
-
-    @cached_property
-    def digest(self) -> bytes:
-        """SHA-256 of the text, by which questions name the offer."""
-        return sha256(self.text).digest()
 
     @property
     def privacy(self) -> PrivacyPlan:
@@ -133,29 +104,18 @@ def sign_plan(plan: Plan, task: Task, *, run: bytes, server: Identity, roster: S
     """
     plan, settings = plan.among_real_clients(), for_clients(plan.settings, task)
     named = tuple(roster) if plan.privacy.secure is not None else ()
-    content = {
-        "format": FORMAT,
-        "version": __version__,
-        "generator": GENERATOR,
-        "run": run.hex(),
-        "server": server.public.hex(),
-        "clients": plan.privacy.clients,
-        "roster": [identity.hex() for identity in named],
-        "settings": to_yaml(settings),
-        "task": form_of(task),
-        "privacy": constants(plan.privacy),
-        "promised": [guarantee.as_json() for guarantee in plan.planned],
-    }
-    text = json.dumps(content, sort_keys=True, allow_nan=False).encode()
-    return SignedPlan(
-        plan=replace(plan, settings=settings),
-        task=task,
+    parts = signed_parts(
+        FORM,
+        server,
+        task,
         run=run,
-        server=server.public,
         roster=named,
-        text=text,
-        signature=server.sign(_SIGNED + text),
+        privacy=plan.privacy,
+        promised=plan.planned,
+        clients=plan.privacy.clients,
+        settings=to_yaml(settings),
     )
+    return SignedPlan(plan=replace(plan, settings=settings), **parts)
 
 
 def opened_plan(text: bytes, signature: bytes, server: bytes) -> SignedPlan:
@@ -165,9 +125,7 @@ def opened_plan(text: bytes, signature: bytes, server: bytes) -> SignedPlan:
         Refused: Another server's, or not what its settings give here.
         InputError: Of another version.
     """
-    if not signed_by(server, signature, _SIGNED + text):
-        raise Refused("the plan is not signed by the server whose key this client holds")
-    content = content_of(text, FORMAT, _KEYS)
+    content = opened_parts(FORM, text, signature, server)
     plan, task = _made(text)
     run, masked = bytes.fromhex(content["run"]), plan.privacy.secure is not None
     roster = checked_names(content, server, plan.privacy.clients, masked=masked)
@@ -196,7 +154,7 @@ def agreement_of(plan: Plan, round_: int, invited: int) -> Agreement:
 @lru_cache(maxsize=2)
 def _made(text: bytes) -> tuple[Plan, Task]:
     """The plan that the settings give here: solving it takes a second, and clients of one process share it."""
-    content = content_of(text, FORMAT, _KEYS)
+    content = content_of(text, FORM)
     try:
         settings = resolve_text(content["settings"], "the server's plan")
         task = task_of(content)
@@ -206,9 +164,7 @@ def _made(text: bytes) -> tuple[Plan, Task]:
         check_company(plan.privacy, settings.aggregation.company)
     except (InputError, RefusedPlan, ValidationError, TypeError, LookupError, AttributeError) as error:
         raise Refused(f"the plan is refused here: {error}") from error
-    found = difference(json.loads(json.dumps(constants(plan.privacy))), content["privacy"], "privacy")
-    if found is not None:
-        raise Refused(f"the plan's numbers are not what its settings give here: {found}")
+    check_numbers(FORM, plan.privacy, content, "settings give")
     if plan.privacy.clients != content["clients"]:
         raise Refused("the plan names two numbers of clients")
     return plan, task

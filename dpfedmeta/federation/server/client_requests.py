@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.federation.channel import Channel
-from dpfedmeta.federation.client.agreed_survivors import Told
 from dpfedmeta.federation.client.signed_participation import Signed
 from dpfedmeta.federation.wire_format import MOST_BYTES, Attempt, Offer, Question, QuestionKind, Said, opened_answer
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
@@ -18,6 +20,35 @@ _ANSWERS = {
     QuestionKind.PHASE: Said.PHASE,
     QuestionKind.MODEL: Said.ADAPTED,
 }
+TOLD = "told.json"
+
+
+@dataclass(kw_only=True, eq=False)
+class Told:
+    """SECRET: of the last attempt at a round, by numbers of clients.
+
+    Attributes:
+        path: Where it is kept, for a server that is killed; None: in this process alone.
+    """
+
+    path: Path | None = None
+    _kept: tuple[list[int], list[int]] | None = None
+
+    def survivors(self, attempt: Attempt) -> frozenset[int] | None:
+        """Return the survivors that clients were told of in this attempt; None: no client was told of any yet."""
+        if self._kept is None and self.path is not None and self.path.exists():
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            self._kept = content["key"], content["clients"]
+        if self._kept is None or self._kept[0] != list(attempt.key):
+            return None
+        return frozenset(self._kept[1])
+
+    def note(self, attempt: Attempt, clients: Iterable[int]) -> None:
+        """Before any client is told."""
+        self._kept = list(attempt.key), sorted(clients)
+        if self.path is not None:
+            content = {"key": self._kept[0], "clients": self._kept[1]}
+            replace_file(self.path, json.dumps(content).encode(), SECRET)
 
 
 @dataclass(frozen=True, kw_only=True)

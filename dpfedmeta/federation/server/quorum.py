@@ -11,7 +11,7 @@ from typing import Protocol
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.server.client_requests import ClientRequests
-from dpfedmeta.training.terminal.heartbeat import Heartbeat
+from dpfedmeta.training.terminal.progress_bar import Heartbeat
 from dpfedmeta.training.tracking.callbacks import Callback, Row
 
 _LOOK_SECONDS = 0.2

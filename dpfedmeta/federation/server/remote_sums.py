@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dpfedmeta.core.params import Params, dimension, flatten, unflatten
+from dpfedmeta.core.params import Params, dimension, flatten
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.federation.client.secagg_session import round_of
@@ -34,7 +34,8 @@ from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.secure_aggregation.protocol_server import Server, Sum
 from dpfedmeta.simulation.backend import RoundAborted
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.secure_sums import SumTask as LocalTask
+from dpfedmeta.simulation.cohort_sums import SumTask as LocalTask
+from dpfedmeta.simulation.cohort_sums import plain_sum
 
 # An attempt at the protocol that failed is made again, with fresh keys on the same vectors, and of the same survivors
 # where clients were told of some.
@@ -62,33 +63,22 @@ class AskedSums:
         """SECRET: the sum of the messages that came in time and are what an honest client may send.
 
         Guarantee:
-            As simulation.processes.LocalBackend, whose sum of the same messages it equals bit for bit: one client moves
-            the value by at most its sensitivity. A message that is not finite, not of the model's form, or longer than
-            an honest one is a message of 0.
+            As simulation.cohort_sums.LocalBackend, whose sum of the same messages it equals bit for bit: one client
+            moves the value by at most its sensitivity. A message that is not finite, not of the model's form, or longer
+            than an honest one is a message of 0.
 
         Raises:
             RoundAborted: An invited client failed, where that ends a round.
         """
-        form = self.clients.form(model)
-        size = dimension(form)
-        numbers = self.clients.whole_numbers(bound, size)
-        total, entered = numbers.zero(size), 0
+        size = dimension(self.clients.form(model))
         attempt = Attempt(run=self.asking.signed.run, round=cohort.round, again=cohort.again)
         task = RoundTask(bound=bound, model=_flat(model)).encode()
         answers = self.asking.ask(QuestionKind.VECTOR, attempt, dict.fromkeys(cohort.clients.tolist(), task))
-        for answer in answers.values():
-            values = _values(answer, size)
-            if values is not None and (whole := numbers.accepted(values)) is not None:
-                total += whole
-                entered += 1
-        if self.abort_on_failure and entered < len(cohort.clients):
+        messages = (_values(answer, size) for answer in answers.values())
+        added = self.clients.whole_numbers(bound, size).total(messages, size)
+        if self.abort_on_failure and added[1] < len(cohort.clients):
             raise RoundAborted
-        return Bounded(
-            value=unflatten(numbers.values(total), form),
-            sensitivity=self.clients.message_bound(bound),
-            noise_variance=entered * self.clients.message_noise_variance(bound),
-            left_out=len(answers) - entered,
-        )
+        return plain_sum(self.clients, model, bound, added, len(answers))
 
 
 def _values(answer: bytes, size: int) -> torch.Tensor | None:
@@ -104,7 +94,7 @@ def _flat(model: Params) -> Floats:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AskedAdder:
-    """The server sees nothing but the sum (a simulation.secure_sums.Adder), by the protocol of secure_aggregation.
+    """The server sees nothing but the sum (a simulation.cohort_sums.Adder), by the protocol of secure_aggregation.
 
     Attributes:
         asking: The clients.

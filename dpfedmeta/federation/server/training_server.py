@@ -8,20 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
-from dpfedmeta.config.settings import Settings, setting_fields, value_of
+from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import SECRET, append_text, replace_file
-from dpfedmeta.core.files.run_directory import LEDGER, RunDirectory, load_weights
+from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
 from dpfedmeta.core.params import flatten
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.federation.channel import IDENTITY_BYTES, Channel
-from dpfedmeta.federation.client.agreed_survivors import TOLD, Told
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, agreement_of, opened_plan, sign_plan
-from dpfedmeta.federation.server.client_requests import Blame, ClientRequests, Heard
+from dpfedmeta.federation.server.client_requests import TOLD, Blame, ClientRequests, Heard, Told
 from dpfedmeta.federation.server.quorum import Presence, TooFew, all_are_asked, offer_until_answered, wait_for
 from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums
 from dpfedmeta.federation.wire_format import Attempt, QuestionKind, packed_floats
@@ -30,12 +28,11 @@ from dpfedmeta.planning.privacy.cohort_collusion import check_company
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES, Identity
 from dpfedmeta.simulation.backend import Backend
-from dpfedmeta.simulation.secure_sums import SecureSums
+from dpfedmeta.simulation.cohort_sums import SecureSums
 from dpfedmeta.training.results.summary import Status
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunContext, RunOptions
-from dpfedmeta.training.state.lock import only_writer
-from dpfedmeta.training.state.resume import MAY_CHANGE, finished, identity_of, reported, settings_of_run
+from dpfedmeta.training.state.resume import check_same_settings, go_on, identity_of, settings_of_run
 from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed
 
 # The plan as clients got it, while the model is handed out.
@@ -257,27 +254,27 @@ def serve(
     )
     told = (*callbacks, Presence(federation=federation, fewest=fewest, seconds=wait, waiting=waiting))
     options = RunOptions(data_folder=data_folder, secure_rng=secure_rng, page=page, elsewhere=federation)
+    before = RunDirectory(folder)
+
+    def train(settings: Settings, options: RunOptions) -> tuple[RunDirectory, Status]:
+        run, status = run_training(settings, options, told)
+        if status != "interrupted":
+            federation.hand_out(run)
+        return run, status
+
     try:
-        if not (folder / LEDGER).exists():
-            run, status = run_training(settings, options, told)
-        else:
-            run = RunDirectory(folder)
-            with only_writer(folder):
-                _check_same(run, settings)
-                ended = finished(run)
-                if ended is not None:
-                    federation.hand_out_again(run)
-                    if not reported(run):
-                        page(run)
-                    return run, cast(Status, ended)
-                kept = settings_of_run(run, {})
-                run, status = run_training(kept, replace(options, resume=run, secure_rng=False), told)
+        if not before.ledger.exists():
+            return train(settings, options)
+        return go_on(
+            before,
+            lambda: _kept_settings(before, settings),
+            lambda kept: train(kept, replace(options, resume=before, secure_rng=False)),
+            told=lambda _: federation.hand_out_again(before),
+            page=page,
+        )
     except CallbackFailed as failed:
         # What the operator can mend, in its own words.
         raise failed.__cause__ if isinstance(failed.__cause__, TooFew) else failed from None
-    if status != "interrupted":
-        federation.hand_out(run)
-    return run, status
 
 
 def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
@@ -339,12 +336,9 @@ def _as_run(settings: Settings, folder: Path) -> Settings:
     return replace(settings, run=run)
 
 
-def _check_same(run: RunDirectory, settings: Settings) -> None:
+def _kept_settings(run: RunDirectory, settings: Settings) -> Settings:
+    """Return the settings that the run began with, after a comparison with those of today."""
     kept = settings_of_run(run, {})
     given = replace(settings, run=replace(settings.run, noise_seed=kept.run.noise_seed))
-    for name, _, _ in setting_fields():
-        if name not in MAY_CHANGE and value_of(kept, name) != value_of(given, name):
-            raise InputError(
-                f"{run.path}: it began with {name} = {value_of(kept, name)}, given is {value_of(given, name)}; a run "
-                "goes on with the settings it began with, or choose another folder"
-            )
+    check_same_settings(run, kept, given, ", or choose another folder")
+    return kept

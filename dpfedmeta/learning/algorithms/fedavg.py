@@ -13,9 +13,8 @@ from dpfedmeta.accounting.events.record_layer import AccountantName, RecordLayer
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.algorithms.maml import Maml, whole_client_trial
-from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.adaptation import Adaptation, adaptation_of, first_order_only, undivided_only
 from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
-from dpfedmeta.learning.meta.from_settings import adaptation_of, first_order_only, undivided_only
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -172,7 +171,7 @@ class FedAvg:
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: a message of each client, or a gradient of each record."""
         from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
-        from dpfedmeta.learning.meta.trial_rows import logit_rows, rows
+        from dpfedmeta.learning.meta.meta_gradients import logit_rows, rows
         from dpfedmeta.learning.record_dp.local_training import records
 
         if self.private is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.learning.algorithms.maml import Maml
-from dpfedmeta.learning.meta.from_settings import Order, first_order_only
+from dpfedmeta.learning.meta.adaptation import Order, first_order_only
 
 if TYPE_CHECKING:
     from dpfedmeta.data.task import Task

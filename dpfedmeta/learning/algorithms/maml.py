@@ -10,10 +10,17 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation, Adapts, InnerRule
+from dpfedmeta.learning.meta.adaptation import (
+    PLAIN,
+    Adaptation,
+    Adapts,
+    Divisions,
+    InnerRule,
+    Order,
+    adaptation_of,
+    whole_batches_only,
+)
 from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
-from dpfedmeta.learning.meta.client_divisions import Divisions
-from dpfedmeta.learning.meta.from_settings import Order, adaptation_of, whole_batches_only
 
 if TYPE_CHECKING:
     import torch
@@ -108,7 +115,7 @@ class Maml:
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
     ) -> Iterator[Params]:
         """Exact meta-gradients; clients of the form of the first one together, others one by one."""
-        from dpfedmeta.learning.meta.vmapped_gradients import batched
+        from dpfedmeta.learning.meta.meta_gradients import batched
 
         if not context.side_by_side or not episodes:
             yield from (self.gradient(context, episode.to(context.device)) for episode in episodes)
@@ -134,9 +141,9 @@ class Maml:
 
     def gradients(self, context: ClientContext, episodes: Episode) -> Params:
         """SECRET: the meta-gradients of E episodes of one form, each tensor [E, *shape]."""
+        from dpfedmeta.learning.meta.meta_gradients import batched_divided_gradients, batched_query_gradients
         from dpfedmeta.learning.meta.partwise_gradients import client_by_client, parts_share_a_pass
         from dpfedmeta.learning.meta.support_query_splits import divided_gradients
-        from dpfedmeta.learning.meta.vmapped_gradients import batched_divided_gradients, batched_query_gradients
 
         if parts_share_a_pass(context, self.adaptation, episodes):
             return client_by_client(context, episodes, self.adaptation, self.order, self.divisions)
@@ -174,10 +181,10 @@ class Maml:
 
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: a message of each client."""
-        from dpfedmeta.learning.meta.trial_rows import rows
+        from dpfedmeta.learning.meta.meta_gradients import rows
 
         if context.side_by_side:
-            from dpfedmeta.learning.meta.vmapped_gradients import batched
+            from dpfedmeta.learning.meta.meta_gradients import batched
 
             return [rows([self.gradients(context, batched(episodes))])]
         return [rows([{n: v[None] for n, v in self.gradient(context, each).items()} for each in episodes])]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.learning.algorithms.maml import Maml
+from dpfedmeta.learning.meta.adaptation import Order, first_order_only, undivided_only
 from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, Sends
-from dpfedmeta.learning.meta.from_settings import Order, first_order_only, undivided_only
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +58,7 @@ class Reptile(Maml):
 
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: a message of each client."""
-        from dpfedmeta.learning.meta.trial_rows import rows
+        from dpfedmeta.learning.meta.meta_gradients import rows
 
         return [rows([{n: v[None] for n, v in self.gradient(context, each).items()} for each in episodes])]
 

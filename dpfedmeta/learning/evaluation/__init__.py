@@ -6,13 +6,13 @@ from dpfedmeta.learning.evaluation.few_shot import (
     PROTOCOL,
     TRANSDUCTIVE_PROTOCOL,
     Benchmark,
+    FineTuning,
     adapted_accuracy,
-    compete,
+    choose_fine_tuning,
     outcomes,
     pixel_neighbour_accuracy,
     pixel_prototype_accuracy,
 )
-from dpfedmeta.learning.evaluation.fine_tuning import FineTuning, choose_fine_tuning
 from dpfedmeta.learning.evaluation.personalisation import EvaluationQuestion, Findings, distribution, investigate
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "HeldOutEvaluation",
     "adapted_accuracy",
     "choose_fine_tuning",
-    "compete",
     "distribution",
     "investigate",
     "outcomes",

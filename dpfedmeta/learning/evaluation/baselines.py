@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from dpfedmeta.core.params import Params
+from dpfedmeta.core.params import Arrays, tensors_of
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import logits_along
@@ -20,8 +17,6 @@ from dpfedmeta.learning.models.functional import apply_body, channels_last
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.models.text import TokenShares
-
-Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
 class Learner(Protocol):
@@ -107,16 +102,6 @@ class PixelNeighbour:
             _plain(episode.query_images, self.vocabulary), _plain(episode.support_images, self.vocabulary)
         )
         return [_accuracy(episode.support_labels[distance.argmin(1)], episode)]
-
-
-def arrays_of(params: Mapping[str, Tensor]) -> dict[str, npt.NDArray[np.float32]]:
-    """The form in which weights travel to worker processes."""
-    return {name: value.detach().cpu().numpy() for name, value in params.items()}
-
-
-def tensors_of(arrays: Arrays) -> Params:
-    """Weights as a network takes them; a copy."""
-    return {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
 
 
 def _plain(records: Tensor, vocabulary: int | None) -> Tensor:

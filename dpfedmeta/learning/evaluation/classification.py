@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpfedmeta.core.params import Params
+from dpfedmeta.core.params import Arrays, Params, arrays_of, tensors_of
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.data.episodes.class_pool import ClassPool
@@ -54,7 +53,7 @@ class Classification:
         self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
     ) -> Accuracy:
         """Over the images; nothing adapts and there are no episodes."""
-        arrays = {name: value.cpu().numpy() for name, value in model.items()}
+        arrays = arrays_of(model)
         order = public_generator(self.seed, Purpose.EVALUATION).permutation(self.pool.size)[: self.images]
         starts = range(0, len(order), _IMAGES_PER_CHUNK)
         tasks = ((network, arrays, self.pool, order[start : start + _IMAGES_PER_CHUNK]) for start in starts)
@@ -76,14 +75,8 @@ class Classification:
         }
 
 
-def _hits(
-    spec: NetworkSpec,
-    model: Mapping[str, npt.NDArray[np.float32]],
-    pool: ClassPool,
-    rows: npt.NDArray[np.int64],
-) -> list[float]:
-    params = {name: torch.from_numpy(value.copy()) for name, value in model.items()}
+def _hits(spec: NetworkSpec, model: Arrays, pool: ClassPool, rows: npt.NDArray[np.int64]) -> list[float]:
     images, labels = pool.records_at(np.sort(rows))
     with torch.no_grad():
-        logits = apply(build_network(spec), params, channels_last(torch.from_numpy(images)), None)
+        logits = apply(build_network(spec), tensors_of(model), channels_last(torch.from_numpy(images)), None)
     return (logits.argmax(1) == torch.from_numpy(labels)).double().tolist()

@@ -1,4 +1,4 @@
-"""Few-shot evaluation of personalised adaptation on held-out public classes."""
+"""Few-shot evaluation on held-out public classes, and the baseline that fine-tunes without meta-learning."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.core.params import Params
+from dpfedmeta.core.params import Params, arrays_of
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.core.worker_pool import InProcess, Workers
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import Episode, draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import check_shape
-from dpfedmeta.learning.evaluation.accuracy import Accuracy
-from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype, arrays_of
-from dpfedmeta.learning.evaluation.paired_test import digest_of_episode
+from dpfedmeta.learning.evaluation.accuracy import Accuracy, digest_of_episode
+from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
@@ -32,6 +31,12 @@ _EPISODES_PER_CHUNK = 10
 
 Outcomes = npt.NDArray[np.float64]
 """Accuracies [episodes, numbers of steps] of one learner."""
+# Wide enough for raw and for scaled features; the best one is looked for on validation classes.
+STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+# Tried one after the other where the best so far lies at an end, so that the baseline is not held down by our choice.
+FURTHER = (0.0003, 0.001, 30.0, 100.0, 300.0)
+LEAST_STEPS = 20
+MOST_VALIDATION_EPISODES = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +94,24 @@ class Benchmark:
         adaptation: Adaptation,
         episodes: int,
     ) -> dict[str, Accuracy]:
-        """Compute the accuracies of the trained model and of the baselines, by their names in summary.json."""
+        """The same episodes for all: the trained model after and before adaptation, the untrained one, pixels.
+
+        Returns:
+            Accuracies by their names in summary.json and evaluation.json.
+        """
         _, untrained = with_ways(network, untrained, self.shape.ways)
         network, trained = with_ways(network, trained, self.shape.ways)
-        return compete(workers, network, trained, untrained, self, adaptation, episodes)
+        at = (adaptation.steps,)
+        after = Adapted(network=network, weights=arrays_of(trained), adaptation=adaptation, at=at)
+        learners: dict[str, Learner] = {
+            "accuracy": after,
+            "accuracy_before_adaptation": replace(after, at=(0,)),
+            "accuracy_untrained": replace(after, weights=arrays_of(untrained)),
+            "accuracy_pixel_prototype": PixelPrototype(vocabulary=network.vocabulary),
+            "accuracy_pixel_neighbour": PixelNeighbour(vocabulary=network.vocabulary),
+        }
+        found = outcomes(workers, self, learners, episodes)
+        return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}
 
 
 def episodes_digest(workers: Workers, benchmarks: Sequence[Benchmark], episodes: int) -> str:
@@ -159,28 +178,67 @@ def _alone(workers: Workers, benchmark: Benchmark, learner: Learner, episodes: i
     return Accuracy.of(outcomes(workers, benchmark, {"it": learner}, episodes)["it"][:, 0].tolist())
 
 
-def compete(
-    workers: Workers,
-    network: NetworkSpec,
-    trained: Params,
-    untrained: Params,
-    benchmark: Benchmark,
-    adaptation: Adaptation,
-    episodes: int,
-) -> dict[str, Accuracy]:
-    """The same episodes for everybody: the trained model after and before adaptation, the untrained one, pixels.
+@dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """Fine-tuning of the untrained network: the baseline without meta-learning.
 
-    Returns:
-        Accuracies by their names in summary.json and evaluation.json.
+    Attributes:
+        steps: Gradient steps on all layers.
+        lr: Step size with the best accuracy on validation classes after these steps.
+        tried: Mean validation accuracy by step size.
+        episodes: Number of validation episodes.
     """
-    at = (adaptation.steps,)
-    after = Adapted(network=network, weights=arrays_of(trained), adaptation=adaptation, at=at)
-    learners: dict[str, Learner] = {
-        "accuracy": after,
-        "accuracy_before_adaptation": replace(after, at=(0,)),
-        "accuracy_untrained": replace(after, weights=arrays_of(untrained)),
-        "accuracy_pixel_prototype": PixelPrototype(vocabulary=network.vocabulary),
-        "accuracy_pixel_neighbour": PixelNeighbour(vocabulary=network.vocabulary),
-    }
-    found = outcomes(workers, benchmark, learners, episodes)
-    return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}
+
+    steps: int
+    lr: float
+    tried: Mapping[float, float]
+    episodes: int
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """Inner loop that does this fine-tuning."""
+        return Adaptation(adapt="all", steps=self.steps, lr=self.lr)
+
+    def as_json(self) -> dict[str, object]:
+        """The form of evaluation.json."""
+        tried = {f"{lr:g}": accuracy for lr, accuracy in self.tried.items()}
+        return {"lr": self.lr, "steps": self.steps, "validation": tried, "validation_episodes": self.episodes}
+
+
+def choose_fine_tuning(
+    workers: Workers, network: NetworkSpec, untrained: Params, validation: Benchmark, steps: int, episodes: int
+) -> FineTuning:
+    """Choose the step size on validation classes, never on test classes.
+
+    Args:
+        workers: Where episodes run.
+        network: The untrained network, for the number of classes of `validation`.
+        untrained: Its weights.
+        validation: Episodes of validation classes.
+        steps: The run's own number of steps; at least LEAST_STEPS are taken.
+        episodes: Validation episodes; at most MOST_VALIDATION_EPISODES are used.
+    """
+    taken, count = max(steps, LEAST_STEPS), min(episodes, MOST_VALIDATION_EPISODES)
+    weights = arrays_of(untrained)
+    tried: dict[float, float] = {}
+    wanted: tuple[float, ...] = STEP_SIZES
+    while wanted:
+        how = {lr: Adaptation(adapt="all", steps=taken, lr=lr) for lr in wanted}
+        learners = {
+            str(lr): Adapted(network=network, weights=weights, adaptation=adaptation, at=(taken,))
+            for lr, adaptation in how.items()
+        }
+        found = outcomes(workers, validation, learners, count)
+        tried |= {lr: float(found[str(lr)].mean()) for lr in wanted}
+        best = max(sorted(tried), key=lambda lr: tried[lr])
+        wanted = beyond(best, tried)
+    return FineTuning(steps=taken, lr=best, tried=dict(sorted(tried.items())), episodes=count)
+
+
+def beyond(best: float, tried: Mapping[float, float]) -> tuple[float, ...]:
+    """Return the next step size to try if the best one so far is at an end of those tried; else empty."""
+    if best == max(tried):
+        return tuple(lr for lr in FURTHER if lr > best)[:1]
+    if best == min(tried):
+        return tuple(lr for lr in FURTHER if lr < best)[-1:]
+    return ()

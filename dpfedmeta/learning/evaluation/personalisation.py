@@ -9,21 +9,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.core.params import Params
+from dpfedmeta.core.params import Params, arrays_of
 from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.learning.evaluation.accuracy import Accuracy
+from dpfedmeta.learning.evaluation.accuracy import Accuracy, KeptEpisodes
 from dpfedmeta.learning.evaluation.baselines import (
     Adapted,
     FeaturePrototype,
     Learner,
     PixelNeighbour,
     PixelPrototype,
-    arrays_of,
 )
-from dpfedmeta.learning.evaluation.few_shot import Benchmark, Outcomes, episodes_digest, outcomes
-from dpfedmeta.learning.evaluation.fine_tuning import FineTuning
-from dpfedmeta.learning.evaluation.paired_test import KeptEpisodes
+from dpfedmeta.learning.evaluation.few_shot import Benchmark, FineTuning, Outcomes, episodes_digest, outcomes
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.models.spec import NetworkSpec
 

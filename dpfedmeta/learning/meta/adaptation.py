@@ -1,17 +1,23 @@
-"""Adaptation of a client to its support set: parameters, number of steps, step size and start. Needs no PyTorch."""
+"""Adaptation of a client and the divisions of its records, as values and from the settings. Needs no PyTorch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.shape import EpisodeShape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dpfedmeta.core.params import Params
+    from dpfedmeta.data.episodes.episode import Episode
 
 Adapts = Literal["all", "head"]
+Order = Literal[1, 2]
 
 
 class InnerRule(Protocol):
@@ -77,3 +83,86 @@ class Adaptation:
     def as_json(self) -> dict[str, object]:
         """For files."""
         return {"adapt": self.adapt, "steps": self.steps, "lr": self.lr}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divisions:
+    """Number and support size of the divisions of a client's records, or of each micro-episode's.
+
+    Attributes:
+        count: S, the number of divisions.
+        shots: Support records per class in each division; the other records of the client, or of the micro-episode, are
+            the query set.
+    """
+
+    count: int
+    shots: int
+    linear_head: ClassVar[bool] = True
+
+    @classmethod
+    def planned(cls, settings: Settings, shape: EpisodeShape) -> Divisions | None:
+        """Those of what holds as many records as an episode of this shape; None: it is divided as it stands, once.
+
+        Raises:
+            InputError: A support set would leave no query record.
+        """
+        count, shots = settings.meta.divisions, settings.meta.division_shots
+        if count == 1 and shots is None:
+            return None
+        held, shots = shape.shots + shape.queries, shots or shape.shots
+        if shots >= held:
+            raise InputError(
+                f"meta.division_shots = {shots}: what is divided, a client or a micro-episode, holds {held} records of "
+                "each class, and a query set needs one"
+            )
+        # A window that moves round has no more than `held` places.
+        return cls(count=min(count, held), shots=shots)
+
+    def fits(self, episode: Episode) -> bool:
+        """Return whether a client holds equally many records of each class, and more than a support set takes."""
+        held = (episode.support_labels.bincount(minlength=1), episode.query_labels.bincount(minlength=1))
+        ways = max(len(each) for each in held)
+        counts = [sum(int(each[way]) for each in held if way < len(each)) for way in range(ways)]
+        return len(set(counts)) == 1 and counts[0] > self.shots
+
+
+def adaptation_of(settings: Settings, adapt: Adapts, rule: InnerRule = PLAIN) -> Adaptation:
+    """The inner loop; `adapt` where the settings leave it open."""
+    chosen = settings.meta
+    return Adaptation(adapt=chosen.adapt or adapt, steps=chosen.steps, lr=chosen.lr, rule=rule)
+
+
+def first_order_only(settings: Settings) -> None:
+    """Refuse second derivatives.
+
+    Raises:
+        InputError: They are asked for.
+    """
+    if settings.meta.order == 2:
+        raise InputError(f"meta.order = 2: {settings.meta.method} is a first-order method; use meta.method = maml")
+
+
+def whole_batches_only(settings: Settings) -> None:
+    """Refuse mini-batches.
+
+    Raises:
+        InputError: They are asked for.
+    """
+    if settings.meta.batch is not None:
+        raise InputError(
+            f"meta.batch = {settings.meta.batch}: {settings.meta.method} uses all support records in a step; drop it"
+        )
+
+
+def undivided_only(settings: Settings) -> None:
+    """Refuse to divide a client's records again and again.
+
+    Raises:
+        InputError: It is asked for.
+    """
+    if settings.meta.divisions > 1 or settings.meta.division_shots is not None:
+        raise InputError(
+            f"meta.divisions = {settings.meta.divisions}: divisions share one pass through the body, so they need a "
+            "meta-gradient that adapts the head (--meta.adapt head, and maml, fomaml or anil); or use "
+            "--meta.divisions 1"
+        )

@@ -1,20 +1,31 @@
-"""Exact meta-gradients of one client, and the update of its inner loop."""
+"""Meta-gradients of one client, exactly, and of several episodes of one form at once, by torch.func."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
-from dpfedmeta.core.params import Params, detached, difference, zeros_like
+from dpfedmeta.core.params import Params, added, detached, difference, zeros_like
+from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.client_divisions import Divisions
-from dpfedmeta.learning.meta.inner_loop import as_leaves, descend, inner_problem
-from dpfedmeta.learning.meta.support_query_splits import divided_gradient
+from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
+from dpfedmeta.learning.meta.algorithm import ClientContext
+from dpfedmeta.learning.meta.inner_loop import (
+    InnerProblem,
+    LinearSupport,
+    as_leaves,
+    descend,
+    descended_head,
+    inner_problem,
+    inner_step,
+)
+from dpfedmeta.learning.meta.support_query_splits import divided, divided_gradient, division_slots, head_logits
+from dpfedmeta.learning.models.functional import apply, apply_body, head_of
 
 
 def meta_gradient(
@@ -75,3 +86,147 @@ def inner_update(
     theta = descend(problem, adaptation.steps, second_order=False)
     moved = difference(detached(problem.initial), detached(theta))
     return {**zeros_like(model), **{name: moved[name] for name in moved if name in model}}
+
+
+def batched_query_gradients(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episodes: Episode,
+    adaptation: Adaptation,
+    order: Literal[1, 2],
+) -> Params:
+    """SECRET: the gradient of each episode's query loss at its theta_K, each tensor [E, *shape].
+
+    Args:
+        network: A module without state of its own.
+        model: What to differentiate by.
+        fixed: The rest of the weights.
+        episodes: E of them: images [E, n, channels, height, width] and labels [E, n].
+        adaptation: The inner loop.
+        order: 2 differentiates through the inner steps, 1 does not.
+    """
+
+    def query_loss(theta: Params, own: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+        episode = Episode(support_images=own[0], support_labels=own[1], query_images=own[2], query_labels=own[3])
+        problem = inner_problem(
+            network,
+            {**fixed, **theta},
+            episode,
+            adaptation,
+            first_order=order == 1,
+            layout=lambda images: images,
+        )
+        adapted = _adapted(problem, adaptation, order)
+        return cross_entropy(problem.query_logits(adapted), episode.query_labels)
+
+    parts = (episodes.support_images, episodes.support_labels, episodes.query_images, episodes.query_labels)
+    gradients: Params = vmap(grad(query_loss), in_dims=(None, 0))(dict(model), parts)
+    return gradients
+
+
+def batched_divided_gradients(
+    network: nn.Module,
+    model: Mapping[str, Tensor],
+    fixed: Mapping[str, Tensor],
+    episodes: Episode,
+    adaptation: Adaptation,
+    order: Literal[1, 2],
+    divisions: Divisions,
+) -> Params:
+    """SECRET: `support_query_splits.divided_gradient` of each of E episodes, all at once: each tensor [E, *shape].
+
+    Args:
+        network: A body followed by one linear layer, the head.
+        model: What to differentiate by.
+        fixed: The rest of the weights.
+        episodes: E of one form, with the same number of classes and as many records of each; labels best lie with the
+            host, which reads them.
+        adaptation: Of the head.
+        order: 2 differentiates through the inner steps, 1 does not.
+        divisions: How many, and how they are cut.
+    """
+    labels = torch.cat([episodes.support_labels, episodes.query_labels], dim=1)
+    ways = int(labels.max()) + 1
+    images = torch.cat([episodes.support_images, episodes.query_images], dim=1)
+    device = images.device
+    by_class = placed(torch.argsort(labels, dim=1, stable=True), device)
+    images = images[torch.arange(len(images), device=device)[:, None], by_class]
+    slots = [placed(part, device) for part in division_slots(divisions, labels.shape[1] // ways)]
+    every = torch.arange(ways, device=device)
+    targets = [every.repeat_interleave(part.shape[1]) for part in slots]
+
+    def query_loss(theta: Params, own: Tensor) -> Tensor:
+        params = {**fixed, **theta}
+        features = apply_body(network, params, own, None)
+        support, query = (divided(features, part, ways) for part in slots)
+        initial = {name: value.expand(divisions.count, *value.shape) for name, value in head_of(params).items()}
+        found = descended_head(
+            initial, LinearSupport(features=support, labels=targets[0]), adaptation.steps, adaptation.lr
+        )
+        heads = found if order == 2 else _first_order(initial, found)
+        return cross_entropy(head_logits(heads, query).flatten(0, 1), targets[1].repeat(divisions.count))
+
+    gradients: Params = vmap(grad(query_loss), in_dims=(None, 0))(dict(model), images)
+    return gradients
+
+
+def batched(episodes: Sequence[Episode]) -> Episode:
+    """Episodes of one form with a leading dimension."""
+    return Episode(
+        support_images=torch.stack([episode.support_images for episode in episodes]),
+        support_labels=torch.stack([episode.support_labels for episode in episodes]),
+        query_images=torch.stack([episode.query_images for episode in episodes]),
+        query_labels=torch.stack([episode.query_labels for episode in episodes]),
+    )
+
+
+def _adapted(problem: InnerProblem, adaptation: Adaptation, order: Literal[1, 2]) -> Params:
+    """theta_K under torch.func, where autograd's own calls do not work.
+
+    First order: the derivative of theta_K by theta_0 is 1.
+    """
+    theta, rates = problem.initial, problem.rates
+    if problem.linear is not None and not isinstance(rates, dict):
+        found = descended_head(theta, problem.linear, adaptation.steps, rates)
+        return found if order == 2 else _first_order(theta, found)
+    for _ in range(adaptation.steps):
+        step: Params = grad(problem.support_loss)(theta)
+        theta = inner_step(theta, step if order == 2 else detached(step), rates)
+    return theta
+
+
+def _first_order(start: Params, found: Params) -> Params:
+    """The value of `found`, with the derivative of `start`."""
+    return added([start, detached(difference(found, start))])
+
+
+def rows(units: Sequence[Params]) -> Tensor:
+    """[units, d]; a value that is not finite counts as 0, as where gradients are clipped."""
+    # A weight that is one number has no further axis that flatten could begin with.
+    flat = ([value.reshape(len(value), -1) for value in own.values()] for own in units)
+    found = torch.cat([torch.cat(parts, dim=1).detach() for parts in flat])
+    return torch.where(found.isfinite(), found, 0.0)
+
+
+def logit_rows(context: ClientContext, episodes: Sequence[Episode]) -> Tensor:
+    """The logits of all support records in one call.
+
+    Where records are mapped one by one a mixture of them does not show, but the network would be another one.
+    """
+    images = torch.cat([episode.support_images for episode in episodes])
+    with torch.no_grad():
+        return rows([{"": apply(context.module, {**context.fixed, **context.learned}, images, None)}])
+
+
+def drawn(params: Params, seed: int) -> Params:
+    """Random values around these, of the size that keeps activations in range; what is 0 is 0 no longer."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: value + _deviation(value) * torch.randn(value.shape, generator=generator).to(value.dtype)
+        for name, value in params.items()
+    }
+
+
+def _deviation(value: Tensor) -> float:
+    return 0.5 if value.ndim < 2 else float(max(value[0].numel(), 1) ** -0.5)

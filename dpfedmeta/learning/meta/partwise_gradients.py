@@ -10,10 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation
+from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation, Divisions
 from dpfedmeta.learning.meta.algorithm import ClientContext
-from dpfedmeta.learning.meta.client_divisions import Divisions
-from dpfedmeta.learning.meta.closed_form_head import LinearSupport
+from dpfedmeta.learning.meta.inner_loop import LinearSupport
 from dpfedmeta.learning.meta.support_query_splits import adapted_heads, divided, division_slots, head_logits
 from dpfedmeta.learning.models.functional import head_of
 from dpfedmeta.learning.models.layers.per_example_layers import first_values, has_part_layers, part_features

@@ -13,10 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.client_divisions import Divisions
-from dpfedmeta.learning.meta.closed_form_head import LinearSupport, descended_head
-from dpfedmeta.learning.meta.inner_loop import as_leaves
+from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
+from dpfedmeta.learning.meta.inner_loop import LinearSupport, as_leaves, descended_head
 from dpfedmeta.learning.models.functional import apply_body, channels_last, head_of
 from dpfedmeta.learning.record_dp.local_training import records
 

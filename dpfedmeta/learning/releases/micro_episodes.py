@@ -212,7 +212,7 @@ class MicroEpisodes:
 
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: a meta-gradient of each micro-episode."""
-        from dpfedmeta.learning.meta.trial_rows import rows
+        from dpfedmeta.learning.meta.meta_gradients import rows
         from dpfedmeta.learning.record_dp.micro_episode_gradients import micro_episodes
 
         return [rows([self.method.gradients(self._of_parts(context), micro_episodes(episodes, self))])]

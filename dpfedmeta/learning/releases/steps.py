@@ -186,7 +186,7 @@ class Steps:
 
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: per-record gradients of support and query phase; clients together where that is how they go."""
-        from dpfedmeta.learning.meta.trial_rows import drawn, logit_rows, rows
+        from dpfedmeta.learning.meta.meta_gradients import drawn, logit_rows, rows
         from dpfedmeta.learning.models.trainable import adapting
         from dpfedmeta.learning.record_dp.noisy_steps import query_gradients, support_gradients, support_phase
 

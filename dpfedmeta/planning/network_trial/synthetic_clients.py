@@ -14,7 +14,7 @@ from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, NetworkTrial
-from dpfedmeta.learning.meta.trial_rows import drawn
+from dpfedmeta.learning.meta.meta_gradients import drawn
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,6 +18,8 @@ _BITS = 36
 _LONGEST_UNBOUNDED = 2.0**20
 # As small as a float can be scaled by without losing bits.
 _LEAST_EXPONENT = -1022
+# Whole numbers that were added up, and how many messages entered.
+WholeTotal = tuple[Tensor, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +66,21 @@ class WholeNumbers:
         length = length_of(values)
         return self.of(values) if math.isfinite(length) and length <= self.longest else None
 
+    def total(self, messages: Iterable[Tensor | None], size: int, device: torch.device | None = None) -> WholeTotal:
+        """SECRET: the sum of the messages that an honest client may send, and how many these are; None is not one."""
+        total, entered = self.zero(size, device), 0
+        for values in messages:
+            if values is not None and (whole := self.accepted(values)) is not None:
+                total += whole
+                entered += 1
+        return total, entered
+
     def zero(self, size: int, device: torch.device | None = None) -> Tensor:
         """The sum of no messages of `size` coordinates."""
         return torch.zeros(len(self.units), size, dtype=torch.int64, device=device)
 
     def values(self, total: Tensor) -> Tensor:
-        """float64 [d] from a sum of at most accounting.rare_events.MOST_MESSAGES."""
+        """float64 [d] from a sum of at most failure_probability.MOST_MESSAGES."""
         parts = [part.double() * unit for part, unit in zip(total, self.units, strict=True)]
         # From fine to coarse, so that little is lost.
         return sum(reversed(parts), start=torch.zeros_like(parts[0]))

@@ -14,7 +14,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory, write_text
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
-from dpfedmeta.training.results.measured_episodes import SIZES, size, size_and_count
+from dpfedmeta.training.results.evaluation_store import SIZES, size, size_and_count
 from dpfedmeta.training.terminal.tables import number
 
 _CELLS = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))

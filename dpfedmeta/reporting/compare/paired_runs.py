@@ -8,8 +8,8 @@ from typing import Any
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import EPISODES, EVALUATION, RunDirectory
-from dpfedmeta.learning.evaluation.paired_test import KeptEpisodes, PairedDifference
-from dpfedmeta.training.results.measured_episodes import size
+from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes, PairedDifference
+from dpfedmeta.training.results.evaluation_store import size
 
 
 @dataclass(frozen=True, kw_only=True)

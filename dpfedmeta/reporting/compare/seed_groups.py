@@ -16,7 +16,7 @@ from scipy.stats import t
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
-from dpfedmeta.training.results.measured_episodes import with_sizes
+from dpfedmeta.training.results.evaluation_store import with_sizes
 from dpfedmeta.training.results.snapshot import read_run, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
 from dpfedmeta.training.verification.file_claims import Proven

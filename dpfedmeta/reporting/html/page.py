@@ -23,7 +23,7 @@ from dpfedmeta.reporting.html.rerun_command import command, settings_shown
 from dpfedmeta.reporting.html.run_status import ending_words, refresh, warning
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
-from dpfedmeta.training.results.measured_episodes import size, size_and_count, with_sizes
+from dpfedmeta.training.results.evaluation_store import size, size_and_count, with_sizes
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, stage_of
 from dpfedmeta.training.results.summary import summary_so_far

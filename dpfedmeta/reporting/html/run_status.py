@@ -10,7 +10,7 @@ from markupsafe import Markup
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.state.how_to_resume import how_to_go_on
 from dpfedmeta.training.state.private_timings import at_most
-from dpfedmeta.training.terminal.eta import clock
+from dpfedmeta.training.terminal.progress_bar import clock
 
 # Seconds after which the page of a running run looks for a newer one.
 REFRESH = 10

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.reporting.compare.seed_groups import Cell, Group, Measured
 from dpfedmeta.reporting.plots.style import GREY, SMALL, entitle, looks_of, mark, save
-from dpfedmeta.training.results.measured_episodes import size_and_count
+from dpfedmeta.training.results.evaluation_store import size_and_count
 
 _CLIENT_PUBLIC, _RECORD_SERVER = ("client", "public"), ("record", "server")
 _WORDS = {

@@ -10,8 +10,8 @@ import numpy as np
 
 from dpfedmeta.secure_aggregation.crypto import masks, pairwise, shamir
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Pair
+from dpfedmeta.secure_aggregation.crypto.shamir import corrected
 from dpfedmeta.secure_aggregation.crypto.share_dealing import Dealings
-from dpfedmeta.secure_aggregation.crypto.share_decoding import corrected
 from dpfedmeta.secure_aggregation.payloads import Keys, Kind
 from dpfedmeta.secure_aggregation.round_parameters import Agreement, Round
 

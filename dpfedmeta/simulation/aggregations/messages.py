@@ -20,7 +20,7 @@ class Messages:
     @classmethod
     def made(cls, settings: Settings, clients: ClientRunner, workers: Workers) -> Backend:
         """For these clients."""
-        from dpfedmeta.simulation.worker_backend import LocalBackend
+        from dpfedmeta.simulation.cohort_sums import LocalBackend
 
         return LocalBackend(clients=clients, workers=workers, abort_on_failure=settings.server.abort_on_failure)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dpfedmeta.core.worker_pool import Workers
     from dpfedmeta.simulation.backend import Backend
     from dpfedmeta.simulation.client_runner import ClientRunner
-    from dpfedmeta.simulation.secure_sums import Adder
+    from dpfedmeta.simulation.cohort_sums import Adder
 
 
 class Secure:
@@ -43,7 +43,7 @@ class Secure:
     @classmethod
     def made(cls, settings: Settings, clients: ClientRunner, workers: Workers) -> Backend:
         """For these clients: the ideal result, or the real protocol, whose sums are the same."""
-        from dpfedmeta.simulation.secure_sums import SecureSums, added_up
+        from dpfedmeta.simulation.cohort_sums import SecureSums, added_up
 
         added: Adder = added_up
         if settings.aggregation.protocol:

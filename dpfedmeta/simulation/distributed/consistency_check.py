@@ -10,10 +10,9 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from dpfedmeta.core.environment.environment_digest import SWITCHES, versions
-from dpfedmeta.core.environment.provenance import processor, source_digest
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.plugins.user_code_digest import own_words
+from dpfedmeta.core.plugins.user_code import own_words
+from dpfedmeta.core.provenance import SWITCHES, processor, source_digest, versions
 from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool

@@ -15,13 +15,36 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.worker_pool import IntArray, Shape, Summand
 from dpfedmeta.simulation.distributed.collective import Collective, Lost
 from dpfedmeta.simulation.distributed.torchrun_env import TIMEOUT
-from dpfedmeta.simulation.distributed.work_queue import Deal
 from dpfedmeta.simulation.distributed.worker_rank import End, Everywhere, Failed, Job
 
+Share = tuple[object, ...]
 T = TypeVar("T")
 
 # After an interruption nobody waits long for others.
 _PARTING_SECONDS = 4.0
+
+
+class Deal:
+    """Each share is taken once, by whoever comes; numbered in the order of the list."""
+
+    def __init__(self, shares: Iterable[Share]) -> None:
+        self._shares, self._lock = enumerate(shares), threading.Lock()
+        self._ended = False
+
+    def take(self) -> tuple[int, Share] | None:
+        """(number, share); None: nothing is left."""
+        with self._lock:
+            found = None if self._ended else next(self._shares, None)
+            self._ended = found is None
+            return found
+
+    def __iter__(self) -> Iterator[tuple[int, Share]]:
+        return iter(self.take, None)
+
+    def end(self) -> None:
+        """Whatever is left stays undone."""
+        with self._lock:
+            self._ended = True
 
 
 class Ranks:

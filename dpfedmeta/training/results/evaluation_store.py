@@ -7,15 +7,20 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import EVALUATION, SUMMARY, RunDirectory
+from dpfedmeta.planning.client_spec import evaluation_shape
+
+if TYPE_CHECKING:
+    from dpfedmeta.config.settings import Settings
 
 EVALUATIONS = "evaluations"
 # A name has to fit into 255 bytes, and into a line.
 _LONG = 40
 Content = Mapping[str, Any]
+SIZES = ("ways", "shots", "queries")
 
 
 def keep_evaluation(folder: Path, content: Content, beside: Sequence[Content] = ()) -> Path:
@@ -154,3 +159,33 @@ def kept_audit(folder: Path) -> Mapping[str, Any] | None:
     if not whole or not isinstance(content.get("size"), str):
         raise InputError(f"{folder / AUDIT}: not an audit, or of another version; audit the run again, or remove it")
     return content  # type: ignore[no-any-return]
+
+
+def measured_on(settings: Settings, steps: int) -> dict[str, int]:
+    """Classes, support and query images per class of a test episode, and gradient steps of its adaptation."""
+    shape = evaluation_shape(settings)
+    return {**{name: getattr(shape, name) for name in SIZES}, "steps": steps}
+
+
+def with_sizes(summary: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """summary.json with the sizes of its test episodes; those of earlier versions follow from the settings."""
+    accuracy = summary.get("accuracy")
+    if not accuracy or "episodes" not in accuracy or "ways" in accuracy:
+        return dict(summary)
+    steps = settings.evaluation.steps or settings.meta.steps
+    return {**summary, "accuracy": {**measured_on(settings, steps), **accuracy}}
+
+
+def size(measured: Mapping[str, Any]) -> str:
+    """The shape of episodes in words, of an accuracy of summary.json or a result of evaluation.json."""
+    return f"{measured['ways']}-way {measured['shots']}-shot" if "ways" in measured else ""
+
+
+def size_and_count(accuracy: Mapping[str, Any]) -> str:
+    """All numbers of the protocol: of an accuracy of summary.json that was measured on episodes; else empty."""
+    if "ways" not in accuracy:
+        return ""
+    return (
+        f"{size(accuracy)}, {accuracy['queries']} queries per class, {accuracy['steps']} adaptation steps, "
+        f"{accuracy['episodes']:,} episodes"
+    )

@@ -7,8 +7,8 @@ import platform
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedmeta.accounting.ledger.ledger import read_content, spent
-from dpfedmeta.core.environment.provenance import made_by
 from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
+from dpfedmeta.core.provenance import made_by
 from dpfedmeta.core.version import __version__
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 from dpfedmeta.training.results.evaluation_store import audited_cells

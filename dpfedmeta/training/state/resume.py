@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from dpfedmeta.accounting.ledger.ledger import RunIdentity, read_content
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.accounting.ledger.versions import VERSION
 from dpfedmeta.config.load import resolve
-from dpfedmeta.config.settings import Settings
+from dpfedmeta.config.settings import Settings, setting_fields, value_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET
 from dpfedmeta.core.files.run_directory import (
@@ -26,9 +27,15 @@ from dpfedmeta.core.files.run_directory import (
 )
 from dpfedmeta.core.random.fresh_seeds import FRESH_GENERATOR, FreshSource, name_of
 from dpfedmeta.core.random.random_sources import GENERATOR, SEEDS, KeyedSource, OperatingSystemSource, SecretSource
+from dpfedmeta.training.state.lock import only_writer
+
+if TYPE_CHECKING:
+    from dpfedmeta.training.results.summary import Status
 
 # What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
 MAY_CHANGE = ("run.workers", "run.device", "run.chunk")
+# A run directory, and how its run ended.
+Done = tuple[RunDirectory, "Status"]
 _SEED = "noise_seed.json"
 _LAUNCH = "launch.json"
 # Runs from before the file named it.
@@ -63,6 +70,63 @@ def settings_of_run(run: RunDirectory, given: Mapping[str, str], *, brought: boo
     if brought and "run.workers" not in given:
         settings = replace(settings, run=replace(settings.run, workers=None))
     return settings
+
+
+def check_same_settings(run: RunDirectory, kept: Settings, given: Settings, advice: str) -> None:
+    """Refuse to go on with settings that would change a result.
+
+    Args:
+        run: The run.
+        kept: The settings that it began with.
+        given: Those that it shall go on with.
+        advice: What to do where they differ, at the end of a sentence.
+
+    Raises:
+        InputError: Names the first setting that differs.
+    """
+    for name, _, _ in setting_fields():
+        if name not in MAY_CHANGE and value_of(kept, name) != value_of(given, name):
+            raise InputError(
+                f"{run.path}: it began with {name} = {value_of(kept, name)}, given is {value_of(given, name)}; a run "
+                f"goes on with the settings it began with{advice}"
+            )
+
+
+def go_on(
+    run: RunDirectory,
+    settings_of: Callable[[], Settings],
+    train: Callable[[Settings], Done],
+    *,
+    extend: bool = False,
+    told: Callable[[str], object],
+    page: Callable[[RunDirectory], object] | None = None,
+) -> Done:
+    """Go on with a run as its one writer; one that has ended gets the page that it lacks.
+
+    Args:
+        run: The run.
+        settings_of: Reads the settings that it goes on with, before PyTorch and the data are read.
+        train: Trains on.
+        extend: Whether a completed run gets further rounds.
+        told: Told what is left to do of a run that has ended.
+        page: Writes the last page; None: there is none to write.
+
+    Returns:
+        The run directory, and how the run ended.
+
+    Raises:
+        InputError: Another process writes this run, or it cannot go on with these settings.
+    """
+    with only_writer(run.path):
+        settings = settings_of()
+        ended = None if extend else finished(run)
+        if ended is None:
+            return train(settings)
+        lacking = None if page is None or reported(run) else page
+        told(f"{run.path}: {ended} already; {'only its report' if lacking else 'nothing'} is left to do")
+        if lacking:
+            lacking(run)
+        return run, cast("Status", ended)
 
 
 def check_same_sums(run: RunDirectory) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
-from dpfedmeta.training.results import measured_episodes as measured
+from dpfedmeta.training.results import evaluation_store as measured
 from dpfedmeta.training.results.evaluation_store import unfinished
 
 ROWS = (

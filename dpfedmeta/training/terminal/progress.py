@@ -15,9 +15,7 @@ from dpfedmeta.accounting.ledger.ledger import read_content, spent
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.training.state.private_timings import at_most
-from dpfedmeta.training.terminal.eta import Pace, clock
-from dpfedmeta.training.terminal.heartbeat import Heartbeat
-from dpfedmeta.training.terminal.progress_bar import Bar, bar, is_log
+from dpfedmeta.training.terminal.progress_bar import Bar, Heartbeat, Pace, bar, clock, is_log
 from dpfedmeta.training.terminal.tables import accuracy_table, guarantee_table, number
 from dpfedmeta.training.tracking.callbacks import Callback, Row
 from dpfedmeta.training.tracking.plan_summary import Planned

@@ -1,20 +1,57 @@
-"""Progress bars: the last line of a terminal, or one line of a notebook's cell."""
+"""Progress of long work: bars, lines now and then, and the time that is left."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from dpfedmeta.training.terminal.heartbeat import Heartbeat
+from dpfedmeta.training.tracking.plan_summary import Planned
 
+# Of silence, after which something is said.
+EVERY_SECONDS = 10.0
 # A line is drawn again this often; a run has better things to compute.
 _A_SECOND = 4
+
+
+@dataclass(kw_only=True, eq=False)
+class Heartbeat:
+    """Says a line where nothing was said for ten seconds.
+
+    Attributes:
+        say: Where lines go.
+        clock: Seconds that only grow.
+        last: When something was said.
+
+    Guarantee:
+        When a line comes follows how long the work took, so nothing that follows a sampled cohort may be told by it.
+    """
+
+    say: Callable[[str], object]
+    clock: Callable[[], float] = time.monotonic
+    last: float = field(default=float("-inf"))
+
+    def started(self) -> Heartbeat:
+        """Begin to count now, so that the first line comes after ten seconds."""
+        self.last = self.clock()
+        return self
+
+    def beat(self, text: str) -> None:
+        """Say it if it is time."""
+        if self.clock() - self.last >= EVERY_SECONDS:
+            self.told(text)
+
+    def told(self, text: str) -> None:
+        """Say it in any case."""
+        self.say(text)
+        self.last = self.clock()
 
 
 class Bar(Protocol):
@@ -109,3 +146,82 @@ class _CellBar:
         return self._display.HTML(
             f'<progress value="{done}" max="{self._rounds}"></progress> round {done}/{self._rounds} <code>{line}</code>'
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Estimate of the time that a run still takes, from what is known of its speed.
+
+    Attributes:
+        rounds: T.
+        every: A validation follows each so many rounds, and the last one.
+        final_validations: How many validations the final evaluation takes as long as, about.
+        done: Rounds that are done.
+        speed: Clients per second, if known.
+        round_seconds: Of a round without its validation; None: not known.
+        timed: Rounds of which `round_seconds` is the mean; 0: it was measured on public data.
+        validation_seconds: Of the last validation; None: there was none yet.
+
+    Guarantee:
+        Times of rounds come from rows, which have none in a private run: there the speed is what was measured on public
+        data before round 0, and nothing here follows the sizes of cohorts. Evaluations run on public data.
+    """
+
+    rounds: int
+    every: int
+    final_validations: float
+    done: int = 0
+    speed: float | None = None
+    round_seconds: float | None = None
+    timed: int = 0
+    validation_seconds: float | None = None
+
+    @classmethod
+    def of(cls, planned: Planned) -> Pace:
+        """Before the first round."""
+        measured = planned.minutes is not None and planned.rounds > 0
+        return cls(
+            rounds=planned.rounds,
+            every=planned.settings.evaluation.every,
+            final_validations=planned.final_validations,
+            speed=planned.clients_per_second,
+            round_seconds=60 * (planned.minutes or 0.0) / planned.rounds if measured else None,
+        )
+
+    def after_round(self, row: Mapping[str, Any]) -> Pace:
+        """Once a round is done; of its row, the times that it tells."""
+        done, seconds = row["round"] + 1, row.get("seconds")
+        if seconds is None:
+            return replace(self, done=done)
+        before = self.timed * (self.round_seconds or 0.0)
+        mean = (before + seconds) / (self.timed + 1)
+        speed = row.get("clients_per_second", self.speed)
+        return replace(self, done=done, speed=speed, round_seconds=mean, timed=self.timed + 1)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the end of the final evaluation; None: not known. Without evaluations while none was measured."""
+        if self.round_seconds is None:
+            return None
+        left = self.rounds - self.done
+        # The last round is validated even where that is not its turn.
+        validations = -(-self.rounds // self.every) - self.done // self.every
+        evaluations = (validations if left else 0) + self.final_validations
+        return left * self.round_seconds + evaluations * (self.validation_seconds or 0.0)
+
+    @property
+    def words(self) -> str:
+        """The time left and the speed, for people."""
+        if self.seconds_left is None:
+            return ""
+        least = "over " if self.validation_seconds is None else ""
+        speed = f"  {'' if self.timed else 'about '}{self.speed:.0f} clients/s" if self.speed else ""
+        return f"{least}{clock(self.seconds_left)} left{speed}"
+
+
+def clock(seconds: float) -> str:
+    """Two units are enough."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import cut_torn_line
+from dpfedmeta.core.files.run_directory import ROUNDS, RunDirectory, append_lines, write_text
 
 if TYPE_CHECKING:
     from dpfedmeta.training.tracking.plan_summary import Planned
@@ -93,3 +96,28 @@ def _failure(callback: Callback, event: str, error: Exception) -> CallbackFailed
 
 def _name(callback: object) -> str:
     return callback.__qualname__ if isinstance(callback, type) else type(callback).__qualname__
+
+
+class JsonLines(Callback):
+    """rounds.jsonl."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = RunDirectory(run)
+        self._path = run / ROUNDS
+        append_lines(self._path, [])  # a run that ends before its first round has the file too
+        cut_torn_line(self._path)
+        self._next = max((int(row.get("round", -1)) for row in self._run.rounds()), default=-1) + 1
+
+    def on_round(self, row: Row) -> None:
+        """Append one line; a round that was done again identically has its line already."""
+        if row["round"] >= self._next:
+            append_lines(self._path, [row])
+            self._next = row["round"] + 1
+
+    def on_rewind(self, round_: int) -> None:
+        """Drop the superseded lines."""
+        if round_ >= self._next:
+            return
+        kept = [row for row in self._run.rounds() if row["round"] < round_]
+        write_text(self._path, "".join(json.dumps(row) + "\n" for row in kept))
+        self._next = round_

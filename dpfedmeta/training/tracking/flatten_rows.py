@@ -9,7 +9,7 @@ from typing import Any
 
 from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.training.results.measured_episodes import SIZES
+from dpfedmeta.training.results.evaluation_store import SIZES
 from dpfedmeta.training.terminal.tables import number
 from dpfedmeta.training.tracking.callbacks import Row
 

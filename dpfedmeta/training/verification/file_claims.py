@@ -20,7 +20,7 @@ from dpfedmeta.config.presets import name_of_today
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
-from dpfedmeta.training.results.measured_episodes import measured_on
+from dpfedmeta.training.results.evaluation_store import measured_on
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.results.summary import SIMULATION, aggregation
 from dpfedmeta.training.verification.replan import settings_of_ledger

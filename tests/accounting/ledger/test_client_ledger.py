@@ -14,7 +14,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.simulation.client_budgets import ClientLedgers
+from dpfedmeta.simulation.availability import ClientLedgers
 
 LAYER = RecordLayer(support_noise=4.0, query_noise=1.6, support_steps=5, support_records=25, query_records=25)
 PLAN = PrivacyPlan(clients=1000, cohort=100, rounds=20, noise_multiplier=1.0, max_participations=3, record=LAYER)

@@ -7,7 +7,7 @@ from dpfedmeta.accounting.events.participation_pattern import Spacing
 from dpfedmeta.accounting.ledger.participation_ledger import SpacedLedger
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.simulation.client_budgets import SpacedClients
+from dpfedmeta.simulation.availability import SpacedClients
 
 SPACING = Spacing(participations=2, separation=4)
 

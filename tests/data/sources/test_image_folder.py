@@ -14,8 +14,8 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.episodes.split_by_name import split_of, splits_of, surely_public
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.user_sources import folder, manifest
+from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
 from dpfedmeta.data.user_sources.image_folder import contents
-from dpfedmeta.data.user_sources.image_form import check_fit, form_of_images
 
 
 def write_class(folder, images, *, size=(12, 12), mode="RGB", shade=100, suffix="png"):

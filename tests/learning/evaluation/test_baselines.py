@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedmeta.core.params import arrays_of
 from dpfedmeta.data.episodes.episode import draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.learning.evaluation.baselines import Adapted, FeaturePrototype, PixelPrototype, arrays_of
+from dpfedmeta.learning.evaluation.baselines import Adapted, FeaturePrototype, PixelPrototype
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_logits, logits_along
 from dpfedmeta.learning.models.initial_weights import initial_weights

@@ -17,7 +17,6 @@ from dpfedmeta.learning.evaluation import (
     pixel_neighbour_accuracy,
     pixel_prototype_accuracy,
 )
-from dpfedmeta.learning.evaluation.few_shot import compete
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_logits
 from dpfedmeta.learning.models.initial_weights import initial_weights
@@ -162,7 +161,7 @@ def test_everybody_in_a_contest_sees_the_same_episodes(separable):
     spec = network_spec(name="mlp", width=32, norm="none")
     trained, untrained = initial_weights(spec, 0), initial_weights(spec, 1)
     adaptation = Adaptation(adapt="all", steps=30, lr=0.5)
-    found = compete(InProcess(), spec, trained, untrained, separable, adaptation, 12)
+    found = separable.compete(InProcess(), spec, trained, untrained, adaptation, 12)
 
     def alone(params, steps):
         return adapted_accuracy(InProcess(), spec, params, separable, replace(adaptation, steps=steps), 12)

@@ -3,7 +3,7 @@ import pytest
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.evaluation import Benchmark, choose_fine_tuning
-from dpfedmeta.learning.evaluation.fine_tuning import LEAST_STEPS, STEP_SIZES, beyond
+from dpfedmeta.learning.evaluation.few_shot import LEAST_STEPS, STEP_SIZES, beyond
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.spec import NetworkSpec
 

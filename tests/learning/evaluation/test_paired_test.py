@@ -6,8 +6,8 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes, PairedDifference
 from dpfedmeta.learning.evaluation.few_shot import Benchmark, episodes_digest
-from dpfedmeta.learning.evaluation.paired_test import KeptEpisodes, PairedDifference
 from dpfedmeta.reporting.compare.paired_runs import episodes_of, kept_episodes, pairs
 
 

@@ -6,10 +6,9 @@ import torch
 from dpfedmeta.core.params import difference, norm
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.algorithms.maml import Maml
-from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.client_divisions import Divisions
+from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
+from dpfedmeta.learning.meta.meta_gradients import batched, batched_divided_gradients
 from dpfedmeta.learning.meta.support_query_splits import division_slots
-from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_divided_gradients
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import build_network, learned_part
 from dpfedmeta.learning.models.spec import NetworkSpec

@@ -15,8 +15,7 @@ from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.algorithms.meta_sgd import LearnedRates, MetaSgd
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_params
-from dpfedmeta.learning.meta.meta_gradients import meta_gradient
-from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_query_gradients
+from dpfedmeta.learning.meta.meta_gradients import batched, batched_query_gradients, meta_gradient
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec

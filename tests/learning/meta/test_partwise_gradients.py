@@ -11,13 +11,12 @@ from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.algorithms.proto_maml import Prototypes
+from dpfedmeta.learning.meta import meta_gradients as side_by_side
 from dpfedmeta.learning.meta import partwise_gradients as parts_module
-from dpfedmeta.learning.meta import vmapped_gradients as side_by_side
-from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.client_divisions import Divisions
+from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
+from dpfedmeta.learning.meta.meta_gradients import batched_query_gradients
 from dpfedmeta.learning.meta.partwise_gradients import client_by_client, part_gradients, parts_share_a_pass
 from dpfedmeta.learning.meta.support_query_splits import adapted_heads, divided_gradients, division_slots
-from dpfedmeta.learning.meta.vmapped_gradients import batched_query_gradients
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.kernels import normalisation_jit as normalisation
 from dpfedmeta.learning.models.layers.per_example_layers import first_values

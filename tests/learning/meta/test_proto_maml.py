@@ -13,8 +13,7 @@ from dpfedmeta.data.task import load_task
 from dpfedmeta.learning.algorithms.proto_maml import Prototypes
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_logits
-from dpfedmeta.learning.meta.meta_gradients import meta_gradient
-from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_query_gradients
+from dpfedmeta.learning.meta.meta_gradients import batched, batched_query_gradients, meta_gradient
 from dpfedmeta.learning.models.functional import apply_body
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import build_network, learned_part

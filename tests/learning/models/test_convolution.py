@@ -10,8 +10,7 @@ from torch.nn.functional import conv2d, cosine_similarity, interpolate
 from dpfedmeta.core.params import Params, flatten
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.meta_gradients import meta_gradient
-from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_query_gradients
+from dpfedmeta.learning.meta.meta_gradients import batched, batched_query_gradients, meta_gradient
 from dpfedmeta.learning.models.functional import channels_last
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.layers.convolution import (

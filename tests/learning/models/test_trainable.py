@@ -11,8 +11,7 @@ from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.algorithms.meta_sgd import MetaSgd
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_params
-from dpfedmeta.learning.meta.meta_gradients import inner_update, meta_gradient
-from dpfedmeta.learning.meta.vmapped_gradients import batched, batched_query_gradients
+from dpfedmeta.learning.meta.meta_gradients import batched, batched_query_gradients, inner_update, meta_gradient
 from dpfedmeta.learning.models.frozen import frozen_network
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import build_network, learned_part

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.plugins.user_code_digest import own_words
+from dpfedmeta.core.plugins.user_code import own_words
 from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.simulation.cohort_sums import check_enough_work
 from dpfedmeta.simulation.distributed.consistency_check import (
     _data_digest,
     check_alike,
@@ -16,7 +17,6 @@ from dpfedmeta.simulation.distributed.consistency_check import (
     facts_of,
 )
 from dpfedmeta.simulation.distributed.torchrun_env import Launch
-from dpfedmeta.simulation.worker_backend import check_enough_work
 
 WORDS = ["train", "--seed", "1", "--algo", "dp-agr", "--cohort=20"]
 

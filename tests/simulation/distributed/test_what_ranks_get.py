@@ -20,10 +20,10 @@ from dpfedmeta.core.random.random_sources import (
 )
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.privacy.samplers import Cohort
-from dpfedmeta.simulation import worker_backend as processes
+from dpfedmeta.simulation import cohort_sums as processes
 from dpfedmeta.simulation.client_runner import ClientRunner
+from dpfedmeta.simulation.cohort_sums import LocalBackend, sum_chunk
 from dpfedmeta.simulation.distributed.worker_rank import Job
-from dpfedmeta.simulation.worker_backend import LocalBackend, sum_chunk
 from tests.simulation.distributed.threads import threads
 from tests.simulation.test_worker_backend import setting
 

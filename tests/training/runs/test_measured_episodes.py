@@ -12,7 +12,7 @@ from rich.console import Console
 from dpfedmeta.reporting.compare.latex_tables import csv_table, latex_table
 from dpfedmeta.reporting.compare.seed_groups import Group
 from dpfedmeta.reporting.plots.epsilon_plot import _benchmark
-from dpfedmeta.training.results.measured_episodes import size
+from dpfedmeta.training.results.evaluation_store import size
 from dpfedmeta.training.terminal.tables import accuracy_table
 from dpfedmeta.training.tracking.flatten_rows import evaluation_sheet
 

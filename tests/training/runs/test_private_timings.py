@@ -16,7 +16,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.files.run_directory import RunDirectory, create
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training import run_training as run_module
 from dpfedmeta.training.results.summary import what_it_took
 from dpfedmeta.training.run_training import run_training

@@ -1,7 +1,7 @@
 import subprocess
 
 import dpfedmeta
-from dpfedmeta.core.environment import provenance
+from dpfedmeta.core import provenance
 
 
 def git(folder, *words):

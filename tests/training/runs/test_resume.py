@@ -21,7 +21,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.simulation.worker_backend import LocalBackend
+from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training import run_training as run_module
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions

@@ -19,7 +19,7 @@ from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.training.loop import Training
 from dpfedmeta.training.results.round_rows import charged_after, delta_at_limit
-from dpfedmeta.training.tracking.json_lines import JsonLines
+from dpfedmeta.training.tracking.callbacks import JsonLines
 
 SMALL = {
     "model.width": "4", "server.rounds": "8", "task.ways": "3", "task.shots": "2", "task.queries": "2",

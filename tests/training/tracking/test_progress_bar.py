@@ -5,10 +5,8 @@ import pytest
 from rich.console import Console
 
 from dpfedmeta.core.worker_pool import InProcess, Watched
-from dpfedmeta.training.terminal.eta import Pace, clock
-from dpfedmeta.training.terminal.heartbeat import Heartbeat
 from dpfedmeta.training.terminal.progress import Terminal
-from dpfedmeta.training.terminal.progress_bar import share_bar
+from dpfedmeta.training.terminal.progress_bar import Heartbeat, Pace, clock, share_bar
 
 EPSILONS = {"client_public": 0.5, "client_server": None, "record_server": 2.25, "record_public": None}
 PUBLIC = Pace(rounds=10, every=4, final_validations=3.0, speed=50.0, round_seconds=2.0)

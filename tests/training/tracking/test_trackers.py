@@ -20,9 +20,8 @@ from dpfedmeta.training.loop import Training
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.terminal.tables import guarantee_table
 from dpfedmeta.training.trackers.tensorboard_tracker import TensorBoard
-from dpfedmeta.training.tracking.callbacks import Callback
+from dpfedmeta.training.tracking.callbacks import Callback, JsonLines
 from dpfedmeta.training.tracking.flatten_rows import flat
-from dpfedmeta.training.tracking.json_lines import JsonLines
 
 ROWS = [
     {

@@ -22,7 +22,7 @@ from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.trackers import Tracked
 from dpfedmeta.training.trackers.wandb_tracker import WeightsAndBiases, check_wandb, wandb_mode
-from dpfedmeta.training.tracking.callbacks import Callback
+from dpfedmeta.training.tracking.callbacks import Callback, JsonLines
 from dpfedmeta.training.tracking.flatten_rows import (
     evaluation_sheet,
     flat,
@@ -30,7 +30,6 @@ from dpfedmeta.training.tracking.flatten_rows import (
     flat_summary,
     guarantee_sheet,
 )
-from dpfedmeta.training.tracking.json_lines import JsonLines
 from tests.training.tracking.wandb_stand_in import KEY, stand_in
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

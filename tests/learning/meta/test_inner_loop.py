@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params
-from dpfedmeta.learning.meta.closed_form_head import LinearSupport, descended_head
+from dpfedmeta.learning.meta.inner_loop import LinearSupport, descended_head
 
 
 def generator(seed: int = 0) -> torch.Generator:

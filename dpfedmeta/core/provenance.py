@@ -1,20 +1,30 @@
-"""Which code, on which machine and day, made a run: what somebody needs who wants to repeat it."""
+"""Provenance of a run: the code, machine and libraries that made it, for people and for rounds done again."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import subprocess
 import time
+from collections.abc import Mapping
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dpfedmeta
-from dpfedmeta.core.files.digests import digest_of
+from dpfedmeta.core.files.read_files import digest_of
+from dpfedmeta.core.plugins.user_code import unseen
+
+if TYPE_CHECKING:
+    import torch
 
 # git answers at once or something is wrong with it; a run does not wait for it.
 _PATIENCE = 5.0
+_LIBRARIES = ("torch", "numpy", "scipy", "opacus", "numba", "llvmlite", "cryptography")
+SWITCHES = ("MKL_", "ATEN_", "ONEDNN_", "DNNL_", "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_JIT")
 
 
 def made_by() -> dict[str, str | int | None]:
@@ -85,3 +95,36 @@ def processor() -> str:
         next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
         for key in ("model name", "flags")
     )
+
+
+def environment_of(device: torch.device, chunk: int | None = None, own: Mapping[str, str] | None = None) -> str | None:
+    """Digest of everything that could change a result; None where that is never certain: on a GPU, or with code unseen.
+
+    Args:
+        device: Where clients are computed.
+        chunk: run.chunk.
+        own: Code of the user's own (own_sources).
+
+    Guarantee:
+        Two attempts at a round with one digest run the same code on the same kind of machine: code of the user's own
+        is part of it, so that an edited module never answers another question with the noise of an earlier attempt.
+    """
+    own = own or {}
+    if device.type != "cpu" or unseen(own):
+        return None
+    import torch  # here, since most of what asks for a provenance needs none of it
+
+    parts = {
+        "source": source_digest(),
+        "versions": list(versions().values()),
+        "machine": [platform.system(), platform.machine(), processor(), torch.backends.cpu.get_cpu_capability()],
+        "switches": {name: value for name, value in sorted(os.environ.items()) if name.startswith(SWITCHES)},
+        "chunk": chunk or 1,
+        **({"own": dict(own)} if own else {}),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries that compute the numbers."""
+    return {"Python": platform.python_version(), **{name: metadata.version(name) for name in _LIBRARIES}}

@@ -1,8 +1,4 @@
-"""The normal law from random words: Marsaglia and Tsang's ziggurat (2000), 256 layers of equal area.
-
-A word is 64 bits: 8 choose the layer, 1 the sign, 53 the place across the layer. 99 of 100 words are a value by
-themselves, the others ask for more words. Values are always finite and at most 3.65 + 8.57 = 12.2 away from 0.
-"""
+"""Compiled loops from uniform words to normal and discrete normal values."""
 
 from __future__ import annotations
 
@@ -86,3 +82,38 @@ def _at_the_edge(words, layer, value, edges, heights):
         if -2.0 * np.log(np.float64((words[first + 1] >> np.uint64(11)) + np.uint64(1)) * _UNIT) > beyond * beyond:
             return TAIL + beyond, first + 2, True
     return value, 0, False
+
+
+@compiled
+def look_up(words, values, thresholds, guide, shift):
+    """Discrete Gaussian values from uniform words, by the table of one variance.
+
+    The lowest bit of a word is the sign, the others say where between 0 and 1 a number u lies. The value is how many
+    thresholds lie below u. A word that equals a threshold does not say it.
+
+    Args:
+        words: [n] in uint64.
+        values: Out: [n] in int64; the place of an undecided word in the table.
+        thresholds: Ascending, uint64; the last one is larger than no word.
+        guide: How many thresholds lie below every number whose first bits are these.
+        shift: By which a number leaves its first bits.
+
+    Returns:
+        How many words do not decide; their places, in order, are in the second answer.
+    """
+    undecided = np.empty(8, dtype=np.int64)
+    found = 0
+    for i in range(len(words)):
+        place = words[i] >> np.uint64(1)
+        k = guide[np.int64(place >> np.uint64(shift))]
+        while thresholds[k] < place:
+            k += 1
+        if thresholds[k] == place:
+            if found == len(undecided):
+                longer = np.empty(2 * found, dtype=np.int64)
+                longer[:found] = undecided
+                undecided = longer
+            undecided[found] = i
+            found += 1
+        values[i] = -k if words[i] & np.uint64(1) else k
+    return found, undecided

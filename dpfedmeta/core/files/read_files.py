@@ -1,12 +1,14 @@
-"""Text files that people write: UTF-8, with or without the byte order mark that some programs put before it."""
+"""Reading files: text as people save it (UTF-8, with or without a byte order mark), and digests."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TextIO
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _UTF_8 = b"\xef\xbb\xbf"
+_BLOCK = 1 << 20
 
 
 class WrongEncoding(ValueError):
@@ -53,3 +55,12 @@ def open_text(path: Path) -> TextIO:
 def _check_not_utf_16(beginning: bytes) -> None:
     if beginning.startswith(_UTF_16):
         raise WrongEncoding("it is UTF-16; save it as UTF-8")
+
+
+def digest_of(path: Path, algorithm: str = "sha256") -> str:
+    """Hex digest of a file, read in blocks."""
+    digest = hashlib.new(algorithm)
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

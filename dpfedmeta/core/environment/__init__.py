@@ -1,1 +1,0 @@
-"""The environment that a run's numbers depend on, and the code that made it."""
