@@ -125,7 +125,11 @@ def test_a_resume_with_other_noise_is_refused(runs, tmp_path, damage):
         content = bytearray(path.read_bytes())
         content[-3] ^= 1
         path.write_bytes(bytes(content))
-    words = {"lost": "no readable weights", "other": "another run, or of another attempt", "changed": "is damaged"}
+    words = {
+        "lost": "no readable state of the noise",
+        "other": "another run, or of another attempt",
+        "changed": "is damaged",
+    }
     with pytest.raises(InputError, match=words[damage]):
         gone_on(run)
 
