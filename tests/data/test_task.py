@@ -130,8 +130,8 @@ def test_a_typo_in_a_key_names_the_nearest_key(tmp_path, content, key, meant):
         (changed(STROKES, mean=[0.5, 0.5]), ("mean", "1 value")),
         (changed(STROKES, deviation=[0.0]), ("deviation", "greater than 0")),
         ({k: v for k, v in STROKES.items() if k != "name"}, ("name: missing",)),
-        (["a list"], ("dictionary", "a list")),
-        (None, ("dictionary", "None")),
+        (["a list"], ("names and values", "a list")),
+        (None, ("names and values", "None")),
     ],
 )
 def test_wrong_values_name_the_key_and_the_value(tmp_path, content, parts):

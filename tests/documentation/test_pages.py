@@ -83,7 +83,7 @@ def test_every_command_is_taken_by_its_parser(page, from_code):
         if command == "federate":
             command = f"federate {words.pop(0)}"
         made = from_code.parsers(command.split()[0])[command]
-        takes = getattr(made, "settings", False) or command in ("check-task", "audit")
+        takes = getattr(made, "settings", False) or command in ("check-task", "audit", "encode")
         try:
             options, rest = made.parse_known_args(words) if takes else (made.parse_args(words), [])
             given = settings_from(rest)

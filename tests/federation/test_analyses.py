@@ -294,7 +294,7 @@ def test_what_real_clients_cannot_be_asked_is_refused_before_anything(silos, tmp
         with pytest.raises((InputError, RefusedPlan), match=words):
             asked(silos, tmp_path, request_of(silos, kind, trained, **changes))
     assert not (tmp_path / "asked").exists()
-    with pytest.raises(InputError, match="0 of 5 clients are connected after 0 s, 1 are needed"):
+    with pytest.raises(InputError, match="0 of 5 clients are connected after 0 s, and 1 are needed"):
         asked(silos, tmp_path, request_of(silos, "histogram"), parties={})
     assert not (tmp_path / "asked").exists()
 

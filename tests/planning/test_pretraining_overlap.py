@@ -114,12 +114,12 @@ def test_another_split_of_the_same_images(origin, images, tmp_path, copied):
     flat.mkdir()
     for folder in sorted(images.glob("*/*")):
         if copied:
-            shutil.copytree(folder, flat / folder.name)
+            shutil.copytree(folder, flat / f"bird-{folder.name}")
         else:
-            (flat / folder.name).symlink_to(folder)
+            (flat / f"bird-{folder.name}").symlink_to(folder)
     turned = {"train": "test", "val": "train", "test": "val"}
     names = sorted(folder.name for folder in flat.iterdir())
-    lines = [f"{name},{turned[name.rstrip('0123')]}" for name in names]
+    lines = [f"{name},{turned[name.removeprefix('bird-').rstrip('0123')]}" for name in names]
     (tmp_path / "s.csv").write_text("\n".join(["class,split", *lines, ""]))
     refused(origin, task_file(tmp_path / "t.yaml", flat, split="s.csv"), tmp_path)
 

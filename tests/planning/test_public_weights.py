@@ -105,7 +105,7 @@ def test_a_config_beside_the_weights_is_no_run(tiny_task_file, tmp_path, public)
 
 def test_weights_of_another_normalisation_fit_by_shape_alone_and_are_refused(tiny_task_file, tmp_path, public):
     given = {"model.initial": str(public.path), "model.norm": "group"}
-    with pytest.raises(InputError, match=r"trained with model\.norm = batch, not group"):
+    with pytest.raises(InputError, match=r"trained with model\.norm = batch; give that, not group"):
         train(tiny_task_file, tmp_path, "own", **given)
 
 

@@ -98,7 +98,12 @@ def test_another_encoder_on_resume_is_refused(tiny_task_file, tmp_path, monkeypa
 @pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr-secure", "dp-agrlr"])
 def test_records_are_protected_over_an_encoder_as_over_images(tiny_task_file, tmp_path, algo):
     """The same cells as without it: accounting does not know what a record is."""
-    given = {"population.clients": "40000", "population.cohort": "400", "server.rounds": "3"}
+    given = {
+        "population.clients": "40000",
+        "population.cohort": "400",
+        "server.rounds": "3",
+        "privacy.client.delta": "1e-6",
+    }
     encoded, plain = (
         dp.plan(settings_of(tiny_task_file, tmp_path, algo, {**given, **more})).guarantees
         for more in (ENCODED, {"meta.divisions": "1"})

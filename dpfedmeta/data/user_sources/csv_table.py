@@ -261,8 +261,7 @@ def _given(where: str, what: str, units: Sequence[str], rows: Sequence[Row]) -> 
         if first.split != row.split:
             problems.setdefault(unit, f"{unit} (in {first.split} at {first.place}, in {row.split} at {row.place})")
     if problems:
-        seen = "clients that trained nothing of it" if what == "client" else "classes that it has never seen"
-        why = f"a model is judged on {seen}: put all records of a {what} into one split"
+        why = f"a {what} for validation or test must not take part in training; put all its records into one split"
         raise InputError(
             f"{where}: the splits overlap: {len(problems)} {what}(s) are in two of them: "
             f"{listed(list(problems.values()))}; {why}"

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from dpfedmeta.reporting.plots.style import BLUE, GREEN, GREY, ORANGE, looks, mark, new_figure, save
-from dpfedmeta.training.results.evaluation_store import size, unfinished
-from dpfedmeta.training.terminal.evaluation_tables import row_label
+from dpfedmeta.training.results.evaluation_store import row_label, size, unfinished
 
 Evaluation = Mapping[str, Any]
 Result = Mapping[str, Any]

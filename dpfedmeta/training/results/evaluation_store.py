@@ -189,3 +189,23 @@ def size_and_count(accuracy: Mapping[str, Any]) -> str:
         f"{size(accuracy)}, {accuracy['queries']} queries per class, {accuracy['steps']} adaptation steps, "
         f"{accuracy['episodes']:,} episodes"
     )
+
+
+# Of features of a public encoder: its adapter is the identity before training.
+_WITH_ENCODER = {
+    "accuracy_untrained": "public encoder, no client",
+    "accuracy_untrained_prototype": "Euclidean prototype, public encoder",
+    "accuracy_pixel_prototype": "Euclidean prototype, raw features",
+    "accuracy_pixel_neighbour": "nearest neighbour, raw features",
+}
+
+
+def row_label(key: str, label: str, of: Mapping[str, Any]) -> str:
+    """Name a row of accuracies.
+
+    Args:
+        key: What was measured.
+        label: Its name where clients learn from the records themselves.
+        of: Content of evaluation.json or summary.json, which states the encoder, if there was one.
+    """
+    return _WITH_ENCODER.get(key, label) if of.get("encoder") else label

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.training.results import evaluation_store as measured
-from dpfedmeta.training.results.evaluation_store import unfinished
+from dpfedmeta.training.results.evaluation_store import row_label, unfinished
 
 ROWS = (
     ("accuracy", "this run, adapted"),
@@ -21,13 +21,6 @@ ROWS = (
     ("accuracy_pixel_prototype", "prototype, pixels"),
     ("accuracy_pixel_neighbour", "nearest neighbour, pixels"),
 )
-# Of features of a public encoder: its adapter is the identity before training.
-_WITH_ENCODER = {
-    "accuracy_untrained": "public encoder, no client",
-    "accuracy_untrained_prototype": "Euclidean prototype, public encoder",
-    "accuracy_pixel_prototype": "Euclidean prototype, raw features",
-    "accuracy_pixel_neighbour": "nearest neighbour, raw features",
-}
 # Where nothing adapts.
 CLASSIFIERS = (("accuracy", "this run"), ("accuracy_untrained", "untrained"))
 _COLUMNS, _STEPS = 2, 8
@@ -51,17 +44,6 @@ def evaluation_tables(name: str, evaluation: Mapping[str, Any]) -> Iterator[Tabl
                 f"fine-tuning, {size(result)}: {tuned['steps']} steps of {tuned['lr']:g}, the best of "
                 f"{len(tuned['validation'])} step sizes on {tuned['validation_episodes']} validation episodes"
             )
-
-
-def row_label(key: str, label: str, of: Mapping[str, Any]) -> str:
-    """Name a row of accuracies.
-
-    Args:
-        key: What was measured.
-        label: Its name where clients learn from the records themselves.
-        of: Content of evaluation.json or summary.json, which states the encoder, if there was one.
-    """
-    return _WITH_ENCODER.get(key, label) if of.get("encoder") else label
 
 
 def size(result: Mapping[str, Any]) -> str:

@@ -17,8 +17,7 @@ from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.planning.dishonest_clients import dishonest_words
-from dpfedmeta.training.results.evaluation_store import size_and_count
-from dpfedmeta.training.terminal.evaluation_tables import row_label
+from dpfedmeta.training.results.evaluation_store import row_label, size_and_count
 
 
 def as_text(*printed: Table | str) -> str:

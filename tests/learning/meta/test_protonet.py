@@ -92,5 +92,5 @@ def test_steps_are_none_and_a_learned_head_is_refused(tiny_task_file):
     settings = resolve("maml", str(tiny_task_file), None, {"meta.method": "protonet", "meta.learn": "body"})
     assert method_of(settings, task).adaptation.steps == 0
     wrong = resolve("maml", str(tiny_task_file), None, {"meta.method": "protonet", "meta.learn": "all"})
-    with pytest.raises(InputError, match=r"meta\.learn = all: .*use body"):
+    with pytest.raises(InputError, match=r"meta\.learn = all: .*use --meta.learn body"):
         method_of(wrong, task)

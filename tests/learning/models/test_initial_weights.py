@@ -97,7 +97,7 @@ def test_what_is_built_in_is_whole_and_the_same_for_every_seed(initial, network)
 
 
 def test_what_is_built_in_is_for_the_normalisation_that_trained_it():
-    with pytest.raises(InputError, match=r"none for conv4 with model\.width = 32 and model\.norm = group"):
+    with pytest.raises(InputError, match=r"no such weights for conv4 with model\.width = 32 and model\.norm = group"):
         initial_weights(spec_of(width=32, norm="group", initial="textures"), 0)
 
 

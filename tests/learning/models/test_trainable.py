@@ -108,7 +108,7 @@ def test_nothing_to_learn_is_said():
     everything = replace(SPEC, name=f"{OWN}frozen_entirely")
     with pytest.raises(InputError, match=r"all its weights are frozen \(requires_grad_\(False\)\)"):
         learned_part(everything, initial_weights(everything, 0))
-    with pytest.raises(InputError, match=r"of it head.bias, head.weight is frozen.*--meta.adapt all"):
+    with pytest.raises(InputError, match=r"frozen weights .*: head.bias, head.weight; .*--meta.adapt all"):
         check_head_is_free(build_network(everything), "mine")
 
 
