@@ -89,7 +89,7 @@ def test_several_runs_of_which_one_cannot_be_counted():
 READERS = {
     "roles": {
         "accounting/participation_cost.py",
-        "accounting/observers/public_observer.py",
+        "accounting/release_costs/independent_cost.py",
         "accounting/ledger/client_ledger.py",
     },
     "whole_client": {"accounting/participation_cost.py"},

@@ -205,7 +205,7 @@ def test_a_plan_and_its_charges_come_back_from_a_ledger():
 
 def test_more_rounds_than_the_noise_was_fitted_for_are_refused():
     noise = noise_of(BltNoise)
-    with pytest.raises(RefusedPlan, match="fitted for 8 rounds, and 9"):
+    with pytest.raises(RefusedPlan, match="fitted for 8 rounds, but 9"):
         noise.sensitivity(9)
     with pytest.raises(RefusedPlan, match="fitted for 8"):
         released([Phase(event=event_of(noise), rounds=9)])

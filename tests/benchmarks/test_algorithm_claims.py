@@ -13,6 +13,7 @@ from dpfedmeta.planning.privacy.solve import make_privacy
 UNPUBLISHED = [
     *("maml", "meta-sgd", "proto-maml"),
     *("dp-agr-checkins", "dp-agr-correlated", "dp-agr-cyclic", "dp-agr-secure", "dp-agrlr-secure"),
+    *("encoder-agr", "encoder-agrlr", "encoder-agrlr-secure"),
 ]
 
 

@@ -342,7 +342,7 @@ def test_a_run_that_goes_on_within_an_epoch_has_each_client_of_it_once(tiny_task
         ({"population.sampler": "tests.seams.own_sampler:Unstated"}, "neighbours: expected one of add-remove"),
         ({"population.sampler": "tests.seams.own_sampler:EpochCost"}, "EpochCost has no of"),
         ({"population.sampler": "tests.seams.own_sampler:Uncosted"}, "Uncosted states no loss of one round"),
-        ({"server.noise": "toeplitz"}, "it keeps no rounds between participations"),
+        ({"server.noise": "toeplitz"}, "keeps no minimum distance between a client"),
     ],
 )
 def test_what_a_sampler_does_not_state_is_refused(given, words, tiny_task_file):

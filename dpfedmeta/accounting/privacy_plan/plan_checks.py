@@ -36,7 +36,7 @@ def _check_sampler(plan: PrivacyPlan) -> None:
     try:
         _ = plan.sampling
     except InputError as error:
-        raise RefusedPlan(f"{error}; nothing can be accounted for otherwise") from error
+        raise RefusedPlan(f"{error}; no guarantee can be computed otherwise") from error
 
 
 def _check_values(plan: PrivacyPlan) -> None:
