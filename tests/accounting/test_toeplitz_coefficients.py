@@ -108,5 +108,5 @@ def test_buffers_whose_coefficients_would_grow_are_refused(decays, weights):
 
 def test_a_fit_of_no_or_too_many_buffers_or_bands_is_refused():
     for fit in (lambda: fit_blt(10, 0), lambda: fit_blt(10, 9), lambda: fit_banded(10, 11), lambda: fit_banded(10, 0)):
-        with pytest.raises(RefusedPlan, match="takes 1 to|expected 1 to"):
+        with pytest.raises(RefusedPlan, match=r"takes 1 to|expected 1 to"):
             fit()

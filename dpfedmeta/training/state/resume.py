@@ -78,8 +78,8 @@ def check_same_settings(run: RunDirectory, kept: Settings, given: Settings, advi
     for name, _, _ in setting_fields():
         if name not in MAY_CHANGE and value_of(kept, name) != value_of(given, name):
             raise InputError(
-                f"{run.path}: it began with {name} = {value_of(kept, name)}, but {value_of(given, name)} is given; a run "
-                f"goes on with the settings it began with{advice}"
+                f"{run.path}: it began with {name} = {value_of(kept, name)}, but {value_of(given, name)} is given; "
+                f"a run goes on with the settings it began with{advice}"
             )
 
 
