@@ -58,7 +58,9 @@ def test_a_run_on_real_images_comes_out_as_it_was_recorded(name, tmp_path, data_
 def test_every_preset_is_recorded():
     from dpfedmeta.config.presets import algorithm_names
 
-    assert {algo for algo, _, _ in golden_runs.RUNS.values()} == set(algorithm_names())
+    # Features of an encoder have other last bits on other processors: tests/training/test_encoder_runs.py.
+    recorded = {algo for algo, _, _ in golden_runs.RUNS.values()}
+    assert recorded == {algo for algo in algorithm_names() if not algo.startswith("encoder-")}
 
 
 def test_a_recording_that_differs_is_seen():

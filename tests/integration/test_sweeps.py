@@ -87,5 +87,5 @@ def test_a_shipped_sweep_here_and_what_it_cost(dpfedmeta, tiny_task_file, tmp_pa
 
 def test_bad_input_is_one_line_and_exit_code_2(dpfedmeta, tmp_path):
     words = [ROOT / "configs/sweeps/window.yaml", "--rounds", 8, "--dataset", "strokes"]
-    assert "clip.window = 16 is longer" in dpfedmeta("sweep", *words, folder=tmp_path, code=2).error
+    assert "clip.window = 16 is more than" in dpfedmeta("sweep", *words, folder=tmp_path, code=2).error
     assert not (tmp_path / "runs").exists()

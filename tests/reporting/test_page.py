@@ -186,7 +186,7 @@ def test_what_a_page_and_a_summary_say_of_sums_is_the_ledgers(run_of_sums):
     words = server_words(audit(run_of_sums).proven)
     assert "the sum of their messages modulo 2^16" in words
     assert "if 270 of 300 answer" in words
-    assert "share masks with 28 others" in words
+    assert "shares masks with 28 others" in words
     summary = run_of_sums.read_json("summary.json")
     stated = summary["aggregation"]
     assert stated == {

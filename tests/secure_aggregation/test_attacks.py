@@ -288,8 +288,8 @@ def of_sharers(seat, table, change):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (with_shares(lambda e: [e[0]._replace(seat=0), *e]), "shares of seat 0, itself"),
-        (with_shares(lambda e: [*e, e[0]._replace(seat=8)]), "shares of seat 8, no neighbour"),
+        (with_shares(lambda e: [e[0]._replace(seat=0), *e]), "shares of seat 0, which is its own"),
+        (with_shares(lambda e: [*e, e[0]._replace(seat=8)]), "shares of seat 8, which is not a neighbour"),
         (with_shares(lambda e: [e[0], *e]), "named twice"),
         (with_shares(lambda e: e[:1]), "neighbour 2: its shares are missing"),
         (with_sharers(lambda s: s - {3}), "neighbour 3: it is not on the list of those who shared"),

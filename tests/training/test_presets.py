@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dpfedmeta.accounting.ledger.ledger import Budget, read, spent
+from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.core.errors import InputError, RefusedPlan
@@ -121,7 +122,8 @@ def train(plan, digits, folder, backend=None):
 @pytest.mark.parametrize("algo", algorithm_names())
 def test_every_preset_makes_a_plan_whose_promise_holds_what_it_targets(algo):
     dataset = "mnist-shards" if resolve(algo, "mnist-shards").meta.method == "fedavg" else "omniglot"
-    plan = make_plan(resolve(algo, dataset), load_task(dataset)[0])
+    settings = resolve(algo, dataset)
+    plan = make_plan(settings, task_of(settings)[0])
     client, record = plan.settings.privacy.client, plan.settings.privacy.record
     cells = {cell.name: cell.epsilon for cell in plan.planned}
     wanted = client.epsilon or client.limit

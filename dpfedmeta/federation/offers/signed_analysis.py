@@ -183,5 +183,5 @@ def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
         agreement_for(request, privacy)
     except (InputError, RefusedPlan, ValidationError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise Refused(f"the analysis is refused here: {error}") from error
-    check_numbers(FORM, privacy, content, "request gives")
+    check_numbers(FORM, privacy, content, "request")
     return request, privacy, plan, task

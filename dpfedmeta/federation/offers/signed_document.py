@@ -140,7 +140,7 @@ def check_numbers(form: OfferForm, own: PrivacyPlan, content: Mapping[str, Any],
     """
     found = difference(json.loads(json.dumps(constants(own))), content["privacy"], "privacy")
     if found is not None:
-        raise Refused(f"the {form.kind}'s numbers are not what its {source} here: {found}")
+        raise Refused(f"the {form.kind} states other numbers than this client computes from its {source}: {found}")
 
 
 def content_of(text: bytes, form: OfferForm) -> dict[str, Any]:

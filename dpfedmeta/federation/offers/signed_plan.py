@@ -164,7 +164,7 @@ def _made(text: bytes) -> tuple[Plan, Task]:
         check_company(plan.privacy, settings.aggregation.company)
     except (InputError, RefusedPlan, ValidationError, TypeError, LookupError, AttributeError) as error:
         raise Refused(f"the plan is refused here: {error}") from error
-    check_numbers(FORM, plan.privacy, content, "settings give")
+    check_numbers(FORM, plan.privacy, content, "settings")
     if plan.privacy.clients != content["clients"]:
         raise Refused("the plan states two different numbers of clients")
     return plan, task

@@ -708,7 +708,7 @@ def test_noise_follows_from_key_and_fresh_bytes_and_a_charge_is_on_disk_before_t
         ({"noise": "own:Noise"}, "has a place in a training"),
         ({"separation": 3, "noise": "independent"}, "separation is of use to correlated noise alone"),
         ({"sampler": "fixed", "max_participations": 2, "noise": "independent"}, "max_participations"),
-        ({"clip": dp.clip.Window(initial=1.0, window=9)}, "clip.window = 9 is longer than the run"),
+        ({"clip": dp.clip.Window(initial=1.0, window=9)}, "clip.window = 9 is more than server.rounds"),
         ({"clip": dp.clip.Named("none", initial=1.0)}, "bounds nothing"),
         ({"clip": Window}, "is a class; hand over an object"),
         ({"noise_seed": 3, "secure_rng": True}, "exclude each other"),

@@ -150,7 +150,7 @@ BAD = [
     (images(), [0, 0, 1, 1, 2, -1], {}, "-1 is unknown"),
     (images(), [0, 0, 0, 2, 2, 2], {}, "class 1 has no image"),
     (images(), LABELS, {"ways": 4}, "class 3 has no image"),
-    (images(), LABELS[:5], {}, "5 for 6 images"),
+    (images(), LABELS[:5], {}, "5 labels for 6 images"),
     (images(), [0.0] * 6, {}, "whole numbers"),
     (images(), list("abcabc"), {}, "are names, expected numbers"),
     (images(), list("abcabc"), {}, "the names as class_names=names"),

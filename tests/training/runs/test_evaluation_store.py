@@ -73,7 +73,7 @@ def test_more_keys_of_a_file_of_its_own_and_an_older_evaluation(tmp_path):
 def test_a_damaged_file_is_named(tmp_path):
     keep_evaluation(tmp_path, content())
     (tmp_path / "evaluations" / "mine.json").write_text('{"results": [{}]}')
-    with pytest.raises(InputError, match=r"mine\.json: not an evaluation"):
+    with pytest.raises(InputError, match=r"mine\.json: is not an evaluation"):
         list(kept_evaluations(tmp_path))
 
 

@@ -312,7 +312,7 @@ ALTERATIONS = {
     "rounds: infinite": (row(0, "epsilons", "record_public", to=None), r"rounds\.jsonl, line 1: epsilons\.rec"),
     "rounds: below zero": (row(0, "epsilons", "record_public", to=-1.0), r"rounds\.jsonl: .*round 0 states"),
     "rounds: a cell less": (row(2, "epsilons", to=lambda e: {"client_public": e["client_public"]}), r"rounds\.jsonl: "),
-    "rounds: a line less": (rows_as(lambda rows: rows[:2] + rows[3:]), r"rounds\.jsonl, line 3: round 3"),
+    "rounds: a line less": (rows_as(lambda rows: rows[:2] + rows[3:]), r"rounds\.jsonl, line 3: has round 3"),
     "rounds: the last line less": (rows_as(lambda rows: rows[:-1]), r"rounds\.jsonl: ends with line 5"),
     "rounds: two lines swapped": (rows_as(lambda rows: [rows[1], rows[0], *rows[2:]]), r"rounds\.jsonl, line 1"),
     "rounds: noise": (row(2, "noise_norm_expected", to=half), r"rounds\.jsonl, line 3: noise_norm_expected"),
