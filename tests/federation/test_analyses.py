@@ -273,7 +273,7 @@ def test_the_log_says_what_left(silos, tmp_path):
     for words in (
         "offered: an analysis of run", "histogram: 5 of 5 clients are asked once",
         "each says how many images it holds, of how many classes", "the server sees the sum of the cohort's answers",
-        "(client, public): epsilon ", "the answer would cost (record, server) epsilon",
+        "(client, public): epsilon ", "the answer would cost epsilon ",
         "one vector of 77 whole numbers under masks, once, with this client's share of the noise",
         "histogram: one vector under masks, ", "bytes left this machine (77 whole numbers:",
     ):  # fmt: skip

@@ -348,7 +348,7 @@ def test_local_dp_clips_what_it_adds_noise_to(digits):
         ("dp-fedavg", {"privacy.client.epsilon": "2", "privacy.client.limit": "8"}, "privacy.client.limit"),
         ("dp-agr", {}, "no adaptation to learn"),
         ("dp-fedavg-fixed", {"meta.batch": "0"}, "meta.batch"),
-        ("local-dp", {"meta.batch": "21"}, "a client holds 20 records"),
+        ("local-dp", {"meta.batch": "21"}, "a client holds only 20 records"),
         ("local-dp", {"privacy.client.epsilon": "1"}, "clips nothing"),
         ("local-dp", {"record.client_ledgers": "true"}, "record.client_ledgers"),
         ("local-dp", {"record.client_ledgers": "true", "population.sampler": "poisson"}, "not sampled mini-batches"),

@@ -71,5 +71,5 @@ def test_more_workers_than_cores_are_left_out_and_it_is_said() -> None:
     said: list[str] = []
     count = worker_count(settings, torch.device("cpu"), said.append)
     assert count == available_cores()
-    assert said == [f"run.workers = 9999: this machine has {count} cores, so {count} workers"]
+    assert said == [f"run.workers = 9999: this machine has only {count} cores, so {count} workers are used"]
     assert worker_count(settings, torch.device("cuda"), said.append) == 1

@@ -189,7 +189,7 @@ def test_the_page_of_a_running_run_reads_itself_again_and_stays_true(writer):
     with only_writer(writer.run.path):
         # Its last page is still to be written.
         assert verified(writer.run) == ["report.html, written after 3 rounds, agrees"]
-    with pytest.raises(InputError, match=r"3 charges .* the run has 8; write it again: dpfedmeta report"):
+    with pytest.raises(InputError, match=r"3 charges, but the run has 8; write it again: dpfedmeta report"):
         verified(writer.run)
     assert "refresh" not in write_report(writer.run).read_text()
     assert verified(writer.run) == ["report.html agrees"]
