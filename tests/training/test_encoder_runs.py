@@ -16,10 +16,10 @@ from dpfedmeta.data.encoders.encoding import encoder_network
 from dpfedmeta.data.encoders.features import encoded_images
 from dpfedmeta.federation.offers.signed_document import foreign, form_of
 from dpfedmeta.federation.offers.signed_document import task_of as task_of_plan
-from dpfedmeta.federation.wire_format import Refused
 from dpfedmeta.learning.evaluation.few_shot import Benchmark
 from dpfedmeta.planning.client_spec import evaluation_shape
 from dpfedmeta.reporting.html.page import write_report
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.training.verification.verify import audit
 from tests.seams.trained import gone_on, interrupted, settings_of, trained
 

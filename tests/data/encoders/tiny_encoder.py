@@ -14,9 +14,9 @@ def tiny(*, weights=None):
     return made
 
 
-tiny.features = 64
-tiny.licence = "CC0"
-tiny.trained_on = "nothing"
+tiny.features = 64  # type: ignore[attr-defined]
+tiny.licence = "CC0"  # type: ignore[attr-defined]
+tiny.trained_on = "nothing"  # type: ignore[attr-defined]
 
 
 def wrong_length(*, weights=None):
@@ -24,7 +24,7 @@ def wrong_length(*, weights=None):
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-wrong_length.features = 64
+wrong_length.features = 64  # type: ignore[attr-defined]
 
 
 def not_finite(*, weights=None):
@@ -37,7 +37,7 @@ def not_finite(*, weights=None):
     return Nan()
 
 
-not_finite.features = 64
+not_finite.features = 64  # type: ignore[attr-defined]
 
 
 def moves(*, weights=None):
@@ -51,7 +51,7 @@ def moves(*, weights=None):
     return Centred()
 
 
-moves.features = 64
+moves.features = 64  # type: ignore[attr-defined]
 
 
 def unstated(*, weights=None):
