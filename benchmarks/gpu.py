@@ -228,6 +228,7 @@ def main() -> int:
     made.add_argument("--out", type=Path, required=True)
     made.add_argument("--minutes", type=float, default=9.0)
     made.add_argument("--carried", type=Path, default=ROOT / ".gpu")
+    made.add_argument("--parts", nargs="+", default=[])
     options = made.parse_args()
     clock = Clock(seconds=60.0 * options.minutes, begun=time.monotonic())
     options.out.mkdir(parents=True, exist_ok=True)
@@ -240,7 +241,11 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="dpfedmeta-gpu-") as scratch:
         data = joined_archives(options.carried, Path(scratch) / "data")
-        chosen = parts(options.device, Path(scratch), data)
+        known = parts(options.device, Path(scratch), data)
+        chosen = [part for part in known if not options.parts or part.name.startswith(tuple(options.parts))]
+        if not chosen:
+            say(f"error: --parts {' '.join(options.parts)}: the parts are {'; '.join(part.name for part in known)}")
+            return 2
         say(f"{len(chosen)} parts in at most {options.minutes:g} minutes; numbers, picture and log go to {options.out}")
         for part in chosen:
             say(f"  {part.name}: {part.words}" + (f" (not here: {part.absent})" if part.absent else ""))

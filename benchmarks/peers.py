@@ -70,7 +70,8 @@ class StockConv4(nn.Module):
 def stock_network(setting: Setting, algorithm: Algorithm) -> tuple[StockConv4, list[str]]:
     """With this project's initial weights, and the names that these have here, in the order of its parameters."""
     network = StockConv4(setting, private=algorithm == "dp-agrlr")
-    _, weights = problem(setting, algorithm)
+    with torch.device("cpu"):  # a device context around this would draw other weights
+        _, weights = problem(setting, algorithm)
     mapping = {f"head.{part}": f"head.{part}" for part in ("weight", "bias")}
     for block in range(4):
         own = f"body.layers.{block}"

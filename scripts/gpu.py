@@ -97,6 +97,7 @@ def main() -> int:
     made.add_argument("--out", type=Path, default=Path("gpu-results"), help="folder for JSON, PNG and log")
     made.add_argument("--carried", type=Path, default=ROOT / ".gpu", help="wheels/, and pieces of data archives")
     made.add_argument("--minutes", type=float, default=9.0, help="when all of it has ended (9)")
+    made.add_argument("--parts", nargs="+", default=[], metavar="NAME", help="only the parts whose names begin so")
     options = made.parse_args()
     if not 0 < options.minutes <= 24 * 60:
         refuse(f"--minutes {options.minutes}: above 0, at most a day")
@@ -105,7 +106,7 @@ def main() -> int:
     paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     words = ["--device", options.device, "--out", str(options.out.resolve()), "--minutes", str(options.minutes)]
-    carried = ["--carried", str(options.carried.resolve())]
+    carried = ["--carried", str(options.carried.resolve()), *(["--parts", *options.parts] if options.parts else [])]
     try:
         return subprocess.call([sys.executable, "-m", "benchmarks.gpu", *words, *carried], env=environment, cwd=ROOT)
     except KeyboardInterrupt:

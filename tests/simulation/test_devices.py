@@ -19,9 +19,11 @@ ENGINES = [("dp-agr", "auto"), ("dp-agrlr-micro", "auto"), *(("dp-agrlr", name) 
 CLIENTS, BOUND = [1, 2, 3, 4], 0.1
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def switch():
+    """float32, as a run has it: PyTorch itself begins with TF32 in convolutions."""
     before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
     yield
     torch.backends.cudnn.allow_tf32 = before
 
@@ -65,7 +67,7 @@ def test_what_a_gpu_computes_side_by_side_agrees(tiny_strokes, form):
 
 @pytest.mark.parametrize(("device", "precision"), SHORTER)
 @pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro", "dp-agrlr"])
-def test_shorter_products_change_neither_the_bound_nor_the_noise(tiny_strokes, device, algo, precision, switch):
+def test_shorter_products_change_neither_the_bound_nor_the_noise(tiny_strokes, device, algo, precision):
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     found, expected, clients = sums(tiny_strokes, device, algo, "auto", precision)
     # Two honest sums of the same noise differ by their clipped parts alone, whose mean is at most C long in each.
@@ -82,13 +84,13 @@ def use(precision, device, monkeypatch, capability=(9, 0), bfloat16=True):
     return torch.backends.cudnn.allow_tf32
 
 
-def test_tf32_is_on_only_where_it_is_asked_for(monkeypatch, switch):
+def test_tf32_is_on_only_where_it_is_asked_for(monkeypatch):
     assert use("tf32", "cuda", monkeypatch)
     assert not use("float32", "cuda", monkeypatch)
     assert not use("bfloat16", "cpu", monkeypatch)
 
 
-def test_a_precision_that_the_hardware_lacks_is_refused(monkeypatch, switch):
+def test_a_precision_that_the_hardware_lacks_is_refused(monkeypatch):
     for device, capability in (("cpu", (9, 0)), ("cuda", (7, 5))):
         with pytest.raises(InputError, match="needs an NVIDIA GPU"):
             use("tf32", device, monkeypatch, capability)
