@@ -127,6 +127,7 @@ def test_data_that_are_not_sound_are_no_failure(tiny_strokes, algo, how):
         "integers",
         "complex",
         "longer",
+        "reshaped",
     ],
 )
 def test_a_hostile_message_is_thrown_away_by_the_server(tiny_strokes, monkeypatch, message):
@@ -136,6 +137,7 @@ def test_a_hostile_message_is_thrown_away_by_the_server(tiny_strokes, monkeypatc
         "integers": {n: v.to(torch.int64) for n, v in model.items()},
         "complex": {n: v.to(torch.complex64) for n, v in model.items()},
         "longer": {n: torch.full_like(v, 10.0) for n, v in model.items()},
+        "reshaped": {n: torch.zeros(v.numel()) for n, v in model.items()},
     }
     sent = forged[message] if isinstance(message, str) else message
     without, honest, number = sum_over(side, model, 1, 3), ClientRunner._clipped_again, iter(range(1, 4))
