@@ -601,9 +601,17 @@ def test_two_processes_never_write_the_same_rounds_nor_copies_of_them(tmp_path):
         "    print(error)\n"
     )
     shutil.copytree(tmp_path / "mine", tmp_path / "copy")
-    for folder, words in (("mine", "another process is writing this run"), ("copy", "or a copy of it, right now")):
+    # The folder's own lock, where another user has another register; and the register, where the folder is another.
+    for folder, state, words in (
+        ("mine", "of somebody else", "another process is writing this run; wait"),
+        ("copy", "state", "or a copy of it, right now"),
+    ):
         done = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path / folder)], capture_output=True, text=True, check=True
+            [sys.executable, "-c", program, str(tmp_path / folder)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "DPFEDMETA_STATE": str(tmp_path / state)},
         )
         assert words in done.stdout
     private.close()
