@@ -1,6 +1,5 @@
 """The kernel's door: what a caller's own loop gets, and what no crash, copy, liar or second process takes from it."""
 
-import contextlib
 import json
 import math
 import os
@@ -8,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +25,8 @@ from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policies.window_policy import Window
 from dpfedmeta.privacy.rounds.promise import RoundsRequest
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT, RoundSum, form_of, left_out
-from dpfedmeta.privacy.rounds.stored_release import load_release
-from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
+from dpfedmeta.privacy.rounds.stored_release import keep_release, load_release
+from dpfedmeta.privacy.rounds.verify_rounds import plan_of_rounds, verify_rounds
 from dpfedmeta.privacy.units import message_of
 from tests.conftest import dpfedmeta
 
@@ -828,10 +828,6 @@ def test_what_is_stated_beside_the_ledger_is_compared_with_it(tmp_path):
 
 
 def test_a_release_that_states_less_noise_than_is_charged_is_found(tmp_path):
-    from dataclasses import replace
-
-    from dpfedmeta.privacy.rounds.stored_release import keep_release
-
     with made(tmp_path) as private:
         run(private)
     mine = RunDirectory(tmp_path / "mine")
@@ -851,19 +847,21 @@ def test_a_release_that_states_less_noise_than_is_charged_is_found(tmp_path):
 
 
 def test_a_ledger_of_another_plan_than_was_asked_for_is_found(tmp_path, monkeypatch):
-    weak = vars(RoundsRequest)["planned"].fget
+    planned = vars(RoundsRequest)["planned"].fget
+
+    def half(self):
+        return replace(planned(self), noise_multiplier=planned(self).noise_multiplier / 2)
+
     with monkeypatch.context() as patch:
-        from dataclasses import replace
-
-        def half(self):
-            plan = weak(self)
-            return replace(plan, noise_multiplier=plan.noise_multiplier / 2)
-
         patch.setattr(RoundsRequest, "planned", property(half))
         made(tmp_path, noise="independent").close()
-    with pytest.raises(dp.InputError, match="plan"):
-        verify_rounds(RunDirectory(tmp_path / "mine"))
-    with contextlib.suppress(FileNotFoundError), pytest.raises(dp.RefusedPlan, match="another plan"):
+    mine = RunDirectory(tmp_path / "mine")
+    # Whoever wrote it puts an honest plan beside it.
+    request = RoundsRequest.from_text(read_content(mine.ledger).identity.config, "")
+    mine.write_json("plan.json", plan_of_rounds(request))
+    with pytest.raises(dp.InputError, match=r"ledger.jsonl: plan"):
+        verify_rounds(mine)
+    with pytest.raises(dp.RefusedPlan, match="another plan"):
         made(tmp_path, noise="independent")
 
 
