@@ -131,7 +131,8 @@ def _difference(setting: Setting, own: Contestant, found: Mapping[str, Any], cli
 def _rate(together: Together, held: Sequence[Episode], device: torch.device, seconds: float) -> float:
     """Clients per second, of as many of the episodes as that takes."""
     few = held[: max(1, len(held) // 8)]
-    spent = _seconds(together, few, device)  # also warms up, and finds a chunk
+    _seconds(together, few, device)  # warms up, and finds a chunk
+    spent = _seconds(together, few, device)
     part = held if spent * len(held) / len(few) < 2.0 * seconds else few
     done, spent = 0, 0.0
     while not done or spent < seconds:

@@ -76,13 +76,13 @@ def parts(device: str, scratch: Path, data: Path | None) -> list[Part]:
         )
         for setting, most in ([("tiny", 150.0)] if small else [("paper", 110.0), ("cifar-fs", 60.0)])
     ]
-    tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_devices*.py"))]
+    tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_device*.py"))]
     chosen = ["-k", "tf32_is_on or hardware_lacks"] if small else []
     runs = [_run_part(run) for run in whole_runs(device, scratch, data)]
     return [
         Part(
             name="tests",
-            words="the tests that compare devices (tests/**/test_devices*.py)",
+            words="the tests that compare devices (tests/**/test_device*.py)",
             command=["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", *chosen, *tests],
             most=75.0,
             least=1 if small else 20,

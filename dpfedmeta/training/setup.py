@@ -27,7 +27,9 @@ from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
 from dpfedmeta.planning.clipping.user_policy import check_same_policy
 from dpfedmeta.planning.data_digests import NO_DIGEST, HeldData, check_data, held_data
+from dpfedmeta.planning.network_trial.device_test import check_same_on
 from dpfedmeta.planning.network_trial.pretraining_overlap import check_origins
+from dpfedmeta.planning.network_trial.synthetic_clients import rehearsal_of
 from dpfedmeta.planning.run_plan import Plan, make_plan
 from dpfedmeta.planning.user_modules import own_modules
 from dpfedmeta.privacy.clip_policy import ClipPolicy
@@ -149,6 +151,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     dataset = opened()
     earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
     plan = make_plan(settings, dataset.task, options.clip_policy, earlier)
+    if device.type != "cpu":
+        check_same_on(device, rehearsal_of(settings, plan.network, plan.algorithm, private=plan.private))
     plan = _extended(plan if options.elsewhere is None else plan.among_real_clients(), options)
     clients_of = _clients(plan, dataset, options)
     simulated = options.elsewhere is None

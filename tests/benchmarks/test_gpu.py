@@ -1,5 +1,6 @@
 """`make gpu` without a GPU: what it refuses, how it keeps its time, and its CPU half."""
 
+import importlib.util
 import json
 import os
 import re
@@ -103,8 +104,9 @@ def test_all_that_the_issue_asks_for_is_among_the_parts(tmp_path):
     (tmp_path / "cifar-fs").mkdir()
     (tmp_path / "cifar-fs" / "cifar100.zip").write_bytes(b"")
     parts = {each.name: each for each in gpu.parts("cuda", tmp_path, tmp_path)}
-    assert list(parts) == ["tests", "rounds", "engines, paper", "dp-agr on cifar-fs, preset", "dp-agr on cifar-fs",
-                           "dp-agr on mini-imagenet", "engines, cifar-fs"]  # fmt: skip
+    assert list(parts) == ["tests", "rounds", "engines, paper", "dp-agr on omniglot, preset",
+                           "dp-agr on cifar-fs, preset", "dp-agr on cifar-fs", "dp-agr on mini-imagenet",
+                           "engines, cifar-fs"]  # fmt: skip
     assert "tests/simulation/test_devices.py" in parts["tests"].command
     assert parts["dp-agr on cifar-fs"].absent is None
     assert "its images are not here" in parts["dp-agr on mini-imagenet"].absent
@@ -117,7 +119,7 @@ def test_all_that_the_issue_asks_for_is_among_the_parts(tmp_path):
 
 
 def test_the_full_runs_are_of_600_000_participations(tmp_path):
-    for run in whole_runs("cuda", tmp_path, tmp_path)[1:]:
+    for run in whole_runs("cuda", tmp_path, tmp_path)[2:]:
         given = yaml.safe_load((ROOT / run.command[run.command.index("--config") + 1]).read_text())
         assert given["population"]["cohort"] * given["server"]["rounds"] == 600_000
         assert run.folder == tmp_path / run.command[run.command.index("--run.name") + 1]
@@ -203,8 +205,15 @@ def test_what_is_missing_comes_from_the_wheels_or_is_named(tmp_path, monkeypatch
         wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: only-in-a-wheel\nVersion: 1\n")
         wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{about}/RECORD", "")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(script, "find_spec", lambda name: None if name == "wandb" else found(name))
     site = script.unpacked(tmp_path)
     assert (site / "only_in_a_wheel.py").is_file()
+    # A run without W&B starts there; one with it ends by a sentence.
+    done = typed("-c", "from dpfedmeta.core.dependencies import missing; print(missing()); import wandb",
+                 env={**os.environ, "PYTHONPATH": str(site)})  # fmt: skip
+    assert done.stdout.strip() == "[]"
+    assert done.stderr.strip().endswith("ImportError: make gpu logs nothing to W&B")
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(site)])
     # A checkout that is not installed: what lies beside the package is found through it.
     code = "import dpfedmeta.tasks, dpfedmeta.configs, dpfedmeta; print(dpfedmeta.configs.__file__)"

@@ -223,7 +223,7 @@ def drawn(params: Params, seed: int) -> Params:
     """Random values around these, of the size that keeps activations in range; what is 0 is 0 no longer."""
     generator = torch.Generator().manual_seed(seed)
     return {
-        name: value + _deviation(value) * torch.randn(value.shape, generator=generator).to(value.dtype)
+        name: value + _deviation(value) * torch.randn(value.shape, generator=generator).to(value)
         for name, value in params.items()
     }
 

@@ -31,7 +31,8 @@ def initial_weights(spec: NetworkSpec, seed: int) -> Params:
     """
     generator = public_generator(seed, Purpose.WEIGHTS)
     first = int(generator.integers(2**62))
-    with global_generators_at(python=first, numpy=first % 2**32, torch=first):
+    # On a CPU whatever PyTorch's default device is: another one draws other numbers.
+    with torch.device("cpu"), global_generators_at(python=first, numpy=first % 2**32, torch=first):
         network = build_network(spec)
     weights = {name: value.detach().clone() for name, value in network.named_parameters()}
     if spec.learn != "all" and isinstance(dict(network.named_children()).get("head"), nn.Linear):

@@ -16,6 +16,7 @@ from dpfedmeta.learning.models.layers.stateless_layers import (
     Block,
     Body,
     FewShotNetwork,
+    OverlappingAverage,
     RecordScale,
     SupportScale,
 )
@@ -69,7 +70,7 @@ def _conv3_blur(spec: NetworkSpec) -> FewShotNetwork:
 
 
 def _blur() -> nn.Module:
-    return nn.AvgPool2d(3, stride=2, padding=1)
+    return OverlappingAverage(3, stride=2, padding=1)
 
 
 def _perceptron(spec: NetworkSpec) -> FewShotNetwork:

@@ -21,6 +21,7 @@ from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
 
 _CLIENTS = 2
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +126,10 @@ def rehearsal_of(settings: Settings, network: NetworkSpec, algorithm: ClientAlgo
 class RehearsedClients:
     """A network in the hands of clients, as they use it; it keeps what it keeps from one call to the next."""
 
-    def __init__(self, rehearsal: Rehearsal) -> None:
+    def __init__(self, rehearsal: Rehearsal, device: torch.device = _CPU) -> None:
         self._spec = replace(rehearsal.network, ways=rehearsal.trial.ways)
-        self.network = build_network(self._spec)
+        self._device = device
+        self.network = build_network(self._spec).to(device)
         self._engine = per_record_engine(rehearsal.engine)
         self._rehearsal = rehearsal
 
@@ -136,15 +138,15 @@ class RehearsedClients:
         context = ClientContext(
             network=self._spec,
             module=self.network,
-            learned=model,
-            fixed=fixed,
-            device=torch.device("cpu"),
+            learned={name: value.to(self._device) for name, value in model.items()},
+            fixed={name: value.to(self._device) for name, value in fixed.items()},
+            device=self._device,
             engine=self._engine,
             built=self._same,
             pieces=_at_once,
             side_by_side=self._rehearsal.side_by_side,
         )
-        return self._rehearsal.algorithm.units(context, episodes)
+        return self._rehearsal.algorithm.units(context, [episode.to(self._device) for episode in episodes])
 
     def _same(self, spec: NetworkSpec) -> nn.Module:
         return self.network

@@ -84,6 +84,18 @@ class Block(nn.Module):
         return cast(Tensor, self.shrink(self.nonlinearity(hidden)))
 
 
+class OverlappingAverage(nn.AvgPool2d):
+    """Average pooling over overlapping windows that a GPU differentiates rightly.
+
+    Where channels lie last in memory, PyTorch's backward pass on a GPU is wrong for such windows (2.11 with CUDA 13,
+    one H200: apart by the length of the gradient); tests/simulation/test_devices.py compares.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[n, channels, height, width] -> the means of its windows."""
+        return super().forward(images.contiguous() if images.is_cuda else images)
+
+
 class RecordScale(nn.Module):
     """Scale each feature vector to one fixed length, so that a per-record clip bound clips nothing needlessly."""
 
