@@ -157,9 +157,8 @@ def test_a_head_of_several_layers_stays_as_its_factory_made_it(tmp_path, monkeyp
 
 
 def test_another_default_device_draws_the_same_weights():
-    spec = NetworkSpec(name="conv4", channels=1, image_size=28, ways=5, width=4)
-    expected = initial_weights(spec, 3)
+    expected = initial_weights(spec_of(), 3)
     # A stand-in for a GPU, which has random numbers of its own: this device has none.
     with torch.device("meta"):
-        found = initial_weights(spec, 3)
+        found = initial_weights(spec_of(), 3)
     assert all(torch.equal(value, found[name]) for name, value in expected.items())
