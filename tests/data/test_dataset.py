@@ -12,7 +12,7 @@ from dpfedmeta.data.dataset import open_task
 from dpfedmeta.data.sources import DrawnSource
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.federation.client import local_data
-from dpfedmeta.federation.client.local_data import open_images
+from dpfedmeta.federation.client.local_data import open_records
 
 
 class Asked(Exception):
@@ -112,7 +112,7 @@ def test_whatever_happens_to_a_folder_it_is_another_one(monkeypatch, folder, hap
     def keys():
         return (
             key_of(monkeypatch, dataset, lambda: open_task(own(folder), SPLITS)),
-            key_of(monkeypatch, local_data, lambda: open_images(folder, own(folder), tmp_path)),
+            key_of(monkeypatch, local_data, lambda: open_records(folder, own(folder), (), tmp_path)),
         )
 
     before = keys()
@@ -123,7 +123,7 @@ def test_whatever_happens_to_a_folder_it_is_another_one(monkeypatch, folder, hap
 @pytest.mark.parametrize("change", ["size", "channels", "range of pixels"])
 def test_a_client_s_images_are_known_by_their_form(monkeypatch, folder, tmp_path, change):
     before, after = (
-        key_of(monkeypatch, local_data, lambda task=task: open_images(folder, task, tmp_path))
+        key_of(monkeypatch, local_data, lambda task=task: open_records(folder, task, (), tmp_path))
         for task in (own(folder), own(folder, **OTHER_OWN[change][0]))
     )
     assert before != after

@@ -10,7 +10,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.episodes.split_by_name import splits_of
 from dpfedmeta.data.inspection import Episodes, inspect_task
 from dpfedmeta.data.user_sources import folder
-from dpfedmeta.federation.local_files import chosen_files
+from dpfedmeta.data.user_sources.readers import own_digests
 
 EPISODES = Episodes(shape=EpisodeShape(ways=2, shots=1, queries=1), evaluation_queries=1)
 NAMES = [f"c{number}" for number in range(6)]
@@ -46,7 +46,7 @@ def test_images_of_kinds_that_are_not_read_are_refused(mine, suffix, whole):
     with pytest.raises(InputError, match=said):
         open_dataset(str(mine), ways=2)
     with pytest.raises(InputError, match=said):
-        chosen_files(mine)
+        own_digests(mine)
 
 
 def leave(root, place):
@@ -92,10 +92,10 @@ def test_images_below_those_of_their_class_are_refused_as_they_would_be_left_out
         place.mkdir()
         for image in range(3):
             Image.new("L", (8, 8)).save(place / f"{image}.png")
-    assert len(chosen_files(tmp_path)) == 9
+    assert len({name for name, _ in own_digests(tmp_path)}) == 9
     deeper = tmp_path / where
     deeper.parent.mkdir(parents=True)
     Image.new("L", (8, 8)).save(deeper)
-    for refused in (lambda: chosen_files(tmp_path), lambda: open_dataset(str(tmp_path))):
+    for refused in (lambda: own_digests(tmp_path), lambda: open_dataset(str(tmp_path))):
         with pytest.raises(InputError, match=r"1 images lie in folders below those of their class \(first: c0/more"):
             refused()

@@ -9,7 +9,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.inspection import inspect_task
 from dpfedmeta.data.task import load_task
-from dpfedmeta.federation.client.local_data import open_images
+from dpfedmeta.federation.client.local_data import open_records
 from dpfedmeta.federation.offers.signed_document import form_of, task_of
 
 RAMP = np.linspace(0.0, 1.0, 64).reshape(8, 8)
@@ -54,7 +54,7 @@ def test_clients_of_a_federation_scale_as_the_plan_says(scans):
     task, _ = load_task(str(write_task(scans / "t.yaml", "folder", "scans", **FORM, pixel_range=[0, 4095])))
     told = task_of({"task": form_of(task)})
     assert told.pixel_range == (0, 4095)
-    assert np.abs(open_images(scans / "scans", told, scans / "decoded").images[0, 0] - 255 * RAMP).max() <= 1.0
+    assert np.abs(open_records(scans / "scans", told, (), scans / "decoded").images[0, 0] - 255 * RAMP).max() <= 1.0
     assert "pixel_range" not in form_of(load_task("strokes")[0])
 
 

@@ -14,7 +14,7 @@ from dpfedmeta.cli.arguments import given_settings
 from dpfedmeta.cli.commands.train_command import options_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.federation.client.local_data import open_images
+from dpfedmeta.federation.client.local_data import open_records
 
 FOLDER = Path(__file__).parents[2] / "examples" / "hospitals"
 
@@ -61,7 +61,9 @@ def test_each_alone_and_all_in_one_place_hold_the_same_images(few, tmp_path, mon
     for each in (*alone, together):
         assert images_of(each.test) == images_of(few.test)
     # And a real client's folder.
-    client = open_images(tmp_path / "data" / "images" / "train" / "hospital-1", together.task, tmp_path / "decoded")
+    client = open_records(
+        tmp_path / "data" / "images" / "train" / "hospital-1", together.task, (), tmp_path / "decoded"
+    )
     assert client.size == alone[0].train.size
 
 

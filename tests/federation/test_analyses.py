@@ -26,7 +26,7 @@ from dpfedmeta.core.random.noise_key import secret_of_run
 from dpfedmeta.data.task import load_task
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, participation
-from dpfedmeta.federation.client.local_data import OwnImages
+from dpfedmeta.federation.client.local_data import OwnRecords
 from dpfedmeta.federation.offers.signed_analysis import sign_analysis
 from dpfedmeta.federation.server.analytics_server import Company
 from dpfedmeta.federation.wire_format import Attempt, Offer, Question, Said, opened_answer
@@ -422,7 +422,7 @@ def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path, monkeypa
         holdings = HeldImages.holdings
 
         def failing(self, client):
-            if isinstance(self.population, OwnImages) and client == 0:
+            if isinstance(self.population, OwnRecords) and client == 0:
                 raise ArithmeticError("these images")
             return holdings(self, client)
 

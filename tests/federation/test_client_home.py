@@ -128,7 +128,7 @@ def test_images_are_read_once_until_they_change(tmp_path, data, home, monkeypatc
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"name": 1}', "\xff"])
 def test_a_damaged_note_is_one_line(tmp_path, data, home, content):
     (home / HOME).write_text(content, encoding="latin-1")
-    with pytest.raises(InputError, match=r"home\.json: damaged; it says which images"):
+    with pytest.raises(InputError, match=r"home\.json: damaged; it says which records"):
         claim(home, data, OLD)
 
 

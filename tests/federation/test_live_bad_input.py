@@ -99,7 +99,7 @@ def test_clients_that_cannot_take_part(silos, tmp_path):
         for number, client in sound.items():
             assert client.code() == 0
             assert charged(federation, number)[-1:] == [1]
-        assert "do not fit the plan: the folder has fewer than 2 classes with 4 images each" in sound[4].text
+        assert "do not fit the plan: fewer than 2 classes with 4 records each" in sound[4].text
         assert not charged(federation, 3)
 
 

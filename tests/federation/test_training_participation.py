@@ -11,7 +11,7 @@ from dpfedmeta.core.params import dimension
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.local_data import NullImages, OwnImages
+from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords
 from dpfedmeta.federation.offers.signed_plan import sign_plan
 from dpfedmeta.federation.wire_format import Attempt, Offer, QuestionKind, Said, opened_answer
 from dpfedmeta.planning.run_plan import make_plan
@@ -107,7 +107,7 @@ def test_offers_of_other_sizes_count_no_images(silos, tmp_path):
 
 def test_no_number_of_a_null_record_is_one():
     """Also where a message follows the support images alone."""
-    null = NullImages(clients=3, number=1, why=None, form=(1, 4, 4), shape=EpisodeShape(ways=2, shots=3, queries=1))
+    null = NullRecords(clients=3, number=1, why=None, form=(1, 4, 4), shape=EpisodeShape(ways=2, shots=3, queries=1))
     episode = null.episode(1)
     assert (episode.support_images.shape, episode.query_images.shape) == ((6, 1, 4, 4), (2, 1, 4, 4))
     assert episode.support_images.isnan().all()
@@ -171,7 +171,7 @@ def test_a_computation_that_the_images_make_fail_is_not_seen(silos, tmp_path, mo
     sound = ClientRunner.context
 
     def failing(self, model):
-        if isinstance(self.population, OwnImages) and self.population.number == 0:
+        if isinstance(self.population, OwnRecords) and self.population.number == 0:
             raise RuntimeError("singular")
         return sound(self, model)
 

@@ -33,6 +33,9 @@ def options_of() -> argparse.ArgumentParser:
         program="dpfedmeta check-task",
     )
     made.add_argument("task", help="a built-in task, a task file, a folder of images, or a .csv or .npz file")
+    made.add_argument(
+        "--client", action="store_true", help="the data are one real client's own: say what of them takes part"
+    )
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     made.add_argument("--out", type=Path, help="write a contact sheet to this PNG file")
     made.add_argument("--json", action="store_true", help="print JSON and nothing else")
@@ -44,6 +47,8 @@ def main(words: Sequence[str], console: Console) -> int:
     options, rest = options_of().parse_known_args(words)
     check_output("--out", options.out, PICTURE_ENDINGS)
     episodes = _episodes(settings_from(rest))
+    if options.client:
+        return _client(options, episodes, console)
     from dpfedmeta.data.inspection import contact_sheet, inspect_task
 
     report, dataset = inspect_task(options.task, options.data_dir, episodes)
@@ -62,6 +67,20 @@ def main(words: Sequence[str], console: Console) -> int:
         if not options.json:
             console.print(f"contact sheet: {options.out}", highlight=False, soft_wrap=True)
     return DONE if report.problem is None else BAD_INPUT
+
+
+def _client(options: argparse.Namespace, episodes: Episodes, console: Console) -> int:
+    if options.out is not None or options.data_dir is not None:
+        raise InputError("--client: goes with --json, --ways, --shots and --task.queries alone")
+    from dpfedmeta.data.client_inspection import describe_client, inspect_client
+
+    report = inspect_client(Path(options.task), episodes.shape)
+    if options.json:
+        print_json(dataclasses.asdict(report) | {"able": report.able, "used": report.used, "sound": report.sound})
+    else:
+        for line in describe_client(report):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+    return DONE if report.sound else BAD_INPUT
 
 
 _ASKED = ("task.ways", "task.shots", "task.queries", "evaluation.queries")

@@ -21,7 +21,7 @@ SUMMARY = "clients that hold their own data: keys, server, client, demo (all of 
 _WHAT = {
     "keys": "make the keys of a client (a secret key and its card), or of a server (--server)",
     "server": "train with clients that hold their own data; the same command resumes a run that was stopped",
-    "client": "take part with a folder of images, within a privacy budget that you set",
+    "client": "take part with a folder of images or a table, within a privacy budget that you set",
     "demo": "in a checkout: a server and clients as processes of this machine, with TLS and keys of their own",
 }
 
@@ -172,9 +172,13 @@ def _server_parser() -> argparse.ArgumentParser:
 
 
 def _client_parser() -> argparse.ArgumentParser:
-    made = parser("Take part with a folder of images.", settings=False, program="dpfedmeta federate client")
+    made = parser("Take part with a folder of images or a table.", settings=False, program="dpfedmeta federate client")
     made.add_argument(
-        "--data", type=Path, required=True, metavar="DIR", help="folder of images: CLASS/IMAGE, or train/CLASS/IMAGE"
+        "--data",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="folder of images (CLASS/IMAGE, or train/CLASS/IMAGE), or a .csv or .npz file with a column class",
     )
     made.add_argument("--invitation", type=Path, required=True, metavar="FILE", help="file from the server's operator")
     made.add_argument("--identity", type=Path, required=True, metavar="KEY", help="secret key from `federate keys`")
@@ -206,12 +210,12 @@ def _client_parser() -> argparse.ArgumentParser:
 
 def _client(words: Sequence[str], console: Console) -> int:
     options = _client_parser().parse_args(words)
+    from dpfedmeta.data.user_sources.readers import own_digests
     from dpfedmeta.federation.identity.credentials import read_identity
     from dpfedmeta.federation.identity.invitation import checked_address, read_invitation
-    from dpfedmeta.federation.local_files import chosen_files
 
     # What is wrong with files is said before anything heavy is imported, and before a server is waited for.
-    chosen_files(options.data)
+    own_digests(options.data)
     read_invitation(options.invitation)
     read_identity(options.identity)
     from dpfedmeta.federation.client.client_budget import Floors, Promise

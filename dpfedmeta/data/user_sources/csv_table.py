@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -193,6 +195,43 @@ def cells(where: str, rows: Sequence[Row], splits: Mapping[str, Split], ways: in
     )
     check_classes(where, tuple(cell.entry for cell in made))
     return made
+
+
+def own_cells(where: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
+    """The records that one client takes part with, by class: those of its train part, or all where no part is named.
+
+    Args:
+        where: The data, for errors.
+        rows: Where each record belongs.
+
+    Raises:
+        InputError: A split is given for some records only, several clients are named, or nothing is left.
+    """
+    _check_all_or_none(where, "split", [row.split for row in rows], rows)
+    owners = sorted({row.client for row in rows})
+    if len(owners) > 1:
+        raise InputError(
+            f"{where}: column client: names {len(owners)} clients ({listed(owners)}); a client takes part with the "
+            "records of its own: give each a file of its own"
+        )
+    by_class: dict[str, list[int]] = {}
+    for number, row in enumerate(rows):
+        if row.split in ("", "train"):
+            by_class.setdefault(row.label, []).append(number)
+    if not by_class:
+        raise InputError(f"{where}: has no record in its train part")
+    return tuple(
+        Cell(entry=ClassEntry(name=label, split="train", images=len(numbers)), rows=tuple(numbers))
+        for label, numbers in sorted(by_class.items())
+    )
+
+
+def record_digest(label: str, values: Sequence[float] | Sequence[int]) -> str:
+    """SHA-256 of a record of a table: the same however its numbers are written, and in whichever file it stands."""
+    numbers = [float(value) for value in values]
+    while numbers and numbers[-1] == 0.0:  # padding of a sequence
+        numbers.pop()
+    return hashlib.sha256(json.dumps([label, numbers]).encode()).hexdigest()
 
 
 def public_rows(rows: Sequence[Row]) -> list[int]:

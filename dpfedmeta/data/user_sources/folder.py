@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
@@ -24,6 +24,7 @@ from dpfedmeta.data.user_sources.image_files import (
 )
 from dpfedmeta.data.user_sources.image_folder import (
     class_folders,
+    content_digest,
     decoded_all,
     listed_key,
     part_folders,
@@ -150,6 +151,43 @@ def contents(
 
     classes: tuple[ClassEntry, ...] = tuple(cell.entry for cell in made)
     return Contents(classes=classes, decode=decode)
+
+
+def own(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+    """The images that one client takes part with (data.user_sources.readers.Reader.own).
+
+    Raises:
+        InputError: No folder, no classes, or images that do not decode.
+    """
+    chosen, (channels, size, _) = _own_folders(path), form.shape
+    files = [file for _, held in chosen for file in held]
+
+    def decode() -> Iterator[ImageArray]:
+        yield from decoded_all(str(path), files, channels, size, pixel_range)
+
+    classes = tuple(ClassEntry(name=inside.name, split="train", images=len(held)) for inside, held in chosen)
+    return Contents(classes=classes, decode=decode)
+
+
+def own_digests(path: Path) -> list[tuple[str, str]]:
+    """(class, SHA-256) of each image that one client takes part with.
+
+    Raises:
+        InputError: No folder, or no classes with images.
+    """
+    return [(inside.name, content_digest(file)) for inside, held in _own_folders(path) for file in held]
+
+
+def _own_folders(path: Path) -> list[tuple[Path, list[Path]]]:
+    """The class folders that a client takes part with, and their images; none is read."""
+    if path.is_dir():
+        check_all_read(path)
+    found = class_folders(path)
+    chosen = [(inside, image_files(inside)) for inside in found.get("train", found.get(None, []))]
+    if not chosen:
+        raise InputError(f"{path}: has no class folder with images in its train part")
+    check_none_deeper(path, [file for _, held in chosen for file in held])
+    return chosen
 
 
 def _rows(path: Path, clients: Mapping[Split | None, list[Path]]) -> list[tuple[Row, Path]]:

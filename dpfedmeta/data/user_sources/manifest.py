@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
@@ -11,7 +11,7 @@ from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, cells, part_words, public_rows, read_table
+from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, cells, own_cells, part_words, public_rows, read_table
 from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
 from dpfedmeta.data.user_sources.image_folder import content_digest, decoded_all
 
@@ -80,8 +80,34 @@ def contents(
         InputError: The list is wrong, or files are absent; says in which lines.
     """
     table = read_table(path, COLUMN)
-    files, made = _files(path, table), cells(str(path), table.rows, splits, ways)
+    return _contents(path, form, _files(path, table), cells(str(path), table.rows, splits, ways), pixel_range)
 
+
+def own(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+    """The images that one client takes part with (data.user_sources.readers.Reader.own).
+
+    Raises:
+        InputError: The list is wrong, or files are absent; says in which lines.
+    """
+    table = read_table(path, COLUMN)
+    return _contents(path, form, _files(path, table), own_cells(str(path), table.rows), pixel_range)
+
+
+def own_digests(path: Path) -> list[tuple[str, str]]:
+    """(class, SHA-256) of each image that one client takes part with.
+
+    Raises:
+        InputError: The list is wrong, or files are absent; says in which lines.
+    """
+    table = read_table(path, COLUMN)
+    files = _files(path, table)
+    made = own_cells(str(path), table.rows)
+    return [(cell.entry.name, content_digest(files[number])) for cell in made for number in cell.rows]
+
+
+def _contents(
+    path: Path, form: RecordForm, files: Sequence[Path], made: Sequence[Cell], pixel_range: PixelRange | None
+) -> Contents:
     def decode() -> Iterator[ImageArray]:
         ordered = [files[row] for cell in made for row in cell.rows]
         yield from decoded_all(str(path), ordered, form.shape[0], form.shape[1], pixel_range)

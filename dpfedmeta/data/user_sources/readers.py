@@ -37,6 +37,21 @@ class Reader(Protocol):
         """The records."""
         ...
 
+    def own(self, path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, /) -> Contents:
+        """The records that one real client takes part with: its train part, or all.
+
+        Args:
+            path: The client's own data.
+            form: Of the records, from the plan.
+            columns: Names of a vector's numbers in their order, from the plan; empty: their order is trusted.
+            pixel_range: As in `decode_image`.
+        """
+        ...
+
+    def own_digests(self, path: Path, /) -> list[tuple[str, str]]:
+        """(class, SHA-256) of each record that one real client takes part with; none is decoded."""
+        ...
+
 
 class ImageReader(Reader, Protocol):
     """A module of this folder whose records are image files."""
@@ -71,6 +86,49 @@ def reader_name(path: Path) -> str:
     if path.suffix.lower() == ".npz":
         return "vectors"
     return next((name for column, name in _TABLES.items() if column in read_header(path)), "vectors")
+
+
+def columns_in(reader: str, path: Path) -> tuple[str, ...]:
+    """The names of a vector's numbers in a table; of other data none are known.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    naming = {"vectors": vectors.columns_in}.get(reader)
+    return naming(path) if naming else ()
+
+
+def own_contents(
+    path: Path, form: RecordForm, columns: Sequence[str] = (), pixel_range: PixelRange | None = None
+) -> Contents:
+    """The records that a real client takes part with, in the form of a plan.
+
+    Args:
+        path: A folder of images, a list of them, or a table.
+        form: Of the records.
+        columns: Names of a vector's numbers in their order; empty: their order is trusted.
+        pixel_range: As in `decode_image`.
+
+    Raises:
+        InputError: The data are of another kind, or wrong; says where.
+    """
+    kinds = {"images": ("folder" if path.is_dir() else "manifest"), "vectors": "vectors", "tokens": "tokens"}
+    if path.is_dir() and form.kind != "images":
+        raise InputError(f"{path}: a folder, but the plan counts with {form.kind}; give a CSV file or a .npz file")
+    return READERS[kinds[form.kind]].own(path, form, columns, pixel_range)
+
+
+def own_digests(path: Path) -> list[tuple[str, str]]:
+    """(class, SHA-256) of each record that a real client takes part with: a folder of images, or a table.
+
+    It needs no PyTorch, so wrong data are refused at once.
+
+    Raises:
+        InputError: There are none, or they cannot be read.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: not there; --data names a folder of images, a CSV file or a .npz file")
+    return READERS[reader_name(path)].own_digests(path)
 
 
 def image_files_of(reader: str, path: Path) -> Sequence[Path]:

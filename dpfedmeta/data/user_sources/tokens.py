@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,17 @@ from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
-from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, part_words, read_table
+from dpfedmeta.data.storage.image_codecs import PixelRange
+from dpfedmeta.data.user_sources.csv_table import (
+    Cell,
+    CsvTable,
+    Row,
+    cells,
+    own_cells,
+    part_words,
+    read_table,
+    record_digest,
+)
 from dpfedmeta.data.user_sources.vectors import read_array
 
 COLUMN = "tokens"
@@ -68,6 +78,38 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     Raises:
         InputError: The file is wrong, a sequence is empty or too long, or a token is none of the vocabulary.
     """
+    rows, records = _records(path, form)
+    return _contents(records, cells(str(path), rows, splits, ways))
+
+
+def own(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+    """The sequences that one client takes part with (data.user_sources.readers.Reader.own).
+
+    Raises:
+        InputError: The file is wrong, a sequence is empty or too long, or a token is none of the vocabulary.
+    """
+    rows, records = _records(path, form)
+    return _contents(records, own_cells(str(path), rows))
+
+
+def own_digests(path: Path) -> list[tuple[str, str]]:
+    """(class, SHA-256) of each sequence that one client takes part with, without its padding.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    if path.suffix.lower() == ".npz":
+        rows, records = read_array(path, "tokens")
+        written = [[token for token in record if token] for record in records.tolist()]
+    else:
+        rows = read_table(path, COLUMN).rows
+        written = [[float(word) for word in row.values[0].split() if word.isdigit()] for row in rows]
+    every = [(cell.entry.name, number) for cell in own_cells(str(path), rows) for number in cell.rows]
+    return [(label, record_digest(label, written[number])) for label, number in every]
+
+
+def _records(path: Path, form: RecordForm) -> tuple[tuple[Row, ...], Any]:
+    """Whose each sequence is, and the sequences [n, length]."""
     assert form.vocabulary is not None
     length = form.shape[0]
     if path.suffix.lower() == ".npz":
@@ -79,8 +121,10 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
         rows, records, problems = _from_table(read_table(path, COLUMN), length, form.vocabulary)
     if problems:
         raise InputError(f"{path}: {len(problems)} sequence(s) cannot be used: {listed(problems)}")
-    made = cells(str(path), rows, splits, ways)
+    return rows, records
 
+
+def _contents(records: Any, made: Sequence[Cell]) -> Contents:
     def decode() -> Iterator[FloatRecords]:
         for cell in made:
             yield records[list(cell.rows)].astype(np.float32)

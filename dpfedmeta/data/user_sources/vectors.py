@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
+from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources.columns import OWNERS, feature_words, telling_columns
 from dpfedmeta.data.user_sources.csv_table import (
     Cell,
@@ -23,10 +24,12 @@ from dpfedmeta.data.user_sources.csv_table import (
     Row,
     cells,
     check_labels,
+    own_cells,
     part_words,
     public_rows,
     read_header,
     read_table,
+    record_digest,
 )
 
 ARRAYS = ("records", "classes", "clients", "splits")
@@ -40,14 +43,19 @@ def guess(path: Path) -> dict[str, int]:
     Raises:
         InputError: The file cannot be read, or holds no numbers.
     """
-    count = len(read_array(path, "vectors")[1][0]) if path.suffix.lower() == ".npz" else _columns(path)
+    count = len(read_array(path, "vectors")[1][0]) if path.suffix.lower() == ".npz" else len(columns_in(path))
     if not count:
         raise InputError(f"{path}: there is no column of numbers besides class, client and split")
     return {"features": count}
 
 
-def _columns(path: Path) -> int:
-    return sum(name not in OWNERS for name in read_header(path))
+def columns_in(path: Path) -> tuple[str, ...]:
+    """The names of a vector's numbers, in their order; of arrays none are known.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    return () if path.suffix.lower() == ".npz" else tuple(name for name in read_header(path) if name not in OWNERS)
 
 
 def key(path: Path) -> list[object]:
@@ -99,13 +107,50 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     Raises:
         InputError: The file is wrong, or not all of its values are numbers that can be trained on; says where.
     """
-    rows, records = (
-        read_array(path, "vectors") if path.suffix.lower() == ".npz" else _from_table(path, read_table(path))
-    )
+    rows, records = _records(path)
+    return _contents(path, form, rows, records, cells(str(path), rows, splits, ways))
+
+
+def own(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+    """The vectors that one client takes part with (data.user_sources.readers.Reader.own).
+
+    Raises:
+        InputError: The file is wrong, holds other columns, or not all of its values are numbers; says where.
+    """
+    rows, records = _records(path, columns)
+    return _contents(path, form, rows, records, own_cells(str(path), rows))
+
+
+def own_digests(path: Path) -> list[tuple[str, str]]:
+    """(class, SHA-256) of each vector that one client takes part with; of an array of tokens, of each sequence.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    rows, records = read_array(path, "numbers") if path.suffix.lower() == ".npz" else _records(path)
+    every = [(cell.entry.name, number) for cell in own_cells(str(path), rows) for number in cell.rows]
+    return [(label, record_digest(label, records[number].tolist())) for label, number in every]
+
+
+def _records(path: Path, columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], Any]:
+    """Whose each vector is, and the vectors [n, d]; of a table in the order of `columns`, where these are known."""
+    if path.suffix.lower() == ".npz":
+        return read_array(path, "vectors")
+    table = read_table(path)
+    rows, records = _from_table(path, table)
+    if not columns or table.columns == tuple(columns):
+        return rows, records
+    said = [f"column {name}: missing" for name in columns if name not in table.columns]
+    said += [f"column {name}: unknown{nearest(name, columns)}" for name in table.columns if name not in columns]
+    if said:
+        raise InputError(f"{path}: {listed(said)}; the plan's {len(columns)} columns are {', '.join(columns)}")
+    return rows, records[:, [table.columns.index(name) for name in columns]]
+
+
+def _contents(path: Path, form: RecordForm, rows: tuple[Row, ...], records: Any, made: Sequence[Cell]) -> Contents:
     if records.shape[1:] != form.shape:
         raise InputError(f"{path}: records of {records.shape[1]} numbers, but the task says features: {form.shape[0]}")
     _check_numbers(path, rows, records)
-    made = cells(str(path), rows, splits, ways)
 
     def decode() -> Iterator[FloatRecords]:
         for cell in made:

@@ -17,7 +17,7 @@ from dpfedmeta.core.random.random_sources import IntArray, KeyedSource
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_log import answered_words, answering_words, without_images
 from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
-from dpfedmeta.federation.client.local_data import NoImages, OwnImages, open_images, opened_or_why
+from dpfedmeta.federation.client.local_data import NoRecords, OwnRecords, open_records, opened_or_why
 from dpfedmeta.federation.client.signed_participation import ClientSetup
 from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
 from dpfedmeta.federation.wire_format import Attempt
@@ -61,7 +61,7 @@ class JoinedAnalysis:
             # A client that falls silent would tell that its images make the computation fail.
             why = raised(error)
             self.log(without_images(why))
-        nothing = NoImages(clients=self.signed.privacy.clients, number=self.number, why=why)
+        nothing = NoRecords(clients=self.signed.privacy.clients, number=self.number, why=why)
         return self._answer(HeldImages(plan=self.signed.plan, population=nothing), task, attempt, invited)
 
     def _answer(self, held: Held, task: bytes, attempt: Attempt, invited: int) -> IntArray:
@@ -92,13 +92,13 @@ def join_analysis(
         own: The client.
     """
     plan, clients, number = signed.plan, signed.privacy.clients, own.number
-    pool = opened_or_why(lambda: open_images(own.images, signed.task, own.folder / "images"))
-    held: OwnImages | NoImages
+    pool = opened_or_why(lambda: open_records(own.images, signed.task, signed.columns, own.folder / "images"))
+    held: OwnRecords | NoRecords
     if isinstance(pool, str):
-        held = NoImages(clients=clients, number=number, why=pool)
+        held = NoRecords(clients=clients, number=number, why=pool)
         own.log(without_images(pool))
     else:
-        held = OwnImages(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed)
+        held = OwnRecords(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed)
     kept = kept_for(own.folder, signed.run)
     return JoinedAnalysis(
         signed=signed,

@@ -17,12 +17,12 @@ from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import dimension, unflatten
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
+from dpfedmeta.data.user_sources.readers import own_digests
 from dpfedmeta.federation.client.client_budget import Promise, left, left_of_run, participation, run_cost
 from dpfedmeta.federation.client.client_state import asked_digest, forgotten, keep_offer, kept_offer
 from dpfedmeta.federation.client.secagg_session import MaskedRound
 from dpfedmeta.federation.client.signed_participation import ClientSetup, SignedParticipation
 from dpfedmeta.federation.client.training_participation import Joined, joined_by, opened
-from dpfedmeta.federation.local_files import chosen_files
 from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
 from dpfedmeta.federation.offers.signed_plan import SignedPlan
 from dpfedmeta.federation.wire_format import (
@@ -86,7 +86,7 @@ class RealClient:
         noise_seed: int | None = None,
         dry_run: bool = False,
     ) -> None:
-        chosen_files(images)
+        own_digests(images)
         self._images, self._private, self._server = images, identity, server
         self._identity = Identity(identity)
         self._folder = ledger.parent
@@ -325,12 +325,12 @@ class RealClient:
         signed = joined.signed
         weights = unflatten(torch.from_numpy(flat.copy()), signed.initial)
         plan, task = signed.plan, signed.task
-        form = InputForm(channels=task.form.shape[0], size=task.form.shape[1], mean=task.mean, deviation=task.deviation)
+        form = InputForm.of(task.form, task.mean, task.deviation)
         learned = Initialisation(network=plan.network, weights=weights, adaptation=plan.evaluation, form=form)
         images, labels, names = joined.images.labelled()
         personal = learned.adapt(images, labels, class_names=names)
         personal.save(self._folder / MODEL)
-        self._log(f"the learned model, adapted to {len(personal.class_names)} classes of this folder: {MODEL}")
+        self._log(f"the learned model, adapted to {len(personal.class_names)} classes of this client: {MODEL}")
 
     def _log(self, line: str) -> None:
         """In plain words, for whoever answers for the images."""

@@ -1,4 +1,4 @@
-"""A client's home and the images whose budget it keeps: neither a new key nor a new home begins a budget anew."""
+"""A client's home and the records whose budget it keeps: neither a new key nor a new home begins a budget anew."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from pathlib import Path
 from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
-from dpfedmeta.data.user_sources.image_folder import listed_key
-from dpfedmeta.federation.local_files import chosen_files
+from dpfedmeta.data.user_sources.readers import own_digests
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 HOME, LEDGER = "home.json", "ledger.jsonl"
@@ -33,10 +32,10 @@ class Home:
     Attributes:
         name: 32 hexadecimal digits that no other home has, wherever it is moved.
         identities: Public keys that took part from it, in hexadecimal, the latest last.
-        folders: Folders that its images were in.
-        images: Digests of the content of every image that it ever took part with.
-        listed: Digest of the folder's path and the images' names and contents at the last claim; while it stays the
-            same, `folders` and `images` stay as they are.
+        folders: Folders and tables that its records were in.
+        images: Digests of every record that it ever took part with.
+        listed: Digest of the data's path, classes and contents at the last claim; while it stays the same, `folders`
+            and `images` stay as they are.
         place: The home's last place on disk.
     """
 
@@ -49,23 +48,24 @@ class Home:
 
 
 def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
-    """Check that the budget of these images is kept here and nowhere else, and note that it is.
+    """Check that the budget of these records is kept here and nowhere else, and note that it is.
 
-    Images count as those of another home where they lie in a folder that it took part with, or where one of them is in
-    it: what that image spent would be forgotten.
+    Records count as those of another home where they lie in a folder or table that it took part with, or where one of
+    them is in it: what that record spent would be forgotten. Records of tables are the same where class and numbers
+    are.
 
     Args:
         home: The client's home.
-        data: Its folder of images.
+        data: Its folder of images, or its table.
         private: Its identity.
         keep: Whether to note it; a dry run does not.
 
     Guarantee:
-        On this machine, for this user: over all keys and homes together, an image spends no more than was promised in
-        the one home that it belongs to. It says nothing of copies of the images, or of a home, on other machines.
+        On this machine, for this user: over all keys and homes together, a record spends no more than was promised in
+        the one home that it belongs to. It says nothing of copies of the records, or of a home, on other machines.
 
     Raises:
-        InputError: The images belong to another home, or this home to another key; says how to go on.
+        InputError: The records belong to another home, or this home to another key; says how to go on.
         OSError: The register cannot be read or written.
     """
     identity = Identity(private).public.hex()
@@ -74,9 +74,9 @@ def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
         mine = before or Home(name=secrets.token_hex(16), identities=(identity,))
         if identity not in mine.identities:
             raise InputError(
-                f"{home}: is the home of another key ({mine.identities[-1][:8]}), with the ledger of its images. "
-                "To replace that key: dpfedmeta federate keys --rotate OLD.pem --out NEW.pem; for another folder of "
-                "images give another --home"
+                f"{home}: is the home of another key ({mine.identities[-1][:8]}), with the ledger of its records. "
+                "To replace that key: dpfedmeta federate keys --rotate OLD.pem --out NEW.pem; for other data give "
+                "another --home"
             )
         mine = _with_images(replace(mine, place=str(home.resolve())), data)
         for other in _homes(register):
@@ -135,11 +135,11 @@ def _elsewhere(data: Path, other: Home) -> str:
     key = other.identities[-1][:8]
     if not Path(other.place, LEDGER).exists():
         return (
-            f"{data}: these images took part from {other.place} (key {key}), and no ledger is there now: what they "
+            f"{data}: these records took part from {other.place} (key {key}), and no ledger is there now: what they "
             "spent is not known. Restore it from a backup, or give its place (--home DIR) if it was moved"
         )
     return (
-        f"{data}: these images took part from {other.place} (key {key}), where what they spent stands; a new key does "
+        f"{data}: these records took part from {other.place} (key {key}), where what they spent stands; a new key does "
         "not start a new budget. To replace the key: dpfedmeta federate keys --rotate OLD.pem --out NEW.pem, then take "
         "part with the new one; or take part with the old one"
     )
@@ -150,11 +150,11 @@ def _share(mine: Home, other: Home) -> bool:
 
 
 def _with_images(home: Home, data: Path) -> Home:
-    files = [file for _, own in chosen_files(data) for file in own]
-    listed = sha256(json.dumps(listed_key(data, files)).encode()).hexdigest()
+    held = own_digests(data)
+    listed = sha256(json.dumps([str(data.resolve()), held]).encode()).hexdigest()
     if listed == home.listed:
         return home
-    found = {sha256(file.read_bytes()).hexdigest()[:_DIGEST_CHARACTERS] for file in files}
+    found = {digest[:_DIGEST_CHARACTERS] for _, digest in held}
     folders = dict.fromkeys((*home.folders, str(data.resolve())))
     return replace(home, folders=tuple(folders), images=tuple(sorted(found.union(home.images))), listed=listed)
 
@@ -179,7 +179,7 @@ def _read(path: Path) -> Home:
             raise ValueError("no identity, or no name")
     except (OSError, ValueError, TypeError, LookupError) as error:
         raise InputError(
-            f"{path}: damaged; it says which images a client's budget belongs to; restore it from a backup"
+            f"{path}: damaged; it says which records a client's budget belongs to; restore it from a backup"
         ) from error
     return found
 

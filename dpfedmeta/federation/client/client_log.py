@@ -27,7 +27,7 @@ def offered_words(signed: SignedPlan) -> Iterator[str]:
     yield (
         f"offered: a plan of run {signed.run.hex()[:8]}, {plan.settings.algo}: {privacy.rounds} rounds, "
         f"{privacy.cohort:g} of {privacy.clients:,} clients in each; a client uses {shape.ways} classes with "
-        f"{shape.shots} support and {shape.queries} query images each"
+        f"{shape.shots} support and {shape.queries} query records each"
     )
     server = (
         "the sum of all clients' vectors, modulo a power of two, with the noise that the clients made"
@@ -73,7 +73,7 @@ def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iter
         f"what would leave this machine in a round: one {under}, {joined.dimension:,} coordinates, clipped to the "
         "clip bound of the round"
         + ("" if not math.isfinite(each) else ", with the noise that the promise needs")
-        + "; no images, labels, counts, losses or accuracies"
+        + "; no records, labels, counts, losses or accuracies"
     )
 
 

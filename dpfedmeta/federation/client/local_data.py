@@ -1,9 +1,9 @@
-"""A client's own folder of images, as the data of one numbered client of a plan; or nothing, where it does not fit."""
+"""A client's own images or table, as the data of one numbered client of a plan; or nothing, where they do not fit."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,9 @@ from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
 from dpfedmeta.data.episodes.episode import Episode, choose_from
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients
-from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents, cached
+from dpfedmeta.data.storage.decoded_cache import cached
 from dpfedmeta.data.task import Task
-from dpfedmeta.data.user_sources.image_folder import decoded_all, listed_key
-from dpfedmeta.federation.local_files import chosen_files
+from dpfedmeta.data.user_sources.readers import own_contents, own_digests
 
 _OWN = "own"
 # As in data.dataset: how pixels are read.
@@ -28,11 +27,11 @@ _PIXELS = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class OwnImages:
+class OwnRecords:
     """A population of which this machine holds one client (data.population.Population).
 
     That client holds one episode, drawn as data.populations.natural.RealPopulation draws it: `ways` of its classes
-    that have enough images, and of each of them as many as the shape says, chosen once, by the plan's public seed.
+    that have enough records, and of each of them as many as the shape says, chosen once, by the plan's public seed.
 
     Attributes:
         pool: The client's own classes.
@@ -60,12 +59,12 @@ class OwnImages:
         held = able_clients(self.pool, self.shape).get(_OWN)
         if held is None:
             wanted = self.shape.shots + self.shape.queries
-            raise InputError(f"the folder has fewer than {self.shape.ways} classes with {wanted} images each")
+            raise InputError(f"fewer than {self.shape.ways} classes with {wanted} records each")
         generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
         return choose_from(self.pool, generator, self.shape, held).episode()
 
     def holdings(self, client: int) -> Mapping[str, int]:
-        """SECRET: how many images it holds of each of its classes, whether an episode uses them or not.
+        """SECRET: how many records it holds of each of its classes, whether an episode uses them or not.
 
         Raises:
             IndexError: It is another client.
@@ -75,19 +74,19 @@ class OwnImages:
         return dict(zip(self.pool.names, self.pool.counts, strict=True))
 
     def labelled(self) -> tuple[ImageArray, IntArray, tuple[str, ...]]:
-        """SECRET: all images, uint8 [n, channels, height, width], the places of their classes, and their names."""
+        """SECRET: all records (images: uint8 [n, channels, height, width]), the places of their classes, names."""
         labels = np.repeat(np.arange(self.pool.classes), self.pool.counts)
         return np.array(self.pool.images), labels, self.pool.names
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoImages:
+class NoRecords:
     """A population of which this machine holds one client that has nothing to answer with (data.population.Population).
 
     Attributes:
         clients: N.
         number: Its own.
-        why: SECRET: why its folder cannot be read, for its owner; None: it can.
+        why: SECRET: why its data cannot be read, for their owner; None: they can.
     """
 
     clients: int
@@ -127,7 +126,7 @@ class NoImages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NullImages(NoImages):
+class NullRecords(NoRecords):
     """The same, where a message has to be computed all the same: an episode of null records.
 
     Attributes:
@@ -160,41 +159,36 @@ class NullImages(NoImages):
 
 
 def opened_or_why(opened: Callable[[], ClassPool]) -> ClassPool | str:
-    """SECRET: the images of a folder, or what is wrong with them.
+    """SECRET: a client's own records, or what is wrong with them.
 
     Guarantee:
-        Whatever the folder holds, and whatever form a plan asks for, there is no exception: a client that declines
-        would tell the server of its images, as often as it is offered a plan of another form.
+        Whatever they are, and whatever form a plan asks for, there is no exception: a client that declines
+        would tell the server of its records, as often as it is offered a plan of another form.
     """
     try:
         return opened()
     except InputError as error:
         return str(error)
     except Exception as error:
-        return f"images that cannot be read ({raised(error)})"
+        return f"records that cannot be read ({raised(error)})"
 
 
-def open_images(folder: Path, task: Task, decoded: Path) -> ClassPool:
-    """The images of a folder, brought to the form of the task.
+def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) -> ClassPool:
+    """The client's own records, brought to the form of the task.
 
     Args:
-        folder: CLASS/IMAGE; or train/CLASS/IMAGE beside val and test, of which train alone is used.
-        task: What the plan says of the records.
-        decoded: The client's own folder for decoded images.
+        path: A folder CLASS/IMAGE, or train/CLASS/IMAGE beside val and test, of which train alone is used; a list of
+            images; or a table.
+        task: Form of the records, from the plan.
+        columns: Names of a vector's numbers in their order, from the plan; empty: their order is trusted.
+        decoded: The client's own folder for decoded records.
 
     Raises:
-        InputError: No folder, no classes, or images that do not decode.
+        InputError: No records, other columns, or records that cannot be read.
     """
-    chosen = chosen_files(folder)
-    files = [file for _, own in chosen for file in own]
-    channels, size, _ = task.form.shape
-    classes = tuple(ClassEntry(name=inside.name, split="train", images=len(own)) for inside, own in chosen)
-
-    def decode() -> Iterator[ImageArray]:
-        yield from decoded_all(str(folder), files, channels, size, task.pixel_range)
-
-    key = ["client", *listed_key(folder, files), *task.form.shape, _PIXELS, task.pixel_range]
-    held = cached(decoded, "images", key, task.form.shape, lambda: Contents(classes=classes, decode=decode))
+    contents = own_contents(path, task.form, columns, task.pixel_range)
+    key = ["client", str(path.resolve()), *own_digests(path), *task.form.shape, *columns, _PIXELS, task.pixel_range]
+    held = cached(decoded, task.form.kind, key, task.form.shape, lambda: contents)
     counts = tuple(entry.images for entry in held.classes)
     return ClassPool(
         path=held.path,

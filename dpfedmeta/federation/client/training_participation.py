@@ -15,11 +15,12 @@ from dpfedmeta.core.params import Params, dimension, unflatten
 from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.core.random.random_sources import IntArray, KeyedSource
+from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.federation.client.analytics_participation import join_analysis
 from dpfedmeta.federation.client.client_budget import Promise, check_allowed
 from dpfedmeta.federation.client.client_log import joined_words, sent_words, without_images
 from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
-from dpfedmeta.federation.client.local_data import NullImages, OwnImages, open_images, opened_or_why
+from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords, open_records, opened_or_why
 from dpfedmeta.federation.client.signed_participation import ClientSetup, SignedParticipation
 from dpfedmeta.federation.offers.signed_analysis import FORM, SignedAnalysis, opened_analysis
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan
@@ -58,8 +59,8 @@ class Joined:
     number: int
     side: ClientRunner
     source: KeyedSource | FreshSource
-    images: OwnImages | NullImages
-    null: NullImages
+    images: OwnRecords | NullRecords
+    null: NullRecords
     why: str | None
     kept: Kept
     fresh_of: FreshOf
@@ -171,15 +172,19 @@ def join(
     )
 
 
-def _held(signed: SignedPlan, own: ClientSetup) -> tuple[OwnImages | NullImages, NullImages]:
+def _held(signed: SignedPlan, own: ClientSetup) -> tuple[OwnRecords | NullRecords, NullRecords]:
     """SECRET: (the client's images as the plan has them drawn, if they can be read; what stands in for them)."""
     plan, task, number = signed.plan, signed.task, own.number
-    pool = opened_or_why(lambda: training_pool(plan.settings, open_images(own.images, task, own.folder / "images")))
+
+    def records() -> ClassPool:
+        return training_pool(plan.settings, open_records(own.images, task, signed.columns, own.folder / "images"))
+
+    pool = opened_or_why(records)
     clients, why = plan.privacy.clients, pool if isinstance(pool, str) else None
-    null = NullImages(clients=clients, number=number, why=why, form=task.form.shape, shape=plan.shape)
+    null = NullRecords(clients=clients, number=number, why=why, form=task.form.shape, shape=plan.shape)
     if isinstance(pool, str):
         return null, null
-    return OwnImages(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed), null
+    return OwnRecords(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed), null
 
 
 def opened(text: bytes, signature: bytes, server: bytes) -> SignedPlan | SignedAnalysis:

@@ -121,7 +121,7 @@ def sign_analysis(
         request: The request of the analysis.
         privacy: Plan that its release is charged as.
         plan: Plan of the training that is served.
-        task: Form of the records, which are images.
+        task: Form of the records.
         run: 32 bytes that no other run has.
         server: Identity that signs.
         roster: Identities of all clients, by number.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -24,6 +25,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
 from dpfedmeta.data.task import OwnSource, Task
+from dpfedmeta.data.user_sources.readers import columns_in
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.planning.clipping.user_policy import OWN
@@ -75,6 +77,11 @@ class SignedOffer:
     signature: bytes
 
     @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of a vector's numbers in their order; empty where the server's data have none."""
+        return columns_of(json.loads(self.text))
+
+    @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the text, by which questions name the offer."""
         return sha256(self.text).digest()
@@ -96,7 +103,7 @@ def signed_parts(
     Args:
         form: Which kind of offer.
         server: Identity that signs.
-        task: Form of the records, which are images.
+        task: Form of the records.
         run: 32 bytes that no other run has.
         roster: Identities of the clients that the text names, by number.
         privacy: What a participation is charged as.
@@ -187,8 +194,10 @@ def checked_names(content: Mapping[str, Any], server: bytes, clients: int, *, ma
     return roster
 
 
-# What a plan says of the records, perhaps with the range of pixels.
+# What a plan says of the records; the second only where it applies.
 _FORM = ("name", "image_size", "channels", "train_rotations", "train_flip", "mean", "deviation")
+_PERHAPS = ("pixel_range", "features", "length", "vocabulary")
+_COLUMNS = "columns"
 
 
 def task_of(content: Mapping[str, Any]) -> Task:
@@ -198,15 +207,32 @@ def task_of(content: Mapping[str, Any]) -> Task:
         ValidationError: It is none.
         Refused: It says more than the form, such as an encoder, whose name would be imported.
     """
-    if not isinstance(content["task"], dict) or {*content["task"]} - {"pixel_range"} != {*_FORM}:
+    if not isinstance(content["task"], dict) or {*content["task"]} - {*_PERHAPS, _COLUMNS} != {*_FORM}:
         raise Refused("the plan says other things of the records than their form")
-    return TypeAdapter(Task).validate_python({**content["task"], "source": OwnSource(reader="folder", path=".")})
+    form = {name: value for name, value in content["task"].items() if name != _COLUMNS}
+    task: Task = TypeAdapter(Task).validate_python({**form, "source": OwnSource(reader="folder", path=".")})
+    columns = columns_of(content)
+    if columns and (len({*columns}) != len(columns) or task.form.shape != (len(columns),)):
+        raise Refused(f"the plan names {len(columns)} columns for records of the form {task.form.shape}")
+    return task
+
+
+def columns_of(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of a vector's numbers in their order; empty where the server's data have none.
+
+    Raises:
+        ValidationError: They are no names.
+    """
+    found: tuple[str, ...] = TypeAdapter(tuple[str, ...]).validate_python(content["task"].get(_COLUMNS, ()))
+    return found
 
 
 def form_of(task: Task) -> dict[str, Any]:
     """Return the public constants of the records that clients have to know."""
-    ranged = {} if task.pixel_range is None else {"pixel_range": list(task.pixel_range)}
-    return {name: getattr(task, name) for name in _FORM} | ranged
+    perhaps = {name: getattr(task, name) for name in _PERHAPS if getattr(task, name) is not None}
+    source = task.source
+    columns = columns_in(source.reader, Path(source.path)) if isinstance(source, OwnSource) else ()
+    return {name: getattr(task, name) for name in _FORM} | perhaps | ({_COLUMNS: columns} if columns else {})
 
 
 def for_clients(settings: Settings, task: Task) -> Settings:
@@ -224,9 +250,10 @@ def for_clients(settings: Settings, task: Task) -> Settings:
         raise InputError(
             f"{problem}: clients of a federation do not run code or read files that the server names; leave it out"
         )
-    if task.form.kind != "images" or task.shared_classes is not None:
+    if task.shared_classes is not None:
         raise InputError(
-            f"dataset = {task.name}: clients of a federation hold image folders; name a few-shot image data set"
+            f"dataset = {task.name}: clients of a federation have classes of their own, and these are shared by all "
+            "(shared_classes); name a few-shot data set"
         )
     return found
 

@@ -94,7 +94,7 @@ def sign_plan(plan: Plan, task: Task, *, run: bytes, server: Identity, roster: S
 
     Args:
         plan: Plan of the run.
-        task: Its data set, of images.
+        task: Its data set.
         run: 32 bytes that no other run has.
         server: Identity that signs.
         roster: Identities of all clients, by number.

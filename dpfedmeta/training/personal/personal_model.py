@@ -268,13 +268,5 @@ def load(path: str | os.PathLike[str]) -> Initialisation:
     """
     run = open_run(Path(path))
     by = f"{run.settings.algo} on {run.settings.dataset}"
-    task = run.task
-    form = InputForm(
-        channels=run.network.channels,
-        size=run.network.image_size,
-        mean=task.mean,
-        deviation=task.deviation,
-        records=task.form.kind,
-        vocabulary=task.form.vocabulary,
-    )
+    form = InputForm.of(run.task.form, run.task.mean, run.task.deviation)
     return Initialisation(network=run.network, weights=run.weights, adaptation=run.adaptation, form=form, learned_by=by)

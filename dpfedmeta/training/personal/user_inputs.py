@@ -41,6 +41,19 @@ class InputForm:
     records: Kind = "images"
     vocabulary: int | None = None
 
+    @classmethod
+    def of(cls, form: RecordForm, mean: tuple[float, ...], deviation: tuple[float, ...]) -> InputForm:
+        """The form of a task's records."""
+        size = form.shape[1] if form.kind == "images" else 1
+        return cls(
+            channels=form.shape[0],
+            size=size,
+            mean=mean,
+            deviation=deviation,
+            records=form.kind,
+            vocabulary=form.vocabulary,
+        )
+
     @property
     def form(self) -> RecordForm:
         """The form of one record."""

@@ -1,0 +1,93 @@
+"""A look at the data of one real client, for their owner: what takes part, and whether a plan can use it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.user_sources.readers import columns_in, own_digests, reader_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientReport:
+    """SECRET: what one client holds, and how much of it a plan of this shape would use.
+
+    Attributes:
+        path: The data.
+        reader: How they were read: folder, manifest, vectors or tokens.
+        columns: Names of a vector's numbers; empty for other data.
+        classes: Records of each class that take part.
+        repeated: Records that repeat another one of their class.
+        shape: Of a client's episode.
+    """
+
+    path: str
+    reader: str
+    columns: tuple[str, ...]
+    classes: dict[str, int]
+    repeated: int
+    shape: EpisodeShape
+
+    @property
+    def able(self) -> tuple[str, ...]:
+        """Classes with enough records for an episode."""
+        needed = self.shape.shots + self.shape.queries
+        return tuple(name for name, count in self.classes.items() if count >= needed)
+
+    @property
+    def sound(self) -> bool:
+        """Whether there are enough such classes; a client with fewer sends only noise."""
+        return len(self.able) >= self.shape.ways
+
+    @property
+    def used(self) -> int:
+        """Records that enter a round: the plan's number of as many classes, or none."""
+        return self.shape.support_records + self.shape.query_records if self.sound else 0
+
+
+def inspect_client(path: Path, shape: EpisodeShape) -> ClientReport:
+    """Read the data of one real client as `federate client --data` does; nothing leaves the machine.
+
+    Args:
+        path: A folder of images, a list of them, or a table.
+        shape: Of a client's episode in the plan.
+
+    Raises:
+        InputError: The data are wrong, or those of several clients; says where.
+    """
+    held, reader = own_digests(path), reader_name(path)
+    return ClientReport(
+        path=str(path),
+        reader=reader,
+        columns=columns_in(reader, path),
+        classes=dict(sorted(Counter(label for label, _ in held).items())),
+        repeated=len(held) - len(set(held)),
+        shape=shape,
+    )
+
+
+def describe_client(report: ClientReport) -> list[str]:
+    """The findings as lines, in the owner's words."""
+    shape, needed, total = report.shape, report.shape.shots + report.shape.queries, sum(report.classes.values())
+    what = "images" if report.reader in ("folder", "manifest") else "records"
+    counts = list(report.classes.items())
+    shown = ", ".join(f"{name} ({count:,})" for name, count in counts[:10]) + (", ..." if len(counts) > 10 else "")
+    lines = [
+        f"{report.path}: one client, as federate client --data {report.path} takes part",
+        f"  {total:,} {what} of {len(counts)} classes take part: {shown}",
+    ]
+    if report.columns:
+        lines.append(f"  {len(report.columns)} features, found by their names: {', '.join(report.columns)}")
+    if report.repeated:
+        lines.append(f"  {report.repeated:,} {what} repeat another one of their class")
+    wanted = f"{shape.ways} classes with {needed} {what} each ({shape.shots} support, {shape.queries} query)"
+    if report.sound:
+        lines.append(f"  a plan that asks for {wanted} uses {report.used} of them: {shape.ways} classes, chosen once")
+    else:
+        lines.append(
+            f"  a plan that asks for {wanted} cannot use them: {len(report.able)} classes have so many; such a client "
+            "sends only noise. Ask the operator for another plan (--ways, --shots, --task.queries)"
+        )
+    return lines

@@ -1,0 +1,224 @@
+"""A client's own table: which records it takes part with, and that a federation of tables is the simulation of them."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import Purpose, public_generator
+from dpfedmeta.data.sources import DrawnSource
+from dpfedmeta.data.task import Task
+from dpfedmeta.data.user_sources.readers import own_digests
+from dpfedmeta.federation.client.client_home import claim
+from dpfedmeta.federation.client.local_data import open_records
+from dpfedmeta.federation.offers.signed_document import form_of, task_of
+from dpfedmeta.federation.wire_format import Said
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+from dpfedmeta.training.personal.personal_model import load_personal
+from tests.federation.sessions import open_session
+from tests.federation.silos import CLIENTS, MICRO, NOISE, SEED, Silos, private_key
+from tests.federation.test_training_participation import log_of, offered, with_folder
+
+COLUMNS = ("age", "pulse", "oldpeak")
+NOWHERE = DrawnSource(reader="strokes", seed=1, variation=1.0)
+VECTORS = Task(name="clinics", source=NOWHERE, features=3)
+# Of strokes, but for the network.
+TABLE = {"model.name": "mlp", "run.precision": "float32"}
+
+
+def rows_of(number, classes=("ill", "well", "unsure"), records=6):
+    """[(class, values)], the values near a point that belongs to client and class."""
+    generator = np.random.default_rng(number)
+    centres = {name: generator.normal(size=3).round(2) for name in classes}
+    return [(name, (centres[name] + generator.normal(size=3) / 8).round(3)) for name in classes for _ in range(records)]
+
+
+def write(path, rows, columns=COLUMNS, **more):
+    """Columns beside the features stand first; `more`: columns of one value for all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    order = [COLUMNS.index(name) for name in columns if name in COLUMNS]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*more, "class", *columns])
+        for label, values in rows:
+            writer.writerow([*more.values(), label, *(values[place] for place in order)])
+    return path
+
+
+def opened(path, folder, columns=COLUMNS, task=VECTORS):
+    return open_records(path, task, columns, folder / "decoded")
+
+
+def held(pool):
+    return {
+        name: np.array(pool.images[first : first + count]).tolist()
+        for name, first, count in zip(pool.names, pool.first, pool.counts, strict=True)
+    }
+
+
+def test_a_table_is_one_client_of_its_classes(tmp_path):
+    pool = opened(write(tmp_path / "clinic.csv", rows_of(0)), tmp_path)
+    assert (pool.names, pool.counts) == (("ill", "unsure", "well"), (6, 6, 6))
+    assert np.allclose(held(pool)["ill"], [values for label, values in rows_of(0) if label == "ill"])
+
+
+def test_arrays_hold_the_same(tmp_path):
+    rows = rows_of(0)
+    np.savez(tmp_path / "clinic.npz", records=np.stack([v for _, v in rows]), classes=[label for label, _ in rows])
+    table = opened(write(tmp_path / "clinic.csv", rows), tmp_path)
+    assert held(opened(tmp_path / "clinic.npz", tmp_path)) == held(table)
+    assert own_digests(tmp_path / "clinic.npz") == own_digests(tmp_path / "clinic.csv")
+
+
+def test_columns_are_found_by_name_in_any_order(tmp_path):
+    expected = held(opened(write(tmp_path / "one.csv", rows_of(0)), tmp_path))
+    turned = write(tmp_path / "two.csv", rows_of(0), columns=COLUMNS[::-1])
+    assert held(opened(turned, tmp_path)) == expected
+    # Without the plan's names the order of the file is taken: another one.
+    assert held(opened(turned, tmp_path, columns=())) != expected
+    # And a cache of the one is not taken for the other.
+    assert held(opened(turned, tmp_path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (("age", "pulse"), "column oldpeak: missing; the plan's 3 columns are age, pulse, oldpeak"),
+        (("age", "puls", "oldpeak"), r"column pulse: missing; column puls: unknown; did you mean pulse"),
+    ],
+)
+def test_other_columns_are_named(tmp_path, columns, said):
+    path = write(tmp_path / "clinic.csv", rows_of(0), columns=COLUMNS[: len(columns)])
+    path.write_text(path.read_text().replace(",".join(COLUMNS[: len(columns)]), ",".join(columns), 1))
+    with pytest.raises(InputError, match=said):
+        opened(path, tmp_path)
+
+
+def test_validation_and_test_records_stay_out(tmp_path):
+    path = write(tmp_path / "clinic.csv", rows_of(0), split="train")
+    text = path.read_text()
+    path.write_text(text + text.split("\n", 1)[1].replace("train,", "test,"))
+    assert opened(path, tmp_path).counts == (6, 6, 6)
+    assert len(own_digests(path)) == 18
+    path.write_text(text.replace("train,", "val,"))
+    with pytest.raises(InputError, match="has no record in its train part"):
+        opened(path, tmp_path)
+
+
+def test_records_of_several_clients_are_refused(tmp_path):
+    path = write(tmp_path / "all.csv", rows_of(0), client="north")
+    assert opened(path, tmp_path).counts == (6, 6, 6)
+    path.write_text(path.read_text() + "south,ill,1,2,3\n")
+    for look in (lambda: opened(path, tmp_path), lambda: own_digests(path)):
+        with pytest.raises(InputError, match=r"column client: names 2 clients \(.*north, south\)|names 2 clients"):
+            look()
+
+
+def test_a_folder_is_no_table_and_a_table_no_folder(tmp_path):
+    (tmp_path / "images").mkdir()
+    with pytest.raises(InputError, match=r"images: a folder, but the plan counts with vectors; give a CSV file"):
+        opened(tmp_path / "images", tmp_path)
+    pictures = Task(name="pictures", source=NOWHERE, image_size=28, channels=1)
+    path = write(tmp_path / "clinic.csv", rows_of(0))
+    with pytest.raises(InputError, match="column path: missing"):
+        opened(path, tmp_path, columns=(), task=pictures)
+    with pytest.raises(InputError, match=r"absent.csv: not there; --data names a folder of images, a CSV file"):
+        own_digests(tmp_path / "absent.csv")
+
+
+def test_tokens_are_known_without_their_padding(tmp_path):
+    task = Task(name="texts", source=NOWHERE, length=4, vocabulary=9)
+    (tmp_path / "texts.csv").write_text("class,tokens\nham,1 2 3\nham,4\nspam,5 6\n")
+    records = np.array([[1, 2, 3, 0], [4, 0, 0, 0], [5, 6, 0, 0]], dtype=np.uint8)
+    np.savez(tmp_path / "texts.npz", records=records, classes=["ham", "ham", "spam"])
+    found = [held(opened(tmp_path / name, tmp_path, (), task)) for name in ("texts.csv", "texts.npz")]
+    assert found[0] == found[1] == {"ham": [[1, 2, 3, 0], [4, 0, 0, 0]], "spam": [[5, 6, 0, 0]]}
+    assert own_digests(tmp_path / "texts.csv") == own_digests(tmp_path / "texts.npz")
+
+
+def test_a_record_of_a_table_spends_in_one_home_only(tmp_path):
+    first = write(tmp_path / "a" / "clinic.csv", rows_of(0))
+    claim(tmp_path / "one.home", first, private_key("one"))
+    # One of its records, written otherwise, among another clinic's.
+    label, values = rows_of(0)[0]
+    other = write(tmp_path / "b" / "clinic.csv", rows_of(1))
+    sound = other.read_text()
+    other.write_text(sound + f"{label},{','.join(f'{value:.9f}' for value in values)}\n")
+    with pytest.raises(InputError, match=r"these records took part from .*one\.home"):
+        claim(tmp_path / "two.home", other, private_key("two"))
+    # The same numbers under another class are another person's, as far as anybody can tell.
+    other.write_text(sound + f"well,{','.join(map(str, values))}\n")
+    claim(tmp_path / "two.home", other, private_key("two"))
+
+
+def test_a_plan_names_the_columns_of_the_server_s_table(tmp_path, tables):
+    session = open_session(tables, tmp_path, "dp-agrlr-micro", **MICRO, **TABLE)
+    assert session.signed.columns == COLUMNS
+    assert session.signed.task.features == 3
+    content = {"task": form_of(session.signed.task) | {"columns": ["age", "age", "pulse"]}}
+    for wrong in (["age", "age", "pulse"], ["age"]):
+        with pytest.raises(Refused, match=r"the plan names [13] columns for records of the form \(3,\)"):
+            task_of({"task": content["task"] | {"columns": wrong}})
+
+
+def other_columns(path):
+    write(path, rows_of(7))
+    path.write_text(path.read_text().replace("pulse", "weight", 1))
+
+
+def too_few(path):
+    write(path, rows_of(7, records=2))
+
+
+@pytest.mark.parametrize("made", [other_columns, too_few])
+def test_a_table_that_does_not_fit_sends_noise_and_tells_its_owner(tables, tmp_path, made):
+    session = open_session(tables, tmp_path, "dp-agrlr-micro", **MICRO, **TABLE)
+    party = with_folder(session, tmp_path, made)
+    assert offered(session, party)[6] == Said.ACCEPTED
+    said = log_of(tmp_path)
+    assert "ONLY NOISE: " in said
+    assert {"other_columns": "column pulse: missing", "too_few": "fewer than 2 classes with 4 records each"}[
+        made.__name__
+    ] in said
+
+
+def test_a_table_that_cannot_be_read_is_refused_before_a_server_is_asked(tables, tmp_path):
+    session = open_session(tables, tmp_path, "dp-agrlr-micro", **MICRO, **TABLE)
+
+    def not_numbers(path):
+        write(path, rows_of(7))
+        path.write_text(path.read_text().replace("ill,", "ill,about ", 1))
+
+    with pytest.raises(InputError, match=r"line 2, column age: .about .* is not a number"):
+        with_folder(session, tmp_path, not_numbers)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory, own_cache):
+    """As silos, of tables: client number i of the simulation has number i in the roster."""
+    root, places = tmp_path_factory.mktemp("tables"), range(CLIENTS)
+    order = public_generator(SEED, Purpose.CLIENT_DATA, 1, 4).permutation(CLIENTS)
+    own = [write(root / f"silo{place}.csv", rows_of(place)) for place in places]
+    parts = [(f"silo{place}", "train", rows_of(place)) for place in places]
+    public = [("val-client", "val", rows_of(20)), ("test-client", "test", rows_of(30))]
+    for name, held_there in (("all", [*parts, *public]), ("public", [("nobody", "train", rows_of(40)), *public])):
+        with (root / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["client", "split", "class", *COLUMNS])
+            writer.writerows([c, split, label, *values] for c, split, rows in held_there for label, values in rows)
+    folders = tuple(own[place] for place in order.tolist())
+    return Silos(root=root, everybody=root / "all.csv", public=root / "public.csv", folders=folders)
+
+
+@pytest.mark.parametrize("algo", ["dp-agr", pytest.param("dp-agrlr-micro", marks=pytest.mark.slow)])
+def test_weights_are_those_of_the_simulation_of_the_same_tables(tables, tmp_path, algo):
+    given = TABLE | (MICRO if algo == "dp-agrlr-micro" else {})
+    expected = tables.simulated(algo, tmp_path, **given)
+    run, status = tables.serve(tables.settings(algo, **given, **{"run.noise_seed": str(NOISE)}), tmp_path)
+    assert status == "completed"
+    assert run.weights.read_bytes() == expected.weights.read_bytes()
+    for number in range(CLIENTS):
+        home = tmp_path / f"client{number}"
+        assert "round 1: one vector" in (home / "log.txt").read_text()
+        assert load_personal(home / "personal.safetensors").class_names == ("ill", "unsure", "well")
