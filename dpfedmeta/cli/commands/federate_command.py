@@ -206,11 +206,14 @@ def _client_parser() -> argparse.ArgumentParser:
 
 def _client(words: Sequence[str], console: Console) -> int:
     options = _client_parser().parse_args(words)
+    from dpfedmeta.federation.client.promise_checks import check_floors, check_promise
     from dpfedmeta.federation.identity.credentials import read_identity
     from dpfedmeta.federation.identity.invitation import checked_address, read_invitation
     from dpfedmeta.federation.local_files import chosen_files
 
-    # What is wrong with files is said before anything heavy is imported, and before a server is waited for.
+    # What is wrong is said before anything heavy is imported, and before a server is waited for.
+    check_promise(options.unit, options.epsilon, options.delta, options.participations)
+    check_floors(options.adversarial, options.colluding)
     chosen_files(options.data)
     read_invitation(options.invitation)
     read_identity(options.identity)
