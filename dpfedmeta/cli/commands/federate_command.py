@@ -212,11 +212,12 @@ def _client(words: Sequence[str], console: Console) -> int:
     from dpfedmeta.federation.local_files import chosen_files
 
     # What is wrong is said before anything heavy is imported, and before a server is waited for.
-    check_promise(options.unit, options.epsilon, options.delta, options.participations)
-    check_floors(options.adversarial, options.colluding)
     chosen_files(options.data)
     read_invitation(options.invitation)
     read_identity(options.identity)
+    check_promise(options.unit, options.epsilon, options.delta, options.participations)
+    check_floors(options.adversarial, options.colluding)
+    server = None if options.server is None else checked_address(options.server)
     from dpfedmeta.federation.client.client_budget import Floors, Promise
     from dpfedmeta.federation.entry_points import ClientOptions, run_client
 
@@ -233,7 +234,7 @@ def _client(words: Sequence[str], console: Console) -> int:
         identity=options.identity,
         home=options.home or options.identity.with_suffix(".home"),
         promise=promise,
-        server=None if options.server is None else checked_address(options.server),
+        server=server,
         patience=options.patience,
         dry_run=options.dry_run,
         stay=options.stay,
