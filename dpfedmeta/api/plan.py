@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ClipPolicy
-from dpfedmeta.training.tracking.plan_summary import Planned, planned_of
+
+if TYPE_CHECKING:
+    from dpfedmeta.training.tracking.plan_summary import Planned
 
 
 def plan(settings: Settings, *, clip_policy: ClipPolicy[Any] | None = None) -> Planned:
@@ -24,6 +25,9 @@ def plan(settings: Settings, *, clip_policy: ClipPolicy[Any] | None = None) -> P
         RefusedPlan: A guarantee that is asked for would not hold.
     """
     check_settings(settings)
+    from dpfedmeta.planning.run_plan import make_plan  # brings PyTorch, and wrong settings need none
+    from dpfedmeta.training.tracking.plan_summary import planned_of
+
     task, _ = task_of(settings)
     return planned_of(make_plan(settings, task, clip_policy), task)
 

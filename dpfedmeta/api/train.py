@@ -7,29 +7,24 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from dpfedmeta.api.plan import check_settings
-from dpfedmeta.api.run import Run
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.plugins.plugin_registry import name_of
-from dpfedmeta.core.worker_pool import Workers
-from dpfedmeta.data.populations.population import Population
-from dpfedmeta.planning.clipping.user_policy import with_own_policy
-from dpfedmeta.privacy.clip_policy import ClipPolicy
-from dpfedmeta.privacy.mechanisms import Mechanism
-from dpfedmeta.reporting.html.pictures import draw_pictures
-from dpfedmeta.simulation.backend import Aggregation
-from dpfedmeta.training.run_training import run_training
-from dpfedmeta.training.setup import RunOptions
-from dpfedmeta.training.state.how_to_resume import check_simulated
-from dpfedmeta.training.state.resume import check_same_settings, go_on, settings_of_run
-from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.tracking.callbacks import Callback, tell
+
+if TYPE_CHECKING:
+    from dpfedmeta.api.run import Run
+    from dpfedmeta.core.worker_pool import Workers
+    from dpfedmeta.data.populations.population import Population
+    from dpfedmeta.privacy.clip_policy import ClipPolicy
+    from dpfedmeta.privacy.mechanisms import Mechanism
+    from dpfedmeta.simulation.backend import Aggregation
 
 _RESUME = "dpfedmeta.train(resume={path!r})"
 
@@ -75,11 +70,24 @@ def train(
         RefusedPlan: A guarantee that is asked for would not hold.
         CallbackFailed: A callback raised; the run ended cleanly, its status is `interrupted`, and it can be resumed.
     """
+    # Before PyTorch is imported.
+    if extend_to is not None and (resume is None or type(extend_to) is not int):
+        raise InputError("extend_to: expected a whole number of rounds, with resume = the completed run")
+    if resume is None:
+        check_settings(settings)
+    elif not (path := _path_of(resume)).is_dir():
+        raise InputError(f"resume = {path}: there is no such run directory")
+    from dpfedmeta.api.run import Run
+    from dpfedmeta.reporting.html.pictures import draw_pictures
+    from dpfedmeta.training.run_training import run_training
+    from dpfedmeta.training.setup import RunOptions
+    from dpfedmeta.training.state.how_to_resume import check_simulated
+    from dpfedmeta.training.state.resume import go_on
+    from dpfedmeta.training.terminal.progress import Terminal
+
     with Terminal(Console(emoji=False), _RESUME) as terminal:
         told = (*(() if quiet else (terminal,)), *callbacks)
         folder = None if data_folder is None else Path(data_folder)
-        if extend_to is not None and (resume is None or type(extend_to) is not int):
-            raise InputError("extend_to: expected a whole number of rounds, with resume = the completed run")
         options = RunOptions(
             data_folder=folder,
             population=population,
@@ -88,7 +96,6 @@ def train(
             workers=workers,
         )
         if resume is None:
-            check_settings(settings)
             assert settings is not None
             settings = with_members(settings, aggregation, mechanism)
             if settings.clip.start == "quantile":
@@ -96,9 +103,7 @@ def train(
             return Run(run_training(settings, replace(options, secure_rng=secure_rng), told)[0].path)
         if secure_rng:
             raise InputError("secure_rng: a resumed run keeps the randomness that it began with; leave it out")
-        run = RunDirectory(resume.path if isinstance(resume, Run) else Path(fspath(resume)))
-        if not run.path.is_dir():
-            raise InputError(f"resume = {run.path}: there is no such run directory")
+        run = RunDirectory(_path_of(resume))
         check_simulated(run)
         if aggregation is not None or mechanism is not None:
             raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")
@@ -111,6 +116,11 @@ def train(
             told=partial(tell, told, "on_remark"),
         )
         return Run(run.path)
+
+
+def _path_of(run: str | PathLike[str] | Run) -> Path:
+    given: Any = run
+    return Path(fspath(getattr(given, "path", given)))
 
 
 def _started(
@@ -154,6 +164,9 @@ def _kept_settings(
 
     Settings that are given may differ from them only in what changes no result.
     """
+    from dpfedmeta.planning.clipping.user_policy import with_own_policy
+    from dpfedmeta.training.state.resume import check_same_settings, settings_of_run
+
     kept = settings_of_run(run, {}, brought=brought)
     if given is None:
         return kept

@@ -14,7 +14,13 @@ from dpfedmeta.data.data_dirs import check_data_folder
 from dpfedmeta.data.populations.capacity_checks import check_said
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.models.spec import BUILT_IN, NETWORKS
-from dpfedmeta.learning.models.weight_shapes import learned_part, stand_ins, weight_shapes
+from dpfedmeta.learning.models.weight_shapes import (
+    built_in_channels,
+    check_convolutions,
+    learned_part,
+    stand_ins,
+    weight_shapes,
+)
 from dpfedmeta.planning.client_spec import (
     algorithm_of,
     check_protocol,
@@ -68,6 +74,7 @@ def _check_built_in_network(settings: Settings, task: Task) -> None:
         return
     spec = network_spec(settings, task)
     learned_part(spec, stand_ins(weight_shapes(spec)))
+    check_convolutions(spec, built_in_channels(spec))
     check_built_in(spec, task)
 
 

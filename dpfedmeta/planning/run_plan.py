@@ -20,13 +20,13 @@ from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
 from dpfedmeta.learning.models.registry import (
     build_network,
-    check_first_gain,
     check_has_head,
-    check_precision,
     check_records_uncoupled,
+    convolved_channels,
 )
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.models.trainable import check_head_is_free, check_parameters
+from dpfedmeta.learning.models.weight_shapes import check_convolutions
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
 from dpfedmeta.learning.server_step import Rule
 from dpfedmeta.planning.client_spec import (
@@ -187,8 +187,7 @@ def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgor
     check_parameters(network, spec.name)
     if settings.record.enabled:
         check_records_uncoupled(network, spec, inside_micro_episodes=trial.apart)
-    check_precision(network, spec)
-    check_first_gain(network, spec)
+    check_convolutions(spec, convolved_channels(network))
     if spec.precision == "bfloat16" and settings.record.enabled and settings.record.engine == "opacus":
         raise InputError(
             "record.engine = opacus: works only in float32; leave out run.precision, or use --record.engine auto"

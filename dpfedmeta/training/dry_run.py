@@ -14,6 +14,7 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.population import population_statement
 from dpfedmeta.learning.models.spec import BUILT_IN
+from dpfedmeta.learning.models.weight_shapes import built_in_channels, check_convolutions
 from dpfedmeta.planning.client_population import clients_of
 from dpfedmeta.planning.client_spec import episode_shape, evaluation_shape, network_spec
 from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
@@ -74,7 +75,6 @@ def needs_no_network(settings: Settings) -> bool:
     return (
         not any(":" in name for name in names)
         and model.initial in (None, *BUILT_IN)
-        and model.first_gain == 1.0
         and (settings.run.device, settings.run.precision) in _EVERYWHERE
         # Adapters are tried out side by side by their tests.
         and (settings.run.chunk in (None, 1) or model.encoder is not None)
@@ -103,7 +103,9 @@ def plan_without_network(settings: Settings, data_folder: Path | None = None) ->
     if dataset.train.clients:
         return None
     task = replace(dataset.task, encoding=encoding_of_run(settings))
-    check_built_in(network_spec(settings, task), task)
+    network = network_spec(settings, task)
+    check_convolutions(network, built_in_channels(network))
+    check_built_in(network, task)
     privacy = make_privacy(settings, task)
     clip_policy(settings, privacy)  # its own checks
     clients = clients_of(settings, dataset, privacy.clients)

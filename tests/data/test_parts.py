@@ -79,6 +79,7 @@ def test_folders_of_parts_in_any_case_are_parts(tmp_path, names, inside):
         ("Test/a Anna/b Bob/c", "or Test if that is a client"),
         ("train_1/a val_1/b test_1/c", "test_1 looks like the part test"),
         ("train1 train2 test1 test2 a b", "test1; test2; train1; train2 look like parts"),
+        ("train Training test a", "Training; test; train look like parts"),
         ("train/a/x val/b/x test/c/x anna/x", "beside them anna"),
         ("train/a/x anna/b/x ben/c/x", "no part val and no part test"),
         ("train/train/a train/train/b val/c test/d", "parts in parts (train/train)"),

@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from dpfedmeta.config.load import resolve
+from dpfedmeta.config.presets import algorithm_names
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.dry_run import forecast, needs_no_network, plan_without_network
 from dpfedmeta.training.tracking.callbacks import Callback
 
@@ -19,7 +21,8 @@ class Told(Callback):
 
 @pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "maml", "meta-sgd"])
 def test_it_says_the_same_with_and_without_a_network(tiny_task_file, algo):
-    settings = resolve(algo, str(tiny_task_file), None, SMALL)
+    gain = {"model.first_gain": "8"} if algo == "maml" else {}  # as presets of colour images have
+    settings = resolve(algo, str(tiny_task_file), None, SMALL | gain)
     told = Told()
     assert needs_no_network(settings)
     assert forecast(settings, callbacks=[told], seconds=None) is None
@@ -34,7 +37,6 @@ def test_it_says_the_same_with_and_without_a_network(tiny_task_file, algo):
         ("dp-agr", {"model.name": "tests.planning.coupled_networks:frozen_layer"}),
         ("dp-agr", {"clip.policy": "tests.seams.own_policy:Halving"}),
         ("dp-agr", {"model.initial": "weights.safetensors"}),
-        ("dp-agr", {"model.first_gain": "2"}),
         ("dp-agr", {"run.device": "cuda"}),
         ("dp-agr", {"run.precision": "bfloat16"}),
         ("dp-agr", {"run.chunk": "8"}),
@@ -43,6 +45,21 @@ def test_it_says_the_same_with_and_without_a_network(tiny_task_file, algo):
 )
 def test_what_only_a_network_or_a_machine_shows_is_tried_out(algo, changes):
     assert not needs_no_network(resolve(algo, "strokes", None, changes))
+
+
+def test_a_gain_that_nothing_undoes_is_refused_without_a_network(tiny_task_file):
+    settings = resolve("maml", str(tiny_task_file), None, SMALL | {"model.first_gain": "8", "model.norm": "none"})
+    assert needs_no_network(settings)
+    with pytest.raises(InputError, match="does not normalise after its first convolution"):
+        plan_without_network(settings)
+
+
+@pytest.mark.parametrize("dataset", ["omniglot", "cifar-fs", "mini-imagenet", "strokes"])
+def test_presets_need_no_network(dataset):
+    """Of every published task: some set first_gain and an initial body for colour images."""
+    for algo in algorithm_names():
+        settings = resolve(algo, dataset, None)
+        assert needs_no_network(settings), (algo, dataset)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtr
@@ -70,6 +71,13 @@ def _pairs(left: Spread, right: Spread, share: float, start: int, end: int) -> t
     if twins:
         density *= 2.0
         inside = density[:, : len(density)]
-        inside *= np.triu(np.ones_like(inside)) - 0.5 * np.eye(len(density))
+        inside *= _once(len(density))
     there = density > 0
     return place[there], density[there]
+
+
+@lru_cache(maxsize=4)
+def _once(points: int) -> FloatArray:
+    """Weight of each pair of so many points: above the diagonal 1, on it a half, below it nothing."""
+    found: FloatArray = np.triu(np.ones((points, points))) - 0.5 * np.eye(points)
+    return found

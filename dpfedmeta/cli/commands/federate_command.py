@@ -211,13 +211,17 @@ def _client_parser() -> argparse.ArgumentParser:
 def _client(words: Sequence[str], console: Console) -> int:
     options = _client_parser().parse_args(words)
     from dpfedmeta.data.user_sources.readers import own_digests
+    from dpfedmeta.federation.client.promise_checks import check_floors, check_promise
     from dpfedmeta.federation.identity.credentials import read_identity
     from dpfedmeta.federation.identity.invitation import checked_address, read_invitation
 
-    # What is wrong with files is said before anything heavy is imported, and before a server is waited for.
+    # What is wrong is said before anything heavy is imported, and before a server is waited for.
     own_digests(options.data)
     read_invitation(options.invitation)
     read_identity(options.identity)
+    check_promise(options.unit, options.epsilon, options.delta, options.participations)
+    check_floors(options.adversarial, options.colluding)
+    server = None if options.server is None else checked_address(options.server)
     from dpfedmeta.federation.client.client_budget import Floors, Promise
     from dpfedmeta.federation.entry_points import ClientOptions, run_client
 
@@ -234,7 +238,7 @@ def _client(words: Sequence[str], console: Console) -> int:
         identity=options.identity,
         home=options.home or options.identity.with_suffix(".home"),
         promise=promise,
-        server=None if options.server is None else checked_address(options.server),
+        server=server,
         patience=options.patience,
         dry_run=options.dry_run,
         stay=options.stay,

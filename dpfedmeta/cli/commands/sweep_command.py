@@ -50,7 +50,6 @@ def main(words: Sequence[str], console: Console) -> int:
     out = check_request(given.file, given.out, given.jobs, writes=not (given.dry_run or given.count_tuning))
     check_data_folder(given.data_dir)
     from dpfedmeta.cli.sweeps.runner import TRAIN, SweepOptions, launched_words, run_sweep, show_plan
-    from dpfedmeta.cli.sweeps.tuning_cost import cost_lines, tuning_cost
 
     chosen = {name: str(getattr(given, name)) for name in CHOICES if getattr(given, name) is not None}
     options = SweepOptions(
@@ -62,6 +61,8 @@ def main(words: Sequence[str], console: Console) -> int:
         launched=given.launch is not None,
     )
     if given.count_tuning:
+        from dpfedmeta.cli.sweeps.tuning_cost import cost_lines, tuning_cost
+
         console.print("\n".join(cost_lines(tuning_cost(options.out))), highlight=False, soft_wrap=True)
         return DONE
     if given.dry_run:

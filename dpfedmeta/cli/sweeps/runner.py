@@ -19,7 +19,6 @@ from typing import Literal
 import yaml
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps.results import PAGE, TABLE, results_table, write_results
 from dpfedmeta.cli.sweeps.sweep_file import Sweep
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, check_jobs, check_same, is_finished, opened
 from dpfedmeta.cli.sweeps.trials import (
@@ -37,7 +36,6 @@ from dpfedmeta.cli.sweeps.trials import (
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY
 from dpfedmeta.core.worker_pool import available_cores
-from dpfedmeta.reporting.compare.seed_groups import last_validation
 from dpfedmeta.training.state.private_timings import at_most, coarse
 from dpfedmeta.training.terminal.progress_bar import Heartbeat, clock
 
@@ -185,6 +183,9 @@ def run_sweep(sweep: Sweep, options: SweepOptions, console: Console) -> Status:
         work = _Work(sweep=left, options=options, folder=folder, lock=lock, console=console)
         status = work(trials if left.method == "grid" else None)
         if any(outcome.value is not None for outcome in work.outcomes.values()):
+            # With its plots, which a sweep that is refused needs not.
+            from dpfedmeta.cli.sweeps.results import PAGE, TABLE, results_table, write_results
+
             console.print(results_table(write_results(folder.path)))
             work.say(f"results: {folder.path / PAGE}, and {TABLE} beside it")
         return status
@@ -287,6 +288,8 @@ class _Work:
                 self.say(f"{name}: failed with exit code {child.returncode}: {_last_line(self.folder.log(trial))}")
 
     def _finish(self, trial: Trial, text: str) -> None:
+        from dpfedmeta.reporting.compare.seed_groups import last_validation
+
         value = last_validation(self.folder.run(trial).rounds())
         self.outcomes[trial.name] = Outcome(trial=trial, value=value.mean if value else None)
         done = sum(outcome.value is not None for outcome in self.outcomes.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,7 +15,7 @@ from dpfedmeta.accounting.participation_cost import Participation
 from dpfedmeta.accounting.participation_cost import participation as one_participation
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.terms import Terms
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.client.promise_checks import check_floors, check_promise
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 
@@ -33,10 +32,7 @@ class Floors:
     colluding: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.adversarial < 1:
-            raise InputError(f"adversarial = {self.adversarial}: expected a share of a cohort, at least 0 and below 1")
-        if self.colluding < 0:
-            raise InputError(f"colluding = {self.colluding}: expected a number of clients, 0 or more")
+        check_floors(self.adversarial, self.colluding)
 
     def check(self, plan: PrivacyPlan, *, rough: bool) -> None:
         """Check that a plan meets the demands; a plan without secure aggregation always does.
@@ -87,16 +83,7 @@ class Promise:
     floors: Floors = Floors()
 
     def __post_init__(self) -> None:
-        if self.unit not in ("record", "client"):
-            raise InputError(f"unit = {self.unit}: expected record or client")
-        if self.epsilon is None and self.participations is None:
-            raise InputError("epsilon and participations are both missing; give one of them or both")
-        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
-            raise InputError(f"epsilon = {self.epsilon}: expected a finite number above 0")
-        if not 0 < self.delta < 1:
-            raise InputError(f"delta = {self.delta}: expected a number above 0 and below 1")
-        if self.participations is not None and self.participations < 1:
-            raise InputError(f"participations = {self.participations}: expected at least 1")
+        check_promise(self.unit, self.epsilon, self.delta, self.participations)
 
     def budget(self) -> RecordBudget:
         """Return the promise as the budget that the client's ledger keeps."""

@@ -10,7 +10,6 @@ from torch import nn
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.user_code import own_object, raised
 from dpfedmeta.learning.models.layers.adapters import Affine, LowRank, adapter_layers
-from dpfedmeta.learning.models.layers.convolution import LEAST_SHORT_CHANNELS
 from dpfedmeta.learning.models.layers.normalisation import ReferenceBatchNorm
 from dpfedmeta.learning.models.layers.stateless_layers import (
     Block,
@@ -163,27 +162,9 @@ def check_has_head(network: nn.Module, name: str) -> None:
         )
 
 
-def check_precision(network: nn.Module, spec: NetworkSpec) -> None:
-    """Refuse a precision that a network would not notice."""
-    blocks = [
-        block for block in network.modules() if isinstance(block, Block) and block.how.precision == spec.precision
-    ]
-    least = LEAST_SHORT_CHANNELS if spec.precision == "bfloat16" else 1
-    if spec.precision != "float32" and not any(block.convolution.in_channels >= least for block in blocks):
-        raise InputError(
-            f"run.precision = {spec.precision}: model.name = {spec.name} of width {spec.width} has none of this "
-            f"package's convolutions with at least {least} input channels, so it has no effect; leave it out"
-        )
-
-
-def check_first_gain(network: nn.Module, spec: NetworkSpec) -> None:
-    """Refuse to scale the first kernel where that would change what the network computes."""
-    normalised = any(isinstance(module, Block) for module in network.modules()) and spec.norm != "none"
-    if spec.first_gain != 1.0 and not normalised:
-        raise InputError(
-            f"model.first_gain = {spec.first_gain:g}: model.name = {spec.name} with model.norm = {spec.norm} does not "
-            "normalise after its first convolution, so this would change what the network computes; leave it out"
-        )
+def convolved_channels(network: nn.Module) -> tuple[int, ...]:
+    """Input channels of this package's convolutions in a network, for `check_convolutions`."""
+    return tuple(block.convolution.in_channels for block in network.modules() if isinstance(block, Block))
 
 
 def check_records_uncoupled(network: nn.Module, spec: NetworkSpec, *, inside_micro_episodes: bool = False) -> None:

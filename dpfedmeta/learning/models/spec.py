@@ -13,6 +13,8 @@ from dpfedmeta.data.episodes.shape import Kind, RecordForm
 Norm = Literal["group", "batch", "none"]
 Precision = Literal["float32", "tf32", "bfloat16"]
 """What operands and result of a convolution are rounded to; its sums, and all else, are float32."""
+# With fewer input channels, as images have, bfloat16 is no faster.
+LEAST_SHORT_CHANNELS = 4
 
 
 # How the names of a network's weights begin, of those that have a body and a head.

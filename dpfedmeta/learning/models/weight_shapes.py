@@ -10,7 +10,7 @@ import numpy as np
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.data.episodes.shape import Kind
-from dpfedmeta.learning.models.spec import BODY, HEAD, NETWORKS, NetworkSpec
+from dpfedmeta.learning.models.spec import BODY, HEAD, LEAST_SHORT_CHANNELS, NETWORKS, NetworkSpec
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
@@ -114,6 +114,34 @@ def check_takes(spec: NetworkSpec) -> None:
         )
     if spec.name.startswith("conv4") and _side_after_conv4(spec) < 1:
         raise InputError(f"model.name = {spec.name} needs images of at least 16 pixels, got {side_of(spec)}")
+
+
+def built_in_channels(spec: NetworkSpec) -> tuple[int, ...]:
+    """Input channels of this package's convolutions in a built-in network, for `check_convolutions`."""
+    return (spec.channels, spec.width) if spec.name.startswith("conv") else ()
+
+
+def check_convolutions(spec: NetworkSpec, channels: Collection[int]) -> None:
+    """Refuse settings that a network would not notice, or that would change what it computes.
+
+    Args:
+        spec: Of the network.
+        channels: Input channels of this package's convolutions in it.
+
+    Raises:
+        InputError: Says which setting to leave out.
+    """
+    least = LEAST_SHORT_CHANNELS if spec.precision == "bfloat16" else 1
+    if spec.precision != "float32" and not any(count >= least for count in channels):
+        raise InputError(
+            f"run.precision = {spec.precision}: model.name = {spec.name} of width {spec.width} has none of this "
+            f"package's convolutions with at least {least} input channels, so it has no effect; leave it out"
+        )
+    if spec.first_gain != 1.0 and not (channels and spec.norm != "none"):
+        raise InputError(
+            f"model.first_gain = {spec.first_gain:g}: model.name = {spec.name} with model.norm = {spec.norm} does not "
+            "normalise after its first convolution, so this would change what the network computes; leave it out"
+        )
 
 
 def downscale_of(spec: NetworkSpec) -> int:

@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from dpfedmeta.core.still_working import EVERY_SECONDS
-from dpfedmeta.training.tracking.plan_summary import Planned
+
+if TYPE_CHECKING:
+    from dpfedmeta.training.tracking.plan_summary import Planned
 
 # A line is drawn again this often; a run has better things to compute.
 _A_SECOND = 4

@@ -9,9 +9,9 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.task import load_task
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.learning.models.registry import build_network, convolved_channels
 from dpfedmeta.learning.models.spec import NETWORKS, NetworkSpec
-from dpfedmeta.learning.models.weight_shapes import learned_part, stand_ins, weight_shapes
+from dpfedmeta.learning.models.weight_shapes import built_in_channels, learned_part, stand_ins, weight_shapes
 from dpfedmeta.planning.client_spec import algorithm_of, network_spec
 from dpfedmeta.planning.privacy.message_length import countable_weights
 
@@ -47,6 +47,12 @@ def test_shapes_are_those_of_the_networks():
         assert refusal(build_network, spec) == refused, spec
         if refused is None:
             assert list(weight_shapes(spec).items()) == shapes_of(dict(build_network(spec).named_parameters())), spec
+
+
+def test_convolutions_are_those_of_the_networks():
+    for spec in SPECS:
+        if refusal(weight_shapes, spec) is None:
+            assert set(built_in_channels(spec)) == set(convolved_channels(build_network(spec))), spec
 
 
 @pytest.mark.parametrize("learn", ["all", "body", "scales"])

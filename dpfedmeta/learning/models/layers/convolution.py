@@ -13,10 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d
 
-from dpfedmeta.learning.models.spec import Precision
-
-# With fewer input channels, as images have, bfloat16 is no faster.
-LEAST_SHORT_CHANNELS = 4
+from dpfedmeta.learning.models.spec import LEAST_SHORT_CHANNELS, Precision
 
 
 def bfloat16_in_hardware() -> bool:
