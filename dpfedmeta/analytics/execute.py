@@ -182,7 +182,14 @@ def _complete(
     asking = PendingRelease(plan=plan, cohort=cohort, source=source.again(cohort.again, cohort.fresh))
     analysis = request.analysis
     told = analysis.told(asking, asked.ground)
-    found = analysis.released(asking, told, asked.sums(analysis, asking, told, run))
+    sums = asked.sums(analysis, asking, told, run)
+    released, _ = journal.release(
+        cohort,
+        lambda noise: (analysis.released(asking, told, sums, noise), {}),
+        bound=analysis.longest(plan),
+        denominator=1.0,
+    )
+    found = analysis.result(plan, released)
     summary = summary_content(request, read_content(run.ledger), found)
     write_text(
         run.path / STATEMENT,

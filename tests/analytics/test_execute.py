@@ -63,7 +63,7 @@ def test_it_is_charged_before_it_is_released_and_not_twice(tmp_path, monkeypatch
     class Killed(Exception):
         pass
 
-    def stop(self, asking, told, sums):
+    def stop(self, *given):
         raise Killed
 
     with monkeypatch.context() as patched:
