@@ -159,7 +159,7 @@ def _complete(
     run: RunDirectory, content: LedgerContent, request: Request, asked: Clients, source: SecretSource
 ) -> None:
     """Charge what is not charged yet, then ask, release and write."""
-    plan, own = content.plan, own_sources(_own_code(request))
+    plan, own = content.plan, own_sources(_own_code(request, asked))
     with registered(run) as (lineage, _):
         # Where nobody can see what runs, no release can be told from another one.
         environment = None if unseen(own) else ""
@@ -198,6 +198,6 @@ def _complete(
     run.write_json(SUMMARY, summary)
 
 
-def _own_code(request: Request) -> list[str]:
-    named = [] if request.settings is None else own_modules(request.settings)
+def _own_code(request: Request, asked: Clients) -> list[str]:
+    named = [] if request.settings is None else own_modules(request.settings, asked.ground.task)
     return [*named, type(request.analysis).__module__]
