@@ -90,7 +90,8 @@ def decompose(plan: Plan, side: ClientRunner, model: Params, bound: float, clien
 
 def _quiet(side: ClientRunner, *, support: bool) -> ClientRunner:
     """Clients whose messages bear no noise of their own, and whose support steps do if `support` says so."""
-    return replace(side, algorithm=side.algorithm.quiet(support=support, noise=_NONE), message_noise=0.0)
+    algorithm = side.algorithm.quiet(support=support, noise=_NONE)
+    return replace(side, algorithm=algorithm, message_noise=0.0, record_noises=())
 
 
 def _messages(side: ClientRunner, model: Params, bound: float, clients: Sequence[int]) -> Tensor:

@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,15 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "dpfedmeta"
 
 
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
+@cache
 def names_used(path):
-    tree = ast.parse(path.read_text())
     found = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Name):
@@ -25,6 +31,62 @@ def names_used(path):
 def test_the_seal_stays_inside_mechanisms():
     users = [p for p in PACKAGE.rglob("*.py") if "_SEAL" in names_used(p)]
     assert [p.name for p in users] == ["mechanisms.py"]
+
+
+# Files that turn secret values into released ones, and where each release is compared with its charge.
+RELEASING = {
+    # The client level: by Journal.release.
+    "privacy/mechanisms.py", "privacy/noises/independent.py", "privacy/matrix_mechanism.py",
+    "privacy/thresholded_counts.py", "analytics/secure_counts.py",
+    # The record level: by ClientRunner, before a message leaves its client.
+    "learning/record_dp/local_training.py", "learning/record_dp/noisy_steps.py",
+    "learning/record_dp/micro_episode_gradients.py",
+}  # fmt: skip
+# Journal.release, which compares with the charge; UncheckedDoor, for clients that an audit makes up.
+DOORS = {"privacy/rounds/round_journal.py": "Journal", "auditing/observed_loop.py": "UncheckedDoor"}
+
+
+def users_of(*names):
+    return {str(p.relative_to(PACKAGE)) for p in PACKAGE.rglob("*.py") if names_used(p) & {*names}}
+
+
+def test_what_releases_is_known_and_comes_through_one_door():
+    mechanisms = ("GaussianMechanism", "WholeNumberMechanism", "NoMechanism", "release_with", "post_process")
+    assert users_of(*mechanisms) == RELEASING
+    # Nobody draws the server's noise besides the door.
+    assert users_of("SERVER_NOISE") == {"core/random/random_sources.py", "privacy/charged.py"}
+    assert users_of("noise_of_attempt") == {*DOORS}
+    for file, name in DOORS.items():
+        found = [node for node in tree_of(PACKAGE / file).body if holds(node, "noise_of_attempt")]
+        assert [node.name for node in found] == [name]
+    assert users_of("UncheckedDoor") == {"auditing/observed_loop.py"}
+    # Sums become releases where a door is at hand.
+    assert users_of("release_sum") == {"privacy/rounds/charged_rounds.py", "training/loop.py"}
+    assert users_of("Threshold") == {"analytics/analyses/heavy_hitters.py"}
+    assert users_of("released_counts") == {"analytics/secure_counts.py"}
+    # Clients are made in one place, with the noise that their messages have to state.
+    assert users_of("record_noises") == {"simulation/client_runner.py", "training/build_data.py"}
+    assert calls_of("ClientRunner") == {"training/build_data.py"}
+
+
+def test_audits_open_nobodys_data():
+    for path in (PACKAGE / "auditing").rglob("*.py"):
+        assert not names_used(path) & {"open_dataset", "open_images", "Federation", "RealClient"}, path
+
+
+def holds(node, name):
+    return not isinstance(node, ast.ImportFrom) and name in {
+        each.id for each in ast.walk(node) if isinstance(each, ast.Name)
+    }
+
+
+def calls_of(name):
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
+        if any(isinstance(call.func, ast.Name) and call.func.id == name for call in calls):
+            found.add(str(path.relative_to(PACKAGE)))
+    return found
 
 
 def blind():
@@ -82,8 +144,7 @@ LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 
 def imports(path):
     """(what is imported, whether only where a function asks for it)."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(path)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -115,9 +176,7 @@ def test_arrows_run_downwards(path):
 
 
 def public_classes(path):
-    return [
-        node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef) and node.name[0] != "_"
-    ]
+    return [node.name for node in tree_of(path).body if isinstance(node, ast.ClassDef) and node.name[0] != "_"]
 
 
 def test_nothing_is_loose_and_no_folder_is_crowded():
@@ -148,7 +207,7 @@ def test_numbers_need_no_torch(room):
 
 
 def outside_functions(path):
-    for node in ast.parse(path.read_text()).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

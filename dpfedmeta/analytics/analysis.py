@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.core.random.random_sources import IntArray, SecretSource
+from dpfedmeta.core.random.random_sources import IntArray, SecretGenerator, SecretSource
+from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.units import ClientUnit
 
 if TYPE_CHECKING:
     from dpfedmeta.analytics.client_answers import Held
@@ -137,12 +139,28 @@ class Analysis(Protocol):
         """
         ...
 
-    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
-        """Release the sum through a mechanism, and read the result: JSON values, all of them public.
+    def longest(self, plan: PrivacyPlan) -> float:
+        """Return the largest L2 norm by which one client moves what is released."""
+        ...
+
+    def released(
+        self, asking: PendingRelease, told: bytes, sums: Sums, noise: SecretGenerator
+    ) -> Released[ClientUnit, Any]:
+        """Release the sum through a mechanism, undivided.
+
+        Args:
+            asking: What is charged, and who is asked.
+            told: What they were told.
+            sums: What secure aggregation gives.
+            noise: The server's noise for this attempt.
 
         Guarantee:
-            Nothing in it depends on the clients but through the release that the plan charges.
+            It is the release that the plan charges; `Journal.release` compares what it states with the charge.
         """
+        ...
+
+    def result(self, plan: PrivacyPlan, released: Released[ClientUnit, Any]) -> dict[str, Any]:
+        """Read the result from the release: JSON values, all of them public, by post-processing alone."""
         ...
 
     def words(self, found: Mapping[str, Any]) -> list[str]:

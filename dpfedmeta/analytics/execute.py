@@ -159,7 +159,7 @@ def _complete(
     run: RunDirectory, content: LedgerContent, request: Request, asked: Clients, source: SecretSource
 ) -> None:
     """Charge what is not charged yet, then ask, release and write."""
-    plan, own = content.plan, own_sources(_own_code(request))
+    plan, own = content.plan, own_sources(_own_code(request, asked))
     with registered(run) as (lineage, _):
         # Where nobody can see what runs, no release can be told from another one.
         environment = None if unseen(own) else ""
@@ -182,7 +182,14 @@ def _complete(
     asking = PendingRelease(plan=plan, cohort=cohort, source=source.again(cohort.again, cohort.fresh))
     analysis = request.analysis
     told = analysis.told(asking, asked.ground)
-    found = analysis.released(asking, told, asked.sums(analysis, asking, told, run))
+    sums = asked.sums(analysis, asking, told, run)
+    released, _ = journal.release(
+        cohort,
+        lambda noise: (analysis.released(asking, told, sums, noise), {}),
+        bound=analysis.longest(plan),
+        denominator=1.0,
+    )
+    found = analysis.result(plan, released)
     summary = summary_content(request, read_content(run.ledger), found)
     write_text(
         run.path / STATEMENT,
@@ -191,6 +198,6 @@ def _complete(
     run.write_json(SUMMARY, summary)
 
 
-def _own_code(request: Request) -> list[str]:
-    named = [] if request.settings is None else own_modules(request.settings)
+def _own_code(request: Request, asked: Clients) -> list[str]:
+    named = [] if request.settings is None else own_modules(request.settings, asked.ground.task)
     return [*named, type(request.analysis).__module__]

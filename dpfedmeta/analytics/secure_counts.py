@@ -15,9 +15,10 @@ from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params, scaled
-from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretSource
+from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretGenerator, SecretSource
 from dpfedmeta.privacy.discretised.stochastic_rounding import own_share
-from dpfedmeta.privacy.mechanisms import WholeNumberMechanism
+from dpfedmeta.privacy.mechanisms import Released, WholeNumberMechanism
+from dpfedmeta.privacy.units import ClientUnit
 from dpfedmeta.simulation.cohort_sums import survivors_sum
 
 if TYPE_CHECKING:
@@ -54,19 +55,6 @@ class CountGrid:
     def read(self, released: Params) -> Params:
         """Counts again."""
         return scaled(released, self.width)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """PUBLIC: a released vector of counts.
-
-    Attributes:
-        values: [d], noisy.
-        deviation: Of the noise on each.
-    """
-
-    values: FloatArray
-    deviation: float
 
 
 def planned_counts(plan: PrivacyPlan, dimension: int, longest: float) -> PrivacyPlan:
@@ -121,32 +109,47 @@ class CountedAnalysis(ABC):
         """SECRET: a client's vector, with its share of the noise."""
         return sent_counts(handing, self.counted(handing))
 
-    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
-        """Release the counts, and read them."""
-        counts = released_counts(asking, sums)
-        return self.read(counts.values, counts.deviation)
+    def longest(self, plan: PrivacyPlan) -> float:
+        """Return the largest L2 norm of a client's vector."""
+        assert plan.secure is not None
+        assert plan.secure.longest is not None
+        return plan.secure.longest
+
+    def released(
+        self, asking: PendingRelease, told: bytes, sums: Sums, noise: SecretGenerator
+    ) -> Released[ClientUnit, Params]:
+        """Release the counts."""
+        return released_counts(asking, sums, noise)
+
+    def result(self, plan: PrivacyPlan, released: Released[ClientUnit, Params]) -> dict[str, Any]:
+        """Read the counts."""
+        return self.read(counts_of(released), released.noise_deviation)
 
 
-def released_counts(asking: PendingRelease, sums: Sums) -> Counts:
+def counts_of(released: Released[ClientUnit, Params]) -> FloatArray:
+    """The noisy counts, [d]."""
+    values: FloatArray = released.value[_COUNTS].double().numpy()
+    return values
+
+
+def released_counts(asking: PendingRelease, sums: Sums, noise: SecretGenerator) -> Released[ClientUnit, Params]:
     """Release the sum of the clients' counts.
 
     Args:
         asking: What is charged, and who is asked.
         sums: What secure aggregation gives.
+        noise: The server's noise for this attempt.
 
     Guarantee:
         (client, public) and (client, server) of the plan. A client's vector that is not of the form, or longer than
         the plan says, counts as zero; every client adds its share of the noise whatever it holds.
     """
     whole, grid = _whole_of(asking.plan)
-    noise = asking.plan.at(0).noise
-    assert noise is not None
+    charged = asking.plan.at(0).noise
+    assert charged is not None
     invited = asking.cohort.asked
     query = survivors_sum(_COUNTS, whole, grid, lambda: sums.part(0), entered=sums.entered, invited=invited)
-    generator = asking.source.generator(Purpose.SERVER_NOISE, 0)
-    released = WholeNumberMechanism(whole=whole, noise=noise, denominator=1.0).release(query, generator)
-    values: FloatArray = released.value[_COUNTS].double().numpy()
-    return Counts(values=values, deviation=released.noise_deviation)
+    return WholeNumberMechanism(whole=whole, noise=charged, denominator=1.0).release(query, noise)
 
 
 def sent_counts(handing: Handing, vector: IntArray | None) -> IntArray:

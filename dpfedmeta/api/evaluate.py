@@ -113,7 +113,8 @@ def evaluations(
     opened = open_workers(request.workers or available_cores()) if workers is None else nullcontext(workers)
     with opened as workers:
         for encoding, each in datasets.items():
-            check_together(workers, each, None, torch.device("cpu"), opens[encoding], own_modules(trained))
+            own = own_modules(trained, each.task)
+            check_together(workers, each, None, torch.device("cpu"), opens[encoding], own)
         for run, name in zip(runs, names, strict=True):
             dataset = datasets[run.task.encoding]
             if dataset.task.shared_classes is None:

@@ -111,5 +111,6 @@ class SideWithCanaries(ClientRunner):
 def with_canaries(
     side: ClientRunner, canaries: Mapping[int, int], directions: Directions, *, others: bool
 ) -> SideWithCanaries:
-    """The same clients, with canaries among them."""
-    return SideWithCanaries(**vars(side), canaries=canaries, directions=directions, others=others)
+    """The same clients, with canaries among them, whose messages no mechanism released."""
+    own = {**vars(side), "record_noises": ()}
+    return SideWithCanaries(**own, canaries=canaries, directions=directions, others=others)

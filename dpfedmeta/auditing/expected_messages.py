@@ -51,7 +51,8 @@ def quiet(side: ClientRunner) -> ClientRunner:
     """The same clients without any noise of their own."""
     if not side.algorithm.releases:
         return replace(side, message_noise=0.0)
-    return replace(side, algorithm=side.algorithm.quiet(support=False, noise=_NO_NOISE), message_noise=0.0)
+    algorithm = side.algorithm.quiet(support=False, noise=_NO_NOISE)
+    return replace(side, algorithm=algorithm, message_noise=0.0, record_noises=())
 
 
 def exact_message(side: ClientRunner, release: ObservedRound) -> Tensor:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from dpfedmeta.core.params import Params, flatten
-from dpfedmeta.core.random.random_sources import Purpose
+from dpfedmeta.core.random.random_sources import Purpose, SecretSource
 from dpfedmeta.learning.server_step import ServerState, initial_state, skip, step
 from dpfedmeta.planning.run_plan import Plan
-from dpfedmeta.privacy.mechanisms import MechanismState, Released
+from dpfedmeta.privacy.charged import noise_of_attempt
+from dpfedmeta.privacy.mechanisms import MechanismState, Released, ValueT
 from dpfedmeta.privacy.message_form import with_attachment
+from dpfedmeta.privacy.rounds.round_journal import Journal, ReleaseDoor, Releasing
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import ClientUnit
 from dpfedmeta.training.loop import Training, averages, optimizer
@@ -52,6 +54,25 @@ class NoAccuracy:
         return {}
 
 
+@dataclass(frozen=True, kw_only=True)
+class UncheckedDoor:
+    """Door for made-up clients (a `ReleaseDoor`): an audit attacks what a mechanism gives, whatever it states.
+
+    Nobody's data are in such a sum, so nothing is charged. A run would be refused where this releases all the same.
+
+    Attributes:
+        source: Secret randomness of the server.
+    """
+
+    source: SecretSource
+
+    def release(
+        self, cohort: Cohort, releasing: Releasing[ValueT], *, bound: float, denominator: float | None = None
+    ) -> tuple[Released[ClientUnit, ValueT], MechanismState]:
+        """Release with the noise that the loop would draw; nothing is compared."""
+        return releasing(noise_of_attempt(self.source, cohort.round, cohort.again, cohort.fresh))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AuditedTraining(Training):
     """The training loop as it is; what it releases is noted as well.
@@ -63,14 +84,15 @@ class AuditedTraining(Training):
     seen: list[ObservedRound] = field(default_factory=list)
 
     def _released(
-        self, state: ServerState, remembered: MechanismState, drawn: Cohort
+        self, state: ServerState, remembered: MechanismState, drawn: Cohort, door: ReleaseDoor
     ) -> tuple[Released[ClientUnit, Params] | None, MechanismState]:
-        released, following = super()._released(state, remembered, drawn)
+        released, following = super()._released(state, remembered, drawn, door)
         self.seen.append(_seen(self.plan, state, released))
         return released, following
 
-    def _check_charged(self, released: object, state: ServerState) -> None:
-        """An audit attacks what a mechanism gives, whatever it states: it says what a run would be refused for."""
+    def _door(self, journal: Journal) -> ReleaseDoor:
+        """A door that compares nothing with the charge."""
+        return UncheckedDoor(source=self.source)
 
     def _note_left_out(self, round_: int, messages: int) -> None:
         """An audit has no owner who would look."""
@@ -87,13 +109,14 @@ class AuditedTraining(Training):
         remembered = plan.mechanism.init(with_attachment(state.model, policy.attachment))
         counts: dict[int, int] = {}
         latest: dict[int, int] = {}
+        door = UncheckedDoor(source=self.source)
         while state.round < plan.privacy.rounds:
             round_ = state.round
             drawn = plan.sampler(round_).draw(round_, counts, self.source.generator(Purpose.COHORT, round_), latest)
             for client in drawn.clients.tolist():
                 counts[client] = counts.get(client, 0) + 1
                 latest[client] = round_
-            released, remembered = self._released(state, remembered, drawn)
+            released, remembered = self._released(state, remembered, drawn, door)
             if released is None:
                 state = skip(state)
             else:

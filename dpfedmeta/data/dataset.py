@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpfedmeta.core.plugins.user_code import own_sources
 from dpfedmeta.data.data_dirs import check_data_folder, default_data_folder
 from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.episodes.class_pool import ClassPool
@@ -84,9 +85,15 @@ def open_task(
             return Dataset(task=task, train=of["train"], val=of["val"], test=of["test"])
         located = reader.locate(task, splits, folder)
         kept, size = cache_folder(None if isinstance(source, DrawnSource) else folder), task.form.shape[-1]
-        decoded = cached(kept, f"{task.name}-{size}", located.key, task.form.shape, located.contents)
+        key = [*located.key, *_own_code(source.reader)]
+        decoded = cached(kept, f"{task.name}-{size}", key, task.form.shape, located.contents)
     pools = {split: _pool(task, decoded, split, grouped=reader is not None and reader.grouped) for split in SPLITS}
     return Dataset(task=task, train=pools["train"], val=pools["val"], test=pools["test"])
+
+
+def _own_code(reader: str) -> list[object]:
+    """Code of a reader of the user's own: another one reads the data anew."""
+    return [*sorted(own_sources([reader.partition(":")[0]]).items())] if ":" in reader else []
 
 
 def _pool(task: Task, decoded: Cached, split: Split, *, grouped: bool) -> ClassPool:

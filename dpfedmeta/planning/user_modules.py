@@ -7,16 +7,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
 from dpfedmeta.config.settings import Settings
+from dpfedmeta.data.task import Task
 
 _NAMED = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
-def own_modules(settings: Settings, *handed_over: object) -> list[str]:
-    """Modules that settings name as package.module:name, and those of objects that were handed over in Python.
+def own_modules(settings: Settings, task: Task, *handed_over: object) -> list[str]:
+    """Modules named as package.module:name, and those of objects that were handed over in Python.
 
     Every setting is looked at: a seam that comes later is not forgotten.
+
+    Args:
+        settings: Of the run.
+        task: The task, whose file may name a reader of the data.
+        handed_over: Objects, or None.
     """
-    named = [match[1] for _, value in texts_of(settings) if (match := _NAMED.fullmatch(value))]
+    texts = [task.source.reader, *(value for _, value in texts_of(settings))]
+    named = [match[1] for value in texts if (match := _NAMED.fullmatch(value))]
     objects = [module for each in handed_over if each is not None for module in _of_object(each)]
     return sorted({module for module in (*named, *objects) if module != "builtins"})
 

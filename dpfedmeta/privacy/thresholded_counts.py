@@ -41,6 +41,10 @@ class Threshold:
     names: int
     alone: float
 
+    def __post_init__(self) -> None:
+        if not 0 < self.alone <= self.noise.missed:
+            raise ValueError(f"alone = {self.alone}: expected above 0 and no more than the plan's {self.noise.missed}")
+
     @property
     def deviation(self) -> float:
         """Deviation of the noise on one count."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.accounting.events.integer_sum import WholeSum
+from dpfedmeta.accounting.events.noise_cost import Noise
 from dpfedmeta.core.params import Params, dimension, flatten, unflatten, zeros_like
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, Purpose, SecretSource
@@ -18,6 +19,7 @@ from dpfedmeta.data.episodes.episode import Episode, blank_episode
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.privacy.charged import check_record_release
 from dpfedmeta.privacy.clip_policy import Attachment, moved_by_a_client
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
@@ -47,6 +49,11 @@ class ClientRunner:
         device: Device that computes.
         chunk: Clients computed at once; None: see simulation.gpu_batches.
         whole: Rounding of messages for secure aggregation; None if the server sees messages.
+        record_noises: Noise of each release about its records that a participation is charged with; empty without a
+            record-level layer, and where clients are made up (audits).
+
+    Guarantee:
+        What an algorithm releases about records leaves no client with other noise than is charged.
     """
 
     network: NetworkSpec
@@ -62,6 +69,7 @@ class ClientRunner:
     message_noise: float = 0.0
     chunk: int | None = None
     whole: WholeSum | None = None
+    record_noises: tuple[Noise, ...] = ()
 
     @property
     def stacks(self) -> bool:
@@ -133,7 +141,7 @@ class ClientRunner:
         """
         model = {name: value.to(self.device) for name, value in model.items()}
         if self.as_rows:
-            raw = (m if m is None else _value(m) for m in self._raw(model, bound, round_, clients))
+            raw = (m if m is None else self._value(m) for m in self._raw(model, bound, round_, clients))
             return RowSum(clients=self, model=model, bound=bound, round_=round_).of(clients, raw)
         size = dimension(self.form(model))
         messages = (m if m is None else m.double() for m in self.sent(model, bound, round_, clients))
@@ -173,21 +181,21 @@ class ClientRunner:
         None for a client whose data do not have the form that the plan states.
         """
         for message in self._raw(model, math.inf, round_, clients):
-            yield message if isinstance(message, dict) else None
+            yield None if message is None or self.algorithm.releases else self._value(message)
 
     def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
         """Yield the clients' messages, the data clipped to `message_bound`; if `parts` > 1, callers clip each part."""
         for client, message in zip(clients, self._raw(model, bound, round_, clients), strict=True):
             if self.algorithm.releases:
-                yield {} if message is None else self._clipped_again(_value(message), bound)
+                yield {} if message is None else self._clipped_again(self._value(message), bound)
                 continue
             # A client without sound data sends zeros, which are no failure: it must not show who holds what.
             if self.parts > 1:
                 # Whoever rounds them clips each on its own.
                 nothing = {name: value.new_zeros(self.parts, *value.shape) for name, value in model.items()}
-                yield nothing if message is None else _value(message)
+                yield nothing if message is None else self._value(message)
                 continue
-            clipped = zeros_like(self.form(model)) if message is None else self._clipped(_value(message), bound)
+            clipped = zeros_like(self.form(model)) if message is None else self._clipped(self._value(message), bound)
             yield self._with_own_noise(clipped, bound, round_, client)
 
     def _raw(
@@ -272,6 +280,11 @@ class ClientRunner:
     def _clipped(self, message: Params, bound: float) -> Params:
         return clipped_message(message, bound, self.attachment, per_layer=self.scope == "per-layer")
 
+    def _value(self, message: Params | Released[RecordUnit, Params]) -> Params:
+        if self.record_noises:
+            check_record_release(message, self.record_noises)
+        return message.value if isinstance(message, Released) else message
+
     def _noise(self, round_: int, client: int) -> ClientNoise:
         return ClientNoise(
             support=self.source.generator(Purpose.SUPPORT_NOISE, round_, client),
@@ -289,7 +302,3 @@ def _parts(message: Params, parts: int) -> list[Params]:
     if parts == 1:
         return [message]
     return [{name: value[place] for name, value in message.items()} for place in range(parts)]
-
-
-def _value(message: Params | Released[RecordUnit, Params]) -> Params:
-    return message.value if isinstance(message, Released) else message

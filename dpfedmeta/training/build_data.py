@@ -42,6 +42,7 @@ def client_side(plan: Plan, population: Population, source: SecretSource, device
         message_noise=plan.message_noise,
         chunk=plan.settings.run.chunk,
         whole=plan.privacy.at(0).whole,
+        record_noises=plan.privacy.at(0).record_noises,
     )
 
 

@@ -22,11 +22,11 @@ from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.server_step import ServerOptimizer, ServerState, initial_state, skip, step, without_average
 from dpfedmeta.planning.run_plan import Plan
-from dpfedmeta.privacy.charged import check_charged, release_sum
+from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.mechanisms import MechanismState, Released
 from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
-from dpfedmeta.privacy.rounds.round_journal import Journal, release_digest, round_inputs
+from dpfedmeta.privacy.rounds.round_journal import Journal, ReleaseDoor, release_digest, round_inputs
 from dpfedmeta.privacy.rounds.round_sum import keep_left_out
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import ClientUnit
@@ -195,10 +195,10 @@ class Training:
             # Models of the rounds that were the last ones once are not among the last ones now.
             state = without_average(state)
         inputs = round_inputs(state.round, state.model, state.bound, self.environment)
-        drawn = journal.begin(state.round, inputs)
+        drawn, door = journal.begin(state.round, inputs), self._door(journal)
         if drawn is None:
             return None
-        released, following_noise = self._released(state, remembered, drawn)
+        released, following_noise = self._released(state, remembered, drawn, door)
         release = _digest_of(released)
         if not journal.repeats(state.round, release):
             # The first release may be known: sharing its noise with another sum would reveal their difference.
@@ -207,7 +207,7 @@ class Training:
             drawn = journal.begin(state.round, inputs, anew=True)
             if drawn is None:
                 return None
-            released, following_noise = self._released(state, remembered, drawn)
+            released, following_noise = self._released(state, remembered, drawn, door)
             release = _digest_of(released)
         if drawn.again and state.round not in journal.released:
             # Rows of earlier attempts give way; the ledger keeps their charges.
@@ -264,8 +264,12 @@ class Training:
         workers = Watched(self.workers, partial(tell, self.callbacks, "on_evaluation", "validation"))
         return self.validation.accuracy(workers, plan.network, model, plan.evaluation, episodes).as_json()
 
+    def _door(self, journal: Journal) -> ReleaseDoor:
+        """What releases a sum: the journal that charged it."""
+        return journal
+
     def _released(
-        self, state: ServerState, remembered: MechanismState, drawn: Cohort
+        self, state: ServerState, remembered: MechanismState, drawn: Cohort, door: ReleaseDoor
     ) -> tuple[Released[ClientUnit, Params] | None, MechanismState]:
         """(The release, the mechanism's next state); None where a client failed and that ends a round."""
         answering = self._answering(drawn)
@@ -277,13 +281,8 @@ class Training:
             return None, remembered
         if secret.left_out:
             self._note_left_out(state.round, secret.left_out)
-        released, following = release_sum(self.plan.mechanism, secret, drawn, self.source, remembered)
-        self._check_charged(released, state)
-        return released, following
-
-    def _check_charged(self, released: object, state: ServerState) -> None:
-        """Before anything leaves."""
-        check_charged(released, self.plan.privacy.at(state.round), state.round, self.plan.message_bound(state.bound))
+        releasing = partial(release_sum, self.plan.mechanism, state.round, secret, remembered)
+        return door.release(drawn, releasing, bound=self.plan.message_bound(state.bound))
 
     def _note_left_out(self, round_: int, messages: int) -> None:
         """For the owner of the server alone."""

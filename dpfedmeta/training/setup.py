@@ -160,7 +160,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
     source = _secret_source(settings, options)
     held, repeatable = _checked_data(settings, dataset, options, clients_of)
-    roots = own_modules(plan.settings, options.clip_policy, options.population, options.elsewhere)
+    roots = own_modules(plan.settings, dataset.task, options.clip_policy, options.population, options.elsewhere)
     own = own_sources(roots)
     if unseen(own):
         remark(_unseen(own))

@@ -7,8 +7,8 @@ import numpy as np
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import Handing, PendingRelease
-from dpfedmeta.analytics.secure_counts import released_counts, sent_counts
-from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.analytics.secure_counts import counts_of, released_counts, sent_counts
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.privacy.samplers import Cohort
 
 
@@ -32,7 +32,9 @@ def counted(own, answer):
 
     vectors = [sent_counts(handing(client), answer(client)) for client in own.cohort.clients.tolist()]
     total = np.sum(vectors, axis=0) % (1 << bits)
-    return released_counts(own, SimpleNamespace(entered=len(vectors), part=lambda index: total))
+    sums = SimpleNamespace(entered=len(vectors), part=lambda index: total)
+    released = released_counts(own, sums, own.source.generator(Purpose.SERVER_NOISE, 0))
+    return SimpleNamespace(values=counts_of(released), deviation=released.noise_deviation)
 
 
 def with_noise(plan, noise):

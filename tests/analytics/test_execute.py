@@ -9,9 +9,11 @@ from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.analytics import execute
 from dpfedmeta.analytics.analyses import heavy_hitters
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import Place, begin, resume
+from dpfedmeta.analytics.simulated_clients import SimulatedClients
 from dpfedmeta.analytics.verification import check_counted, is_analysis, verify
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
@@ -19,6 +21,7 @@ from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, check_is_run
 from dpfedmeta.planning.privacy.prior_spending import check_still_there, earlier_releases
 from dpfedmeta.training.state.resume import settings_of_run
 from dpfedmeta.training.verification.verify import audit
+from tests.seams.test_strangers import stripes_in
 
 LINES = ["often\trare"] * 60 + [f"alone {index}" for index in range(20)]
 
@@ -63,7 +66,7 @@ def test_it_is_charged_before_it_is_released_and_not_twice(tmp_path, monkeypatch
     class Killed(Exception):
         pass
 
-    def stop(self, asking, told, sums):
+    def stop(self, *given):
         raise Killed
 
     with monkeypatch.context() as patched:
@@ -82,6 +85,12 @@ def test_it_is_charged_before_it_is_released_and_not_twice(tmp_path, monkeypatch
     before = (path / SUMMARY).read_bytes()
     resume(path)
     assert (path / SUMMARY).read_bytes() == before
+
+
+def test_a_reader_that_the_task_names_is_code_of_the_users_own(tmp_path):
+    settings = resolve("dp-agr", str(stripes_in(tmp_path)), None, {"population.clients": "80"})
+    request = request_of(tmp_path, kind="histogram", own={}, names=None, settings=settings)
+    assert "tests.seams.own_reader" in execute._own_code(request, SimulatedClients(request, tmp_path))
 
 
 def test_other_data_are_no_way_to_go_on(tmp_path):

@@ -110,8 +110,8 @@ def next_rounds_bound(runs, honest=False):
 class Realised(AuditedTraining):
     """Divides by how many took part, as Opacus does."""
 
-    def _released(self, state, remembered, drawn):
-        released, following = super()._released(state, remembered, drawn)
+    def _released(self, state, remembered, drawn, door):
+        released, following = super()._released(state, remembered, drawn, door)
         noting: Any = self.backend
         count = len(drawn.clients) - (not noting.backend.clients.canaries)
         wrong = self.plan.privacy.cohort / count
@@ -146,9 +146,9 @@ class DropsOut(AuditedTraining):
 
     share = 2 / 8
 
-    def _released(self, state, remembered, drawn):
+    def _released(self, state, remembered, drawn, door):
         object.__setattr__(self, "backend", Counting(self.backend, self.share))
-        return super()._released(state, remembered, Cohort(round=drawn.round, clients=drawn.clients[:2]))
+        return super()._released(state, remembered, Cohort(round=drawn.round, clients=drawn.clients[:2]), door)
 
 
 class Counting:
@@ -188,10 +188,10 @@ class Deaf(KeyedSource):
 class TwoAttempts(AuditedTraining):
     """Every round is done, and done again with another cohort: both releases are seen, and charged."""
 
-    def _released(self, state, remembered, drawn):
-        super()._released(state, remembered, drawn)
+    def _released(self, state, remembered, drawn, door):
+        super()._released(state, remembered, drawn, door)
         without = Cohort(round=drawn.round, clients=drawn.clients[1:], again=(1,))
-        return super()._released(state, remembered, without)
+        return super()._released(state, remembered, without, door)
 
 
 @dataclass
@@ -260,7 +260,7 @@ class InOrder:
     def __init__(self, round_, clients):
         self.round, self.clients = round_, clients
 
-    def draw(self, round_, participations, generator):
+    def draw(self, round_, participations, generator, latest):
         return Cohort(round=round_, clients=np.array([round_ % self.clients]))
 
 

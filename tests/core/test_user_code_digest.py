@@ -1,6 +1,8 @@
 """Code of the user's own is told apart by what runs, wherever its import statements lead."""
 
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.plugins.user_code import own_sources, own_words, unseen
 from dpfedmeta.core.provenance import environment_of
+from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.user_modules import own_modules
 
 FILES = {
@@ -115,7 +118,9 @@ SEAMS = ("server.noise", "server.optimizer", "clip.policy", "meta.method", "reco
 
 @pytest.mark.parametrize("seam", [*SEAMS, "model.name"])
 def test_every_seam_and_every_object_is_looked_at(seam):
-    settings = resolve("dp-agr", "strokes", None, {seam: "somewhere.else:Thing"})
-    assert own_modules(settings) == ["somewhere.else"]
-    assert own_modules(resolve("dp-agr", "strokes", None, {})) == []
-    assert own_modules(settings, Thing(), None) == ["dpfedmeta.config.load", "somewhere.else", __name__]
+    settings, (task, _) = resolve("dp-agr", "strokes", None, {seam: "somewhere.else:Thing"}), load_task("strokes")
+    assert own_modules(settings, task) == ["somewhere.else"]
+    assert own_modules(resolve("dp-agr", "strokes", None, {}), task) == []
+    assert own_modules(settings, task, Thing(), None) == ["dpfedmeta.config.load", "somewhere.else", __name__]
+    other = replace(task, source=SimpleNamespace(reader="reader.of_mine:Reader"))
+    assert own_modules(settings, other) == ["reader.of_mine", "somewhere.else"]

@@ -11,7 +11,7 @@ import safetensors.torch
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete, summed_coordinates
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.events import surplus
-from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.ledger.ledger import Ledger, read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.analytics.analysis import PendingRelease
 from dpfedmeta.analytics.analysis_request import FixedCohort, Request, made, options_of
@@ -23,6 +23,7 @@ from dpfedmeta.analytics.verification import verify
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
 from dpfedmeta.core.random.noise_key import secret_of_run
+from dpfedmeta.core.random.random_sources import Purpose
 from dpfedmeta.data.task import load_task
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, participation
@@ -98,7 +99,9 @@ def log_of(home, number=0):
 def ideal(silos, request, run, numbers):
     """What the simulation releases where these clients answer, of the same charge."""
     sums = ideal_sums(silos, request, run, numbers)
-    return json.loads(json.dumps(sums.analysis.released(sums.asking, sums.told, sums)))
+    analysis, asking = sums.analysis, sums.asking
+    released = analysis.released(asking, sums.told, sums, asking.source.generator(Purpose.SERVER_NOISE, 0))
+    return json.loads(json.dumps(analysis.result(asking.plan, released)))
 
 
 def ideal_sums(silos, request, run, numbers):
@@ -111,6 +114,15 @@ def ideal_sums(silos, request, run, numbers):
     asking = PendingRelease(plan=content.plan, cohort=cohort, source=source.again(charge.again, charge.stream))
     told = analysis.told(asking, everybody.ground)
     return IdealSums(analysis=analysis, asking=asking, told=told, held=everybody.held)
+
+
+@pytest.mark.parametrize("kind", ["histogram", "heavy-hitters"])
+def test_a_server_that_does_not_charge_an_analysis_releases_nothing(silos, tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(Ledger, "charge", lambda self, charge: None)
+    with pytest.raises(RefusedPlan, match="has no charge for this attempt at round 0, so nothing was released"):
+        asked(silos, tmp_path, request_of(silos, kind))
+    assert not (tmp_path / "asked" / SUMMARY).exists()
+    assert not (tmp_path / "asked" / "statement.txt").exists()
 
 
 # Two kinds here; the others take the same way to a sum.

@@ -5,17 +5,22 @@ from contextlib import nullcontext
 
 import pytest
 
-from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.ledger.ledger import Ledger, read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.client.training_participation import Joined
 from dpfedmeta.federation.offers.signed_plan import agreement_of
+from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.server.training_server import check_agreements, check_federation
 from dpfedmeta.federation.wire_format import QuestionKind
+from dpfedmeta.learning.record_dp import micro_episode_gradients
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 from dpfedmeta.planning.privacy.masking_graph import masking_graph
 from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.training.terminal.tables import noise_lines
 from dpfedmeta.training.verification.verify import audit
 from tests.federation.sessions import FailingWire
@@ -73,6 +78,40 @@ def test_a_server_that_was_killed_goes_on_and_charges_once(silos, tmp_path, afte
     assert silos.serve(settings, tmp_path / "killed", parties={})[1] == "completed"
     with pytest.raises(InputError, match=r"it began with server\.rounds = 2"):
         silos.serve(silos.settings("dp-agrlr-micro", **GIVEN, **{"server.rounds": "3"}), tmp_path / "killed")
+
+
+def test_a_server_that_does_not_charge_releases_nothing(silos, tmp_path, monkeypatch):
+    """The clients charge for themselves all the same, and send."""
+    monkeypatch.setattr(Ledger, "charge", lambda self, charge: None)
+    heard = []
+    with pytest.raises(RefusedPlan, match="has no charge for this attempt at round 0, so nothing was released"):
+        silos.serve(silos.settings("dp-agrlr-micro", **GIVEN), tmp_path, heard=heard.append)
+    assert [one.asked for one in heard] == [QuestionKind.PLAN, QuestionKind.VECTOR]
+    run = RunDirectory(tmp_path / "run")
+    assert not run.weights.exists()
+    assert not run.rounds_file.exists() or not run.rounds()
+
+
+def test_a_real_client_whose_code_adds_less_noise_than_it_is_charged_for_sends_nothing(silos, tmp_path, monkeypatch):
+    def weaker(*, total_multiplier, charged_multiplier, denominator):
+        del total_multiplier
+        return GaussianMechanism(
+            total_multiplier=charged_multiplier / 2, charged_multiplier=charged_multiplier / 2, denominator=denominator
+        )
+
+    def vector(self, *given):
+        with monkeypatch.context() as patch:
+            patch.setattr(micro_episode_gradients, "GaussianMechanism", weaker)
+            return true(self, *given)
+
+    true, heard = Joined.vector, []
+    monkeypatch.setattr(Joined, "vector", vector)
+    with pytest.raises(TooFew):
+        silos.serve(silos.settings("dp-agrlr-micro", **GIVEN), tmp_path, heard=heard.append)
+    answered = {one.asked: one.answered for one in heard}
+    assert answered[QuestionKind.PLAN] == CLIENTS
+    assert answered[QuestionKind.VECTOR] == 0
+    assert "but a participation is charged for" in (tmp_path / "client0" / "log.txt").read_text()
 
 
 def test_no_round_begins_without_enough_clients(silos, tmp_path):

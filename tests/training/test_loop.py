@@ -48,14 +48,14 @@ def test_how_many_messages_were_left_out_is_for_the_server_alone(left_out):
     secret, released = SimpleNamespace(left_out=left_out), object()
     source = SimpleNamespace(again=lambda *_: SimpleNamespace(generator=lambda *_: None))
     mechanism = SimpleNamespace(release=lambda *_: (released, {}))
+    door = SimpleNamespace(release=lambda _, releasing, **given: releasing(None))
     settings = SimpleNamespace(server=SimpleNamespace(abort_on_failure=False))
     training = SimpleNamespace(
-        plan=SimpleNamespace(settings=settings, mechanism=mechanism),
+        plan=SimpleNamespace(settings=settings, mechanism=mechanism, message_bound=lambda bound: bound),
         backend=SimpleNamespace(cohort_sum=lambda *_: secret), source=source, callbacks=(told,),
-        _answering=lambda drawn: drawn, _check_charged=lambda *_: None,
-        _note_left_out=lambda *given: noted.append(given),
+        _answering=lambda drawn: drawn, _note_left_out=lambda *given: noted.append(given),
     )  # fmt: skip
     state = SimpleNamespace(round=2, model={}, bound=1.0)
-    assert Training._released(training, state, {}, replace(cohort, invited=5)) == (released, {})
+    assert Training._released(training, state, {}, replace(cohort, invited=5), door) == (released, {})
     assert noted == ([(2, 3)] if left_out else [])
     assert told.heard == []

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dpfedmeta.accounting.events.integer_sum import WholeSum
-from dpfedmeta.accounting.events.noise_cost import JointNoise, Noise, restored, stated
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise, JointNoise, Noise, restored, stated
 from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 
 
@@ -70,6 +70,13 @@ class Event:
         if isinstance(self.noise, JointNoise):
             return "correlated"
         return "independent" if self.whole is None else "sum"
+
+    @property
+    def record_noises(self) -> tuple[GaussianNoise, ...]:
+        """Noise of each release of one client about its own records, in order; empty without a record-level layer."""
+        support = [] if self.support_noise is None else [self.support_noise] * (self.support_steps or 1)
+        query = [] if self.query_noise is None else [self.query_noise]
+        return tuple(GaussianNoise(multiplier=noise) for noise in (*support, *query))
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON for a ledger line; fields that belong to sums of whole numbers appear for such a sum only."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkab
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.plugins.user_code import own_object
 from dpfedmeta.core.random.random_sources import FloatArray
 
 if TYPE_CHECKING:
@@ -253,6 +252,8 @@ def _imported(name: object) -> type[Any]:
     )
     if not isinstance(name, str) or ":" not in name:
         raise InputError(unknown)
+    from dpfedmeta.core.plugins.user_code import own_object  # as in plugin_registry.find
+
     try:
         kind = own_object("noise of kind", name)
     except InputError as error:

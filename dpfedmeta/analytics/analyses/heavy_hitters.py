@@ -14,8 +14,10 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
 from dpfedmeta.analytics.invertible_bloom_table import SUM_BITS, DecodingFailed, Limbs, NameTable, form_for, heaviest
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.random.random_sources import IntArray, Purpose
+from dpfedmeta.core.random.random_sources import IntArray, Purpose, SecretGenerator
+from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.thresholded_counts import Threshold
+from dpfedmeta.privacy.units import ClientUnit
 
 if TYPE_CHECKING:
     from dpfedmeta.analytics.client_answers import Held
@@ -88,27 +90,37 @@ class HeavyHitters:
         names = heaviest(handing.held.names(handing.client), self.most_names)
         return tables.with_seed(_seed(handing.told, part)).of(names, tables.limbs)
 
-    def released(self, asking: PendingRelease, told: bytes, sums: Sums) -> dict[str, Any]:
+    def longest(self, plan: PrivacyPlan) -> float:
+        """Return how far one client moves the counts in L2: each of its names by 1."""
+        return math.sqrt(self.most_names)
+
+    def released(
+        self, asking: PendingRelease, told: bytes, sums: Sums, noise: SecretGenerator
+    ) -> Released[ClientUnit, dict[str, int]]:
         """Names and counts above the threshold.
 
         Raises:
             InputError: The sum cannot be taken apart.
         """
-        plan, source = asking.plan, asking.source
-        noise = plan.at(0).noise
-        assert isinstance(noise, ThresholdedNoise)
-        threshold = Threshold(noise=noise, names=self.most_names, alone=_ALONE * plan.client_delta)
-        tables = _Tables.of(self, plan)
-        counts = self._counts(tables, told, sums)
-        found = threshold.release(counts, source.generator(Purpose.SERVER_NOISE, 0)).value
         # How often the server tried depends on the names: it is not among what is returned.
+        counts = self._counts(_Tables.of(self, asking.plan), told, sums)
+        return self._threshold(asking.plan).release(counts, noise)
+
+    def result(self, plan: PrivacyPlan, released: Released[ClientUnit, dict[str, int]]) -> dict[str, Any]:
+        """The names, most frequent first, beside public constants of the plan."""
+        threshold = self._threshold(plan)
         return {
-            "names": dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))),
+            "names": dict(sorted(released.value.items(), key=lambda item: (-item[1], item[0]))),
             "threshold": threshold.lowest,
             "deviation": threshold.deviation,
             "share_seen": threshold.lowest / plan.cohort,
-            "tries_allowed": tables.tries,
+            "tries_allowed": _Tables.of(self, plan).tries,
         }
+
+    def _threshold(self, plan: PrivacyPlan) -> Threshold:
+        noise = plan.at(0).noise
+        assert isinstance(noise, ThresholdedNoise)
+        return Threshold(noise=noise, names=self.most_names, alone=_ALONE * plan.client_delta)
 
     def _counts(self, tables: _Tables, told: bytes, sums: Sums) -> dict[str, int]:
         """SECRET: how many clients of the cohort hold each name."""

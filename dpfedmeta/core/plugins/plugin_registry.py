@@ -17,7 +17,6 @@ from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.plugin_names import module_of, names
-from dpfedmeta.core.plugins.user_code import own_object
 from dpfedmeta.core.pydantic_errors import first_problem, nearest
 
 
@@ -57,6 +56,9 @@ def find(setting: str, name: str, folder: str) -> Any:
         InputError: There is none, or its module cannot be imported.
     """
     if ":" in name:
+        # Inside: most runs have no code of their own, and the kernel is small without it.
+        from dpfedmeta.core.plugins.user_code import own_object
+
         return own_object(setting, name)
     if name not in names(folder):
         known = ", ".join(names(folder))

@@ -155,9 +155,8 @@ class FedAvg:
             if self.private is None:
                 yield local_update(*own, steps, noise.batches)
             else:
-                update = private_local_update(*own, steps, self.records, self.private, noise.batches, context.engine)
                 # Clipped again for the client-level promise, as if it were exact.
-                yield update.value
+                yield private_local_update(*own, steps, self.records, self.private, noise.batches, context.engine)
 
     def shortened(self) -> FedAvg:
         """Two steps on all records; noise decides nothing."""

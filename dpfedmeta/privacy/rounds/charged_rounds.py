@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -19,7 +20,7 @@ from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.fresh_seeds import new_source
 from dpfedmeta.core.random.noise_key import keep_secret, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
-from dpfedmeta.privacy.charged import check_charged, release_sum
+from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import MechanismState
 from dpfedmeta.privacy.message_form import with_attachment
@@ -191,8 +192,8 @@ class ChargedRounds:
                 self._attempt = None
                 return None
             remembered = self._before(number)
-            released, following = release_sum(self._mechanism, query, cohort, self._journal.source, remembered)
-            check_charged(released, self.plan.at(number), number, query.sensitivity)
+            releasing = partial(release_sum, self._mechanism, number, query, remembered)
+            released, following = self._journal.release(cohort, releasing, bound=query.sensitivity)
             state, bound = self._policy.next_bound(self._state, released)
             stored = StoredRelease(
                 round=number,

@@ -3,7 +3,7 @@
 The loop computes updates and applies releases; everything between the two is here. `PrivateRounds` solves the noise
 from the promise, charges each round on disk before anybody is asked, draws the cohort, clips and adds, releases, and
 goes on after a crash. The pieces are those of `dpfedmeta train`: `Journal` charges, `clipped_message` and
-`WholeNumbers` bound and add, `release_sum` and `check_charged` release, `planned_policy` sets the bounds.
+`WholeNumbers` bound and add, `Journal.release` releases, `planned_policy` sets the bounds.
 
 What the caller has to keep, since no code can check it:
 

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.params import Params, digest
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
-from dpfedmeta.core.random.random_sources import SecretSource
+from dpfedmeta.core.random.random_sources import SecretGenerator, SecretSource
 from dpfedmeta.core.signals import deferred
+from dpfedmeta.privacy.charged import check_charged, noise_of_attempt
+from dpfedmeta.privacy.mechanisms import MechanismState, Released, ValueT
 from dpfedmeta.privacy.rounds.cohort_log import Participations, draw, repeatable
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.privacy.units import ClientUnit
+
+# A release and the mechanism's next state, from the server's noise for the attempt.
+Releasing = Callable[[SecretGenerator], tuple[Released[ClientUnit, ValueT], MechanismState]]
+
+
+class ReleaseDoor(Protocol):
+    """The way from a cohort's secret sum to a release: a `Journal`; an audit has one for made-up clients."""
+
+    def release(
+        self, cohort: Cohort, releasing: Releasing[ValueT], *, bound: float, denominator: float | None = None
+    ) -> tuple[Released[ClientUnit, ValueT], MechanismState]:
+        """Release the sum of a cohort (see `Journal.release`)."""
+        ...
 
 
 @dataclass(kw_only=True, eq=False)
@@ -36,7 +55,8 @@ class Journal:
         Charges and invitations are on disk when `begin` returns, and with a charge the fresh bytes of its attempt. A
         cohort is returned without a new charge only where an earlier charge had the same inputs and its fresh bytes are
         there: then round, state, key, cohort and environment are the same, and so is the release, as noise follows
-        from the exact sum. Every other attempt is charged, with a cohort and noise of its own.
+        from the exact sum. Every other attempt is charged, with a cohort and noise of its own. A sum is released by
+        `release` alone: only for an attempt that is charged, and only with the noise that is charged.
     """
 
     plan: PrivacyPlan
@@ -78,6 +98,38 @@ class Journal:
         with deferred():
             return self._charge(event)
 
+    def release(
+        self, cohort: Cohort, releasing: Releasing[ValueT], *, bound: float, denominator: float | None = None
+    ) -> tuple[Released[ClientUnit, ValueT], MechanismState]:
+        """Release the sum of a cohort that `begin` returned: the one way from a client-level sum to a public value.
+
+        Args:
+            cohort: SECRET: the attempt; clients that did not answer may be missing in it.
+            releasing: Calls the mechanism with the server's noise for this attempt.
+            bound: The largest change of the sum by one client.
+            denominator: What the mechanism divides the sum by; None: the expected cohort.
+
+        Returns:
+            The release, and the mechanism's next state.
+
+        Guarantee:
+            The noise comes from the charge of this attempt, so there is none without one. What is returned states
+            exactly the noise of that charge.
+
+        Raises:
+            RefusedPlan: The attempt has no charge in the ledger, or the release states another noise than its charge;
+                nothing may leave.
+        """
+        charge = next((each for each in self.ledger.attempts(cohort.round) if _is_of(each, cohort)), None)
+        if charge is None:
+            raise RefusedPlan(
+                f"ledger.jsonl: has no charge for this attempt at round {cohort.round}, so nothing was released; start "
+                "the run again with --resume, which charges the round first"
+            )
+        released, following = releasing(noise_of_attempt(self.source, charge.round, charge.again, charge.stream))
+        check_charged(released, charge.event, charge.round, bound, denominator)
+        return released, following
+
     def _charge(self, event: Charge) -> Cohort:
         cohort = draw(self.plan, self.source, event, self.participations)
         self.participations.record(cohort)
@@ -109,6 +161,10 @@ class Journal:
     def repeats(self, round_: int, release: str) -> bool:
         """Return whether a round came out as in its earlier release; also true if it has none."""
         return self.released.get(round_, release) == release
+
+
+def _is_of(charge: Charge, cohort: Cohort) -> bool:
+    return (charge.again, charge.stream) == (cohort.again, cohort.fresh)
 
 
 def round_inputs(round_: int, model: Params, bound: float, environment: str | None) -> str:

@@ -406,13 +406,13 @@ def lives(folder, number, kind, *, seen, shift=lambda life: 0.0, form=None, **ch
 
 @pytest.fixture
 def noted(monkeypatch):
-    """Every use of noise: (round, attempt, fresh bytes) and the exact sum that it was added to."""
+    """Every use of noise: its key, and the exact sum that it was added to."""
     found = []
     true = release_sum
 
-    def noting(mechanism, secret, cohort, source, remembered):
-        found.append(((cohort.round, cohort.again, cohort.fresh), b"".join(message_of(secret))))
-        return true(mechanism, secret, cohort, source, remembered)
+    def noting(mechanism, round_, secret, remembered, noise):
+        found.append((noise.key, b"".join(message_of(secret))))
+        return true(mechanism, round_, secret, remembered, noise)
 
     monkeypatch.setattr("dpfedmeta.privacy.rounds.charged_rounds.release_sum", noting)
     return found

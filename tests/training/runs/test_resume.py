@@ -30,6 +30,7 @@ from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state.resume import finished, settings_of_run
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.verification.verify import audit, compose
+from tests.seams.test_strangers import stripes_in
 
 TINY = {
     "model.width": "4", "server.rounds": "6", "population.cohort": "6", "population.clients": "60", "task.ways": "3",
@@ -334,6 +335,63 @@ def test_code_of_the_users_own_is_an_input_of_a_round(tiny_task_file, tmp_path, 
     charged = [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]
     again = [(2, 1), (3, 1)] if edited else [(4, 0), (5, 0)]
     assert charged == [(0, 0), (1, 0), (2, 0), (3, 0), *again]
+
+
+READER = """
+from tests.seams.own_reader import Stripes
+from dpfedmeta.data.sources import Located
+from shade_of_mine import shaded
+
+
+class Mine(Stripes):
+    @classmethod
+    def locate(cls, task, splits, folder):
+        located = super().locate(task, splits, folder)
+
+        def contents():
+            found = located.contents()
+            return type(found)(classes=found.classes, decode=lambda: (shaded(images) for images in found.decode()))
+
+        # Its author forgot that `shaded` decides too.
+        return Located(key=located.key, contents=contents)
+"""
+SHADES = {
+    "not edited": "def shaded(images):\n    return images\n",
+    "edited": "def shaded(images):\n    return images + 0\n",
+    "other images": "def shaded(images):\n    return 255 - images\n",
+}
+
+
+@pytest.mark.parametrize("edit", SHADES)
+def test_code_of_a_reader_of_ones_own_is_an_input_of_a_round(tmp_path, monkeypatch, edit):
+    """What a reader in a task file imports is edited between a crash and the resume."""
+    (tmp_path / "reader_of_mine.py").write_text(READER)
+    (tmp_path / "shade_of_mine.py").write_text(SHADES["not edited"])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = {"reader": "reader_of_mine:Mine", "widths": 9}
+    task = stripes_in(tmp_path, source=source)
+    given = {"algo": "dp-agr", "record.client_ledgers": "false", "task.shots": "1", "task.queries": "1",
+             "evaluation.queries": "1"}  # fmt: skip
+    run = halted(task, tmp_path, monkeypatch, 3, **given)
+    (tmp_path / "shade_of_mine.py").write_text(SHADES[edit])
+
+    def forgotten():
+        for name in ("reader_of_mine", "shade_of_mine"):
+            sys.modules.pop(name)
+        importlib.invalidate_caches()
+
+    forgotten()
+    lines = run.ledger.read_bytes()
+    if edit == "other images":
+        with pytest.raises(InputError, match="data"):
+            resume(run)
+        assert run.ledger.read_bytes() == lines
+    else:
+        resume(run)
+        charged = [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]
+        again = [(2, 1), (3, 1)] if edit == "edited" else [(4, 0), (5, 0)]
+        assert charged == [(0, 0), (1, 0), (2, 0), (3, 0), *again]
+    forgotten()
 
 
 def test_in_another_environment_rounds_done_again_are_new_releases(tiny_task_file, tmp_path, monkeypatch, whole):

@@ -107,7 +107,7 @@ def test_aborted_rounds_count_what_the_ledger_holds(tiny_strokes, tmp_path, monk
     plan, run = plan_of(tiny_strokes), create(tmp_path, "r")
     go(tiny_strokes, plan, run, ends=1)
     go(tiny_strokes, plan, run, ends=3, environment="elsewhere")
-    monkeypatch.setattr(Training, "_released", lambda self, state, remembered, drawn: (None, remembered))
+    monkeypatch.setattr(Training, "_released", lambda self, state, remembered, *_: (None, remembered))
     rows = go(tiny_strokes, plan, run, environment="elsewhere")
     assert rows[-1]["aborted"]
     assert_as_the_ledger(rows, run)
