@@ -21,11 +21,13 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.flower.fleet_gateway import _PULL, Gate
+from dpfedmeta.federation.flower.flower_channel import LinkGrid, content_of, record_of
 from dpfedmeta.federation.flower.flower_client import attend
 from dpfedmeta.federation.flower.http_client import ConnectionRefused, Requests, TooLong, _Bounded, _context
 from dpfedmeta.federation.flower.superlink import Link
@@ -292,6 +294,31 @@ class TestGate:
         assert pushed("anna", parts=9) == 403
         assert pushed("anna") not in (401, 403)  # it is an answer to nothing, so nothing is kept of it
         assert nothing_is_kept(wire)
+
+    def test_the_sender_of_an_answer_is_who_was_let_in(self, wire):
+        """And not whom the answer names inside, where the gate does not look."""
+        answer = Message(record_of(b"mine"), wire.link.nodes[identity("anna")], "query")
+        answer.metadata.__dict__["_src_node_id"] = wire.link.nodes[identity("ben")]
+        answer.metadata.__dict__["_message_id"] = answer.object_id
+        parts = {name: part.deflate() for name, part in get_all_nested_objects(answer).items()}
+
+        class Store:
+            def get_object_tree(self, name):
+                return get_object_tree(answer)
+
+            def get(self, name):
+                return parts[name]
+
+            def delete(self, name):
+                pass
+
+        grid = LinkGrid(wire.link)
+        grid._objects = Store()
+        pushed = Message(RecordDict(), 1, "query")
+        pushed.metadata.__dict__.update(_message_id=answer.object_id, _src_node_id=wire.link.nodes[identity("anna")])
+        found = grid._inflated(pushed)
+        assert content_of(found) == b"mine"
+        assert found.metadata.src_node_id == wire.link.nodes[identity("anna")]
 
 
 class TestWhatAClientReads:

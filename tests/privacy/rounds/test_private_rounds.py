@@ -138,10 +138,11 @@ def test_policies_that_count_norms_ride_with_the_sum_and_stay_out_of_the_release
 
 
 def test_a_promise_for_records_and_one_for_clients_hold_together(tmp_path):
-    promises = (dp.Promise(epsilon=6.0, delta=1e-4), dp.Promise(unit="record", epsilon=3.0, delta=1e-5))
+    promises = (dp.Promise(epsilon=6.0, delta=1e-4), dp.Promise(unit="record", epsilon=3.0, delta=1e-7))
     with made(tmp_path, promise=promises, noise="independent") as private:
         assert private.guarantees.of("client", "public").epsilon <= 6.0
         assert 2.9 < private.guarantees.of("record", "public").epsilon <= 3.0
+        assert {(cell.unit, cell.delta) for cell in private.guarantees} == {("client", 1e-4), ("record", 1e-7)}
         assert "(client, server)  epsilon inf" in repr(private.guarantees)
 
 
@@ -219,6 +220,16 @@ def test_nobody_is_added_twice_and_nobody_from_outside():
     other.add(3, update(MODEL, 8))
     assert same([once.query().value], [other.query().value])
     assert once.left_out == 4
+
+
+def test_tensors_are_added_by_their_names_in_whatever_order_they_come():
+    found = []
+    for names in (["b", "w"], ["w", "b"]):
+        total = RoundSum(form_of(MODEL), 1.0, None, [3])
+        total.add(3, {name: update(MODEL, 8)[name] + len(name) for name in names})
+        total.add(4, None)
+        found.append(total.query().value)
+    assert same(found, [found[0]] * 2)
 
 
 BIG = float(np.float32(1e30))
