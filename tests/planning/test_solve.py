@@ -93,9 +93,9 @@ def test_the_flags_alone_told_more_than_the_whole_promise():
 def test_a_limit_ends_a_secure_plan_whatever_is_solved_for(solve):
     given = {
         "server.noise_multiplier": "1.5", "server.rounds": "20", "population.clients": "1000",
-        "population.cohort": "200", "privacy.client.limit": "4",
+        "population.cohort": "200", "privacy.client.limit": "3",
     }  # fmt: skip
     settings = resolve("dp-agr-secure", "strokes", None, given)
     plan = make_privacy(settings, load_task("strokes")[0], solve=solve)
     assert plan.rounds < 20
-    assert guarantees(plan)[0].epsilon <= 4.0 < guarantees(replace(plan, rounds=plan.rounds + 1))[0].epsilon
+    assert guarantees(plan)[0].epsilon <= 3.0 < guarantees(replace(plan, rounds=plan.rounds + 1))[0].epsilon
