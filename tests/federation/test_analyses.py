@@ -219,6 +219,21 @@ def test_what_was_learned_is_read_and_not_asked_again(silos, tmp_path, monkeypat
     assert (run.secret / "sum.bin").stat().st_mode & 0o077 == 0
 
 
+def test_a_sum_is_kept_for_its_own_attempt_alone(silos, tmp_path):
+    request = request_of(silos, "histogram")
+    run = asked(silos, tmp_path, request)
+    content = read_content(run.ledger)
+    charge, source = content.charges[-1], secret_of_run(run, NOISE, secure=False)
+    cohort = draw(content.plan, source, charge, Participations(None))
+    asking = PendingRelease(plan=content.plan, cohort=cohort, source=source.again(charge.again, charge.stream))
+    nobody = replace(company(silos, tmp_path, parties={}), fewest=0).asked_of(request)
+    told = request.analysis.told(asking, nobody.ground)
+    assert nobody.sums(request.analysis, asking, told, run).entered == CLIENTS
+    later = replace(asking, cohort=replace(cohort, again=(1, 7)))
+    with pytest.raises(InputError, match="too few"):
+        nobody.sums(request.analysis, later, told, run)
+
+
 def test_asked_twice_is_charged_twice_and_beyond_the_promise_declined(silos, tmp_path):
     """The client counts what the accountant counts: twice is met exactly, and a third time declined with the offer."""
     request, heard = request_of(silos, "quantile"), []

@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import contextlib
 import gzip
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -173,6 +175,30 @@ class TestQuestions:
 
 
 class TestRefusals:
+    def test_neither_end_speaks_older_tls(self, wire):
+        def handshake(client, most):
+            server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            server.maximum_version = most
+            server.load_cert_chain(wire.folder / "tls.pem", wire.folder / "tls.key")
+            there, here = ssl.MemoryBIO(), ssl.MemoryBIO()
+            ends = [
+                client.wrap_bio(here, there, server_hostname="127.0.0.1"),
+                server.wrap_bio(there, here, server_side=True),
+            ]
+            for end in 3 * ends:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+            return ends[0].version()
+
+        ours = _context(wire.certificates.authority)
+        assert handshake(ours, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        with pytest.raises(ssl.SSLError):
+            handshake(ours, ssl.TLSVersion.TLSv1_2)
+        older = ssl.create_default_context(cadata=wire.certificates.authority.decode())
+        older.maximum_version = ssl.TLSVersion.TLSv1_2
+        with socket.create_connection(("127.0.0.1", wire.link.port)) as made, pytest.raises(ssl.SSLError):
+            older.wrap_socket(made, server_hostname="127.0.0.1")
+
     def test_a_key_that_is_not_in_the_roster(self, wire):
         with pytest.raises(InputError, match="not in the server's roster"):
             attend(Echo(), wire.wire("eve", patience=1))

@@ -537,6 +537,24 @@ def test_a_loop_that_asked_itself_is_told_to_start_again(tmp_path):
     assert [charge.attempt for charge in charges(tmp_path)] == [0, 1]
 
 
+def test_a_round_that_is_used_up_takes_nothing_from_the_one_that_was_begun_after_it(tmp_path):
+    with made(tmp_path, noise="independent") as private:
+        next(iter(private)).release()
+    lost(tmp_path, 0)
+    with made(tmp_path, noise="independent") as private:
+        stale = next(iter(private))
+        stale.add(stale.cohort[0], update(MODEL, 1))
+        with pytest.raises(dp.InputError, match="run the program again"):
+            stale.release()
+        later = next(iter(private))
+        with pytest.raises(dp.InputError, match="was begun anew"):
+            stale.release()
+        later.map(update, MODEL)
+        later.release()
+        assert private.released == 1
+    assert [charge.attempt for charge in charges(tmp_path)] == [0, 1]
+
+
 def test_further_attempts_end_the_rounds_before_the_budget_is_exceeded(tmp_path):
     shift = iter(range(100))
     for _ in range(2):
@@ -729,6 +747,7 @@ def test_noise_follows_from_key_and_fresh_bytes_and_a_charge_is_on_disk_before_t
         ({"sampler": "fixed", "max_participations": 2, "noise": "independent"}, "max_participations"),
         ({"clip": dp.clip.Window(initial=1.0, window=9)}, "clip.window = 9 is more than server.rounds"),
         ({"clip": dp.clip.Named("none", initial=1.0)}, "bounds nothing"),
+        ({"clip": dp.clip.WindowProducts(initial=1.0, window=2)}, "products of releases measure noise"),
         ({"clip": Window}, "is a class; hand over an object"),
         ({"noise_seed": 3, "secure_rng": True}, "exclude each other"),
         ({"noise_seed": -3}, "noise_seed = -3, expected a whole number"),
