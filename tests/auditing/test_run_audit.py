@@ -95,6 +95,17 @@ def test_in_turns_the_best_attack_is_as_good_as_the_curve_says():
     assert ratios.right / ratios.runs == pytest.approx(best, abs=4.0 * (0.25 / 600) ** 0.5)
 
 
+@pytest.mark.parametrize("name", ["(client, public)", "(record, public)"])
+def test_the_curve_of_turns_is_that_of_its_cell(name):
+    given = {
+        "server.noise": "banded", "population.sampler": "cyclic", "population.separation": "3", "server.rounds": "6",
+        "population.clients": "9", "population.cohort": "2", "server.noise_multiplier": "1.0",
+    }  # fmt: skip
+    attack = attack_of(plan_of(**given), name)
+    assert (attack.worlds.other != 0) == (attack.cell.adjacency != "add-remove")
+    assert attack.curve.epsilon(1.0) == pytest.approx(attack.cell.epsilon, rel=1e-3)
+
+
 def test_of_check_ins_the_best_attack_is_as_good_as_the_curve_says():
     plan = plan_of("dp-agr-checkins", **{"server.rounds": "4", "server.noise_multiplier": "0.6"})
     attack = attack_of(plan)
