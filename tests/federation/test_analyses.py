@@ -369,12 +369,24 @@ def test_another_attempt_has_noise_of_its_own_and_the_same_one_the_same(silos, t
     assert (first != other).mean() > 0.5
 
 
+def signed_of(silos, request):
+    plan, task, server = Ground(request).plan, load_task(str(silos.public))[0], Identity(silos.server)
+    return sign_analysis(request, request.planned(), plan, task, run=bytes(32), server=server, roster=silos.roster)
+
+
+def test_a_signed_analysis_holds_no_secret_of_the_server(silos, trained):
+    seed = 123456789123
+    request = request_of(silos, "gain", trained, noise_seed=seed)
+    settings = replace(request.settings, run=replace(request.settings.run, noise_seed=seed))
+    text = signed_of(silos, replace(request, settings=settings)).text
+    assert str(seed).encode() not in text
+    assert str(silos.root).encode() not in text
+
+
 def offered(silos, client, change, request):
     """What a client says to a server that signs something else than its own program would."""
-    plan, task = Ground(request).plan, load_task(str(silos.public))[0]
     server = Identity(silos.server)
-    signed = sign_analysis(request, request.planned(), plan, task, run=bytes(32), server=server, roster=silos.roster)
-    content = json.loads(signed.text)
+    content = json.loads(signed_of(silos, request).text)
     change(content)
     text = json.dumps(content, sort_keys=True).encode()
     offer = Offer(number=0, signature=server.sign(b"dpfedmeta federation analysis" + text), text=text)
