@@ -44,6 +44,12 @@ def test_rounds_before_cost_what_they_would_cost_as_rounds():
     assert guarantees(split)[0].epsilon > guarantees(replace(PLAN, rounds=4))[0].epsilon * 1.05
 
 
+def test_all_that_was_before_counts_however_many_ledgers_charge_it():
+    two = replace(PLAN, rounds=2)
+    split = replace(two, earlier=(before(two, "a"), before(two, "b")))
+    assert epsilons(split) == pytest.approx(epsilons(PLAN), rel=1e-9)
+
+
 def test_the_server_composes_the_sums_that_it_saw_before():
     twice = replace(COUNTS, rounds=2)
     split = replace(COUNTS, earlier=(before(COUNTS),))

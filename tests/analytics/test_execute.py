@@ -93,6 +93,21 @@ def test_a_reader_that_the_task_names_is_code_of_the_users_own(tmp_path):
     assert "tests.seams.own_reader" in execute._own_code(request, SimulatedClients(request, tmp_path))
 
 
+@pytest.mark.parametrize(("edited", "charges"), [(False, 1), (True, 2)])
+def test_an_analysis_whose_code_was_edited_is_another_release(tmp_path, monkeypatch, edited, charges):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / f"own_analysis_{charges}.py"
+    module.write_text(
+        "from dpfedmeta.analytics.analyses.heavy_hitters import HeavyHitters\n\n\nclass Own(HeavyHitters):\n    pass\n"
+    )
+    run = done(tmp_path, kind=f"{module.stem}:Own")
+    (run.path / SUMMARY).unlink()
+    if edited:
+        module.write_text(module.read_text() + "# another line\n")
+    resume(run.path)
+    assert len(read_content(run.ledger).charges) == charges
+
+
 def test_other_data_are_no_way_to_go_on(tmp_path):
     run = done(tmp_path)
     (run.path / SUMMARY).unlink()

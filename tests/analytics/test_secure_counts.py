@@ -13,6 +13,7 @@ from dpfedmeta.analytics.analyses.quantile import Quantile, isotonic
 from dpfedmeta.analytics.analysis import PendingRelease
 from dpfedmeta.analytics.analysis_request import FixedCohort, Request
 from dpfedmeta.analytics.secure_counts import CountGrid, sent
+from dpfedmeta.config.load import resolve
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.privacy.samplers import Cohort
 
@@ -199,3 +200,20 @@ def test_the_share_of_clients_that_can_form_an_episode_lies_within_its_interval(
         row = next(row for row in found["affordable"] if row["ways"] == 3)
         inside += abs(row["clients"] - 0.8) <= row["ci95"]
     assert as_often_as_it_says(inside, 300)
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "value"),
+    [
+        ("aggregation.dropout", "dropout", 0.15),
+        ("aggregation.adversarial", "adversarial", 0.25),
+        ("privacy.client.colluding", "colluding", 3),
+        ("privacy.client.hostile", "hostile", 0.1),
+    ],
+)
+def test_a_fixed_cohort_takes_each_option_from_its_setting(setting, name, value):
+    usual, changed = (
+        FixedCohort.of(resolve("dp-agr-secure", "strokes", None, given)) for given in ({}, {setting: str(value)})
+    )
+    assert getattr(usual, name) != value
+    assert changed == replace(usual, **{name: value})

@@ -5,12 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.analytics import initial_clip_bound
 from dpfedmeta.analytics.analyses.quantile import Quantile
 from dpfedmeta.analytics.analysis_request import Request, options_of
 from dpfedmeta.analytics.client_answers import HeldImages
 from dpfedmeta.analytics.execute import Place
-from dpfedmeta.analytics.initial_clip_bound import _begun, with_private_start
+from dpfedmeta.analytics.initial_clip_bound import _begun, planned_after_start, with_private_start
 from dpfedmeta.analytics.public_context import Ground
 from dpfedmeta.analytics.simulated_clients import SimulatedClients
 from dpfedmeta.config.load import resolve, to_yaml
@@ -55,6 +57,14 @@ def test_an_analysis_that_no_training_could_count_is_not_charged(settings, tmp_p
     with pytest.raises(RefusedPlan, match=r"check-ins with privacy\.spent_before"):
         with_private_start(replace(settings, population=chosen), None)
     assert not (tmp_path / "run-quantile").exists()
+
+
+def test_what_was_spent_before_is_planned_with_beside_the_analysis_to_come(settings, monkeypatch):
+    before = Earlier(run="another", head="", phases=request_of(settings).planned().phases)
+    monkeypatch.setattr(initial_clip_bound, "earlier_releases", lambda settings: (before,))
+    planned = planned_after_start(settings)
+    assert [each.run for each in planned.earlier] == ["another", "clip.start"]
+    assert len(planned.before) == 2
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import torch
 
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_mu
+from dpfedmeta.accounting.events.events import surplus
 from dpfedmeta.auditing.attacks.likelihood_ratio import NoAttack, attack_on
 from dpfedmeta.auditing.audit_request import AuditRequest
 from dpfedmeta.auditing.canaries import RandomDirections
@@ -94,12 +95,32 @@ def test_in_turns_the_best_attack_is_as_good_as_the_curve_says():
     assert ratios.right / ratios.runs == pytest.approx(best, abs=4.0 * (0.25 / 600) ** 0.5)
 
 
+@pytest.mark.parametrize("name", ["(client, public)", "(record, public)"])
+def test_the_curve_of_turns_is_that_of_its_cell(name):
+    given = {
+        "server.noise": "banded", "population.sampler": "cyclic", "population.separation": "3", "server.rounds": "6",
+        "population.clients": "9", "population.cohort": "2", "server.noise_multiplier": "1.0",
+    }  # fmt: skip
+    attack = attack_of(plan_of(**given), name)
+    assert (attack.worlds.other != 0) == (attack.cell.adjacency != "add-remove")
+    assert attack.curve.epsilon(1.0) == pytest.approx(attack.cell.epsilon, rel=1e-3)
+
+
 def test_of_check_ins_the_best_attack_is_as_good_as_the_curve_says():
     plan = plan_of("dp-agr-checkins", **{"server.rounds": "4", "server.noise_multiplier": "0.6"})
     attack = attack_of(plan)
     ratios = Bench(plan=plan, runs=600, seed=4).ratios(attack)
     best = (1.0 + attack.curve.total_variation(1.0)) / 2.0
     assert ratios.right / ratios.runs == pytest.approx(best, abs=4.0 * (0.25 / 600) ** 0.5)
+
+
+def test_a_curve_of_check_ins_has_what_full_rounds_leave_of_delta():
+    given = {"server.rounds": "4", "population.clients": "40", "population.cohort": "27"}
+    plan = plan_of("dp-agr-checkins", **given)
+    attack, beta = attack_of(plan), surplus(plan.privacy.phases)
+    assert beta > 1e-3 * attack.cell.delta
+    assert attack.curve.delta == attack.cell.delta - beta
+    assert attack.curve.epsilon(1.0) == pytest.approx(attack.cell.epsilon)
 
 
 @pytest.mark.slow

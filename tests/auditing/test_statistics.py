@@ -123,9 +123,11 @@ def test_the_estimate_of_one_shot():
     cosines = np.random.default_rng(0).normal(1.0, 1.0, 4000) / math.sqrt(5000)
     found = one_shot(cosines, 5000, DELTA)
     assert found.epsilon == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=0.15)
-    share, least, most = found.found[0.05]
+    _, least, most = found.found[0.05]
     assert least < 1 - ndtr(ndtri(0.95) - 1.0) < most
-    assert least < share < most
+    for share, least, most in found.found.values():
+        exact = binomtest(round(4000 * share), 4000).proportion_ci(0.95, "exact")
+        assert (least, most) == pytest.approx((exact.low, exact.high), rel=1e-9)
 
 
 def test_the_null_is_exact_in_few_dimensions():

@@ -38,6 +38,12 @@ def test_an_append_takes_half_a_line_back_when_the_disk_is_full(tmp_path, monkey
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="No space"):
         append_text(path, "never\n")
+    assert path.read_text() == "whole\n"
+    with path.open("a") as torn:
+        torn.write("torn")
+    # What was cut off before stays off: no zeros in its place.
+    with pytest.raises(OSError, match="No space"):
+        append_text(path, "never\n", after=6)
     monkeypatch.undo()
     assert path.read_text() == "whole\n"
     append_text(path, "after\n", after=3)

@@ -231,6 +231,21 @@ def test_what_was_learned_is_read_and_not_asked_again(silos, tmp_path, monkeypat
     assert (run.secret / "sum.bin").stat().st_mode & 0o077 == 0
 
 
+def test_a_sum_is_kept_for_its_own_attempt_alone(silos, tmp_path):
+    request = request_of(silos, "histogram")
+    run = asked(silos, tmp_path, request)
+    content = read_content(run.ledger)
+    charge, source = content.charges[-1], secret_of_run(run, NOISE, secure=False)
+    cohort = draw(content.plan, source, charge, Participations(None))
+    asking = PendingRelease(plan=content.plan, cohort=cohort, source=source.again(charge.again, charge.stream))
+    nobody = replace(company(silos, tmp_path, parties={}), fewest=0).asked_of(request)
+    told = request.analysis.told(asking, nobody.ground)
+    assert nobody.sums(request.analysis, asking, told, run).entered == CLIENTS
+    later = replace(asking, cohort=replace(cohort, again=(1, 7)))
+    with pytest.raises(InputError, match="too few"):
+        nobody.sums(request.analysis, later, told, run)
+
+
 def test_asked_twice_is_charged_twice_and_beyond_the_promise_declined(silos, tmp_path):
     """The client counts what the accountant counts: twice is met exactly, and a third time declined with the offer."""
     request, heard = request_of(silos, "quantile"), []
@@ -366,12 +381,24 @@ def test_another_attempt_has_noise_of_its_own_and_the_same_one_the_same(silos, t
     assert (first != other).mean() > 0.5
 
 
+def signed_of(silos, request):
+    plan, task, server = Ground(request).plan, load_task(str(silos.public))[0], Identity(silos.server)
+    return sign_analysis(request, request.planned(), plan, task, run=bytes(32), server=server, roster=silos.roster)
+
+
+def test_a_signed_analysis_holds_no_secret_of_the_server(silos, trained):
+    seed = 123456789123
+    request = request_of(silos, "gain", trained, noise_seed=seed)
+    settings = replace(request.settings, run=replace(request.settings.run, noise_seed=seed))
+    text = signed_of(silos, replace(request, settings=settings)).text
+    assert str(seed).encode() not in text
+    assert str(silos.root).encode() not in text
+
+
 def offered(silos, client, change, request):
     """What a client says to a server that signs something else than its own program would."""
-    plan, task = Ground(request).plan, load_task(str(silos.public))[0]
     server = Identity(silos.server)
-    signed = sign_analysis(request, request.planned(), plan, task, run=bytes(32), server=server, roster=silos.roster)
-    content = json.loads(signed.text)
+    content = json.loads(signed_of(silos, request).text)
     change(content)
     text = json.dumps(content, sort_keys=True).encode()
     offer = Offer(number=0, signature=server.sign(b"dpfedmeta federation analysis" + text), text=text)

@@ -264,6 +264,9 @@ def test_what_is_not_from_the_server_or_not_for_this_client_is_declined(silos, t
         "not a question": b"GET / HTTP/1.1" + bytes(300),
         "the question has a wrong length, 20 bytes": bytes(20),
         "the question is for another plan": session.question(0, plan=bytes(32)),
+        "for another plan than the one that this client joined": session.question(
+            0, attempt=Attempt(run=bytes(32), round=0)
+        ),
         "never joined": session.question(0, plan=bytes(32), attempt=Attempt(run=bytes(32), round=0)),
         "expected 412 numbers": session.question(0, body=session.question(0)[119:-65]),
         "the clip bound nan is out of range": session.question(0, bound=math.nan),

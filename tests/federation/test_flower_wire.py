@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import contextlib
 import gzip
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -21,11 +23,13 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.flower.fleet_gateway import _PULL, Gate
+from dpfedmeta.federation.flower.flower_channel import LinkGrid, content_of, record_of
 from dpfedmeta.federation.flower.flower_client import attend
 from dpfedmeta.federation.flower.http_client import ConnectionRefused, Requests, TooLong, _Bounded, _context
 from dpfedmeta.federation.flower.superlink import Link
@@ -171,6 +175,30 @@ class TestQuestions:
 
 
 class TestRefusals:
+    def test_neither_end_speaks_older_tls(self, wire):
+        def handshake(client, most):
+            server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            server.maximum_version = most
+            server.load_cert_chain(wire.folder / "tls.pem", wire.folder / "tls.key")
+            there, here = ssl.MemoryBIO(), ssl.MemoryBIO()
+            ends = [
+                client.wrap_bio(here, there, server_hostname="127.0.0.1"),
+                server.wrap_bio(there, here, server_side=True),
+            ]
+            for end in 3 * ends:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+            return ends[0].version()
+
+        ours = _context(wire.certificates.authority)
+        assert handshake(ours, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        with pytest.raises(ssl.SSLError):
+            handshake(ours, ssl.TLSVersion.TLSv1_2)
+        older = ssl.create_default_context(cadata=wire.certificates.authority.decode())
+        older.maximum_version = ssl.TLSVersion.TLSv1_2
+        with socket.create_connection(("127.0.0.1", wire.link.port)) as made, pytest.raises(ssl.SSLError):
+            older.wrap_socket(made, server_hostname="127.0.0.1")
+
     def test_a_key_that_is_not_in_the_roster(self, wire):
         with pytest.raises(InputError, match="not in the server's roster"):
             attend(Echo(), wire.wire("eve", patience=1))
@@ -292,6 +320,31 @@ class TestGate:
         assert pushed("anna", parts=9) == 403
         assert pushed("anna") not in (401, 403)  # it is an answer to nothing, so nothing is kept of it
         assert nothing_is_kept(wire)
+
+    def test_the_sender_of_an_answer_is_who_was_let_in(self, wire):
+        """And not whom the answer names inside, where the gate does not look."""
+        answer = Message(record_of(b"mine"), wire.link.nodes[identity("anna")], "query")
+        answer.metadata.__dict__["_src_node_id"] = wire.link.nodes[identity("ben")]
+        answer.metadata.__dict__["_message_id"] = answer.object_id
+        parts = {name: part.deflate() for name, part in get_all_nested_objects(answer).items()}
+
+        class Store:
+            def get_object_tree(self, name):
+                return get_object_tree(answer)
+
+            def get(self, name):
+                return parts[name]
+
+            def delete(self, name):
+                pass
+
+        grid = LinkGrid(wire.link)
+        grid._objects = Store()
+        pushed = Message(RecordDict(), 1, "query")
+        pushed.metadata.__dict__.update(_message_id=answer.object_id, _src_node_id=wire.link.nodes[identity("anna")])
+        found = grid._inflated(pushed)
+        assert content_of(found) == b"mine"
+        assert found.metadata.src_node_id == wire.link.nodes[identity("anna")]
 
 
 class TestWhatAClientReads:

@@ -1,8 +1,10 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import KeyedSource
@@ -85,3 +87,15 @@ def aborted_flags_epsilon(clients, rate, dropout, rounds, delta):
 def test_the_flags_alone_told_more_than_the_whole_promise():
     """N = 100, L = 5, T = 1000, z = 20, a third dropping out: printed was 0.265."""
     assert aborted_flags_epsilon(100, 0.05, 0.3, 1000, 1e-5) == pytest.approx(0.97, abs=0.03)
+
+
+@pytest.mark.parametrize("solve", ["noise", "bits"])
+def test_a_limit_ends_a_secure_plan_whatever_is_solved_for(solve):
+    given = {
+        "server.noise_multiplier": "1.5", "server.rounds": "20", "population.clients": "1000",
+        "population.cohort": "200", "privacy.client.limit": "3",
+    }  # fmt: skip
+    settings = resolve("dp-agr-secure", "strokes", None, given)
+    plan = make_privacy(settings, load_task("strokes")[0], solve=solve)
+    assert plan.rounds < 20
+    assert guarantees(plan)[0].epsilon <= 3.0 < guarantees(replace(plan, rounds=plan.rounds + 1))[0].epsilon

@@ -35,6 +35,19 @@ def test_no_coordinate_grows_and_none_moves_by_more_than_a_unit(seed, longest):
     assert numbers.units[-1] <= longest * 2.0**-35
 
 
+@pytest.mark.parametrize("longest", [1e-290, 1e-300, 1e-308, 5e-324])
+def test_a_unit_is_never_smaller_than_floats_can_be_scaled_by(longest):
+    numbers = WholeNumbers.for_messages(longest)
+    (unit,) = numbers.units
+    assert unit == max(unit, 2.0**-1022)
+    values = torch.tensor([longest, -longest, 0.0], dtype=torch.float64)
+    whole = numbers.of(values)
+    assert int(whole.abs().max()) <= 2**37
+    kept = numbers.values(whole)
+    assert bool((kept.abs() <= values.abs()).all())
+    assert bool(((values - kept).abs() < unit).all())
+
+
 @given(SEEDS, BOUNDS, st.integers(2, 40))
 @settings(max_examples=40, deadline=None)
 def test_a_sum_does_not_depend_on_its_order_or_on_who_adds_what(seed, longest, count):

@@ -8,6 +8,7 @@ from scipy import stats
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import BandedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSource, Purpose
@@ -182,9 +183,11 @@ def test_a_plan_of_check_ins_has_its_sampler():
     assert sampler_of(plan.at(3), 1) == CheckInSampler(clients=1000, slots=4, largest=400)
 
 
+BANDED = BandedNoise(multiplier=1.0, rounds=12, participations=3, separation=4, numbers=(1.0, 0.5))
+
+
 def cyclic(**more):
-    noise = BandedNoise(multiplier=1.0, rounds=12, participations=3, separation=4, numbers=(1.0, 0.5))
-    event = Event(sampler="cyclic", clients=1002, cohort=50.0, rate=0.2, noise=noise)
+    event = Event(sampler="cyclic", clients=1002, cohort=50.0, rate=0.2, noise=BANDED)
     return sampler_of(replace(event, **more), None)
 
 
@@ -201,6 +204,12 @@ def test_in_turns_clients_join_by_coins_of_their_own_and_only_when_it_is_their_t
     assert counts.std() == pytest.approx((300 * 0.2 * 0.8) ** 0.5, rel=0.1)
     sizes = [len(cyclic().draw(0, {}, KeyedSource(s).generator(Purpose.COHORT, 0)).clients) for s in range(300)]
     assert np.std(sizes) == pytest.approx((251 * 0.2 * 0.8) ** 0.5, rel=0.2)
+
+
+def test_in_turns_no_cohort_is_larger_than_what_is_counted_with():
+    every = [cyclic(rate=1.0).draw(t, {}, KeyedSource(0).generator(Purpose.COHORT, t)).clients for t in range(4)]
+    event = Event(sampler="cyclic", clients=1002, cohort=250.0, rate=1.0, noise=BANDED)
+    assert max(map(len, every)) == sampling_of("cyclic").most_messages(event, 1e-9) == 251
 
 
 def test_in_turns_who_joined_an_attempt_or_has_had_its_rounds_stays_away():

@@ -144,6 +144,7 @@ def test_small_crowds_are_complete():
         (1000, math.nan, 0.1, False, "a share"),
         (12, 0.3, 0.35, True, "no graph|stay"),
         (40, 0.5, 0.49, False, "stay|no graph"),
+        (4, 0.5, 0.25, False, "fewer than two honest clients stay"),
     ],
 )
 def test_crowds_without_a_graph_are_refused(clients, adversarial, dropout, malicious, why):

@@ -14,7 +14,9 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.keyed_streams import key_stream
 from dpfedmeta.secure_aggregation import Aborted, Client, History, Identities
 from dpfedmeta.secure_aggregation.crypto.masks import packed_size
-from dpfedmeta.secure_aggregation.payloads import Masked
+from dpfedmeta.secure_aggregation.crypto.share_dealing import Dealings
+from dpfedmeta.secure_aggregation.crypto.unmasking import missing_secrets
+from dpfedmeta.secure_aggregation.payloads import Keys, Kind, Masked
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase, header
 from dpfedmeta.secure_aggregation.simulated_round import run_round
 
@@ -220,3 +222,13 @@ def test_randomness_is_the_callers():
     one, two = Table(numbers, name="same"), Table(numbers, name="same")
     assert one.says(0, b"") == two.says(0, b"") != Table(numbers, name="other").says(0, b"")
     assert stream("a")(4) != stream("b")(4)
+
+
+def test_of_who_fell_silent_the_sum_hangs_on_those_alone_who_masked_with_a_survivor():
+    graph = {seat: ((seat - 1) % 6, (seat + 1) % 6) for seat in range(6)}
+    dealings = Dealings(dealt={seat: {} for seat in range(6)})
+    keys = {seat: Keys(identity=b"", mask_key=b"", share_key=b"", commitment=b"") for seat in range(6)}
+    found = list(missing_secrets(dealings, keys, graph, frozenset({3, 4})))
+    # Seats 0 and 1 have no neighbour that survived: no mask of theirs is in the sum.
+    expected = [(2, Kind.KEY, {3}), (3, Kind.SEED, set()), (4, Kind.SEED, set()), (5, Kind.KEY, {4})]
+    assert [(task.seat, task.kind, set(task.survivors)) for task in found] == expected

@@ -5,8 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from dpfedmeta.accounting.events.events import Earlier
+from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
@@ -93,8 +96,23 @@ def test_clients_hold_the_server_to_what_it_promised_towards_the_server(tiny_str
     ledgers = module._client_ledgers(SimpleNamespace(secret=tmp_path), plan)
     assert ledgers.budget.epsilon == cells["(record, server)"] != cells["(record, public)"]
     assert ledgers.budget.delta == plan.privacy.record_delta
-    before = replace(plan.privacy, earlier=())
-    assert ledgers.budget.epsilon == guarantees(before)[2].epsilon
+
+
+def test_what_was_spent_before_leaves_no_room_in_clients_ledgers(tmp_path):
+    """It is in the promise, and not in these ledgers."""
+    own = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=1, support_records=25, query_records=25)
+    plan = PrivacyPlan(clients=200, cohort=20, rounds=3, noise_multiplier=4.0, max_participations=1, record=own)
+    asked = PrivacyPlan(clients=200, cohort=100.0, rounds=1, noise_multiplier=2.0)
+    before = replace(plan, earlier=(Earlier(run="a", head="0", phases=asked.phases),))
+    kept = SimpleNamespace(record=SimpleNamespace(client_ledgers=True))
+    budgets = [
+        module._client_ledgers(
+            SimpleNamespace(secret=tmp_path), SimpleNamespace(settings=kept, privacy=each, planned=guarantees(each))
+        ).budget
+        for each in (plan, before)
+    ]
+    assert guarantees(before)[2].epsilon > 1.01 * guarantees(plan)[2].epsilon
+    assert budgets[0] == budgets[1]
 
 
 @pytest.mark.parametrize("secure", [True, False])

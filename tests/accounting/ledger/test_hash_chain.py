@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from dpfedmeta.accounting.ledger.hash_chain import HashChain, read_chain
+from dpfedmeta.accounting.ledger.hash_chain import HashChain, continue_or_start, read_chain
 from dpfedmeta.core.errors import InputError
 
 
@@ -24,6 +24,19 @@ def test_a_chain_is_continued_from_its_head(tmp_path):
     chain = written(tmp_path / "c")
     HashChain(tmp_path / "c", chain.head).append({"round": 4})
     assert len(read_chain(tmp_path / "c", "ledger")[0]) == 6
+
+
+def test_a_chain_for_its_owners_eyes_is_for_nobody_else(tmp_path):
+    path = tmp_path / "c"
+    for content in (None, "", '{"torn'):
+        if content is not None:
+            path.write_text(content)
+            path.chmod(0o644)
+        chain, bodies = continue_or_start(path, {"plan": 1}, "ledger")
+        assert bodies == []
+        chain.append({"round": 0})
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert continue_or_start(path, {"plan": 1}, "ledger")[1] == [{"round": 0}]
 
 
 def test_nothing_is_overwritten(tmp_path):

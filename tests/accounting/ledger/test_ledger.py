@@ -231,3 +231,11 @@ def test_a_ledger_of_another_version_is_not_guessed_at(tmp_path):
     HashChain.start(tmp_path / "l", {"version": 1, "plan": {}})
     with pytest.raises(InputError, match="version 1 is not known"):
         read(tmp_path / "l")
+
+
+@pytest.mark.parametrize("change", [{"fresh": "cd" * 16}, {"inputs": "another question"}])
+def test_an_attempts_streams_follow_from_its_fresh_bytes_and_its_question(change):
+    charge = replace(planned_charge(PLAN, 0), fresh="ab" * 16, inputs="a question")
+    assert charge.stream
+    assert replace(charge, **change).stream != charge.stream
+    assert replace(charge, round=3).stream == charge.stream

@@ -2,8 +2,11 @@ import stat
 
 import pytest
 
-from dpfedmeta.accounting.ledger.ledger_register import Latest, Lineage
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity
+from dpfedmeta.accounting.ledger.ledger_register import Latest, Lineage, registered
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory
 
 RUN, HEAD = "0123456789abcdef" * 2, "f" * 64
 
@@ -45,3 +48,18 @@ def test_an_unreadable_entry_says_nothing(content):
 def test_a_name_that_was_edited_is_refused(name):
     with pytest.raises(InputError, match="edited"):
         Lineage(name)
+
+
+def test_a_folder_that_cannot_be_written_is_told_of(tmp_path, monkeypatch):
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    plan = PrivacyPlan(clients=100, cohort=10, rounds=1, noise_multiplier=1.0)
+    Ledger(run.ledger, plan, RunIdentity(run=RUN))
+    with registered(run) as (lineage, why):
+        assert lineage is not None
+        assert why is None
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "file"))
+    with registered(run) as (lineage, why):
+        assert lineage is None
+        assert "could be resumed unnoticed" in why

@@ -140,6 +140,19 @@ def test_the_noise_of_a_message_has_the_planned_deviation():
     assert float(residual.std()) == pytest.approx(bound / 6, rel=0.03)
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_the_noise_of_an_update_has_the_deviation_of_all_its_steps(steps):
+    network, weights = network_of()
+    # With so much noise and so small a rate the steps' gradients do not matter.
+    spec = steps_of(Reptile(adaptation=Adaptation(adapt="head", steps=steps, lr=1e-6)), noise=50.0, records=6)
+    found = [
+        private_message(network, weights, {}, episode(), 0.8, keyed(client), spec, ENGINES["vmap"])
+        for client in range(20)
+    ]
+    noise = torch.cat([v.flatten() for each in found for n, v in each.value.items() if n.startswith("head.")])
+    assert float(noise.std()) == pytest.approx(found[0].noise_deviation, rel=0.05)
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("engine", ["layered", "vmap"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e38])

@@ -138,10 +138,11 @@ def test_policies_that_count_norms_ride_with_the_sum_and_stay_out_of_the_release
 
 
 def test_a_promise_for_records_and_one_for_clients_hold_together(tmp_path):
-    promises = (dp.Promise(epsilon=6.0, delta=1e-4), dp.Promise(unit="record", epsilon=3.0, delta=1e-5))
+    promises = (dp.Promise(epsilon=6.0, delta=1e-4), dp.Promise(unit="record", epsilon=3.0, delta=1e-7))
     with made(tmp_path, promise=promises, noise="independent") as private:
         assert private.guarantees.of("client", "public").epsilon <= 6.0
         assert 2.9 < private.guarantees.of("record", "public").epsilon <= 3.0
+        assert {(cell.unit, cell.delta) for cell in private.guarantees} == {("client", 1e-4), ("record", 1e-7)}
         assert "(client, server)  epsilon inf" in repr(private.guarantees)
 
 
@@ -219,6 +220,16 @@ def test_nobody_is_added_twice_and_nobody_from_outside():
     other.add(3, update(MODEL, 8))
     assert same([once.query().value], [other.query().value])
     assert once.left_out == 4
+
+
+def test_tensors_are_added_by_their_names_in_whatever_order_they_come():
+    found = []
+    for names in (["b", "w"], ["w", "b"]):
+        total = RoundSum(form_of(MODEL), 1.0, None, [3])
+        total.add(3, {name: update(MODEL, 8)[name] + len(name) for name in names})
+        total.add(4, None)
+        found.append(total.query().value)
+    assert same(found, [found[0]] * 2)
 
 
 BIG = float(np.float32(1e30))
@@ -526,6 +537,24 @@ def test_a_loop_that_asked_itself_is_told_to_start_again(tmp_path):
     assert [charge.attempt for charge in charges(tmp_path)] == [0, 1]
 
 
+def test_a_round_that_is_used_up_takes_nothing_from_the_one_that_was_begun_after_it(tmp_path):
+    with made(tmp_path, noise="independent") as private:
+        next(iter(private)).release()
+    lost(tmp_path, 0)
+    with made(tmp_path, noise="independent") as private:
+        stale = next(iter(private))
+        stale.add(stale.cohort[0], update(MODEL, 1))
+        with pytest.raises(dp.InputError, match="run the program again"):
+            stale.release()
+        later = next(iter(private))
+        with pytest.raises(dp.InputError, match="was begun anew"):
+            stale.release()
+        later.map(update, MODEL)
+        later.release()
+        assert private.released == 1
+    assert [charge.attempt for charge in charges(tmp_path)] == [0, 1]
+
+
 def test_further_attempts_end_the_rounds_before_the_budget_is_exceeded(tmp_path):
     shift = iter(range(100))
     for _ in range(2):
@@ -718,6 +747,7 @@ def test_noise_follows_from_key_and_fresh_bytes_and_a_charge_is_on_disk_before_t
         ({"sampler": "fixed", "max_participations": 2, "noise": "independent"}, "max_participations"),
         ({"clip": dp.clip.Window(initial=1.0, window=9)}, "clip.window = 9 is more than server.rounds"),
         ({"clip": dp.clip.Named("none", initial=1.0)}, "bounds nothing"),
+        ({"clip": dp.clip.WindowProducts(initial=1.0, window=2)}, "products of releases measure noise"),
         ({"clip": Window}, "is a class; hand over an object"),
         ({"noise_seed": 3, "secure_rng": True}, "exclude each other"),
         ({"noise_seed": -3}, "noise_seed = -3, expected a whole number"),

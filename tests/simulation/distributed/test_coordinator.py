@@ -6,6 +6,7 @@ import pytest
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.simulation.distributed.coordinator import Deal
 from dpfedmeta.simulation.distributed.worker_rank import serve
 from tests.simulation.distributed.threads import threads
 
@@ -94,6 +95,14 @@ def test_what_is_wrong_on_a_rank_is_said_once_and_the_ranks_go_on(size):
         assert len(list(ranks.map(whose, numbers))) == 20
         ranks.code = 0
     assert all(code == 0 for code in codes.values())
+
+
+def test_after_its_end_nothing_is_dealt_out():
+    deal = Deal([("one",), ("two",), ("three",)])
+    assert deal.take() == (0, ("one",))
+    deal.end()
+    assert deal.take() is None
+    assert list(deal) == []
 
 
 def test_who_stops_half_way_leaves_the_ranks_in_order():

@@ -18,12 +18,12 @@ def launched(monkeypatch):
     """Run a command on two ranks; gives rank 0's exit code, or what it raised, and the other's."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def run(command):
+    def run(command, others=WORDS):
         wires, codes = Wires(2, 20.0), []
         monkeypatch.setattr(shell, "joined", lambda launch: ThreadLine(wires, 0))
         monkeypatch.setattr(shell, "prepare", lambda launch: None)
         launch = Launch(rank=1, size=2)
-        other = threading.Thread(target=lambda: codes.append(shell.serve_over(ThreadLine(wires, 1), launch, WORDS)))
+        other = threading.Thread(target=lambda: codes.append(shell.serve_over(ThreadLine(wires, 1), launch, others)))
         other.start()
         try:
             code = shell.on_ranks(Launch(rank=0, size=2), WORDS, command)
@@ -64,3 +64,9 @@ def test_all_ranks_end_alike_and_who_ends_last_is_deaf_to_a_launcher_that_stops_
     assert launched(listening) == codes
     assert heard != [signal.SIG_IGN]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+
+
+def test_ranks_that_were_started_otherwise_run_nothing(launched):
+    ran = []
+    assert launched(lambda workers: ran.append(1) or 0, ["train", "--seed=2"]) == (InputError, 2)
+    assert not ran
