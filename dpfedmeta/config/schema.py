@@ -446,7 +446,7 @@ class ModelSettings:
     ] = None
     encoder_size: Annotated[
         int, Field(ge=8, le=1024, description="height and width, in pixels, of the images that the encoder sees")
-    ] = 128
+    ] = 160
     encoder_overlap: Annotated[
         Literal["refuse", "accept"],
         Field(description="of an encoder that learned from images of this data set; accept: every output says so"),
@@ -518,8 +518,8 @@ class RunSettings:
     chunk: Annotated[
         Count | None,
         Field(
-            description="clients computed at once (exact meta-gradients); null: 1 on a CPU, as many as fit on a GPU "
-            "(at most 256)"
+            description="clients computed at once (exact meta-gradients); null: 1 on a CPU (16 with prototypes over an "
+            "encoder), as many as fit on a GPU (at most 256)"
         ),
     ] = None
     precision: Annotated[

@@ -47,6 +47,20 @@ def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
     return algorithm
 
 
+def clients_at_once(settings: Settings, network: NetworkSpec, algorithm: ClientAlgorithm, device: str) -> int | None:
+    """Clients of one call: run.chunk; else what the method finds fastest on a CPU, or as many as a GPU holds (None).
+
+    Args:
+        settings: For run.chunk.
+        network: The network.
+        algorithm: What clients compute; a release on top of a method has its own way.
+        device: cpu or cuda.
+    """
+    own = getattr(algorithm, "side_by_side", None)
+    chosen: int | None = own(network) if own is not None and device == "cpu" else None
+    return settings.run.chunk or chosen
+
+
 def method_of(settings: Settings, task: Task) -> Method:
     """The method alone.
 

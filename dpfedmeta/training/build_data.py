@@ -16,7 +16,7 @@ from dpfedmeta.learning.evaluation import Benchmark, Classification, HeldOutEval
 from dpfedmeta.learning.models.frozen import mixes_queries
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.planning.client_population import clients_of
-from dpfedmeta.planning.client_spec import evaluation_shape
+from dpfedmeta.planning.client_spec import clients_at_once, evaluation_shape
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.client_runner import ClientRunner
 
@@ -40,7 +40,7 @@ def client_side(plan: Plan, population: Population, source: SecretSource, device
         attachment=plan.policy.attachment,
         scope=plan.settings.clip.scope,
         message_noise=plan.message_noise,
-        chunk=plan.settings.run.chunk,
+        chunk=clients_at_once(plan.settings, plan.network, plan.algorithm, device.type),
         whole=plan.privacy.at(0).whole,
         record_noises=plan.privacy.at(0).record_noises,
     )

@@ -134,7 +134,7 @@ def _training(
         budget=Budget.of(plan.planned),
         client_ledgers=_client_ledgers(run, plan),
         public_clients=made.public if settings.track.public_clients else None,
-        environment=environment_of(made.device, settings.run.chunk, made.own) if made.repeatable else None,
+        environment=environment_of(made.device, made.clients.chunk, made.own) if made.repeatable else None,
         lineage=lineage,
     )
 

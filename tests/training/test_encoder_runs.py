@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import dpfedmeta as dp
 from dpfedmeta.config.dataset_names import task_of
@@ -20,6 +21,7 @@ from dpfedmeta.learning.evaluation.few_shot import Benchmark
 from dpfedmeta.planning.client_spec import evaluation_shape
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+from dpfedmeta.training import run_training
 from dpfedmeta.training.verification.verify import audit
 from tests.seams.trained import gone_on, interrupted, settings_of, trained
 
@@ -93,6 +95,23 @@ def test_another_encoder_on_resume_is_refused(tiny_task_file, tmp_path, monkeypa
     monkeypatch.setattr(tiny_encoder.tiny, "mean", (0.5, 0.5, 0.5), raising=False)
     with pytest.raises(InputError, match="data"):
         gone_on(run)
+
+
+def test_how_many_clients_a_call_takes_is_part_of_what_a_round_is_known_by(tiny_task_file, tmp_path, monkeypatch):
+    """It may decide over last bits: a round that is done again with another number is charged again."""
+    seen = []
+    monkeypatch.setattr(run_training, "environment_of", lambda device, chunk, own: seen.append(chunk) or "environment")
+    for folder, given in enumerate((ENCODED, {**ENCODED, "run.chunk": "1"}, {**ENCODED, "model.name": "mlp"}, {})):
+        trained(tiny_task_file, tmp_path / str(folder), "dp-agr", {**given, "server.rounds": "1"})
+    assert seen == [16, 1, None, None]
+
+
+def test_clients_side_by_side_learn_what_they_learn_one_by_one(finished, tiny_task_file, tmp_path):
+    alone = trained(tiny_task_file, tmp_path, "dp-agr", {**ENCODED, "run.chunk": "1"})
+    weights = [load_file(run.weights) for run in (finished, alone)]
+    assert weights[0].keys() == weights[1].keys()
+    for name, value in weights[0].items():
+        torch.testing.assert_close(value, weights[1][name], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr-secure", "dp-agrlr"])

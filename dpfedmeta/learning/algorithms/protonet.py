@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, ClassVar
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.algorithms.proto_maml import ProtoMaml
 from dpfedmeta.learning.meta.adaptation import Adaptation, InnerRule
+from dpfedmeta.learning.models.weight_shapes import ADAPTERS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.params import Params
+    from dpfedmeta.data.episodes.episode import Episode
     from dpfedmeta.data.task import Task
+    from dpfedmeta.learning.meta.algorithm import ClientContext
+    from dpfedmeta.learning.models.spec import NetworkSpec
+
+# Clients of one call over an adapter: more do not stay in a processor's cache.
+_SIDE_BY_SIDE = 16
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,28 @@ class ProtoNet(ProtoMaml):
         made = super().planned(settings, task)
         adaptation = Adaptation(adapt="head", steps=0, lr=made.adaptation.lr, rule=cls.rule)
         return replace(made, adaptation=adaptation)
+
+    def side_by_side(self, network: NetworkSpec) -> int | None:
+        """Return how many clients a CPU computes in one call where run.chunk leaves it open; None: one."""
+        return _SIDE_BY_SIDE if network.name in ADAPTERS else None
+
+    def gradient(self, context: ClientContext, episode: Episode) -> Params:
+        """SECRET: one client's meta-gradient; in closed form where a CPU has an adapter of this package."""
+        found = self._closed_form(context, episode)
+        return super().gradient(context, episode) if found is None else found
+
+    def gradients(self, context: ClientContext, episodes: Episode) -> Params:
+        """SECRET: the meta-gradients of E episodes of one form, each tensor [E, *shape]; likewise."""
+        found = self._closed_form(context, episodes)
+        return super().gradients(context, episodes) if found is None else found
+
+    def _closed_form(self, context: ClientContext, episodes: Episode) -> Params | None:
+        """Return them, or None where there is none; the answer depends on public values alone."""
+        from dpfedmeta.learning.meta.prototype_gradients import has_closed_form, prototype_gradients
+
+        if self.order != 2 or context.device.type != "cpu" or not has_closed_form(context.module):
+            return None
+        return prototype_gradients({**context.fixed, **context.learned}, context.learned, episodes)
 
 
 MEMBER = ProtoNet

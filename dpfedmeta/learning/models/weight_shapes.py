@@ -26,9 +26,11 @@ class HasAxes(Protocol):
 
 
 Value = TypeVar("Value", bound=HasAxes)
+# Small networks on the features of an encoder (models.layers.adapters).
+ADAPTERS = ("affine", "identity", "low-rank")
 # Of those that take more, or others, than images.
 _TAKES: Mapping[str, tuple[Kind, ...]] = {
-    **dict.fromkeys(("affine", "identity", "low-rank"), ("vectors",)),
+    **dict.fromkeys(ADAPTERS, ("vectors",)),
     "mlp": ("images", "vectors"),
     "text": ("tokens",),
 }

@@ -19,6 +19,7 @@ from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
+from dpfedmeta.planning.client_spec import clients_at_once
 
 _CLIENTS = 2
 _CPU = torch.device("cpu")
@@ -112,7 +113,8 @@ def rehearsal_of(settings: Settings, network: NetworkSpec, algorithm: ClientAlgo
         private: Whether there is a client-level mechanism.
     """
     device = "cuda" if settings.run.device != "cpu" and torch.cuda.is_available() else "cpu"
-    together = algorithm.together(per_record_engine(settings.record.engine), device, settings.run.chunk)
+    chunk = clients_at_once(settings, network, algorithm, device)
+    together = algorithm.together(per_record_engine(settings.record.engine), device, chunk)
     exact = not algorithm.releases and algorithm.parts == 1
     return Rehearsal(
         network=network,

@@ -111,3 +111,13 @@ def test_small_images_grow_and_large_ones_shrink_to_the_size_of_the_encoder(enco
     np.testing.assert_allclose(
         encoded_images(network, flat, encoding), encoded_images(network, small, encoding), rtol=1e-4, atol=1e-5
     )
+
+
+def test_images_grow_by_bicubic_interpolation_and_keep_to_their_range(encoding):
+    """An encoder that returns its pixels."""
+    sharp = np.zeros((1, 3, 4, 4), dtype=np.uint8)
+    sharp[..., 2:] = 255
+    pixels = dataclasses.replace(encoding, size=8, card=dataclasses.replace(encoding.card, features=3 * 8 * 8))
+    found = encoded_images(torch.nn.Flatten(), sharp, pixels).reshape(3, 8, 8)
+    assert (found.min(), found.max()) == (0.0, 1.0)
+    np.testing.assert_allclose(found[0, 4], [0, 0, 0, 0.2265625, 0.7734375, 1, 1, 1], atol=1e-6)

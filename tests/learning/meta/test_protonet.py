@@ -1,5 +1,8 @@
 """Prototypical networks against their definition, with and without an encoder's adapter."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +12,8 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.task import load_task
-from dpfedmeta.learning.algorithms.protonet import CosinePrototypes
+from dpfedmeta.learning.algorithms.protonet import CosinePrototypes, ProtoNet
+from dpfedmeta.learning.meta import prototype_gradients
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_logits
 from dpfedmeta.learning.meta.meta_gradients import batched, batched_query_gradients, meta_gradient
@@ -23,6 +27,7 @@ SPEC = NetworkSpec(
     name="low-rank", channels=30, image_size=1, ways=3, width=4, norm="none", learn="body", records="vectors"
 )
 NONE = Adaptation(adapt="head", steps=0, lr=0.1, rule=CosinePrototypes())
+METHOD = ProtoNet(order=2, adaptation=NONE)
 
 
 def episode(seed=0, shots=4, dtype=torch.float32):
@@ -79,6 +84,82 @@ def test_several_clients_at_once_have_the_gradients_of_each():
         alone = meta_gradient(network, model, fixed, held, NONE, 2)
         for name in model:
             torch.testing.assert_close(together[name][place], alone[name], rtol=1e-4, atol=1e-5)
+
+
+def moved_weights(spec, dtype, size=0.3):
+    """Weights away from the start, where no part of the gradient vanishes."""
+    generator = torch.Generator().manual_seed(3)
+    start = initial_weights(spec, 0).items()
+    return {name: (v + size * torch.randn(v.shape, generator=generator)).to(dtype) for name, v in start}
+
+
+def context_of(spec, weights):
+    model = learned_part(spec, weights)
+    fixed = {name: value for name, value in weights.items() if name not in model}
+    return SimpleNamespace(
+        module=build_network(spec).to(next(iter(weights.values())).dtype),
+        learned=model,
+        fixed=fixed,
+        device=torch.device("cpu"),
+    )
+
+
+def with_a_missing_class(held):
+    return replace(held, support_labels=held.support_labels.clamp_max(1))
+
+
+def with_a_record_of_zeros(held):
+    return replace(held, query_images=torch.cat([torch.zeros(1, 30).to(held.query_images), held.query_images[1:]]))
+
+
+@pytest.mark.parametrize("learn", ["body", "scales"])
+@pytest.mark.parametrize("kind", ["affine", "identity", "low-rank"])
+@pytest.mark.parametrize("change", [lambda held: held, with_a_missing_class, with_a_record_of_zeros])
+def test_the_closed_form_is_the_gradient_that_autograd_finds(kind, learn, change):
+    spec = replace(SPEC, name=kind, learn=learn)
+    context = context_of(spec, moved_weights(spec, torch.float64))
+    held = change(episode(dtype=torch.float64))
+    expected = meta_gradient(context.module, context.learned, context.fixed, held, NONE, 2)
+    found = METHOD.gradient(context, held)
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+        assert found[name].abs().max() > 0
+
+
+def test_the_closed_form_of_several_episodes_is_that_of_each_and_nothing_of_the_others_enters():
+    context = context_of(SPEC, moved_weights(SPEC, torch.float32))
+    clients = [episode(seed) for seed in range(4)]
+    together = METHOD.gradients(context, batched(clients))
+    others = METHOD.gradients(context, batched([clients[0], *(episode(seed) for seed in range(10, 13))]))
+    for name, value in together.items():
+        assert torch.equal(value[0], others[name][0])
+        for place, held in enumerate(clients):
+            torch.testing.assert_close(value[place], METHOD.gradient(context, held)[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_network_of_ones_own_and_first_order_go_by_autograd(monkeypatch):
+    context = context_of(SPEC, moved_weights(SPEC, torch.float32))
+    closed = METHOD.gradient(context, episode())
+    monkeypatch.setattr(prototype_gradients, "prototype_gradients", lambda *_: pytest.fail("in closed form"))
+
+    class Own(type(context.module)):
+        pass
+
+    context.module.__class__ = Own
+    for name, value in METHOD.gradient(context, episode()).items():
+        torch.testing.assert_close(value, closed[name], rtol=1e-4, atol=1e-6)
+    context.module.__class__ = Own.__base__
+    first = replace(METHOD, order=1).gradient(context, episode())
+    assert not torch.allclose(first["body.layers.1.up.weight"], closed["body.layers.1.up.weight"], rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    "change", [{"features": "record"}, {"name": "mlp"}], ids=["scaled features", "another network"]
+)
+def test_other_networks_have_no_closed_form(change):
+    assert prototype_gradients.has_closed_form(build_network(SPEC))
+    assert not prototype_gradients.has_closed_form(build_network(replace(SPEC, **change)))
 
 
 def test_a_class_without_a_support_record_has_no_direction():

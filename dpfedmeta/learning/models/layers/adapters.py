@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 # Added to a squared length, so that vectors of zeros have a gradient.
-_FLOOR = 1e-12
+FLOOR = 1e-12
 # Logits of cosine prototypes before training are cosines times this.
-_SHARPNESS = 16.0
+SHARPNESS = 16.0
 # Of the first weights of a low-rank residual: at 1.0 its first steps undo the encoder.
 _SPREAD = 0.1
 
@@ -18,7 +18,7 @@ class UnitLength(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[n, d] -> [n, d]; a vector of zeros stays one."""
-        lengths: Tensor = (features.square().sum(-1, keepdim=True) + _FLOOR).sqrt()
+        lengths: Tensor = (features.square().sum(-1, keepdim=True) + FLOOR).sqrt()
         return features / lengths
 
 
@@ -69,7 +69,7 @@ class Sharpened(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[n, d] -> [n, d]."""
-        return features * (_SHARPNESS * torch.exp(self.exponent))
+        return features * (SHARPNESS * torch.exp(self.exponent))
 
 
 def adapter_layers(kind: nn.Module) -> nn.ModuleList:
