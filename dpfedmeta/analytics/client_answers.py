@@ -16,7 +16,7 @@ from dpfedmeta.core.params import Params, arrays_of, dimension, norm, unflatten
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.data.populations.class_counts import holdings
 from dpfedmeta.data.populations.population import Population
-from dpfedmeta.learning.evaluation.baselines import Adapted
+from dpfedmeta.learning.evaluation.baselines import Adapted, accuracies
 from dpfedmeta.learning.models.frozen import mixes_queries
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.planning.run_plan import Plan
@@ -106,7 +106,7 @@ class HeldImages:
         held = self._side.data_form.held(self.population, client)
         if held is None:
             return None
-        before, after = self._learner(model).accuracies(held, transductive=self._transductive)
+        before, after = accuracies(self._learner(model), held, transductive=self._transductive)
         return before, after
 
     def _learner(self, model: bytes) -> Adapted:

@@ -54,9 +54,50 @@ def options_of() -> argparse.ArgumentParser:
         metavar="DIR|PNG",
         help="folder for everything that is written (default: the run), or only the picture that compares the runs",
     )
+    made.add_argument(
+        "--on",
+        type=Path,
+        metavar="PATH",
+        help="judge one run on people's own records instead: a table with the columns client and class, a folder "
+        "CLIENT/CLASS/IMAGE, or one client's data; no guarantee covers what this shows",
+    )
+    made.add_argument(
+        "--repeats", type=int, default=20, metavar="N", help="with --on: divisions of each client's records (20)"
+    )
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     made.add_argument("--workers", type=int, help="worker processes (default: one for each core)")
     return made
+
+
+def _on_people(options: argparse.Namespace, console: Console) -> int:
+    """Judge a run on people's own records."""
+    shots, seeds = options.shots or [None], options.seeds or [0]
+    if len(options.runs) > 1 or len(shots) > 1 or len(seeds) > 1:
+        raise InputError("--on: judges one run, with one number of --shots and one of --seeds")
+    others = (options.ways, options.steps, options.transductive, options.workers)
+    if any(other not in (None, False) for other in others):
+        raise InputError("--on: goes with --shots, --seeds, --repeats, --out and --data-dir alone")
+    if options.repeats < 2 or (shots[0] is not None and shots[0] < 1) or seeds[0] < 0:
+        raise InputError(
+            "--on: --repeats has to be at least 2, --shots at least 1, and a seed a whole number from 0 on"
+        )
+    check_data_folder(options.data_dir)
+    check_is_run(options.runs[0])
+    from dpfedmeta.api.evaluate_people import NO_PROMISE, evaluate_people, keep_people
+    from dpfedmeta.learning.evaluation.people import Division
+    from dpfedmeta.training.terminal.people_tables import people_tables
+    from dpfedmeta.training.terminal.progress_bar import share_bar
+
+    division = Division(shots=shots[0], repeats=options.repeats, seed=seeds[0])
+    with share_bar(console) as watch:
+        found = evaluate_people(options.runs[0], options.on, division, options.data_dir, watch)
+    for printed in people_tables(found.scores):
+        console.print(printed, highlight=False, soft_wrap=isinstance(printed, str), markup=False)
+    console.print(found.protocol, highlight=False, soft_wrap=True, markup=False)
+    paths = keep_people(found, options.out)
+    console.print(NO_PROMISE, highlight=False, soft_wrap=True)
+    console.print(f"kept in {paths[0]} and {paths[1].name}", highlight=False, soft_wrap=True, markup=False)
+    return DONE
 
 
 def main(words: Sequence[str], console: Console) -> int:
@@ -67,6 +108,8 @@ def main(words: Sequence[str], console: Console) -> int:
 def on_workers(words: Sequence[str], console: Console, workers: Workers | None, launch: Launch | None) -> int:
     """The same on workers that are there already, as a launch brings them."""
     options = options_of().parse_args(words)
+    if options.on is not None:
+        return _on_people(options, console)
     request = EvaluationRequest(
         runs=tuple(options.runs),
         shots=tuple(options.shots or ()),

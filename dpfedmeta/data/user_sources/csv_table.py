@@ -226,6 +226,30 @@ def own_cells(where: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
     )
 
 
+def people_cells(where: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
+    """The records of people that a model is judged on, by client and class: of those of test, where a part is named.
+
+    Args:
+        where: The data, for errors.
+        rows: Where each record belongs; without names of clients all are one client's.
+
+    Raises:
+        InputError: Clients or splits are given for some records only, or no record is left.
+    """
+    _check_all_or_none(where, "client", [row.client for row in rows], rows)
+    _check_all_or_none(where, "split", [row.split for row in rows], rows)
+    by_name: dict[tuple[str, str], list[int]] = {}
+    for number, row in enumerate(rows):
+        if row.split in ("", "test"):
+            by_name.setdefault((row.client, row.label), []).append(number)
+    if not by_name:
+        raise InputError(f"{where}: its column split names no record of test; leave the column out to judge on all")
+    return tuple(
+        Cell(entry=ClassEntry(name=label, split="test", images=len(numbers), client=client), rows=tuple(numbers))
+        for (client, label), numbers in sorted(by_name.items())
+    )
+
+
 def record_digest(label: str, values: Sequence[float] | Sequence[int]) -> str:
     """SHA-256 of a record of a table: the same however its numbers are written, and in whichever file it stands."""
     numbers = [float(value) for value in values]

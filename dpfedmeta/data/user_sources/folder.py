@@ -12,7 +12,7 @@ from dpfedmeta.data.parts import parts_taken
 from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources import image_folder
-from dpfedmeta.data.user_sources.csv_table import Cell, Row, cells, public_rows
+from dpfedmeta.data.user_sources.csv_table import Cell, Row, cells, people_cells, public_rows
 from dpfedmeta.data.user_sources.image_files import (
     check_all_read,
     check_fit,
@@ -153,12 +153,16 @@ def contents(
     return Contents(classes=classes, decode=decode)
 
 
-def own(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+def own(
+    path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, several: bool
+) -> Contents:
     """The images that one client takes part with (data.user_sources.readers.Reader.own).
 
     Raises:
         InputError: No folder, no classes, or images that do not decode.
     """
+    if several:
+        return _people(path, form, pixel_range)
     chosen, (channels, size, _) = _own_folders(path), form.shape
     files = [file for _, held in chosen for file in held]
 
@@ -167,6 +171,21 @@ def own(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: Pixel
 
     classes = tuple(ClassEntry(name=inside.name, split="train", images=len(held)) for inside, held in chosen)
     return Contents(classes=classes, decode=decode)
+
+
+def _people(path: Path, form: RecordForm, pixel_range: PixelRange | None) -> Contents:
+    """CLIENT/CLASS/IMAGE, perhaps below train, val and test; a folder of classes alone is one client."""
+    clients = _client_folders(path) if path.is_dir() else None
+    if clients is None:
+        return own(path, form, (), pixel_range, False)
+    rows, (channels, size, _) = _rows(path, clients), form.shape
+    made = people_cells(str(path), [row for row, _ in rows])
+    files = [rows[number][1] for cell in made for number in cell.rows]
+
+    def decode() -> Iterator[ImageArray]:
+        yield from decoded_all(str(path), files, channels, size, pixel_range)
+
+    return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
 
 
 def own_digests(path: Path) -> list[tuple[str, str]]:

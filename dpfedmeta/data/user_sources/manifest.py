@@ -11,7 +11,16 @@ from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, cells, own_cells, part_words, public_rows, read_table
+from dpfedmeta.data.user_sources.csv_table import (
+    Cell,
+    CsvTable,
+    cells,
+    own_cells,
+    part_words,
+    people_cells,
+    public_rows,
+    read_table,
+)
 from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
 from dpfedmeta.data.user_sources.image_folder import content_digest, decoded_all
 
@@ -83,14 +92,17 @@ def contents(
     return _contents(path, form, _files(path, table), cells(str(path), table.rows, splits, ways), pixel_range)
 
 
-def own(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+def own(
+    path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, several: bool
+) -> Contents:
     """The images that one client takes part with (data.user_sources.readers.Reader.own).
 
     Raises:
         InputError: The list is wrong, or files are absent; says in which lines.
     """
     table = read_table(path, COLUMN)
-    return _contents(path, form, _files(path, table), own_cells(str(path), table.rows), pixel_range)
+    made = (people_cells if several else own_cells)(str(path), table.rows)
+    return _contents(path, form, _files(path, table), made, pixel_range)
 
 
 def own_digests(path: Path) -> list[tuple[str, str]]:

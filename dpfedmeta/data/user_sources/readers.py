@@ -37,7 +37,9 @@ class Reader(Protocol):
         """The records."""
         ...
 
-    def own(self, path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, /) -> Contents:
+    def own(
+        self, path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, several: bool, /
+    ) -> Contents:
         """The records that one real client takes part with: its train part, or all.
 
         Args:
@@ -45,6 +47,7 @@ class Reader(Protocol):
             form: Of the records, from the plan.
             columns: Names of a vector's numbers in their order, from the plan; empty: their order is trusted.
             pixel_range: As in `decode_image`.
+            several: The records of several people instead, that a model is judged on: the test part, or all.
         """
         ...
 
@@ -99,7 +102,12 @@ def columns_in(reader: str, path: Path) -> tuple[str, ...]:
 
 
 def own_contents(
-    path: Path, form: RecordForm, columns: Sequence[str] = (), pixel_range: PixelRange | None = None
+    path: Path,
+    form: RecordForm,
+    columns: Sequence[str] = (),
+    pixel_range: PixelRange | None = None,
+    *,
+    several: bool = False,
 ) -> Contents:
     """The records that a real client takes part with, in the form of a plan.
 
@@ -108,6 +116,7 @@ def own_contents(
         form: Of the records.
         columns: Names of a vector's numbers in their order; empty: their order is trusted.
         pixel_range: As in `decode_image`.
+        several: The records of several people instead, that a model is judged on.
 
     Raises:
         InputError: The data are of another kind, or wrong; says where.
@@ -115,7 +124,7 @@ def own_contents(
     kinds = {"images": ("folder" if path.is_dir() else "manifest"), "vectors": "vectors", "tokens": "tokens"}
     if path.is_dir() and form.kind != "images":
         raise InputError(f"{path}: a folder, but the plan counts with {form.kind}; give a CSV file or a .npz file")
-    return READERS[kinds[form.kind]].own(path, form, columns, pixel_range)
+    return READERS[kinds[form.kind]].own(path, form, columns, pixel_range, several)
 
 
 def own_digests(path: Path) -> list[tuple[str, str]]:

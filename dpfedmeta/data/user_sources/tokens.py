@@ -21,6 +21,7 @@ from dpfedmeta.data.user_sources.csv_table import (
     cells,
     own_cells,
     part_words,
+    people_cells,
     read_table,
     record_digest,
 )
@@ -82,14 +83,16 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     return _contents(records, cells(str(path), rows, splits, ways))
 
 
-def own(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+def own(
+    path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, several: bool
+) -> Contents:
     """The sequences that one client takes part with (data.user_sources.readers.Reader.own).
 
     Raises:
         InputError: The file is wrong, a sequence is empty or too long, or a token is none of the vocabulary.
     """
     rows, records = _records(path, form)
-    return _contents(records, own_cells(str(path), rows))
+    return _contents(records, (people_cells if several else own_cells)(str(path), rows))
 
 
 def own_digests(path: Path) -> list[tuple[str, str]]:

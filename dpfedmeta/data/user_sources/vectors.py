@@ -26,6 +26,7 @@ from dpfedmeta.data.user_sources.csv_table import (
     check_labels,
     own_cells,
     part_words,
+    people_cells,
     public_rows,
     read_header,
     read_table,
@@ -111,14 +112,16 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     return _contents(path, form, rows, records, cells(str(path), rows, splits, ways))
 
 
-def own(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+def own(
+    path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, several: bool
+) -> Contents:
     """The vectors that one client takes part with (data.user_sources.readers.Reader.own).
 
     Raises:
         InputError: The file is wrong, holds other columns, or not all of its values are numbers; says where.
     """
     rows, records = _records(path, columns)
-    return _contents(path, form, rows, records, own_cells(str(path), rows))
+    return _contents(path, form, rows, records, (people_cells if several else own_cells)(str(path), rows))
 
 
 def own_digests(path: Path) -> list[tuple[str, str]]:

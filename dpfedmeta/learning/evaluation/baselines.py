@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dpfedmeta.core.params import Arrays, tensors_of
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.inner_loop import logits_along
+from dpfedmeta.learning.meta.inner_loop import BIAS, WEIGHT, LinearSupport, descended_head, logits_along
 from dpfedmeta.learning.models.functional import apply_body, channels_last
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
@@ -22,9 +22,14 @@ from dpfedmeta.learning.models.text import TokenShares
 class Learner(Protocol):
     """Anything that labels the query images of an episode; picklable."""
 
-    def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
-        """In [0, 1]; several where it is asked after several numbers of steps."""
+    def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
+        """Labels [n_q]; several where it is asked after several numbers of steps."""
         ...
+
+
+def accuracies(learner: Learner, episode: Episode, *, transductive: bool) -> list[float]:
+    """Accuracies in [0, 1] on the query set, one for each of the learner's predictions."""
+    return [_accuracy(labels, episode) for labels in learner.predictions(episode, transductive=transductive)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,13 +48,13 @@ class Adapted:
     adaptation: Adaptation
     at: tuple[int, ...]
 
-    def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
+    def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
         """After each number of steps."""
         params = tensors_of(self.weights)
         logits = logits_along(
             _network(self.network), params, episode, self.adaptation, self.at, transductive=transductive
         )
-        return [_accuracy(each.argmax(1), episode) for each in logits]
+        return [each.argmax(1) for each in logits]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,15 +64,15 @@ class FeaturePrototype:
     network: NetworkSpec
     weights: Arrays
 
-    def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
-        """Return the accuracy on the query set, as a list of one value."""
+    def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
+        """Return the labels of the query set, as a list of one tensor."""
         support = episode.support_labels.shape[0]
         both = channels_last(torch.cat([episode.support_images, episode.query_images]))
         with torch.no_grad():
             features = apply_body(
                 _network(self.network), tensors_of(self.weights), both, None if transductive else support
             ).flatten(1)
-        return [_accuracy(_nearest_mean(features[:support], features[support:], episode.support_labels), episode)]
+        return [_nearest_mean(features[:support], features[support:], episode.support_labels)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +85,10 @@ class PixelPrototype:
 
     vocabulary: int | None = None
 
-    def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
-        """Return the accuracy on the query set, as a list of one value."""
+    def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
+        """Return the labels of the query set, as a list of one tensor."""
         support, query = (_plain(images, self.vocabulary) for images in (episode.support_images, episode.query_images))
-        return [_accuracy(_nearest_mean(support, query, episode.support_labels), episode)]
+        return [_nearest_mean(support, query, episode.support_labels)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +101,50 @@ class PixelNeighbour:
 
     vocabulary: int | None = None
 
-    def accuracies(self, episode: Episode, *, transductive: bool) -> list[float]:
-        """Return the accuracy on the query set, as a list of one value."""
+    def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
+        """Return the labels of the query set, as a list of one tensor."""
         distance = torch.cdist(
             _plain(episode.query_images, self.vocabulary), _plain(episode.support_images, self.vocabulary)
         )
-        return [_accuracy(episode.support_labels[distance.argmin(1)], episode)]
+        return [episode.support_labels[distance.argmin(1)]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Majority:
+    """The most frequent class of the support set, whatever is asked; of several the first."""
+
+    def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
+        """Return the labels of the query set, as a list of one tensor."""
+        return [torch.full_like(episode.query_labels, int(torch.bincount(episode.support_labels).argmax()))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone:
+    """Softmax regression on a client's own support set, and nothing of anybody else.
+
+    Plain numbers are standardised by the support set, and the step size is the inverse of a bound of the curvature, so
+    that steps descend.
+
+    Attributes:
+        steps: Gradient steps from zero.
+        vocabulary: As `PixelPrototype` has it.
+    """
+
+    steps: int = 500
+    vocabulary: int | None = None
+
+    def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
+        """Return the labels of the query set, as a list of one tensor."""
+        support, query = (_plain(each, self.vocabulary) for each in (episode.support_images, episode.query_images))
+        centre, deviation = support.mean(0), support.std(0, correction=0)
+        deviation, ways = torch.where(deviation > 0, deviation, 1.0), int(episode.support_labels.max()) + 1
+        support, query = ((each - centre) / deviation for each in (support, query))
+        # The Hessian of the mean cross-entropy is at most half the mean of x x^T (Boehning 1992).
+        rate = 2.0 / (float(support.square().sum(1).mean()) + 1.0)
+        zero = {WEIGHT: support.new_zeros(ways, support.shape[1]), BIAS: support.new_zeros(ways)}
+        own = LinearSupport(features=support, labels=episode.support_labels)
+        head = descended_head(zero, own, self.steps, rate)
+        return [(query @ head[WEIGHT].mT + head[BIAS]).argmax(1)]
 
 
 def _plain(records: Tensor, vocabulary: int | None) -> Tensor:
@@ -112,8 +155,11 @@ def _plain(records: Tensor, vocabulary: int | None) -> Tensor:
 
 def _nearest_mean(support: Tensor, query: Tensor, labels: Tensor) -> Tensor:
     ways = int(labels.max()) + 1
-    # Episodes come class by class with the same number of shots.
-    means = support.reshape(ways, labels.shape[0] // ways, -1).mean(1)
+    if labels.shape[0] % ways == 0 and torch.equal(labels, torch.arange(ways).repeat_interleave(len(labels) // ways)):
+        # Class by class with the same number of shots, as episodes come.
+        means = support.reshape(ways, labels.shape[0] // ways, -1).mean(1)
+    else:
+        means = torch.stack([support[labels == each].mean(0) for each in range(ways)])
     return torch.cdist(query, means).argmin(1)
 
 

@@ -17,7 +17,7 @@ from dpfedmeta.data.episodes.episode import Episode, draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.learning.evaluation.accuracy import Accuracy, digest_of_episode
-from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype
+from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype, accuracies
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
@@ -147,7 +147,7 @@ def _chunk(benchmark: Benchmark, learners: Mapping[str, Learner], start: int, en
     for number in range(start, end):
         episode = benchmark.episode(number)
         for name, learner in learners.items():
-            found[name].append(learner.accuracies(episode, transductive=benchmark.transductive))
+            found[name].append(accuracies(learner, episode, transductive=benchmark.transductive))
     return found
 
 

@@ -5,7 +5,7 @@ import torch
 from dpfedmeta.core.params import arrays_of
 from dpfedmeta.data.episodes.episode import draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.learning.evaluation.baselines import Adapted, FeaturePrototype, PixelPrototype
+from dpfedmeta.learning.evaluation.baselines import Adapted, FeaturePrototype, PixelPrototype, accuracies
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_logits, logits_along
 from dpfedmeta.learning.models.initial_weights import initial_weights
@@ -55,11 +55,11 @@ def test_transductive_predictions_depend_on_the_other_queries_and_inductive_ones
 def test_a_contestant_answers_once_for_each_number_of_steps(episode):
     weights = arrays_of(initial_weights(SPEC, 0))
     adapted = Adapted(network=SPEC, weights=weights, adaptation=HOW, at=(0, 2, 4))
-    assert len(adapted.accuracies(episode, transductive=False)) == 3
+    assert len(accuracies(adapted, episode, transductive=False)) == 3
 
 
 def test_prototypes_of_the_identity_are_those_of_pixels(episode):
     spec = NetworkSpec(name="linear", channels=1, image_size=28, ways=3, width=28, norm="none")
     features = FeaturePrototype(network=spec, weights=arrays_of(initial_weights(spec, 0)))
-    found = features.accuracies(episode, transductive=False)
-    assert found == PixelPrototype().accuracies(episode, transductive=False)
+    found = accuracies(features, episode, transductive=False)
+    assert found == accuracies(PixelPrototype(), episode, transductive=False)

@@ -1,0 +1,106 @@
+"""`evaluate RUN --on PEOPLE`: a row for each client, kept with the run's secrets."""
+
+import csv
+import json
+import stat
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.conftest import dpfedmeta
+from tests.federation.test_local_data import COLUMNS, rows_of, write
+
+TRAIN = ("train", "--algo", "dp-agr", "--rounds", "2", "--cohort", "3", "--ways", "2", "--shots", "2",
+         "--task.queries", "2", "--model.name", "mlp", "--model.width", "4", "--evaluation.every", "2",
+         "--evaluation.episodes", "4", "--population.kind", "natural", "--population.sampler", "fixed",
+         "--privacy.client.delta", "1e-3", "--population.max_participations", "null", "--run.workers", "1",
+         "--run.seed", "1", "--evaluation.queries", "2", "--evaluation.validation_episodes", "2")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    root = tmp_path_factory.mktemp("people")
+    with (root / "all.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["client", "split", "class", *COLUMNS])
+        for place, split in enumerate(["train"] * 3 + ["val", "test", "test"]):
+            writer.writerows([f"clinic{place}", split, label, *values] for label, values in rows_of(place))
+    task = {"name": "clinics", "source": {"reader": "vectors", "path": "all.csv"}, "features": 3}
+    (root / "task.yaml").write_text(yaml.safe_dump(task))
+    dpfedmeta(*TRAIN, "--dataset", "task.yaml", "--run.name", "mine", folder=root)
+    return root
+
+
+def judged(run, *words, code=0):
+    return dpfedmeta("evaluate", "runs/mine", "--on", *words, "--repeats", "3", folder=run, code=code)
+
+
+def content_of(run, stem):
+    (path,) = (run / "runs" / "mine" / "secret").glob(f"people-{stem}-*.json")
+    return path, json.loads(path.read_text())
+
+
+def test_test_clients_of_a_table_are_judged_beside_baselines(run):
+    said = judged(run, "all.csv").out
+    path, found = content_of(run, "all")
+    assert [each["name"] for each in found["clients"]] == ["clinic4", "clinic5"]
+    assert found["clients"][0]["records"] == {"ill": 6, "unsure": 6, "well": 6}
+    assert {*found["overall"]} == {
+        "this run, adapted", "this run, before adaptation", "untrained weights, same adaptation",
+        "each alone: softmax regression", "nearest class prototype", "majority of own classes",
+    }  # fmt: skip
+    assert "no guarantee covers them" in said
+    for name in ("clinic4", "All clients", "worst tenth", "against"):
+        assert name in said
+    # For its owner alone, and nothing of it beside the run's public files.
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with path.with_suffix(".csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["client"] for row in rows] == ["clinic4", "clinic5"]
+    mean = found["clients"][1]["accuracy"]["this run, adapted"]
+    assert float(rows[1]["this run, adapted"]) == mean
+
+
+def test_one_client_and_arrays_give_the_same(run):
+    rows = rows_of(9)
+    write(run / "clinic9.csv", rows)
+    np.savez(run / "nine.npz", records=np.stack([v for _, v in rows]), classes=[label for label, _ in rows])
+    judged(run, "clinic9.csv")
+    judged(run, "nine.npz")
+    first, second = (content_of(run, stem)[1]["clients"] for stem in ("clinic9", "nine"))
+    assert first == second
+    assert first[0]["name"] == ""
+    # Whichever the order of its columns.
+    write(run / "turned.csv", rows, columns=COLUMNS[::-1])
+    judged(run, "turned.csv")
+    assert content_of(run, "turned")[1]["clients"] == first
+
+
+def test_the_same_seed_repeats_and_another_one_divides_otherwise(run):
+    write(run / "again.csv", rows_of(9))
+    found = []
+    for seed in ("0", "0", "1"):
+        judged(run, "again.csv", "--seeds", seed)
+        found.append(content_of(run, "again")[1]["clients"])
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("absent.csv",), "--on absent.csv: not there"),
+        ((".",), "a folder, but the plan counts with vectors"),
+        (("all.csv", "--ways", "3"), "--on: goes with --shots"),
+        (("all.csv", "--shots", "0"), "--on: --repeats has to be"),
+        (("all.csv", "--shots", "1", "2"), "--on: judges one run"),
+        (("lonely.csv",), "lonely.csv: no client has two classes with two records each"),
+        (("other.csv",), "column pulse: missing; column weight: unknown"),
+        (("all.csv", "--out", "all.csv"), "cannot be written"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(run, words, said):
+    write(run / "lonely.csv", rows_of(3, classes=("ill",)))
+    write(run / "other.csv", rows_of(3))
+    (run / "other.csv").write_text((run / "other.csv").read_text().replace("pulse", "weight", 1))
+    assert said in judged(run, *words, code=2).error
