@@ -36,8 +36,8 @@ def test_the_seal_stays_inside_mechanisms():
 # Files that turn secret values into released ones, and where each release is compared with its charge.
 RELEASING = {
     # The client level: by Journal.release.
-    "privacy/mechanisms.py", "privacy/noises/independent.py", "privacy/matrix_mechanism.py",
-    "privacy/thresholded_counts.py", "analytics/secure_counts.py",
+    "privacy/mechanisms.py", "privacy/integer_mechanism.py", "privacy/noises/independent.py",
+    "privacy/matrix_mechanism.py", "privacy/thresholded_counts.py", "analytics/secure_counts.py",
     # The record level: by ClientRunner, before a message leaves its client.
     "learning/record_dp/local_training.py", "learning/record_dp/noisy_steps.py",
     "learning/record_dp/micro_episode_gradients.py",
