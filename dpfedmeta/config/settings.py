@@ -1,4 +1,4 @@
-"""A whole run's settings, and how Python makes them; the tables are in sections.py."""
+"""A whole run's settings, and how Python makes them; the tables are in schema.py and clip_settings.py."""
 
 from __future__ import annotations
 

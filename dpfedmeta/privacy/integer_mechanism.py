@@ -30,7 +30,7 @@ class WholeNumberMechanism:
         shares, and the server's own for all that is missing. It is brought back to the numbers modulo 2^b after the
         server's noise and not only before: whether the clients' sum alone wrapped round is hidden by their noise
         alone. What that costs beyond Gaussian noise of the multiplier
-        that `noise` states is charged by accounting.whole_noise. Whole numbers have no low-order bits to attack.
+        that `noise` states is charged by discrete_gaussian_cost. Whole numbers have no low-order bits to attack.
     """
 
     whole: WholeSum

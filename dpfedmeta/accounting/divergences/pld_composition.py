@@ -73,7 +73,7 @@ def sampled_epsilon(
     Guarantee:
         The tight composition of each round's dominating pair, rounded up to a grid. Poisson, add-remove:
         (1-q)N(0)+qN(C) and N(0). Poisson, replace-one: (1-q)N(0)+qN(C) and (1-q)N(0)+qN(-C). Fixed size, replace-one:
-        see `sampled_round.fixed_size_profile`, which also covers Poisson, replace-one for other noise than Gaussian: a
+        see `pld_round.fixed_size_profile`, which also covers Poisson, replace-one for other noise than Gaussian: a
         cohort with the client in it is coupled to the same cohort.
 
     Raises:

@@ -72,7 +72,7 @@ class PrivacyPlan:
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
         ends: Rounds that it had before it was extended, in order; none where it never was.
-        missed: p of a release of counts above a threshold (accounting.noise.ThresholdedNoise); None: there is none.
+        missed: p of a release of counts above a threshold (events.noise_cost.ThresholdedNoise); None: there is none.
         earlier: What other ledgers charge the same clients with, before the first round: every cell counts it.
         capacity: M, clients that a round takes at most where they come when they choose; None: the server draws them.
 

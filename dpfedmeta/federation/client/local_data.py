@@ -29,7 +29,7 @@ _PIXELS = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OwnImages:
-    """A population of which this machine holds one client (data.population.Population).
+    """A population of which this machine holds one client (population.Population).
 
     That client holds one episode, drawn as data.populations.natural.RealPopulation draws it: `ways` of its classes
     that have enough images, and of each of them as many as the shape says, chosen once, by the plan's public seed.
@@ -82,7 +82,7 @@ class OwnImages:
 
 @dataclass(frozen=True, kw_only=True)
 class NoImages:
-    """A population of which this machine holds one client that has nothing to answer with (data.population.Population).
+    """A population of which this machine holds one client that has nothing to answer with (population.Population).
 
     Attributes:
         clients: N.
