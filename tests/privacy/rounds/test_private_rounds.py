@@ -41,6 +41,7 @@ SAMPLERS = {
     "fixed": {"noise": "independent"},
     "check-ins": {"noise": "independent", "cohort": 200},
     "cyclic": {"noise": "banded", "separation": 3, "buffers": 2},
+    "poisson, blt": {"sampler": "poisson", "noise": "blt", "buffers": 2},
 }
 
 
@@ -83,14 +84,14 @@ def charges(folder):
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_loop_is_charged_released_verified_and_done_again_from_what_is_stored(tmp_path, sampler):
-    with made(tmp_path, sampler=sampler, **SAMPLERS[sampler]) as private:
+    with made(tmp_path, **{"sampler": sampler, **SAMPLERS[sampler]}) as private:
         model, releases = run(private)
         assert private.ended == "completed"
         assert private.spent.of("client", "public").epsilon <= 6.0
     assert [charge.round for charge in charges(tmp_path)] == [0, 1, 2]
     found = verify_rounds(RunDirectory(tmp_path / "mine"))
     assert found.guarantees == tuple(private.spent) == tuple(private.guarantees)
-    with made(tmp_path, sampler=sampler, **SAMPLERS[sampler]) as private:
+    with made(tmp_path, **{"sampler": sampler, **SAMPLERS[sampler]}) as private:
         cohorts = [round_.cohort for round_ in private]
         again = run(private)
     assert cohorts == [[], [], []]
@@ -298,7 +299,7 @@ def test_never_comers_and_an_empty_cohort_are_noise_of_the_planned_deviation(tmp
 # The statistics of the real loop.
 
 
-@pytest.mark.parametrize("noise", ["independent", "toeplitz"])
+@pytest.mark.parametrize("noise", ["independent", "toeplitz", "blt"])
 def test_the_noise_is_what_is_stated_on_a_known_sum_and_new_in_every_round(tmp_path, noise):
     form = {"w": np.zeros(3000)}
     with made(tmp_path, like=form, noise=noise, sampler="poisson") as private:
@@ -444,7 +445,7 @@ def test_at_whatever_write_it_is_cut_off_a_loop_goes_on_and_is_charged_once(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", ["toeplitz", "independent"])
+@pytest.mark.parametrize("noise", ["toeplitz", "independent", "blt"])
 @pytest.mark.parametrize("kind", ["torn", "full"])
 def test_at_whatever_write_every_loop_is_cut_off_it_goes_on(tmp_path, noise, kind, noted):
     check_every_write(tmp_path, kind, noted, step=1, noise=noise)
