@@ -56,8 +56,9 @@ class PromisedCell:
                 raise InputError(f"Promise: {name} = {value!r}, expected {range_}")
         if self.observer == "server":
             raise RefusedPlan(
-                f"Promise: ({self.unit}, server): the process that adds updates up sees each of them; promise towards "
-                "observer='public', or train with secure aggregation (dpfedmeta train --aggregation secure)"
+                f"Promise: ({self.unit}, server): the process that calls add() sees each update, also where your own "
+                "secure aggregation hides them elsewhere; give observer='public', or let this package add up "
+                "(dpfedmeta train --algo dp-agr-secure, or dpfedmeta federate server with it)"
             )
 
 

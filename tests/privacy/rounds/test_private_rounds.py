@@ -740,7 +740,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence_and_leaves_nothing(tmp_path,
     ("given", "words"),
     [
         ({"unit": "image"}, "expected 'client' or 'record'"),
-        ({"observer": "server"}, "sees each of them"),
+        ({"observer": "server"}, r"sees each update.*give observer='public', or .*--algo dp-agr-secure"),
         ({"epsilon": 0.0}, "epsilon = 0.0"),
         ({"delta": 1.0}, "delta = 1.0"),
         ({"epsilon": math.inf}, "epsilon = inf"),
