@@ -148,7 +148,7 @@ def _server_words(options: DemoOptions, operator: Path, dataset: str, out: Path)
     # The preset of silos, for the 15 drawings of a character that each has.
     words += ["--config", str(files("dpfedmeta.configs").joinpath("federations/cross-silo.yaml"))]
     words += ["--clients", n, "--cohort", n, "--shots", "7", "--task.queries", "7", "--privacy.record.epsilon", "8"]
-    # As many as may collude where a server picks them (planning.company); of at most 20 silos one.
+    # As many as may collude where a server picks them (cohort_collusion); of at most 20 silos one.
     words += ["--privacy.client.colluding", str(-(-options.clients // 20))]
     words += ["--evaluation.queries", "10", "--evaluation.episodes", "100", "--evaluation.validation_episodes", "60"]
     words += ["--seconds", "60", "--wait", "180"]

@@ -1,6 +1,7 @@
 """The border between secret and released values, as imports: who may see what."""
 
 import ast
+import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -36,8 +37,8 @@ def test_the_seal_stays_inside_mechanisms():
 # Files that turn secret values into released ones, and where each release is compared with its charge.
 RELEASING = {
     # The client level: by Journal.release.
-    "privacy/mechanisms.py", "privacy/noises/independent.py", "privacy/matrix_mechanism.py",
-    "privacy/thresholded_counts.py", "analytics/secure_counts.py",
+    "privacy/mechanisms.py", "privacy/integer_mechanism.py", "privacy/noises/independent.py",
+    "privacy/matrix_mechanism.py", "privacy/thresholded_counts.py", "analytics/secure_counts.py",
     # The record level: by ClientRunner, before a message leaves its client.
     "learning/record_dp/local_training.py", "learning/record_dp/noisy_steps.py",
     "learning/record_dp/micro_episode_gradients.py",
@@ -87,6 +88,75 @@ def calls_of(name):
         if any(isinstance(call.func, ast.Name) and call.func.id == name for call in calls):
             found.add(str(path.relative_to(PACKAGE)))
     return found
+
+
+DEFINED = re.compile(r"(?m)^\s*(?:def|class) (\w+)|^(\w+)(?:: [^=\n]+)? = ")
+
+
+@cache
+def known_names():
+    """Every module and what it defines, by each ending of its dotted name; by lines, since trees take seconds."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        inside = {match[1] or match[2] for match in DEFINED.finditer(path.read_text())}
+        for start in range(len(parts)):
+            module = ".".join(parts[start:])
+            found |= {module, *(f"{module}.{name}" for name in inside)}
+    exported = re.findall(r"\w+", (PACKAGE / "__init__.py").read_text())
+    return found | {f"dpfedmeta.{name}" for name in exported}
+
+
+NAMED = re.compile(r"(?<![\w./-])((?:dpfedmeta\.)?[a-z_]\w*(?:\.[A-Za-z_]\w*)+)(?![\w/-])")
+# Dotted names that begin like a room and are settings.
+SETTING = re.compile(r"(privacy\.(client|record|spent_before)|evaluation|data\.(to|cpu))\b")
+FILE = re.compile(r"\.(json|jsonl|yaml|html|txt|csv|py|bin|md|npz|key|pem|log)$")
+
+
+def prose_of(path):
+    """Docstrings and comments of a module, or a page's text."""
+    text = path.read_text()
+    if path.suffix == ".md":
+        return text
+    return "\n".join([*re.findall(r'(?s)"""(.*?)"""', text), *re.findall(r"(?m)(?:^|\s)#\s(.*)$", text)])
+
+
+def gone(text):
+    """Names of modules, or of what is in one, that resolve to nothing."""
+    rooms, known = {room for rooms in ROOMS for room in rooms}, known_names()
+    defined = {name.rpartition(".")[2] for name in known}
+    for match in NAMED.finditer(text):
+        name = match[1]
+        first, last = name.removeprefix("dpfedmeta.").split(".")[0], name.rpartition(".")[2]
+        named = name.startswith("dpfedmeta.") or first in rooms or ("_" in first and last in defined)
+        of_class = name.rpartition(".")[0] if name.split(".")[-2][:1].isupper() else name
+        exported = name.startswith("dpfedmeta.") and first not in rooms and f"dpfedmeta.{first}" in known
+        if (
+            named
+            and not {name, of_class} & known
+            and not exported
+            and not SETTING.match(name)
+            and not FILE.search(name)
+        ):
+            yield name
+
+
+def written():
+    pages = [*(PACKAGE.parent / "docs").glob("*.md"), PACKAGE.parent / "README.md"]
+    return [*sorted(PACKAGE.rglob("*.py")), *sorted(pages)]
+
+
+def test_every_module_that_prose_names_exists():
+    found = {str(path.relative_to(PACKAGE.parent)): sorted({*gone(prose_of(path))}) for path in written()}
+    assert not {path: names for path, names in found.items() if names}
+
+
+def test_a_module_that_is_gone_would_be_seen():
+    assert [*gone("see accounting.whole_noise, key_streams.for_message and dpfedmeta.nowhere.at_all")] == [
+        "accounting.whole_noise", "key_streams.for_message", "dpfedmeta.nowhere.at_all",
+    ]  # fmt: skip
+    assert not [*gone("privacy.client.epsilon, accounting.calibration, keyed_streams.for_message, data.task.Task")]
 
 
 def blind():

@@ -12,11 +12,9 @@ from dpfedmeta.accounting.divergences.pld_composition import COARSE, GRIDS
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon, round_event
 from dpfedmeta.accounting.events.events import Phase, surplus
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.events.integer_sum import BITS
 from dpfedmeta.accounting.observers.four_guarantees import client_public, client_public_epsilon, record_public
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.secure_round import is_fine, with_bits
 from dpfedmeta.accounting.privacy_plan.terms import Terms
 from dpfedmeta.accounting.release_costs import participations_of
 from dpfedmeta.core.errors import TOWARDS_MESSAGES, RefusedPlan
@@ -147,6 +145,9 @@ def fewest_bits(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     Raises:
         RefusedPlan: Even the most are too few, or no noise reaches a target.
     """
+    from dpfedmeta.accounting.events.integer_sum import BITS
+    from dpfedmeta.accounting.privacy_plan.secure_round import is_fine, with_bits
+
     finest = with_bits(plan, BITS[-1])
     # About the noise that every grid needs that is fine enough.
     enough = is_fine(replace(finest, noise_multiplier=plan.noise_multiplier or 1.0), _LITTLE_GROWTH)

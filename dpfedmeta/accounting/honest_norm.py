@@ -64,8 +64,8 @@ def most_messages(event: Event, chance: float) -> int:
 
     Clients join independently of each other in all samplers but `fixed`: with probability L/N in a round that is drawn
     by coins, also where those who rest are not drawn (then the coins of those who are free are as many times likelier,
-    accounting.spacing); q in the group whose turn it is; 1/t where each drew one of t rounds. Who is left out or falls
-    silent makes it smaller.
+    participation_pattern); q in the group whose turn it is; 1/t where each drew one of t rounds. Who is left out or
+    falls silent makes it smaller.
     """
     return sampling_of(event.sampler).most_messages(event, chance)
 

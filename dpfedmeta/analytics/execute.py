@@ -30,8 +30,8 @@ from dpfedmeta.core.random.noise_key import keep_secret, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.planning.user_modules import own_modules
 from dpfedmeta.privacy.rounds.cohort_log import redrawn
+from dpfedmeta.privacy.rounds.promise import plan_content as of_plan
 from dpfedmeta.privacy.rounds.round_journal import Journal
-from dpfedmeta.privacy.rounds.verify_rounds import plan_content as of_plan
 from dpfedmeta.training.results.summary import SIMULATION, versions
 
 _DATA = "data.json"

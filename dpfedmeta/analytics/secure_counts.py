@@ -17,7 +17,8 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params, scaled
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretGenerator, SecretSource
 from dpfedmeta.privacy.discretised.stochastic_rounding import own_share
-from dpfedmeta.privacy.mechanisms import Released, WholeNumberMechanism
+from dpfedmeta.privacy.integer_mechanism import WholeNumberMechanism
+from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.units import ClientUnit
 from dpfedmeta.simulation.cohort_sums import survivors_sum
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.config.dotted_keys import Given, flattened
-from dpfedmeta.config.schema import ClipSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import nearest
 

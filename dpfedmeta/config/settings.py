@@ -1,4 +1,4 @@
-"""A whole run's settings, and how Python makes them; the tables are in sections.py."""
+"""A whole run's settings, and how Python makes them; the tables are in schema.py and clip_settings.py."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
 
+from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.config.dataset_names import found_again, with_data_values
 from dpfedmeta.config.dotted_keys import Given, built, check_alone, check_known, dotted_fields
 from dpfedmeta.config.fields import STRICT, explained
 from dpfedmeta.config.presets import SHORT_FORMS, displaced, preset_values
 from dpfedmeta.config.schema import (
     AggregationSettings,
-    ClipSettings,
     EvaluationSettings,
     MetaSettings,
     ModelSettings,

@@ -8,7 +8,7 @@ for floats, which are little-endian as in memory.
 
 A question names the plan that it counts on, whom it is for, and the round; an answer names its question. So neither can
 stand for another one. What clients say to each other under secure aggregation is inside, in its own layout
-(secure_aggregation.messages).
+(protocol_messages).
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class ProtocolStep:
 
     Attributes:
         protocol: Number of this attempt at the protocol; it only grows.
-        phase: secure_aggregation.messages.Phase in which the client speaks.
+        phase: protocol_messages.ProtocolPhase in which the client speaks.
         said: The server's message of the phase before; in the first phase a `Start`.
     """
 

@@ -36,7 +36,7 @@ class CorrelatedMechanism:
         rounds, and none closer together, than the plan's spacing allows. Nothing is sampled in secret. C_t may follow
         past releases in any way: the noise is a multiple of it, so that over C_t the release is that of a matrix
         mechanism whose inputs have length 1 at most and may be chosen adaptively (the proof is in
-        accounting.correlated_noise). Where C_t changes, less of the noise cancels; that costs accuracy alone.
+        events.toeplitz_noise_cost). Where C_t changes, less of the noise cancels; that costs accuracy alone.
 
     Note:
         The state is SECRET: with it, everybody could take the noise of past rounds out of later ones.

@@ -60,7 +60,7 @@ def pieces_of(params: Params) -> Iterator[bytes]:
 def message_of(query: Bounded[Unit, Params], *constants: float) -> Iterator[bytes]:
     """SECRET: the exact value that is released, and what its noise is scaled with.
 
-    Two values that differ in anything have independent noises by it (key_streams.for_message).
+    Two values that differ in anything have independent noises by it (keyed_streams.for_message).
 
     Args:
         query: The value.

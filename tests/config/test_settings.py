@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.config.dotted_keys import sections
 from dpfedmeta.config.load import resolve
-from dpfedmeta.config.schema import ClipSettings, MetaSettings, ServerSettings
+from dpfedmeta.config.schema import MetaSettings, ServerSettings
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
 

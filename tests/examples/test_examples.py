@@ -1,11 +1,14 @@
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TINY = {
@@ -41,6 +44,72 @@ def test_a_loop_of_ones_own_learns_keeps_its_promise_and_goes_on(tmp_path, monke
     again = module.main(tmp_path / "mine", rounds=12)
     assert all((model[name] == again[name]).all() for name in model)
     assert capsys.readouterr().out.count("12 rounds, completed") == 2
+
+
+KILLED = """
+import hashlib, importlib.util, os, random, signal, sys, time
+
+example, folder, kills = sys.argv[1], sys.argv[2], int(sys.argv[3])
+spec = importlib.util.spec_from_file_location("own_loop", example)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from dpfedmeta.privacy.rounds.private_round import PrivateRound
+
+true, seen = PrivateRound.release, os.open(folder + "/seen", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+
+def release(self):
+    found = true(self)
+    bits = b"".join(found[name].tobytes() for name in sorted(found))
+    os.write(seen, f"{self.number} {hashlib.sha256(bits).hexdigest()}\\n".encode())
+    return found
+
+
+def released():
+    stored = folder + "/mine/releases"
+    return len(os.listdir(stored)) if os.path.isdir(stored) else 0
+
+
+PrivateRound.release = release
+draw, code = random.Random(7), 1
+# The noise is solved once, for all lives.
+module.dp.PrivateRounds(
+    clients=1000, cohort=100, rounds=ROUNDS, promise=module.dp.Promise(epsilon=4.0, delta=1e-5),
+    clip=module.dp.clip.Window(initial=0.5, window=3), like={"w": [0.0]}, run_dir=folder + "/solved",
+).close()
+for life in range(kills + 1):
+    child = os.fork()
+    if child == 0:
+        module.main(folder + "/mine", rounds=ROUNDS)
+        os._exit(0)
+    if life < kills:
+        due = released() + draw.randint(0, 6)
+        while released() < due:
+            time.sleep(0.001)
+        time.sleep(draw.uniform(0.0, 0.03))
+        os.kill(child, signal.SIGKILL)
+    code = os.waitpid(child, 0)[1]
+sys.exit(code)
+"""
+
+
+# Quick siblings cut it off at every write: privacy/rounds/test_private_rounds.py.
+@pytest.mark.slow
+def test_a_loop_of_ones_own_that_is_killed_at_any_instant_releases_each_round_once(tmp_path, monkeypatch):
+    """SIGKILL, whenever it comes: no round has two releases, and none is charged twice."""
+    rounds, kills = 100, 25
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    given = [str(EXAMPLES / "own_loop.py"), str(tmp_path), str(kills)]
+    done = subprocess.run([sys.executable, "-c", KILLED.replace("ROUNDS", str(rounds)), *given], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    seen = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
+    assert len({(number, digest) for number, digest in seen}) == len({number for number, _ in seen}) == rounds
+    # Most lives began with what earlier ones had released.
+    assert len(seen) > 3 * rounds
+    run = RunDirectory(tmp_path / "mine")
+    charges = read_content(run.ledger).charges
+    assert [(charge.round, charge.attempt) for charge in charges] == [(number, 0) for number in range(rounds)]
+    assert f"{rounds} rounds, hash chain intact" in verify_rounds(run).remarks
 
 
 def test_the_round_of_secure_aggregation(capsys):

@@ -19,8 +19,9 @@ from dpfedmeta.learning.releases.micro_episodes import micro_slots
 from dpfedmeta.planning.client_spec import evaluation_shape
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.integer_mechanism import WholeNumberMechanism
 from dpfedmeta.privacy.matrix_mechanism import CorrelatedMechanism
-from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, WholeNumberMechanism
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
 
 TASK = load_task("strokes")[0]
 

@@ -26,7 +26,8 @@ from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED
-from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, WholeNumberMechanism
+from dpfedmeta.privacy.integer_mechanism import WholeNumberMechanism
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.build_data import client_side

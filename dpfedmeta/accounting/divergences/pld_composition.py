@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 
-from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete, released_coordinates
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsilon
-from dpfedmeta.accounting.divergences.pld_in_arrays import epsilon_of, self_composed
 from dpfedmeta.accounting.divergences.pld_round import (
     DISTANCES,
     composed_width,
@@ -23,10 +21,13 @@ from dpfedmeta.accounting.divergences.pld_round import (
     widest_composition,
 )
 from dpfedmeta.accounting.divergences.rdp import ORDERS, divergences, moments_of
-from dpfedmeta.accounting.events.events import Phase, neighbours_of
+from dpfedmeta.accounting.events.events import Phase, have_whole_numbers, neighbours_of
 from dpfedmeta.accounting.events.noise_cost import Noise
 from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates
 
 ComposedBy = Literal["pld", "rdp", "gdp"]
 # (sampler, q, noise, how many rounds), for each phase.
@@ -72,7 +73,7 @@ def sampled_epsilon(
     Guarantee:
         The tight composition of each round's dominating pair, rounded up to a grid. Poisson, add-remove:
         (1-q)N(0)+qN(C) and N(0). Poisson, replace-one: (1-q)N(0)+qN(C) and (1-q)N(0)+qN(-C). Fixed size, replace-one:
-        see `sampled_round.fixed_size_profile`, which also covers Poisson, replace-one for other noise than Gaussian: a
+        see `pld_round.fixed_size_profile`, which also covers Poisson, replace-one for other noise than Gaussian: a
         cohort with the client in it is coupled to the same cohort.
 
     Raises:
@@ -107,21 +108,36 @@ def composed(
 
 def _of_distribution(phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...]) -> float:
     """Epsilon by the privacy loss distribution; inf where rounding leaves nothing of delta."""
-    rounds, discrete = _rounds(phases), released_coordinates(phases)
+    rounds, discrete = _rounds(phases), _discrete(phases)
     if not discrete:
         return _epsilon(rounds, neighbours, delta, grids)
     guess = _epsilon(rounds, neighbours, delta, COARSE)
-    return epsilon_of_discrete(lambda left: _epsilon(rounds, neighbours, left, grids), delta, guess, discrete)
+    return _with_discrete(lambda left: _epsilon(rounds, neighbours, left, grids), delta, guess, discrete)
+
+
+def _discrete(phases: Sequence[Phase]) -> Sequence[Coordinates]:
+    """Coordinates with discrete noise that the public sees."""
+    if not have_whole_numbers(phases):
+        return ()
+    from dpfedmeta.accounting.divergences.discrete_gaussian_cost import released_coordinates
+
+    return released_coordinates(phases)
+
+
+def _with_discrete(at: Callable[[float], float], delta: float, guess: float, discrete: Sequence[Coordinates]) -> float:
+    from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete
+
+    return epsilon_of_discrete(at, delta, guess, discrete)
 
 
 def _of_discrete_closed(
     phases: Sequence[Phase], neighbours: Neighbours, delta: float, closed: tuple[float, ComposedBy]
 ) -> tuple[float, ComposedBy]:
     """A closed bound, with what discrete noise costs more where there is such."""
-    discrete = released_coordinates(phases)
+    discrete = _discrete(phases)
     if not discrete:
         return closed
-    found = epsilon_of_discrete(lambda left: closed_epsilon(phases, neighbours, left)[0], delta, closed[0], discrete)
+    found = _with_discrete(lambda left: closed_epsilon(phases, neighbours, left)[0], delta, closed[0], discrete)
     return found, closed[1]
 
 
@@ -219,6 +235,8 @@ def _span(rounds: _Rounds, neighbours: Neighbours, widest: float, width: _Width)
 
 
 def _epsilon_on(grid: float, rounds: _Rounds, neighbours: Neighbours, delta: float) -> float:
+    from dpfedmeta.accounting.divergences.pld_in_arrays import epsilon_of
+
     together = _composed(grid, rounds, neighbours)
     lost = _ROUNDING * sum(count for *_, count in rounds)
     if lost > _LOST_SHARE * delta:
@@ -228,6 +246,8 @@ def _epsilon_on(grid: float, rounds: _Rounds, neighbours: Neighbours, delta: flo
 
 
 def _composed(grid: float, rounds: _Rounds, neighbours: Neighbours) -> PrivacyLossDistribution:
+    from dpfedmeta.accounting.divergences.pld_in_arrays import self_composed
+
     with np.errstate(over="ignore"):
         return reduce(
             lambda left, right: left.compose(right),

@@ -10,7 +10,6 @@ import numpy as np
 from dp_accounting.pld.pld_pmf import PLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from dpfedmeta.accounting.divergences.pld_in_arrays import kept, rounded_up
 from dpfedmeta.accounting.events.noise_cost import Noise
 from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
@@ -64,6 +63,8 @@ def composed_width(one: PrivacyLossDistribution, grid: float, rounds: int) -> fl
     Returns:
         Largest less smallest loss that is kept.
     """
+    from dpfedmeta.accounting.divergences.pld_in_arrays import kept
+
     ends = [kept(probabilities, rounds) for probabilities in _probabilities(one)]
     return grid * max(float(last - first + 1) for first, last in ends)
 
@@ -98,6 +99,8 @@ def by_coupling(rate: float, noise: Noise, grid: float) -> PrivacyLossDistributi
 
 def _on_grid(grid: float, least: float, largest: float, profile: _Profile, rate: float, noise: Noise) -> PLDPmf:
     """The privacy loss distribution of a divergence profile, rounded up."""
+    from dpfedmeta.accounting.divergences.pld_in_arrays import rounded_up
+
     low, high = math.floor(least / grid), math.ceil(largest / grid)
     deltas = np.clip(profile(np.arange(low, high + 1, dtype=np.float64) * grid, rate, noise), 0.0, 1.0)
     return rounded_up(grid, low, high, deltas)

@@ -25,7 +25,7 @@ Guarantee:
     releases, of 1/z each: a mean of t factors of noise z / sqrt(c). Slots that differ from copy to copy, and slots that
     copies share or never reach, are no worse: the ratio is then the mean over matchings of the slots of such means,
     and a convex function of a mean of alike variables is at most that of one of them.
-    *Again.* A round that is done again has nobody in it (privacy.samplers.check_ins).
+    *Again.* A round that is done again has nobody in it (check_ins_sampler).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from dpfedmeta.core.random.random_sources import FloatArray
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.events import Phase
 
-# Points of a grid: of a promise, and of a search. Fewer are looser, never wrong (see `spread.Spread`).
+# Points of a grid: of a promise, and of a search. Fewer are looser, never wrong (see `convex_bounds.Spread`).
 FINE, QUICK = 1200, 300
 # Deviations out to which a factor is followed; what lies beyond counts as a certain failure.
 _OUT = 9.5

@@ -28,7 +28,7 @@ Guarantee:
     b' N_x'(B) - b N_x(B) - |c| N_0(B), the same with both populations exchanged. So adaptive messages, of whatever
     direction and length, are never above the pair, and clients that send opposite messages are exactly at it.
     *Poisson sampling and cohorts of any other law that does not depend on data* follow by the same lines; that pair of
-    one round is in `sampled_gaussian`.
+    one round is in `pld_round`.
     *Copies of a run.* See `allocation`: the mean over matchings of the slots is there of variables L - a L' that are
     alike, so slots that are the same in all copies, z / sqrt(c), are the worst of these.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise, JointNoise, Noise, restored, stated
 from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.events.integer_sum import WholeSum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,9 @@ class Event:
         """
         made = {**content, "noise": restored(content["noise"])}
         if "whole" in content:
+            # Inside: what belongs to sums of whole numbers is loaded where there are such.
+            from dpfedmeta.accounting.events.integer_sum import WholeSum
+
             made |= {"whole": WholeSum(**content["whole"]), "sum_noise": restored(content["sum_noise"])}
         return cls(**made)
 
@@ -165,6 +170,11 @@ def first_rounds(phases: Sequence[Phase], rounds: int) -> tuple[Phase, ...]:
 def have_noise(phases: Sequence[Phase]) -> bool:
     """Return whether there are rounds and every one has noise."""
     return bool(phases) and all(phase.event.noise for phase in phases)
+
+
+def have_whole_numbers(phases: Sequence[Phase]) -> bool:
+    """Return whether any round is a sum of whole numbers, whose noise is discrete."""
+    return any(phase.event.whole is not None for phase in phases)
 
 
 def surplus(phases: Sequence[Phase]) -> float:

@@ -10,7 +10,7 @@ from dpfedmeta.core.errors import InputError
 # Part of delta that each rare event may take: more than M messages or too few of them, more than H hostile ones, more
 # than R participations.
 RARE_SHARE = 0.01
-# A sum of whole numbers (privacy.whole_numbers) holds so many messages.
+# A sum of whole numbers (fixed_point) holds so many messages.
 MOST_MESSAGES = 2**27
 # SciPy's quantiles go through all numbers up to so many, which takes long beyond.
 MOST_TRIALS = 2_000_000

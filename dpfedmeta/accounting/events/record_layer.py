@@ -61,7 +61,7 @@ class RecordLayer:
         """(mu_s, mu_q) of one participation towards who sees the message, of a record in one role or in the other.
 
         Parts without noise of their own have none to offer: what their sum's noise is worth says
-        accounting.participation.
+        participation_cost.
         """
         if self.of_sum:
             return math.inf, math.inf

@@ -23,7 +23,7 @@ _Key = tuple[str, tuple[int, ...]]
 
 
 class Spending(Protocol):
-    """Cost of a participation, as a ledger counts it; an accounting.participation.Participation is one."""
+    """Cost of a participation, as a ledger counts it; a participation_cost.Participation is one."""
 
     def roles(self) -> tuple[float, ...]:
         """Mu of one participation towards the server, for each role that the unit may have."""
@@ -57,7 +57,7 @@ class RunCost:
     Attributes:
         rare: Taken off delta: the probability that what the run counts with does not hold.
         coordinates: Coordinates with discrete noise, which costs more than the Gaussian one of mu
-            (accounting.whole_noise).
+            (discrete_gaussian_cost).
     """
 
     rare: float = 0.0

@@ -193,7 +193,7 @@ def spent(plan: PrivacyPlan, charges: Sequence[Charge]) -> tuple[Guarantee, ...]
 
     Guarantee:
         Every attempt counts: a further attempt has a cohort and noise of its own, so it composes like one more round;
-        with correlated noise it adds the most that one release can move (accounting.correlated_noise).
+        with correlated noise it adds the most that one release can move (events.toeplitz_noise_cost).
     """
     check_rounds(plan, charges)
     return stated(phases_of(charges), Terms.of(plan))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.events.events import Earlier, Phase
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise, restored
@@ -12,8 +12,10 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
 from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.core.errors import InputError
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 
 VERSION = 5
 
@@ -69,9 +71,16 @@ def plan_of(stated: Mapping[str, Any], version: int) -> PrivacyPlan:
         ends=ends,
         earlier=earlier,
         record=_record_of(record, version) if record else None,
-        secure=SecureRounds(**secure) if secure else None,
+        secure=_secure_of(secure) if secure else None,
         correlation=Correlation(**correlation) if correlation else None,
     )
+
+
+def _secure_of(stated: Mapping[str, Any]) -> SecureRounds:
+    # Inside: what belongs to sums of whole numbers is loaded where there are such.
+    from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+
+    return SecureRounds(**stated)
 
 
 def constants(plan: PrivacyPlan) -> dict[str, Any]:

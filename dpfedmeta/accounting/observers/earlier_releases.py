@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, summed_coordinates
-from dpfedmeta.accounting.events.events import Phase, surplus
+from dpfedmeta.accounting.events.events import Phase, have_whole_numbers, surplus
 from dpfedmeta.accounting.release_costs import participations_of
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,4 +43,14 @@ def seen_before(before: Sequence[Phase], change: float, delta: float) -> SeenBef
         # A sum that carries none hides nothing, however seldom a client is in it.
         squared += worst * noise.mu(change) ** 2 if noise else math.inf
         rare += delta - left
-    return SeenBefore(squared=squared, coordinates=tuple(summed_coordinates(before)), rare=rare)
+    return SeenBefore(squared=squared, coordinates=seen_coordinates(before), rare=rare)
+
+
+def seen_coordinates(phases: Sequence[Phase]) -> tuple[Coordinates, ...]:
+    """Coordinates with discrete noise that a server sees; of rounds that are no sums of whole numbers none."""
+    if not have_whole_numbers(phases):
+        return ()
+    # Inside: what belongs to sums of whole numbers is loaded where there are such.
+    from dpfedmeta.accounting.divergences.discrete_gaussian_cost import summed_coordinates
+
+    return tuple(summed_coordinates(phases))

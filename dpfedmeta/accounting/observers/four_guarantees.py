@@ -17,7 +17,7 @@ from dpfedmeta.accounting.release_costs import cost_of, quick_grid
 def guarantees(plan: PrivacyPlan, rounds: int | None = None, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
     """The four cells after `rounds` rounds of a plan (default: all of them).
 
-    `grids` are the widths of the privacy-loss grid to try (see sampled_gaussian); leave them alone for a promise.
+    `grids` are the widths of the privacy-loss grid to try (see pld_composition); leave them alone for a promise.
 
     Order: (client, public), (client, server), (record, server), (record, public). A cell that holds nothing
     is part of the answer, with epsilon = inf.

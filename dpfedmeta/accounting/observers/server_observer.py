@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, epsilon_of_discrete, summed_coordinates
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
-from dpfedmeta.accounting.divergences.local_dpsgd import poisson_steps_epsilon, replaced_steps_epsilon
 from dpfedmeta.accounting.events.events import Phase, surplus
 from dpfedmeta.accounting.events.guarantee import Bound, Guarantee, UnitName
 from dpfedmeta.accounting.events.record_layer import RecordLayer
-from dpfedmeta.accounting.observers.concentrated_dp_bound import participations_bound
-from dpfedmeta.accounting.observers.earlier_releases import seen_before
+from dpfedmeta.accounting.observers.earlier_releases import seen_before, seen_coordinates
 from dpfedmeta.accounting.participation_cost import Participation, change_of, participation
 from dpfedmeta.accounting.privacy_plan.terms import Terms
 from dpfedmeta.accounting.release_costs import participations_of, rounds_seen
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates
 
 
 def client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
@@ -99,7 +100,7 @@ def _of_the_sum(
     def at(delta: float) -> float:
         return gaussian_epsilon(math.hypot(math.sqrt(worst) * mu, math.sqrt(seen.squared)), delta)
 
-    discrete = summed_coordinates(phases)
+    discrete = seen_coordinates(phases)
     ours = Bound(
         method="gdp",
         epsilon=_with_discrete(at, left - seen.rare, [*seen.coordinates, *discrete]),
@@ -107,8 +108,11 @@ def _of_the_sum(
         + _seen(terms.before),
         formula=f"sqrt(R) * {change:.4g} / z_sum-GDP",
     )
-    alone = discrete and not terms.before
-    return [ours, participations_bound(phases, discrete, change, cap, delta)] if alone else [ours]
+    if not discrete or terms.before:
+        return [ours]
+    from dpfedmeta.accounting.observers.concentrated_dp_bound import participations_bound
+
+    return [ours, participations_bound(phases, discrete, change, cap, delta)]
 
 
 def records_of_several(runs: Sequence[tuple[Sequence[Phase], Terms]], change: float = 1.0) -> float | None:
@@ -131,11 +135,14 @@ def records_of_several(runs: Sequence[tuple[Sequence[Phase], Terms]], change: fl
     def at(delta: float) -> float:
         return gaussian_epsilon(math.sqrt(squared), delta)
 
-    return _with_discrete(at, left, summed_coordinates(rounds)) if left > 0 else math.inf
+    return _with_discrete(at, left, seen_coordinates(rounds)) if left > 0 else math.inf
 
 
 def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, change: float) -> Bound:
     """Mini-batches that the client draws for itself: sqrt(K)-GDP does not hold, each of the K R steps is composed."""
+    # Inside: few plans have such steps.
+    from dpfedmeta.accounting.divergences.local_dpsgd import poisson_steps_epsilon, replaced_steps_epsilon
+
     worst, left = participations_of(phases, terms.max_participations, terms.record_delta)
     steps, rate, noise = worst * record.support_steps, record.batch_rate, record.support_noise or 0.0
     earlier = 0.0
@@ -160,7 +167,11 @@ def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, 
 
 def _with_discrete(at: Callable[[float], float], delta: float, coordinates: Sequence[Coordinates]) -> float:
     """Epsilon at delta, with what discrete noise costs more where there is such."""
-    return epsilon_of_discrete(at, delta, at(delta), coordinates) if coordinates else at(delta)
+    if not coordinates:
+        return at(delta)
+    from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete
+
+    return epsilon_of_discrete(at, delta, at(delta), coordinates)
 
 
 def _seen(before: Sequence[Phase]) -> str:

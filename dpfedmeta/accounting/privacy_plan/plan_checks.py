@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from dpfedmeta.accounting.events.record_layer import check
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import check_correlated, check_kept
-from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.core.errors import InputError, RefusedPlan
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+    from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 
 # Noise multipliers outside this range promise nothing, or cost nothing that a float could say.
 _LEAST, _MOST = 1e-3, 1e7

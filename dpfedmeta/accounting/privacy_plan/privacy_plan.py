@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedmeta.accounting.events.events import Earlier, Event, Phase, first_rounds
 from dpfedmeta.accounting.events.failure_probability import RARE_SHARE
@@ -16,8 +16,10 @@ from dpfedmeta.accounting.events.sampling import Sampling, sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import correlated_noise
 from dpfedmeta.accounting.privacy_plan.plan_checks import check_plan
-from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds, secure_event
 from dpfedmeta.core.errors import RefusedPlan
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 
 NoiseMode = Literal["shared", "stacked"]
 NoiseSite = Literal["server", "clients"]
@@ -70,7 +72,7 @@ class PrivacyPlan:
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
         ends: Rounds that it had before it was extended, in order; none where it never was.
-        missed: p of a release of counts above a threshold (accounting.noise.ThresholdedNoise); None: there is none.
+        missed: p of a release of counts above a threshold (events.noise_cost.ThresholdedNoise); None: there is none.
         earlier: What other ledgers charge the same clients with, before the first round: every cell counts it.
         capacity: M, clients that a round takes at most where they come when they choose; None: the server draws them.
 
@@ -172,6 +174,9 @@ class PrivacyPlan:
         cohort = self.cohort * change.cohort_scale
         noise = None if self.noise_multiplier is None else self.noise_multiplier * change.noise_scale
         if self.secure is not None:
+            # Inside: what belongs to sums of whole numbers is loaded where there are such.
+            from dpfedmeta.accounting.privacy_plan.secure_round import secure_event
+
             return secure_event(self, self.secure)
         largest, hostile, rare, share = None, 0, 0.0, 0.0
         total, assured, effective = noise, noise, noise

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon, worst_participations
 from dpfedmeta.accounting.divergences.pld_composition import GRIDS, ComposedBy, composed, sampled_delta
 from dpfedmeta.accounting.events.events import Event, Phase, neighbours_of
 from dpfedmeta.accounting.events.guarantee import Bound
@@ -50,6 +49,8 @@ class IndependentCost(ReleaseCost):
 
     def participations(self, phases: Sequence[Phase], cap: int | None, delta: float) -> tuple[int, float]:
         """The cap, or what sampling exceeds with a probability of at most delta/100."""
+        from dpfedmeta.accounting.divergences.participation_counts import worst_participations
+
         return worst_participations(phases, cap, delta)
 
     def record(
@@ -78,6 +79,8 @@ class IndependentCost(ReleaseCost):
 
     def mixed(self, phases: Sequence[Phase], mus: Sequence[float], terms: Terms, delta: float) -> float:
         """Epsilon of the mixture."""
+        from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon
+
         return mixture_epsilon(phases, mus, terms.max_participations, delta, uncapped=len(terms.before))
 
     def own_rounds(self, terms: Terms) -> str:

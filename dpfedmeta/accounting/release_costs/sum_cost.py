@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete, released_coordinates
 from dpfedmeta.accounting.divergences.pld_composition import GRIDS
-from dpfedmeta.accounting.events.events import Phase, neighbours_of, surplus
+from dpfedmeta.accounting.events.events import Phase, have_whole_numbers, neighbours_of, surplus
 from dpfedmeta.accounting.events.guarantee import Bound
-from dpfedmeta.accounting.observers.concentrated_dp_bound import participations_bound, sampled_bound
 from dpfedmeta.accounting.participation_cost import change_of
 from dpfedmeta.accounting.privacy_plan.terms import Terms
 from dpfedmeta.accounting.release_costs.independent_cost import IndependentCost
@@ -22,7 +20,13 @@ class SumCost(IndependentCost):
 
     def public(self, phases: Sequence[Phase], delta: float, grids: tuple[float, ...] = GRIDS) -> list[Bound]:
         """Where all rounds are such sums, the published bound too."""
-        ours, found, left = super().public(phases, delta, grids), released_coordinates(phases), delta - surplus(phases)
+        ours, left = super().public(phases, delta, grids), delta - surplus(phases)
+        if not have_whole_numbers(phases):
+            return ours
+        from dpfedmeta.accounting.divergences.discrete_gaussian_cost import released_coordinates
+        from dpfedmeta.accounting.observers.concentrated_dp_bound import participations_bound, sampled_bound
+
+        found = released_coordinates(phases)
         if not found or len(found) < len(phases):
             return ours
         if neighbours_of(phases) == "replace-one":
@@ -33,7 +37,13 @@ class SumCost(IndependentCost):
         self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...], change: float
     ) -> list[Bound]:
         """As of a client, by how often it takes part."""
-        bounds, found = super().record(own, terms, delta, grids, change), released_coordinates((*terms.before, *own))
+        bounds, together = super().record(own, terms, delta, grids, change), (*terms.before, *own)
+        if not have_whole_numbers(together):
+            return bounds
+        from dpfedmeta.accounting.divergences.discrete_gaussian_cost import released_coordinates
+        from dpfedmeta.accounting.observers.concentrated_dp_bound import participations_bound
+
+        found = released_coordinates(together)
         if found and not terms.before:
             moved = change_of("record", terms.record, change)
             bounds.append(participations_bound(own, found, moved, terms.max_participations, delta))
@@ -41,8 +51,13 @@ class SumCost(IndependentCost):
 
     def mixed(self, phases: Sequence[Phase], mus: Sequence[float], terms: Terms, delta: float) -> float:
         """Epsilon of the mixture, with what discrete noise costs more."""
-        base, found = super().mixed, released_coordinates(phases)
+        base = super().mixed
         guess = base(phases, mus, terms, delta)
+        if not have_whole_numbers(phases):
+            return guess
+        from dpfedmeta.accounting.divergences.discrete_gaussian_cost import epsilon_of_discrete, released_coordinates
+
+        found = released_coordinates(phases)
         return epsilon_of_discrete(lambda left: base(phases, mus, terms, left), delta, guess, found) if found else guess
 
 

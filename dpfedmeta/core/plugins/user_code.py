@@ -140,7 +140,7 @@ def own_sources(roots: Iterable[str]) -> Mapping[str, str]:
 
     Guarantee:
         What import statements name, anywhere in these modules and in what they import, is in the result, but Python's
-        own library and this package (runs.provenance.source_digest). Modules that import or run what is written
+        own library and this package (provenance.source_digest). Modules that import or run what is written
         nowhere (exec, import_module, ...), or that have no file, are `unseen`. What code reads besides is not seen:
         files, environment variables, the clock.
     """

@@ -46,7 +46,7 @@ def attempt_bytes(fresh: str, asked: str) -> bytes:
 
 @dataclass(frozen=True)
 class FreshSource:
-    """Secret generators of a key that was drawn and never chosen (a randomness.SecretSource).
+    """Secret generators of a key that was drawn and never chosen (a random_sources.SecretSource).
 
     A stream is ChaCha20's under a key that follows by keyed BLAKE2b from the secret key, the fresh bytes that an
     attempt's charge has beside it, the question, the purpose and who draws. Noise has a key of its own for every exact

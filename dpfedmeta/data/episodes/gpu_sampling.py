@@ -1,6 +1,6 @@
 """Records made where they are computed: gathered, turned, mirrored, moved, standardised by a GPU with the pool.
 
-Bit for bit what data.drawing_kernels makes of the same choice: a byte becomes the number of one table in both.
+Bit for bit what sampling_jit makes of the same choice: a byte becomes the number of one table in both.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dpfedmeta.data.episodes.episode import Chosen, Episode, choose_from
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients
 
-# As in partition.py: keys beside the clients' own numbers, which stand alone.
+# As in disjoint.py: keys beside the clients' own numbers, which stand alone.
 _PARTITION, _NAMES = 1, 4
 
 

@@ -28,7 +28,7 @@ _PIXELS = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OwnRecords:
-    """A population of which this machine holds one client (data.population.Population).
+    """A population of which this machine holds one client (population.Population).
 
     That client holds one episode, drawn as data.populations.natural.RealPopulation draws it: `ways` of its classes
     that have enough records, and of each of them as many as the shape says, chosen once, by the plan's public seed.
@@ -81,7 +81,7 @@ class OwnRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class NoRecords:
-    """A population of which this machine holds one client that has nothing to answer with (data.population.Population).
+    """A population of which this machine holds one client that has nothing to answer with (population.Population).
 
     Attributes:
         clients: N.

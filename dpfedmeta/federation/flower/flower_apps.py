@@ -129,7 +129,7 @@ def client_app() -> ClientApp:
 
 
 def _claim(home: Path, data: Path, private: bytes) -> None:
-    """Claim the home as running.run_client does; the reason of a failure is shown on this machine alone.
+    """Claim the home as entry_points.run_client does; the reason of a failure is shown on this machine alone.
 
     Raises:
         Refused: The home cannot be claimed, for example because the images belong to another home.

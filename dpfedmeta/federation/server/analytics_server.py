@@ -62,13 +62,13 @@ class Company:
 
     @property
     def asked_of(self) -> AskedOf:
-        """For `analytics.conduct.begin` and `resume`."""
+        """For `execute.begin` and `resume`."""
         return lambda request: RemoteClients(request=request, company=self)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RemoteClients:
-    """Clients that hold their data themselves (an analytics.asked.Clients).
+    """Clients that hold their data themselves (a simulated_clients.Clients).
 
     Attributes:
         request: What is asked.

@@ -43,7 +43,7 @@ _FAULTS = "faults.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class RemotePopulation:
-    """Clients that hold their data themselves (data.population.Population): here there is nothing to read.
+    """Clients that hold their data themselves (population.Population): here there is nothing to read.
 
     Attributes:
         roster: Their identities, by number.

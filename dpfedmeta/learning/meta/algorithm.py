@@ -125,7 +125,7 @@ class ClientNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkTrial:
-    """Test of a network before the first round (planning.coupling): the data of one client are changed.
+    """Test of a network before the first round (independence_test): the data of one client are changed.
 
     Attributes:
         unit: The value that must not change, in words.

@@ -67,7 +67,7 @@ def part_gradients(
     """SECRET: the gradient of each part's query loss at its own adapted head, each tensor [parts, *shape].
 
     The parts share one pass through the body and back. The head adapts on each part's features, and the body's layers
-    return each part's own gradient (models.record_layers). Statistics, if any, are those of a part's support set; with
+    return each part's own gradient (per_example_layers). Statistics, if any, are those of a part's support set; with
     divisions those of all its records.
 
     Args:

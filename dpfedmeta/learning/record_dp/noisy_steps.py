@@ -138,7 +138,7 @@ def support_phase(
         start = adapting(network, weights, adapt)
         fixed = {name: value for name, value in weights.items() if name not in start}
         return SupportPhase(module=network, start=start, fixed=fixed, inputs=inputs, labels=labels)
-    # The body is fixed during adaptation, and each record has its own features: no coupling (planning.coupling).
+    # The body is fixed during adaptation, and each record has its own features: no coupling (independence_test).
     with torch.no_grad():
         features = apply_body(network, weights, inputs, None)
     start = without_prefix(head_of(weights))

@@ -74,7 +74,7 @@ class VmapGradients:
 
 
 class LayeredGradients:
-    """Per-record gradients by one backward pass in which every layer returns them (models.record_layers)."""
+    """Per-record gradients by one backward pass in which every layer returns them (per_example_layers)."""
 
     batches = True
 

@@ -1,7 +1,7 @@
 """Test before the first round that a network keeps records, micro-episodes and clients independent of each other.
 
-Types of modules tell about known ones only (models.check_records_uncoupled). Here clients compute on synthetic images,
-the data of one are changed, and all other records, micro-episodes and clients are compared.
+Types of modules tell about known ones only (registry.check_records_uncoupled). Here clients compute on synthetic
+images, the data of one are changed, and all other records, micro-episodes and clients are compared.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def clients_make_the_noise(settings: Settings) -> bool:
 
 
 def aggregation_of(settings: Settings) -> Any:
-    """The member that `aggregation.mode` names (simulation.aggregation.Aggregation).
+    """The member that `aggregation.mode` names (backend.Aggregation).
 
     Raises:
         InputError: There is none of this name, or it breaks its protocol.

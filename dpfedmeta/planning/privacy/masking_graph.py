@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingGraph:
-    """Parameters of a round's masking graph, which every party computes alone (secure_aggregation.agreement).
+    """Parameters of a round's masking graph, which every party computes alone (neighbour_graph).
 
     Attributes:
         clients: n, the expected cohort size.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpfedmeta.config.schema import ClipSettings
+from dpfedmeta.config.clip_settings import ClipSettings
 
 __all__ = ["Constant", "Median", "Named", "Quantile", "Window", "WindowLiteral", "WindowProducts"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dpfedmeta.config.schema import ClipSettings
+from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.privacy.clip_policy import Mode, Surroundings
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpfedmeta.config.schema import ClipSettings
+from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from dpfedmeta.config.schema import ClipSettings
+from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins import plugin_registry as members
 from dpfedmeta.privacy.clip_policies.median_policy import NormHistogram

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpfedmeta.config.schema import ClipSettings
+from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.privacy.clip_policy import Mode, Surroundings, check_window, clip_limits
 
 if TYPE_CHECKING:

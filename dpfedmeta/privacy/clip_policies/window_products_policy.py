@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import ConfigDict
 
-from dpfedmeta.config.schema import ClipSettings
+from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.privacy.clip_policy import Mode, Surroundings, check_window

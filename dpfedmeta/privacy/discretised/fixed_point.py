@@ -103,7 +103,7 @@ class WholeNumbers:
         return torch.zeros(len(self.units), size, dtype=torch.int64, device=device)
 
     def values(self, total: Tensor) -> Tensor:
-        """float64 [d] from a sum of at most accounting.rare_events.MOST_MESSAGES."""
+        """float64 [d] from a sum of at most events.failure_probability.MOST_MESSAGES."""
         parts = [float64(part) * unit for part, unit in zip(total, self.units, strict=True)]
         # From fine to coarse, so that little is lost.
         return sum(reversed(parts), start=zeros(parts[0]))  # type: ignore[no-any-return]

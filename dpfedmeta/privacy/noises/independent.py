@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.random_sources import SecretGenerator
-from dpfedmeta.privacy.mechanisms import (
-    GaussianMechanism,
-    MechanismState,
-    NoMechanism,
-    Released,
-    WholeNumberMechanism,
-)
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, MechanismState, NoMechanism, Released
 from dpfedmeta.privacy.units import Bounded, Unit
+
+if TYPE_CHECKING:
+    from dpfedmeta.privacy.integer_mechanism import WholeNumberMechanism
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +44,9 @@ class Independent:
         if event.total_noise is None:
             return NoMechanism(denominator=event.cohort)
         if event.whole is not None and event.noise is not None:
+            # Inside: what belongs to sums of whole numbers is loaded where there are such.
+            from dpfedmeta.privacy.integer_mechanism import WholeNumberMechanism
+
             return WholeNumberMechanism(whole=event.whole, noise=event.noise, denominator=event.cohort)
         charged = event.noise.multiplier if isinstance(event.noise, GaussianNoise) else 0.0
         return GaussianMechanism(

@@ -27,7 +27,7 @@ from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
 from dpfedmeta.privacy.rounds.cohort_log import reopen_participations
 from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
-from dpfedmeta.privacy.rounds.promise import RoundsRequest
+from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_of_rounds
 from dpfedmeta.privacy.rounds.round_journal import Journal, round_inputs
 from dpfedmeta.privacy.rounds.round_sum import RoundSum, keep_left_out
 from dpfedmeta.privacy.rounds.stored_release import (
@@ -38,7 +38,6 @@ from dpfedmeta.privacy.rounds.stored_release import (
     load_release,
     stored_rounds,
 )
-from dpfedmeta.privacy.rounds.verify_rounds import plan_of_rounds
 from dpfedmeta.privacy.samplers import Cohort
 
 

@@ -29,7 +29,7 @@ from typing import Any, Self
 import numpy as np
 
 from dpfedmeta.accounting.events.guarantee import FourGuarantees
-from dpfedmeta.config.schema import ClipSettings
+from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.random_sources import SEEDS

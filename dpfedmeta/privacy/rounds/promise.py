@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.events.failure_probability import check_population
-from dpfedmeta.accounting.events.guarantee import FourGuarantees, Observer, UnitName
+from dpfedmeta.accounting.events.guarantee import FourGuarantees, Guarantee, Observer, UnitName
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, Correlation
+from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation, with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -55,8 +56,9 @@ class PromisedCell:
                 raise InputError(f"Promise: {name} = {value!r}, expected {range_}")
         if self.observer == "server":
             raise RefusedPlan(
-                f"Promise: ({self.unit}, server): the process that adds updates up sees each of them; promise towards "
-                "observer='public', or train with secure aggregation (dpfedmeta train --aggregation secure)"
+                f"Promise: ({self.unit}, server): the process that calls add() sees each update, also where your own "
+                "secure aggregation hides them elsewhere; give observer='public', or let this package add up "
+                "(dpfedmeta train --algo dp-agr-secure, or dpfedmeta federate server with it)"
             )
 
 
@@ -212,6 +214,21 @@ def _solved(request: RoundsRequest) -> tuple[PrivacyPlan, FourGuarantees]:
     """Seconds of work, for which a loop that is started again asks again."""
     plan = request._solved()
     return plan, FourGuarantees(guarantees(plan))
+
+
+def plan_content(plan: PrivacyPlan, cells: Sequence[Guarantee] | None = None) -> dict[str, Any]:
+    """Return what plan.json states of a plan; `cells` are its guarantees, where they are known."""
+    return {
+        "planned": [cell.as_json() for cell in (guarantees(plan) if cells is None else cells)],
+        "privacy": constants(plan),
+        "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.phases],
+    }
+
+
+def plan_of_rounds(request: RoundsRequest) -> dict[str, Any]:
+    """Return the content of plan.json beside the rounds of a loop."""
+    asked = {**asdict(request), "promises": [asdict(each) for each in request.promises]}
+    return {"loop": asked, **plan_content(request.planned, request.guarantees)}
 
 
 def promises_of(given: PromisedCell | Iterable[PromisedCell]) -> tuple[PromisedCell, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,11 @@ from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
-from dpfedmeta.accounting.ledger.versions import constants
-from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
-from dpfedmeta.privacy.rounds.promise import RoundsRequest
+from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content, plan_of_rounds
 from dpfedmeta.privacy.rounds.stored_release import load_release, stored_rounds
 
 _ALIKE = 1e-6
@@ -41,21 +39,6 @@ class VerifiedSpending:
     guarantees: tuple[Guarantee, ...]
     remarks: tuple[str, ...]
     simulation: str | None
-
-
-def plan_content(plan: PrivacyPlan, cells: Sequence[Guarantee] | None = None) -> dict[str, Any]:
-    """Return what plan.json states of a plan; `cells` are its guarantees, where they are known."""
-    return {
-        "planned": [cell.as_json() for cell in (guarantees(plan) if cells is None else cells)],
-        "privacy": constants(plan),
-        "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.phases],
-    }
-
-
-def plan_of_rounds(request: RoundsRequest) -> dict[str, Any]:
-    """Return the content of plan.json beside the rounds of a loop."""
-    asked = {**asdict(request), "promises": [asdict(each) for each in request.promises]}
-    return {"loop": asked, **plan_content(request.planned, request.guarantees)}
 
 
 def verify_rounds(run: RunDirectory) -> VerifiedSpending:

@@ -42,7 +42,7 @@ class CheckInSampler(Sampler):
         *Turning away.* That a client's coming may keep another one out would move the sum by 2 C, and no add/remove
         bound covers it. It cannot happen in a round where at most M - 1 others come. Let E be that in some round there
         are M others or more: it depends on the others' slots alone, and P(E) <= t P(Bin(N, 1/t) >= M) = beta. Outside
-        of E both populations are those of `accounting.allocation`, given the others' slots, so for every set A of
+        of E both populations are those of `random_allocation`, given the others' slots, so for every set A of
         releases P(A) <= e^epsilon Q(A) + delta + beta, and likewise with P and Q exchanged: beta is taken off delta.
         This counts on the others to draw their slots as they should; so many who come on purpose in one round that it
         is full may see a client turned away.
@@ -77,7 +77,7 @@ class CheckInSampler(Sampler):
 
     @classmethod
     def check(cls, plan: PrivacyPlan) -> None:
-        """Refuse what the proof in accounting.random_allocation does not cover."""
+        """Refuse what the proof in random_allocation does not cover."""
         check("ends", plan.ends, not plan.ends, "no extension: every client has come; start a new run with all rounds")
         check("cohort", plan.cohort, plan.cohort == plan.clients / plan.rounds, "clients / rounds with check-ins")
         check("max_participations", plan.max_participations, plan.max_participations == 1, "1 with check-ins")

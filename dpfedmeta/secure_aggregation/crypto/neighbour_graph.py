@@ -58,7 +58,7 @@ def parameters(
     colluding, silent = _counts(clients, adversarial, dropout)
     server = "a malicious server" if malicious else "the server"
     crowd = f"{clients} clients, a share of {adversarial:g} colluding with {server}, {dropout:g} not answering"
-    # Of whole clients the share allows so many: every party ends a round of fewer survivors (agreement.fewest).
+    # Of whole clients the share allows so many: every party ends a round of fewer survivors (round_parameters).
     gone = math.floor(dropout * clients + _ROUNDING)
     if clients - colluding - gone < 2:
         raise InputError(

@@ -19,7 +19,7 @@ def graph_seed(round_: Round, listed: KeyList | None) -> bytes:
     Guarantee:
         With a malicious server every honest client's keys are in it, and all who accept one another's signatures hold
         the same list. A server that tries many lists with its colluding clients before it publishes one multiplies
-        the 2^-40 of `graph.parameters` by their number.
+        the 2^-40 of `neighbour_graph.parameters` by their number.
     """
     return sha256(b"graph" + bound_to(round_, listed)).digest()
 

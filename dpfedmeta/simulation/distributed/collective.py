@@ -76,7 +76,7 @@ class GroupLine:
     """Over a process group with the backend gloo.
 
     Guarantee:
-        No secret seed is sent (randomness.seeds_stay).
+        No secret seed is sent (random_sources.seeds_stay).
     """
 
     def __init__(self, group: dist.ProcessGroup, *, own: bool) -> None:

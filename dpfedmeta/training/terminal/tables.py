@@ -100,7 +100,7 @@ def guarantee_table(
 ) -> Table:
     """The four cells, with lines that say what the words mean where that is to be `explained`.
 
-    `word`: on whose word they rest (planning.cautions.word_of_authors); None: on nobody's.
+    `word`: on whose word they rest (caveats.word_of_authors); None: on nobody's.
     """
     lines = (
         "client: all records of one client; record: one record of a client",

@@ -73,7 +73,7 @@ def _close(stated: Sequence[float], derived: Sequence[float]) -> bool:
 
 def _pairs(stated: PrivacyPlan, derived: PrivacyPlan) -> Iterator[tuple[str, Any, Any]]:
     """(name, in the ledger, derived) of every constant."""
-    # What was spent before is compared with the ledgers that it was read from (planning.spent_before).
+    # What was spent before is compared with the ledgers that it was read from (prior_spending).
     left, right = (_flat(asdict(replace(plan, earlier=()))) for plan in (stated, derived))
     for name in sorted({*left, *right} - {_OF_THE_CLIENTS}):
         yield name, left.get(name), right.get(name)

@@ -23,10 +23,10 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policies.window_policy import Window
-from dpfedmeta.privacy.rounds.promise import RoundsRequest
+from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_of_rounds
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT, RoundSum, form_of, left_out
 from dpfedmeta.privacy.rounds.stored_release import keep_release, load_release
-from dpfedmeta.privacy.rounds.verify_rounds import plan_of_rounds, verify_rounds
+from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
 from dpfedmeta.privacy.units import message_of
 from tests.conftest import dpfedmeta
 
@@ -41,6 +41,7 @@ SAMPLERS = {
     "fixed": {"noise": "independent"},
     "check-ins": {"noise": "independent", "cohort": 200},
     "cyclic": {"noise": "banded", "separation": 3, "buffers": 2},
+    "poisson, blt": {"sampler": "poisson", "noise": "blt", "buffers": 2},
 }
 
 
@@ -83,14 +84,14 @@ def charges(folder):
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_loop_is_charged_released_verified_and_done_again_from_what_is_stored(tmp_path, sampler):
-    with made(tmp_path, sampler=sampler, **SAMPLERS[sampler]) as private:
+    with made(tmp_path, **{"sampler": sampler, **SAMPLERS[sampler]}) as private:
         model, releases = run(private)
         assert private.ended == "completed"
         assert private.spent.of("client", "public").epsilon <= 6.0
     assert [charge.round for charge in charges(tmp_path)] == [0, 1, 2]
     found = verify_rounds(RunDirectory(tmp_path / "mine"))
     assert found.guarantees == tuple(private.spent) == tuple(private.guarantees)
-    with made(tmp_path, sampler=sampler, **SAMPLERS[sampler]) as private:
+    with made(tmp_path, **{"sampler": sampler, **SAMPLERS[sampler]}) as private:
         cohorts = [round_.cohort for round_ in private]
         again = run(private)
     assert cohorts == [[], [], []]
@@ -309,7 +310,7 @@ def test_never_comers_and_an_empty_cohort_are_noise_of_the_planned_deviation(tmp
 # The statistics of the real loop.
 
 
-@pytest.mark.parametrize("noise", ["independent", "toeplitz"])
+@pytest.mark.parametrize("noise", ["independent", "toeplitz", "blt"])
 def test_the_noise_is_what_is_stated_on_a_known_sum_and_new_in_every_round(tmp_path, noise):
     form = {"w": np.zeros(3000)}
     with made(tmp_path, like=form, noise=noise, sampler="poisson") as private:
@@ -455,7 +456,7 @@ def test_at_whatever_write_it_is_cut_off_a_loop_goes_on_and_is_charged_once(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", ["toeplitz", "independent"])
+@pytest.mark.parametrize("noise", ["toeplitz", "independent", "blt"])
 @pytest.mark.parametrize("kind", ["torn", "full"])
 def test_at_whatever_write_every_loop_is_cut_off_it_goes_on(tmp_path, noise, kind, noted):
     check_every_write(tmp_path, kind, noted, step=1, noise=noise)
@@ -769,7 +770,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence_and_leaves_nothing(tmp_path,
     ("given", "words"),
     [
         ({"unit": "image"}, "expected 'client' or 'record'"),
-        ({"observer": "server"}, "sees each of them"),
+        ({"observer": "server"}, r"sees each update.*give observer='public', or .*--algo dp-agr-secure"),
         ({"epsilon": 0.0}, "epsilon = 0.0"),
         ({"delta": 1.0}, "delta = 1.0"),
         ({"epsilon": math.inf}, "epsilon = inf"),
@@ -936,8 +937,8 @@ def test_the_kernel_runs_without_torch_and_loads_nothing_above_it(tmp_path, nois
     assert "dpfedmeta.privacy.rounds.private_rounds" in loaded
     assert not [name for name in loaded if name.partition(".")[2].partition(".")[0] in ABOVE]
     lines = sum(Path(file).read_text().count("\n") for file in loaded.values())
-    # The goal is 11,000 (docs/kernel.md says what is in it); it grows no further.
-    assert 5_000 < lines <= 12_950, f"{len(loaded)} files, {lines} lines"
+    # docs/kernel.md says what is in it; it grows no further.
+    assert 5_000 < lines <= 11_000, f"{len(loaded)} files, {lines} lines"
 
 
 def test_the_example_of_the_class_runs():

@@ -22,7 +22,8 @@ from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.learning.evaluation import Benchmark
 from dpfedmeta.planning.run_plan import make_plan
-from dpfedmeta.privacy.mechanisms import GaussianMechanism, WholeNumberMechanism
+from dpfedmeta.privacy.integer_mechanism import WholeNumberMechanism
+from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.noises.independent import Independent
 from dpfedmeta.privacy.rounds import round_journal
 from dpfedmeta.privacy.rounds.cohort_log import Participations
