@@ -14,14 +14,13 @@ from dpfedmeta.learning.meta.meta_gradients import batched, batched_query_gradie
 from dpfedmeta.learning.models.functional import channels_last
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.layers.convolution import (
-    LEAST_SHORT_CHANNELS,
     ConvolutionSpec,
     bfloat16_in_hardware,
     convolution,
     convolution_gradients,
 )
 from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.models.spec import LEAST_SHORT_CHANNELS, NetworkSpec
 from dpfedmeta.learning.record_dp.per_example_gradients import LayeredGradients, PerRecordGradients, VmapGradients
 
 SHORT = ConvolutionSpec(stride=(2, 2), padding=(1, 1), precision="bfloat16")
