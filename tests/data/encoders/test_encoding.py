@@ -71,6 +71,7 @@ def test_weights_that_changed_since_the_plan_are_refused(tmp_path):
         (f"{OWN}:tiny", "nowhere.safetensors", r"model\.encoder_weights = nowhere\.safetensors: cannot be read"),
         (f"{OWN}:", None, r"names nothing in the module; give tests\.data\.encoders\.tiny_encoder:NAME"),
         ("encoders/mine.py:tiny", None, r"is a path.*did you mean encoders\.mine:tiny\?"),
+        ("mine.py:tiny", None, r"is a path.*did you mean mine:tiny\?"),
         (f"{OWN}:NUMBER", None, r"is int; expected a function or class that takes weights=None"),
         (f"{OWN}:one_mean", None, r"one_mean\.mean: expected 3 numbers, one for each colour, got \[0\.5\]"),
         (f"{OWN}:no_deviation", None, r"no_deviation\.deviation: expected 3 numbers above 0"),
