@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.cli.commands import command_module
-from dpfedmeta.config.presets import SHORT_FORMS
+from dpfedmeta.config.dotted_keys import SHORT_FORMS
 from dpfedmeta.config.schema import ScheduleSettings
 from dpfedmeta.config.settings import Settings, setting_fields
 

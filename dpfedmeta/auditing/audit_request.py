@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfedmeta.auditing.estimators.one_run import check_canaries
+from dpfedmeta.auditing.canary_count import check_canaries
 from dpfedmeta.auditing.findings import AUDITS, AuditName
 from dpfedmeta.auditing.reduced_plan import audited_settings
 from dpfedmeta.config.dataset_names import task_of

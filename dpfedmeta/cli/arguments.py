@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from dpfedmeta.config.dotted_keys import OPEN
+from dpfedmeta.config.dotted_keys import OPEN, SHORT_FORMS
 from dpfedmeta.config.load import describe, of_preset, resolve
-from dpfedmeta.config.presets import SHORT_FORMS, algorithm_names
+from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import as_number, nearest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -12,9 +12,28 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import first_problem, listed, nearest
+from dpfedmeta.core.pydantic_errors import closest, first_problem, listed, shown
 
 Form = TypeVar("Form")
+
+SHORT_FORMS: Mapping[str, str] = {
+    "rounds": "server.rounds",
+    "clients": "population.clients",
+    "cohort": "population.cohort",
+    "aggregation": "aggregation.mode",
+    "noise-multiplier": "server.noise_multiplier",
+    "window": "clip.window",
+    "percentile": "clip.percentile",
+    "clip": "clip.initial",
+    "ways": "task.ways",
+    "shots": "task.shots",
+    "order": "meta.order",
+    "seed": "run.seed",
+    "device": "run.device",
+    "wandb": "track.wandb",
+    "epsilon": "privacy.client.epsilon",
+    "delta": "privacy.client.delta",
+}
 
 # Settings that are lists; on the command line in YAML: '[{from_round: 100, noise_scale: 0.8}]'.
 LISTS = ("server.schedule", "track.tags", "privacy.spent_before")
@@ -79,7 +98,7 @@ def check_known(form: type, given: Mapping[str, Given]) -> None:
     known = [name for name, _, _ in dotted_fields(form)]
     unknown = {name: entry for name, entry in given.items() if name not in known and not name.startswith(OPEN)}
     if unknown:
-        words = [f"{name}: unknown key{_today(name) or nearest(name, known)}" for name in unknown]
+        words = [f"{name}: {_why_unknown(name, entry.value, known)}" for name, entry in unknown.items()]
         raise InputError(f"{next(iter(unknown.values())).where}: {listed(words)}")
 
 
@@ -88,6 +107,28 @@ RENAMED = {
     "aggregation.coarse": "aggregation.rough",
     "model.zero_head": "meta.learn body (a head that starts at zero)",
 }
+
+
+def _why_unknown(name: str, value: Any, known: Sequence[str]) -> str:
+    inside = [each for each in known if each.startswith(f"{name}.")]
+    if inside:
+        held = "nothing" if value is None else shown(value)
+        return (
+            f"is a section, and holds {held}; write its keys below it ({', '.join(inside[:2])}, ...), or leave it out"
+        )
+    return f"unknown key{_today(name) or _meant(name, known)}"
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """Words of a guess by the full name of a setting, its last part or its short form; or nothing."""
+    spelled: dict[str, list[str]] = {each: [each] for each in known}
+    for each in known:
+        section, _, last = each.rpartition(".")
+        if section:
+            spelled.setdefault(last, []).append(each)
+    spelled |= {form: [setting] for form, setting in SHORT_FORMS.items()}
+    close = closest(name, spelled)
+    return f"; did you mean {' or '.join(spelled[close])}?" if close else ""
 
 
 def _today(name: str) -> str:
@@ -166,6 +207,15 @@ def _whole(value: Any, annotation: Any) -> Any:
     return (
         int(number) if number.is_finite() and abs(number) < 10**40 and number == number.to_integral_value() else value
     )
+
+
+def takes_text(form: type, name: str) -> bool:
+    """Return whether a setting is text, whatever it looks like: YAML reads `timm:` as a section, 2024 as a number."""
+    kinds = {
+        kind for known, annotation, _ in dotted_fields(form) if known == name for kind in _alternatives(annotation)
+    }
+    words = any(isinstance(kind, str) for kind in kinds)
+    return str in kinds and not words and Ellipsis not in kinds and {dict, Any}.isdisjoint(kinds)
 
 
 def _alternatives(annotation: Any) -> Iterator[Any]:

@@ -11,13 +11,13 @@ from typing import Any
 import yaml
 
 from dpfedmeta.config.dataset_names import found_again, with_data_values
-from dpfedmeta.config.dotted_keys import LISTS, Given, built, check_known, flattened
+from dpfedmeta.config.dotted_keys import LISTS, SHORT_FORMS, Given, built, check_known, flattened, takes_text
 from dpfedmeta.config.packaged_files import SETTINGS, read_named
-from dpfedmeta.config.presets import SHORT_FORMS, algorithm_names, displaced, name_of_today, preset_values
+from dpfedmeta.config.presets import algorithm_names, displaced, name_of_today, preset_values
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding
-from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
+from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml, shown
 
 
 def resolve(
@@ -44,7 +44,10 @@ def resolve(
     algo = algo or _of_today(from_file)
     from_file.pop("algo", None)
     dataset = dataset or from_file.pop("dataset", None)
-    if not isinstance(algo, str) or not isinstance(dataset, str):
+    for key, value in (("algo", algo), ("dataset", dataset)):
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{file}: {key}: expected text, got {shown(value)}; write it in quotes")
+    if algo is None or dataset is None:
         raise InputError("--algo and --dataset are needed, on the command line or in the file of --config")
     dataset = found_again(dataset)
     given = _given(algo, dataset, from_file, str(file))
@@ -110,20 +113,27 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     except YAML_ERRORS as error:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
-        found = "nothing" if content is None else type(content).__name__
-        raise InputError(f"{where}: expected sections with keys, found {found}")
+        found = "nothing" if content is None else f"a {type(content).__name__}"
+        raise InputError(
+            f"{where}: expected sections with keys in YAML (`server:`, below it `  rounds: 100`), found {found}"
+        )
     if {"method", "parameters"} <= content.keys():
         raise InputError(f"{where}: is a sweep of settings; run it with: dpfedmeta sweep {where}")
     return content
 
 
 def _scalar(name: str, text: str) -> Any:
-    if name in ("run.name", "run.dir", "model.name"):
-        return text
+    if takes_text(Settings, name):
+        named = name in ("run.name", "run.dir", "model.name")  # a run may be called null
+        return None if text in ("null", "~") and not named else text
+    if not text.strip():
+        # Perhaps a variable of a shell that is not set: a target that is lost without a word is a promise lost.
+        raise InputError(f"--{name}: the value is empty; write one, or null for none")
     try:
-        value = yaml.safe_load(text) if text else None
+        value = read_yaml(text)
     except YAML_ERRORS as error:
-        raise InputError(f"--{name}: cannot read the value {text!r}") from error
+        said = f" ({error})" if type(error) is yaml.YAMLError else ""
+        raise InputError(f"--{name}: cannot read the value {text!r}{said}") from error
     if isinstance(value, dict | list) and name not in LISTS:
         raise InputError(f"--{name}: expected a single value, got {text!r}")
     return value

@@ -14,25 +14,6 @@ from dpfedmeta.config.dotted_keys import Given, flattened
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import nearest
 
-SHORT_FORMS: Mapping[str, str] = {
-    "rounds": "server.rounds",
-    "clients": "population.clients",
-    "cohort": "population.cohort",
-    "aggregation": "aggregation.mode",
-    "noise-multiplier": "server.noise_multiplier",
-    "window": "clip.window",
-    "percentile": "clip.percentile",
-    "clip": "clip.initial",
-    "ways": "task.ways",
-    "shots": "task.shots",
-    "order": "meta.order",
-    "seed": "run.seed",
-    "device": "run.device",
-    "wandb": "track.wandb",
-    "epsilon": "privacy.client.epsilon",
-    "delta": "privacy.client.delta",
-}
-
 # A noise and a target of one cell displace each other; the stronger level wins.
 _CELLS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("privacy.client.epsilon", ("server.noise_multiplier",)),

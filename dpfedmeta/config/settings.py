@@ -11,9 +11,9 @@ from pydantic.dataclasses import dataclass
 
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.config.dataset_names import found_again, with_data_values
-from dpfedmeta.config.dotted_keys import Given, built, check_alone, check_known, dotted_fields
+from dpfedmeta.config.dotted_keys import SHORT_FORMS, Given, built, check_alone, check_known, dotted_fields
 from dpfedmeta.config.fields import STRICT, explained
-from dpfedmeta.config.presets import SHORT_FORMS, displaced, preset_values
+from dpfedmeta.config.presets import displaced, preset_values
 from dpfedmeta.config.schema import (
     AggregationSettings,
     EvaluationSettings,

@@ -17,7 +17,7 @@ YAML_ERRORS = (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeEr
 
 
 class _EachKeyOnce(yaml.SafeLoader):
-    """YAML itself forbids a key twice; PyYAML silently takes the last."""
+    """PyYAML without its surprises: of a key that stands twice it takes the last, it reads 1:30 as 90 and 010 as 8."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A mapping, unless a key is in it twice."""
@@ -29,6 +29,18 @@ class _EachKeyOnce(yaml.SafeLoader):
                     raise yaml.YAMLError(f"{key.value} occurs twice, in lines {lines[key.value]} and {line}; keep one")
                 lines[key.value] = line
         return super().construct_mapping(node, deep)
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        """A number, unless it means another one than it looks like."""
+        text = node.value.replace("_", "").lstrip("+-")
+        made = self.construct_yaml_int(node) if node.tag.endswith(":int") else self.construct_yaml_float(node)
+        if ":" in text or re.fullmatch("0[0-9]+", text):
+            raise yaml.YAMLError(f"{node.value}: YAML reads this as {made}; write a plain number, or text in quotes")
+        return made
+
+
+for _kind in ("int", "float"):
+    _EachKeyOnce.add_constructor(f"tag:yaml.org,2002:{_kind}", _EachKeyOnce.construct_number)
 
 
 def read_yaml(text: str) -> Any:
@@ -79,6 +91,8 @@ def first_problem(error: ValidationError, form: Any, place: str = "") -> str:
         remedy = "; write how many clients, no share of them" if share else as_number(given, whole=whole)
         return f"{key}: {_NO_NUMBER[problem['type']]}, got {shown(given)}{remedy}"
     text = f"{key}: {message[0].lower()}{message[1:]}, got {shown(problem['input'])}"
+    if problem["type"] == "string_type" and not isinstance(problem["input"], dict | list | type(None)):
+        return f"{key}: expected text, got {problem['input']}; write it in quotes"
     words = re.findall("'([^']*)'", problem["ctx"]["expected"]) if problem["type"] == "literal_error" else []
     if not isinstance(problem["input"], str):
         return text
@@ -97,8 +111,11 @@ _UNITS = {"%": Decimal("0.01"), "k": Decimal(1000), "m": Decimal(10**6)}
 
 
 def as_number(given: str | float, *, whole: bool) -> str:
-    """'; write 1.5' for 1,5, 50% or 400k; nothing where no number can be meant."""
+    """'; write 1.5' for 1,5, 3/2, 150% or 400k; nothing where no number can be meant."""
     text = str(given).strip().lower()
+    share = re.fullmatch(r"(\d{1,15})/0*([1-9]\d{0,14})", text)
+    if share and not whole:
+        return f"; write {int(share[1]) / int(share[2]):.6g}"
     unit = _UNITS.get(text[-1:], Decimal(1))
     digits = text[:-1] if text[-1:] in _UNITS else text
     if digits == text and "," not in text:
@@ -136,6 +153,12 @@ def listed(entries: Sequence[str]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean X?' or nothing."""
+    close = closest(name, known)
+    return f"; did you mean {close}?" if close else ""
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that this one is most like, in any case; None: it is like none."""
     by_form = {each.lower().replace("_", "-"): each for each in known}
     close = difflib.get_close_matches(name.lower().replace("_", "-"), list(by_form), n=1, cutoff=0.6)
-    return f"; did you mean {by_form[close[0]]}?" if close else ""
+    return by_form[close[0]] if close else None

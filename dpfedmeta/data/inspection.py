@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape, Kind
 from dpfedmeta.data.populations.capacity_checks import able_clients, check_shape
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
-from dpfedmeta.data.storage.image_codecs import UNREADABLE
+from dpfedmeta.data.storage.image_codecs import UNREADABLE, WIDE, open_image
 from dpfedmeta.data.task import OwnSource, Task, load_task
 from dpfedmeta.data.user_sources.image_folder import read_image
 from dpfedmeta.data.user_sources.readers import READERS, image_files_of
@@ -139,7 +138,7 @@ def inspect_task(
     task, _ = load_task(name, data_folder)
     own = task.source if isinstance(task.source, OwnSource) else None
     files = image_files_of(own.reader, Path(own.path)) if own else ()
-    sizes, modes, unreadable = _files(files, task)
+    sizes, modes, unreadable, pages = _files(files, task)
     dataset, problem = None, None
     try:
         dataset = open_dataset(name, data_folder, episodes.shape.ways if episodes else None)
@@ -164,7 +163,7 @@ def inspect_task(
         repeated=repeated,
         across_splits=across,
         problem=problem,
-        remarks=_remarks(own),
+        remarks=(*_remarks(own), *_of_pages(pages), *_of_range(task, modes)),
     )
     return report, dataset
 
@@ -201,20 +200,40 @@ def _numbers(pool: ClassPool, kind: Kind) -> tuple[float, ...]:
     return float(lengths.min()), float(lengths.max()), float(len(np.unique(records[records > 0])))
 
 
-def _files(files: Sequence[Path], task: Task) -> tuple[dict[str, int], dict[str, int], tuple[str, ...]]:
-    """Sizes, modes and unreadable ones among image files."""
+def _of_range(task: Task, modes: Mapping[str, int]) -> tuple[str, ...]:
+    if task.pixel_range is None or not modes or WIDE.intersection(modes):
+        return ()
+    return ("pixel_range has no effect: no file is wider than 8 bits per colour; leave it out",)
+
+
+def _of_pages(files: Sequence[Path]) -> tuple[str, ...]:
+    if not files:
+        return ()
+    return (
+        f"{len(files):,} files hold several images, pages or frames, and only the first of each is read (first: "
+        f"{files[0]}); save each as a file of its own if it is a record",
+    )
+
+
+def _files(
+    files: Sequence[Path], task: Task
+) -> tuple[dict[str, int], dict[str, int], tuple[str, ...], tuple[Path, ...]]:
+    """Sizes, modes, unreadable ones and ones of several pages among image files."""
     sizes: Counter[str] = Counter()
     modes: Counter[str] = Counter()
     unreadable: list[str] = []
+    pages: list[Path] = []
     for file in files:
         try:
-            with Image.open(io.BytesIO(file.read_bytes())) as image:
+            with open_image(file.read_bytes()) as image:
                 sizes[f"{image.width} x {image.height}"] += 1
                 modes[image.mode] += 1
+                if getattr(image, "n_frames", 1) > 1:
+                    pages.append(file)
             read_image(file, task.form.shape[0], task.form.shape[1], task.pixel_range)
         except (*UNREADABLE, InputError) as error:
             unreadable.append(f"{file}: {error}" if str(file) not in str(error) else str(error))
-    return dict(sizes.most_common()), dict(modes.most_common()), tuple(unreadable)
+    return dict(sizes.most_common()), dict(modes.most_common()), tuple(unreadable), tuple(pages)
 
 
 def _repeats(pools: dict[Split, ClassPool]) -> tuple[int, tuple[str, ...]]:

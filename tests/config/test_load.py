@@ -5,8 +5,9 @@ import re
 import pytest
 import yaml
 
+from dpfedmeta.config.dotted_keys import SHORT_FORMS
 from dpfedmeta.config.load import describe, resolve, to_yaml
-from dpfedmeta.config.presets import SHORT_FORMS, algorithm_names
+from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
 
@@ -190,6 +191,72 @@ def test_names_stay_text(settle, name):
 )
 def test_a_file_that_holds_no_settings(settle, text, reason):
     assert reason in refusal(settle, file=text)
+
+
+@pytest.mark.parametrize("value", ["", " 3", " null"])
+def test_a_section_without_keys_is_said_to_be_one(settle, value):
+    message = refusal(settle, file=f"server:{value}\n")
+    assert "server: is a section, and holds " in message
+    assert "server.rounds" in message
+    assert "did you mean" not in message
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("epsilon", "privacy.client.epsilon"), ("rouns", "server.rounds"), ("noise-multiplier", NOISE),
+     ("most_shots", "population.most_shots"), ("steps", "meta.steps or evaluation.steps"), ("zzz", None)],
+)  # fmt: skip
+def test_a_short_form_or_a_last_part_leads_to_the_setting(settle, key, meant):
+    message = refusal(settle, file=f"{key}: 3\n")
+    assert f"{key}: unknown key" in message
+    assert message.endswith(f"; did you mean {meant}?" if meant else "unknown key")
+
+
+@pytest.mark.parametrize(("text", "read"), [("1:30", "90"), ("010", "8"), ("-1:00:00", "-3600"), ("1:30.5", "90.5")])
+def test_numbers_that_yaml_reads_as_others_are_refused(settle, text, read):
+    """PyYAML follows YAML 1.1, in which 1:30 is ninety and 010 is eight."""
+    assert f"{text}: YAML reads this as {read}; write a plain number" in refusal(settle, line={"server.lr": text})
+    assert f"{text}: YAML reads this as {read}" in refusal(settle, file=f"server: {{lr: {text}}}\n")
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("1_000", 1000), ("0x10", 16), ("1e3", 1000)])
+def test_other_spellings_of_numbers_are_read(settle, text, number):
+    assert settle(line={"run.seed": text}).run.seed == number
+
+
+@pytest.mark.parametrize("name", ["model.encoder", "model.initial", "track.group"])
+@pytest.mark.parametrize("text", ["a:", "2024", "yes", "[a]"])
+def test_text_is_text_whatever_it_looks_like(settle, name, text):
+    """As `timm:` is no section."""
+    assert read(settle(line={name: text}), name) == text
+
+
+def test_text_that_may_be_null_can_be(settle):
+    assert settle(algo="dp-agr", dataset="cifar-fs").model.initial == "textures"
+    assert settle(algo="dp-agr", dataset="cifar-fs", line={"model.initial": "null"}).model.initial is None
+
+
+@pytest.mark.parametrize("name", [CLIENT, "server.rounds", "track.tags"])
+def test_an_empty_value_is_no_null(settle, name):
+    """It may be a variable of a shell that is not set, and a target that is lost without a word a promise lost."""
+    for text in ("", "  "):
+        assert f"--{name}: the value is empty" in refusal(settle, line={name: text})
+
+
+@pytest.mark.parametrize(("text", "shown"), [("dataset: no", "False"), ("dataset: 2024", "2024"), ("algo: 3", "3")])
+def test_names_that_yaml_reads_as_other_things_are_named(settle, text, shown):
+    key = text.partition(":")[0]
+    message = refusal(settle, algo=None, dataset=None, file=f"{text}\n")
+    assert f"{key}: expected text, got {shown}; write it in quotes" in message
+    assert "run.name: expected text, got 2024-01-01; write it in quotes" in refusal(
+        settle, file="run: {name: 2024-01-01}\n"
+    )
+
+
+@pytest.mark.parametrize(("text", "written"), [("1/400000", "2.5e-06"), ("1/0", None), ("a/b", None)])
+def test_a_fraction_is_told_as_a_number(settle, text, written):
+    message = refusal(settle, line={"privacy.client.delta": text})
+    assert message.endswith(f"got {text!r}" + (f"; write {written}" if written else ""))
 
 
 def test_a_file_that_cannot_be_read(tmp_path):

@@ -72,6 +72,24 @@ def test_columns_that_number_the_rows_or_name_the_class_are_told():
     assert ["grows" in line for line in said] == [True, True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        (np.arange(9 * 6 * 64).reshape(54, 64) % 256, True),
+        (np.arange(9 * 6 * 64).reshape(54, 64) % 256 / 255, False),
+        (np.arange(9 * 6 * 64).reshape(54, 64) % 256 - 128, False),
+        (np.arange(9 * 6 * 64).reshape(54, 64) % 300, False),
+        (np.arange(9 * 6 * 64).reshape(54, 64) % 5, False),  # counts
+        (np.arange(9 * 6 * 63).reshape(54, 63) % 256, False),
+    ],
+)
+def test_vectors_of_whole_numbers_up_to_255_may_be_pixels(tmp_path, records, told):
+    path = tmp_path / "v.npz"
+    np.savez(path, records=records, classes=np.repeat(np.arange(9), 6))
+    for public in (True, False):
+        assert any("those of pixels" in words for words in vectors.remarks(path, public=public)) == told
+
+
 def test_training_rows_decide_nothing_that_is_told_to_everybody(tmp_path):
     public = surely_public(f"c{k}" for k in range(9))
     private = [-1, *(k for k, row in enumerate(vector_rows()[1:]) if row[0] not in public)]

@@ -54,6 +54,16 @@ def test_what_is_transparent_becomes_white():
     assert (image[4:] == 255).all()
 
 
+@pytest.mark.parametrize(("mode", "clear"), [("L", 10), ("RGB", (10, 10, 10))])
+def test_a_shade_that_is_declared_transparent_becomes_white(mode, clear):
+    """PNG names one shade or colour of an image without an alpha channel."""
+    pixels = np.full((8, 8), 10, dtype=np.uint8)
+    pixels[:4] = 77
+    image = decode_image(packed(pixels, mode, transparency=clear), 1, None)[0]
+    assert (image[:4] == 77).all()
+    assert (image[4:] == 255).all()
+
+
 def test_palettes_and_16_bits_keep_their_values():
     ramp = (np.arange(64, dtype=np.uint16).reshape(8, 8) * 1024).astype(np.uint16)
     assert np.array_equal(decode_image(packed(ramp), 1, None)[0], (ramp >> 8).astype(np.uint8))

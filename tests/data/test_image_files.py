@@ -70,6 +70,12 @@ def test_what_is_left_out_is_counted_by_extension(mine):
     assert said.endswith("1 of them images at another depth (first: beside.png)")
 
 
+def test_a_link_to_nothing_is_no_image_at_another_depth(mine):
+    (mine / "c0" / "x.png").symlink_to("/nowhere/x.png")
+    (said,) = [line for line in inspect_task(str(mine), None, EPISODES)[0].remarks if line.startswith("left out")]
+    assert said == "left out: 1 links to what is not there"
+
+
 def test_what_training_clients_leave_is_not_told_to_everybody(tmp_path):
     names = [f"p{number}" for number in range(9)]
     root = write_clients(tmp_path / "people", names, 2, 2)

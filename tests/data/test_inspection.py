@@ -59,6 +59,33 @@ def test_unreadable_files_are_all_listed(folder):
     assert not report.sound
 
 
+def test_a_file_without_content_is_said_to_be_empty(folder):
+    (folder / "train/train1/0.png").write_bytes(b"")
+    report, _ = inspect_task(str(folder), None)
+    assert report.unreadable == (f"{folder}/train/train1/0.png: an empty file",)
+
+
+def test_files_of_several_pages_are_counted(folder):
+    """The first page alone is read: of a stack of slices all others would be left out without a word."""
+    assert not any("several" in words for words in inspect_task(str(folder), None)[0].remarks)
+    pages = [Image.new("RGB", (10, 10), shade) for shade in ("red", "green", "blue")]
+    pages[0].save(folder / "train/train1/stack.tiff", save_all=True, append_images=pages[1:])
+    pages[0].save(folder / "val/val0/moving.gif", save_all=True, append_images=pages[1:])
+    report, _ = inspect_task(str(folder), None)
+    said = [words for words in report.remarks if words.startswith("2 files hold several images, pages or frames")]
+    assert len(said) == 1
+    assert "train1/stack.tiff" in said[0]
+
+
+def test_a_range_that_no_file_needs_is_told(folder, tmp_path):
+    task = tmp_path / "ranged.yaml"
+    task.write_text(
+        "name: ranged\nsource: {reader: folder, path: mine}\nchannels: 3\nimage_size: 10\npixel_range: [0, 1]\n"
+    )
+    assert any("pixel_range has no effect" in words for words in inspect_task(str(task), None)[0].remarks)
+    assert not any("pixel_range" in words for words in inspect_task(str(folder), None)[0].remarks)
+
+
 def test_a_built_in_task_and_a_contact_sheet(tiny_task_file):
     report, dataset = inspect_task(str(tiny_task_file), None)
     assert report.splits["val"].images == 160

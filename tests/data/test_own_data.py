@@ -104,6 +104,11 @@ def test_a_table_as_programs_write_it(tmp_path):
         (b"class,x\na,1\nb,1\nc,1e5\nd,1\n", ("1e+05 reach the network", "mean and deviation")),
         (b"class\na\n", ("no column of numbers",)),
         (b"class,x\n0,1\n1.5,1\n-1,1\nnan,1\n", ("3 record(s)", "line 3: class '1.5'", "line 4: class '-1'", "line 5")),
+        # Written where a value is missing, by pandas, R and Excel: a class of all records without one.
+        (b"class,x\na,1\nNaN,1\nNA,1\n#N/A,1\nNone,1\n", ("4 record(s)", "line 3: class 'NaN'", "'None'", "missing")),
+        (b"client,class,x\nanna,a,1\nNULL,a,2\n", ("1 record(s)", "line 3: client 'NULL'")),
+        (b"PK\x03\x04\x14\n", ("class: missing", "this is an Excel workbook")),
+        (b"<!DOCTYPE html>\n<p>\n", ("class: missing", "this is a web page")),
     ],
 )
 def test_what_is_wrong_with_vectors_is_said_in_one_line(tmp_path, text, parts):

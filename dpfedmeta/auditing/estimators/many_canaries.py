@@ -11,10 +11,10 @@ import torch
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.auditing.canaries import RandomDirections, with_canaries
+from dpfedmeta.auditing.canary_count import check_canaries
 from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS
 from dpfedmeta.auditing.estimators.one_run import (
     best_share,
-    check_canaries,
     epsilon_of,
     gaussian_epsilon_of,
     guesses_of,

@@ -15,30 +15,16 @@ from scipy.special import expit, ndtr, ndtri
 from scipy.stats import beta, binom
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsilon
+from dpfedmeta.auditing.canary_count import FEWEST_GUESSES
 from dpfedmeta.auditing.clopper_pearson import least_probability, most_probability
-from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import FloatArray
 
 # Of all canaries so many parts are guessed to be in it, and as many to be out of it.
 SHARES = tuple(2.0**-power for power in range(1, 10))
-# Fewer guesses than this reject nothing at 5% over all of `SHARES`.
-FEWEST_GUESSES = 8
 # From here on the cosine of a random direction is normal to within a part in a thousand.
 LARGE = 1000
 # False positives at which the share of canaries that is found is shown.
 FALSE_POSITIVES = (0.01, 0.05, 0.25)
-
-
-def check_canaries(canaries: int) -> None:
-    """Refuse fewer than half of which may be guessed.
-
-    Raises:
-        InputError: No bound would come out.
-    """
-    if canaries < 2 * FEWEST_GUESSES:
-        raise InputError(f"canaries = {canaries}: too few for any bound; give {2 * FEWEST_GUESSES} or more")
-
-
 _MOST_EPSILON, _MOST_MU = 500.0, 60.0
 
 

@@ -105,7 +105,7 @@ def _real_clients(options: argparse.Namespace, console: Console) -> AbstractCont
 def _request(options: argparse.Namespace, given: dict[str, str]) -> tuple[Request, Settings | None]:
     kinds = names(_FOLDER)
     if options.kind not in kinds:
-        raise InputError(f"analyse {options.kind or ''}: expected one of {', '.join(kinds)}".replace("  ", " "))
+        raise InputError(f"analyse{f' {options.kind}' if options.kind else ''}: expected one of {', '.join(kinds)}")
     if (options.run is None) == (options.kind == "gain"):
         raise InputError("gain needs the folder of a run (analyse gain RUN), and no other analysis takes one")
     if options.names is not None and options.kind != "heavy-hitters":

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import ConfigDict, Field, StrictFloat, StrictInt, TypeAdapter, ValidationError
 
+from dpfedmeta.config.dotted_keys import SHORT_FORMS
 from dpfedmeta.config.packaged_files import SWEEPS, read_named
-from dpfedmeta.config.presets import SHORT_FORMS
 from dpfedmeta.config.settings import setting_fields
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding

@@ -50,6 +50,7 @@ def own_object(setting: str, name: str) -> Any:
     Raises:
         InputError: There is no such module or name, or importing it fails; says in which line of the user's own.
     """
+    _check_is_name(setting, name)
     module, _, attribute = name.partition(":")
     here = looked_for_here()
     try:
@@ -62,7 +63,7 @@ def own_object(setting: str, name: str) -> Any:
         raise InputError(f"{setting} = {name}: cannot be imported ({raised(error)})") from error
     except (Exception, SystemExit) as error:  # whatever the user's own module raises
         raise InputError(f"{setting} = {name}: importing {module} failed ({raised(error)}); fix the module") from error
-    if not attribute or not hasattr(found, attribute):
+    if not hasattr(found, attribute):
         near = nearest(attribute, [known for known in vars(found) if not known.startswith("_")])
         raise InputError(f"{setting} = {name}: {_described(found)} has no {attribute}{near}")
     return getattr(found, attribute)
@@ -78,10 +79,24 @@ def check_there(setting: str, name: str) -> None:
     Raises:
         InputError: There is no such package.
     """
+    _check_is_name(setting, name)
     outermost = name.partition(":")[0].partition(".")[0]
     here = looked_for_here()
     if outermost and outermost not in sys.modules and find_spec(outermost) is None:
         raise _absent(setting, name, outermost, here)
+
+
+def _check_is_name(setting: str, name: str) -> None:
+    """Refuse a path in place of a module's name, and a module without a name in it."""
+    module, _, attribute = name.partition(":")
+    if "/" in module or "\\" in module or module.startswith(".") or module.endswith(".py"):
+        plain = module.replace("\\", "/").removesuffix(".py").strip("./").replace("/", ".")
+        raise InputError(
+            f"{setting} = {name}: is a path, where package.module:name is expected; did you mean "
+            f"{plain}:{attribute or 'NAME'}?"
+        )
+    if not attribute:
+        raise InputError(f"{setting} = {name}: names nothing in the module; give {module}:NAME")
 
 
 def _absent(setting: str, name: str, module: str, here: str) -> InputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,7 +12,8 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.read_files import digest_of
 from dpfedmeta.core.plugins.plugin_names import names
 from dpfedmeta.core.plugins.plugin_registry import find
-from dpfedmeta.core.plugins.user_code import own_object, own_sources
+from dpfedmeta.core.plugins.user_code import own_object, own_sources, raised
+from dpfedmeta.core.pydantic_errors import shown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -160,6 +162,11 @@ class _Own:
 
     def card(self, rest: str, weights: str | None, /) -> EncoderCard:
         """Facts that the factory states as attributes; only `features` has to be there."""
+        if not callable(self.factory):
+            raise InputError(
+                f"model.encoder = {self.name}: is {type(self.factory).__name__}; expected a function or class that "
+                "takes weights=None and returns a torch.nn.Module"
+            )
         features = getattr(self.factory, "features", None)
         if not isinstance(features, int) or features < 1:
             raise InputError(
@@ -174,15 +181,44 @@ class _Own:
             same_images=tuple(getattr(self.factory, "same_images", ())),
             same_classes=tuple(getattr(self.factory, "same_classes", ())),
             features=features,
-            mean=tuple(getattr(self.factory, "mean", (0.0, 0.0, 0.0))),
-            deviation=tuple(getattr(self.factory, "deviation", (1.0, 1.0, 1.0))),
+            mean=self._constants("mean", 0.0, -math.inf),
+            deviation=self._constants("deviation", 1.0, 0.0),
             digest=hashlib.sha256(f"{sources} {file}".encode()).hexdigest(),
         )
 
     def network(self, rest: str, weights: str | None, /) -> nn.Module:
-        """Call the factory."""
-        made: nn.Module = self.factory(weights=weights)
+        """Call the factory.
+
+        Raises:
+            InputError: It fails, or returns something else.
+        """
+        from torch import nn
+
+        try:
+            made = self.factory(weights=weights)
+        except (Exception, SystemExit) as error:  # the user's own code
+            raise InputError(
+                f"model.encoder = {self.name}: the factory failed ({raised(error)}); called with weights=None or "
+                "weights=FILE"
+            ) from error
+        if not isinstance(made, nn.Module):
+            raise InputError(f"model.encoder = {self.name}: the factory returned {type(made).__name__}, not a Module")
         return made
+
+    def _constants(self, name: str, default: float, above: float) -> tuple[float, float, float]:
+        """Read a constant of each colour that the factory may state."""
+        given = getattr(self.factory, name, (default,) * 3)
+        try:
+            found = tuple(float(value) for value in given)
+        except (TypeError, ValueError):
+            found = ()
+        if len(found) != 3 or not all(math.isfinite(value) and value > above for value in found):
+            needed = "3 numbers above 0" if above == 0 else "3 numbers"
+            raise InputError(
+                f"model.encoder = {self.name}: {self.name.partition(':')[2]}.{name}: expected {needed}, one for each "
+                f"colour, got {shown(given)}"
+            )
+        return found[0], found[1], found[2]
 
 
 def _member(name: str) -> tuple[Encoder, str]:

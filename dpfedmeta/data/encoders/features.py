@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.core.worker_pool import available_cores, open_workers
 from dpfedmeta.data.encoders.encoding import Encoding, encoder_network
@@ -19,7 +20,7 @@ from dpfedmeta.data.episodes.class_pool import ClassPool, FloatRecords, ImageArr
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Contents, Split, cached, source_key
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 # Images of one call of a worker process, and of one pass through the network.
 _BLOCK, _BATCH = 256, 32
@@ -92,9 +93,26 @@ def _features(pools: Mapping[Split, ClassPool], encoding: Encoding) -> Iterator[
         for turn in range(pool.rotations)
         for block in _blocks(pool)
     ]
+    _check_tells_apart(encoding)
     _check_alone(encoding, tasks[0][1], tasks[0][2][:3])
     with open_workers(min(available_cores(), len(tasks))) as workers:
         yield from workers.map(_encoded, tasks)
+
+
+def _check_tells_apart(encoding: Encoding) -> None:
+    """Refuse an encoder that gives black, white and noise the same features: nothing could be learned from them.
+
+    Raises:
+        InputError: It does.
+    """
+    noise = np.random.default_rng(0).integers(0, 256, (2, 3, 32, 32)).astype(np.uint8)
+    plain = np.zeros_like(noise)
+    plain[1] = 255
+    features = encoded_images(_network(encoding), np.concatenate([noise, plain]), encoding)
+    if (features == features[0]).all():
+        raise InputError(
+            f"model.encoder = {encoding.name}: gives all images the same features, so nothing can be learned from them"
+        )
 
 
 def _check_alone(encoding: Encoding, path: Path, places: IntArray) -> None:
@@ -153,7 +171,7 @@ def encoded_images(network: nn.Module, images: ImageArray, encoding: Encoding) -
             # On validation classes of CIFAR-FS 1.0 points above linear interpolation (docs/encoders.md).
             batch = interpolate(batch, size=side, mode="bicubic", align_corners=False, antialias=smaller).clamp(0, 1)
             batch = ((batch - mean) / deviation).contiguous(memory_format=torch.channels_last)
-            features = network(batch)
+            features = _called(network, batch, encoding)
             if features.shape != (len(batch), card.features) or not bool(torch.isfinite(features).all()):
                 raise InputError(
                     f"model.encoder = {encoding.name}: expected {card.features} finite numbers for each image, found "
@@ -161,6 +179,23 @@ def encoded_images(network: nn.Module, images: ImageArray, encoding: Encoding) -
                 )
             found.append(features.float().numpy())
     return np.concatenate(found)
+
+
+def _called(network: nn.Module, batch: Tensor, encoding: Encoding) -> Tensor:
+    import torch
+
+    try:
+        features = network(batch)
+    except Exception as error:  # perhaps the user's own code
+        raise InputError(
+            f"model.encoder = {encoding.name}: fails on images {list(batch.shape)} ({raised(error)})"
+        ) from error
+    if not isinstance(features, torch.Tensor):
+        raise InputError(
+            f"model.encoder = {encoding.name}: returns {type(features).__name__}, expected a tensor "
+            f"[n, {encoding.card.features}]"
+        )
+    return features
 
 
 @lru_cache(maxsize=1)

@@ -64,11 +64,13 @@ class Timm:
 
 
 def _created(name: str) -> Any:
+    if not name:
+        raise InputError("model.encoder = timm: which network? give timm:NAME, as timm:resnet18")
     try:
         import timm
     except ImportError as error:
         raise InputError(
-            f"model.encoder = timm:{name}: the package timm is not installed; pip install 'dpfedmeta[encoders]'"
+            f"model.encoder = timm:{name}: the package timm is not installed; type: pip install timm"
         ) from error
     try:
         return timm.create_model(name, pretrained=False, num_classes=0)

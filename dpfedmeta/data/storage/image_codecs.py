@@ -28,7 +28,7 @@ UNREADABLE = (
     RuntimeError,
 )
 # Wider than 8 bits per pixel; Pillow's own conversion would cut them off at 255.
-_WIDE = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
+WIDE = frozenset(("I", "I;16", "I;16L", "I;16B", "I;16N", "F"))
 _SIXTEEN = 65535
 PixelRange = tuple[float, float]
 HOW_TO_SCALE = (
@@ -55,16 +55,12 @@ def decode_image(content: bytes, channels: int, size: int | None, pixel_range: P
         UnknownRange: Pixels wider than 8 bits do not use the range of their type, so black and white are unknown.
         One of UNREADABLE: The image does not decode.
     """
-    try:
-        opening = Image.open(io.BytesIO(content))
-    except UnidentifiedImageError as error:
-        raise UnidentifiedImageError("no image of a known kind" if content else "an empty file") from error
-    with opening as opened:
+    with open_image(content) as opened:
         whole, colours = _type_range(opened), _sixteen_bit_colours(opened)
         turned = ImageOps.exif_transpose(opened)
         plain = (
             _scaled(turned, whole, pixel_range, declared=opened.format == "PPM")
-            if turned.mode in _WIDE
+            if turned.mode in WIDE
             else _opaque(turned)
         )
         image = plain.convert("L" if channels == 1 else "RGB")
@@ -74,6 +70,18 @@ def decode_image(content: bytes, channels: int, size: int | None, pixel_range: P
         image = ImageOps.fit(image, (size, size), Image.Resampling.LANCZOS)
     pixels = np.asarray(image, dtype=np.uint8)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def open_image(content: bytes) -> Image.Image:
+    """Read the header of an image.
+
+    Raises:
+        UnidentifiedImageError: It has none; says whether anything is in the file.
+    """
+    try:
+        return Image.open(io.BytesIO(content))
+    except UnidentifiedImageError as error:
+        raise UnidentifiedImageError("no image of a known kind" if content else "an empty file") from error
 
 
 def _type_range(opened: Image.Image) -> PixelRange | None:
@@ -86,7 +94,7 @@ def _type_range(opened: Image.Image) -> PixelRange | None:
 
 def _sixteen_bit_colours(opened: Image.Image) -> bool:
     """Return whether Pillow reduces 16-bit colours to 8 bits when it reads this image."""
-    return opened.mode not in _WIDE and any(";16" in str(tile[-1]) for tile in getattr(opened, "tile", ()))
+    return opened.mode not in WIDE and any(";16" in str(tile[-1]) for tile in getattr(opened, "tile", ()))
 
 
 def _scaled(image: Image.Image, whole: PixelRange | None, given: PixelRange | None, *, declared: bool) -> Image.Image:
@@ -114,7 +122,8 @@ def _scaled(image: Image.Image, whole: PixelRange | None, given: PixelRange | No
 
 def _opaque(image: Image.Image) -> Image.Image:
     """8 bits per channel, without transparency."""
-    if image.mode in ("RGBA", "LA", "PA", "P"):
+    # Besides, one shade or colour of an image may be declared transparent.
+    if image.mode in ("RGBA", "LA", "PA", "P") or "transparency" in image.info:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     return image
@@ -127,7 +136,7 @@ def form_of(file: Path | BinaryIO) -> tuple[int, int, int]:
         One of UNREADABLE: It is no image.
     """
     with Image.open(file) as image:
-        return (1 if image.mode in ("1", "L", "LA", *_WIDE) else 3), image.width, image.height
+        return (1 if image.mode in ("1", "L", "LA", *WIDE) else 3), image.width, image.height
 
 
 def resized(images: ImageArray, size: int) -> ImageArray:

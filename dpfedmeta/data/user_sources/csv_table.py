@@ -122,6 +122,16 @@ def _wrong_columns(path: Path, column: str, others: Sequence[str]) -> InputError
     return InputError(f"{path}: column {odd}: unknown{nearest(odd, (*OWNERS, column))}; take it out, or rename it")
 
 
+# How files begin that were given the ending .csv, and what each is.
+_NO_TABLES = (
+    ("pk\x03\x04", "this is an Excel workbook or another archive; export it as CSV in UTF-8"),
+    ("<!doctype", "this is a web page; download the table itself"),
+    ("<html", "this is a web page; download the table itself"),
+    ("%pdf", "this is a PDF; export the table as CSV in UTF-8"),
+    ("{", "this is JSON; write the table as CSV"),
+)
+
+
 def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ...]]]:
     """(number, fields) of the lines that are not blank; the first of them are the columns, checked."""
     found: list[tuple[int, tuple[str, ...]]] = []
@@ -146,6 +156,7 @@ def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ..
         separated = "; separate columns by commas" if len(names) == 1 and {";", "\t", "|"} & {*names[0]} else ""
         if not separated and not close and any(_number(name) is not None for name in names):
             separated = "; it looks like a record: write a line with the names of the columns above it"
+        separated = next((f"; {words}" for mark, words in _NO_TABLES if names[0].lower().startswith(mark)), separated)
         shown = ",".join(names[:8])
         raise InputError(f"{path}: {what}{hint}; the first line names the columns, found {shown!r}{separated}")
     check_columns(path, names)
@@ -272,21 +283,30 @@ def public_rows(rows: Sequence[Row]) -> list[int]:
 
 
 def check_labels(where: str, rows: Sequence[Row]) -> None:
-    """Refuse classes that are numbers and cannot be classes, and clients that are NaN. Other text is a name.
+    """Refuse names that programs write where a value is missing, and numbers that cannot be classes.
 
     Raises:
-        InputError: All classes are numbers, and some are NaN, fractions or negative; or a client is NaN.
+        InputError: A class or a client is missing; or all classes are numbers, and some are fractions or negative.
     """
-    values = {row.label: _number(row.label) for row in rows}
-    found = [f"{row.place}: client {row.client!r}" for row in rows if row.client.lower() == "nan"]
+    labels = {row.label for row in rows}
+    values = {name: _number(name) for name in labels.difference(_MISSING)}
+    odd = labels.intersection(_MISSING)
     if all(value is not None for value in values.values()):
-        odd = {name for name, value in values.items() if value is not None and not _counts(value)}
-        found += [f"{row.place}: class {row.label!r}" for row in rows if row.label in odd]
+        odd |= {name for name, value in values.items() if value is not None and not _counts(value)}
+    found = [f"{row.place}: client {row.client!r}" for row in rows if row.client in _MISSING]
+    found += [f"{row.place}: class {row.label!r}" for row in rows if row.label in odd]
     if found:
         raise InputError(
-            f"{where}: {len(found)} record(s) with a class that is NaN, a fraction or negative, or a client that is "
-            f"NaN: {listed(found)}; leave out records without a class; a name has to begin with a letter"
+            f"{where}: {len(found)} record(s) with a class that is missing, a fraction or negative, or a client that "
+            f"is missing: {listed(found)}; leave out records without a class; a name has to begin with a letter, and "
+            "one that is written as missing values are (NA) needs another spelling"
         )
+
+
+# As pandas reads and other programs write them; R writes NA.
+_MISSING = (
+    *("#N/A", "#NA", "-NaN", "-nan", "<NA>", "N/A", "NA", "NAN", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"),
+)
 
 
 def _number(name: str) -> float | None:

@@ -27,6 +27,7 @@ _SYSTEM = (
     *("system volume information", "@recently-snapshot"),
 )
 _HIDDEN, _OF_SYSTEM, _BARE = "hidden", "in folders of the system", "without extension"
+_BROKEN = "links to what is not there"
 # Larger images are made this large, smaller ones this small.
 _LARGEST, _SMALLEST = 84, 8
 # Headers that are read, and the share of much smaller images up to which one size is found for all.
@@ -108,8 +109,9 @@ def left_out(path: Path, taken: Collection[Path], *, only: Collection[Path] | No
     others = [file for file in files if file not in known]
     if not others:
         return ()
-    counts = Counter(_why_hidden(path, file) or file.suffix.lower() or _BARE for file in others)
-    odd = sorted(file for file in others if file.suffix.lower() in SUFFIXES and not _why_hidden(path, file))
+    kinds = {file: _why_hidden(path, file) or _why_broken(file) or file.suffix.lower() or _BARE for file in others}
+    counts = Counter(kinds.values())
+    odd = sorted(file for file, kind in kinds.items() if kind in SUFFIXES)
     deep = f"; {len(odd)} of them images at another depth (first: {odd[0].relative_to(path)})" if odd else ""
     return (f"left out: {_counted(counts)}{deep}",)
 
@@ -139,6 +141,10 @@ def _why_hidden(path: Path, file: Path) -> str:
     if any(part.lower() in _SYSTEM for part in parts):
         return _OF_SYSTEM
     return _HIDDEN if any(part.startswith(".") for part in parts) else ""
+
+
+def _why_broken(file: Path) -> str:
+    return "" if file.exists() else _BROKEN
 
 
 def _walked(path: Path) -> Iterator[Path]:

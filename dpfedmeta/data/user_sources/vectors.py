@@ -34,6 +34,8 @@ from dpfedmeta.data.user_sources.csv_table import (
 )
 
 ARRAYS = ("records", "classes", "clients", "splits")
+# As 8 x 8.
+_FEWEST_PIXELS = 64
 _LARGEST = 1e4
 """Of a number, once mean and deviation are applied; a larger one would drown all others."""
 
@@ -83,7 +85,21 @@ def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
     chosen = public_rows(rows) if public else range(len(rows))
     labels = [rows[number].label for number in chosen]
     told = telling_columns(columns, records[list(chosen)], labels)
-    return (*part_words(rows, public=public), *said, *((listed(told),) if told else ()))
+    pixels = (_PIXELS,) if _look_like_pixels(records[list(chosen)]) else ()
+    return (*part_words(rows, public=public), *said, *((listed(told),) if told else ()), *pixels)
+
+
+_PIXELS = (
+    "all numbers are whole, from 0 to 255, as those of pixels: if they are, give the images as files (a folder, or a "
+    "list), where they are scaled, or divide them by 255"
+)
+
+
+def _look_like_pixels(records: Any) -> bool:
+    """Return whether vectors as long as the smallest images hold nothing but whole numbers of 8 bits."""
+    if records.shape[1] < _FEWEST_PIXELS or not records.size:
+        return False
+    return bool(records.min() >= 0 and 15 < records.max() <= 255 and (records == np.rint(records)).all())
 
 
 def members(path: Path, splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:
@@ -278,5 +294,7 @@ def _arrays(path: Path) -> dict[str, Any]:
     odd = [name for name in found if name not in ARRAYS]
     if absent or odd:
         what = f"no array {absent[0]}" if absent else f"unknown array {odd[0]}{nearest(odd[0].lower(), ARRAYS)}"
-        raise InputError(f"{path}: {what}; expected records and classes, optionally clients and splits")
+        raise InputError(
+            f"{path}: {what}; expected records and classes, optionally clients and splits; found {', '.join(found)}"
+        )
     return found

@@ -69,12 +69,35 @@ def test_weights_that_changed_since_the_plan_are_refused(tmp_path):
         (f"{OWN}:absent", None, r"has no absent"),
         (f"{OWN}:unstated", None, r"state the length of a feature vector .*unstated\.features = 512"),
         (f"{OWN}:tiny", "nowhere.safetensors", r"model\.encoder_weights = nowhere\.safetensors: cannot be read"),
+        (f"{OWN}:", None, r"names nothing in the module; give tests\.data\.encoders\.tiny_encoder:NAME"),
+        ("encoders/mine.py:tiny", None, r"is a path.*did you mean encoders\.mine:tiny\?"),
+        ("mine.py:tiny", None, r"is a path.*did you mean mine:tiny\?"),
+        (f"{OWN}:NUMBER", None, r"is int; expected a function or class that takes weights=None"),
+        (f"{OWN}:one_mean", None, r"one_mean\.mean: expected 3 numbers, one for each colour, got \[0\.5\]"),
+        (f"{OWN}:no_deviation", None, r"no_deviation\.deviation: expected 3 numbers above 0"),
+        (f"{OWN}:named_mean", None, r"named_mean\.mean: expected 3 numbers"),
+        ("timm", None, r"which network\? give timm:NAME"),
+        ("timm:", None, r"which network\? give timm:NAME"),
         ("timm:resnet18", None, r"timm is not installed|nothing is downloaded; name a file"),
     ],
 )
 def test_what_cannot_be_an_encoder_is_one_line(name, weights, said):
     with pytest.raises(InputError, match=said):
         encoding_of(name, weights, 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fails", r"the factory failed \(ValueError: no weights here, at .*called with weights=None"),
+        ("takes_none", r"the factory failed \(TypeError: .*called with weights=None"),
+        ("returns_none", r"the factory returned NoneType, not a Module"),
+    ],
+)
+def test_what_a_factory_raises_or_returns_is_one_line(name, said):
+    with pytest.raises(InputError, match=said) as caught:
+        encoder_network(own(name))
+    assert "\n" not in str(caught.value)
 
 
 def test_an_encoder_that_knows_the_images_is_refused_until_it_is_accepted():

@@ -55,6 +55,21 @@ def test_features_of_an_image_do_not_depend_on_its_company(both, encoding):
     np.testing.assert_allclose(together[[0, 17, 39]], alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a_dictionary", r"returns dict, expected a tensor \[n, 64\]"),
+        ("larger_images", r"fails on images \[.*, 3, 16, 16\] \(RuntimeError"),
+        ("the_same", r"gives all images the same features"),
+    ],
+)
+def test_what_a_network_does_wrong_is_one_line(both, tmp_path, name, said):
+    pools = {split: getattr(both[0], split) for split in SPLITS}
+    with pytest.raises(InputError, match=said) as caught:
+        encoded_pools(pools, encoding_of(f"{OWN}:{name}", None, 16), tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 def test_an_encoder_that_mixes_images_is_refused(both, tmp_path):
     mixed = encoding_of(f"{OWN}:moves", None, 16)
     pools = {split: getattr(both[0], split) for split in SPLITS}

@@ -57,3 +57,78 @@ moves.features = 64  # type: ignore[attr-defined]
 def unstated(*, weights=None):
     """Says nothing of itself."""
     return tiny()
+
+
+def fails(*, weights=None):
+    """Raises, in two lines."""
+    raise ValueError("no weights\nhere")
+
+
+fails.features = 64  # type: ignore[attr-defined]
+
+
+def takes_none():
+    """Does not take weights."""
+    return nn.Flatten()
+
+
+takes_none.features = 64  # type: ignore[attr-defined]
+
+
+def returns_none(*, weights=None):
+    """Returns no network."""
+
+
+returns_none.features = 64  # type: ignore[attr-defined]
+NUMBER = 3
+
+
+class _Calling(nn.Module):
+    """Computes what a function says."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, images):
+        """Features of images."""
+        return self.function(images)
+
+
+def a_dictionary(*, weights=None):
+    """Returns features by name, as encoders of other packages do."""
+    return _Calling(lambda images: {"features": images.flatten(1)[:, :64]})
+
+
+a_dictionary.features = 64  # type: ignore[attr-defined]
+
+
+def larger_images(*, weights=None):
+    """Takes images of 32 pixels and nothing else."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 64))
+
+
+larger_images.features = 64  # type: ignore[attr-defined]
+
+
+def the_same(*, weights=None):
+    """Gives every image the same features."""
+    return _Calling(lambda images: torch.ones(len(images), 64))
+
+
+the_same.features = 64  # type: ignore[attr-defined]
+
+
+def _of_colours(**constants):
+    def made(*, weights=None):
+        return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
+
+    made.features = 48  # type: ignore[attr-defined]
+    for name, value in constants.items():
+        setattr(made, name, value)
+    return made
+
+
+one_mean = _of_colours(mean=[0.5])
+no_deviation = _of_colours(deviation=(0.2, 0.0, 0.2))
+named_mean = _of_colours(mean="imagenet")
