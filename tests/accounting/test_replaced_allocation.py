@@ -33,6 +33,15 @@ def test_one_slot_is_the_gaussian_mechanism(noise):
         assert exact * (1 - 1e-9) <= came.delta_replaced(epsilon, QUICK) <= exact * (1 + 1e-3) + 1e-15
 
 
+@pytest.mark.parametrize("rare", [1e-1, 1e-2, 1e-4])
+@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
+def test_what_lies_beyond_the_grid_counts_as_a_failure_wherever_it_ends(noise, rare):
+    given = {"noise": noise, "done": 1, "share": 1.0, "points": 400, "rare": rare}
+    for epsilon in (0.0, 0.3, 2.0):
+        exact = float(gaussian_delta(epsilon, 2 / noise))
+        assert exact <= delta_of_opposites(epsilon, **given) <= 1.01 * exact + rare
+
+
 def of_two_slots(noise, epsilon):
     """Without any grid of ours: given the first outcome, the second integral is known in closed form."""
     a = math.exp(epsilon)

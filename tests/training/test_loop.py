@@ -5,11 +5,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from dpfedmeta import Callback
 from dpfedmeta.config.load import resolve
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.learning.server_step import initial_state
 from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.training import loop
 from dpfedmeta.training.loop import Training, averages, optimizer
 
 GIVEN = {
@@ -59,3 +64,34 @@ def test_how_many_messages_were_left_out_is_for_the_server_alone(left_out):
     assert Training._released(training, state, {}, replace(cohort, invited=5), door) == (released, {})
     assert noted == ([(2, 3)] if left_out else [])
     assert told.heard == []
+
+
+def test_the_states_of_the_noise_go_after_the_checkpoints_that_need_them(tmp_path, monkeypatch):
+    """Whatever write fails, each checkpoint that is there has its state."""
+    run = RunDirectory(tmp_path)
+    run.secret.mkdir()
+    (tmp_path / "checkpoint").mkdir()
+    kept = SimpleNamespace(settings=SimpleNamespace(run=SimpleNamespace(keep_checkpoints=2)))
+    training = SimpleNamespace(run=run, plan=kept)
+    monkeypatch.setattr(loop, "complete", lambda plan, state: state.model)
+    state = initial_state({"w": torch.zeros(2)}, Constant(initial_bound=1.0))
+
+    def saved(round_):
+        journal = SimpleNamespace(ledger=SimpleNamespace(lines=round_ + 1, head=str(round_) * 64))
+        remembered = {"vectors": np.full((1, 2), float(round_)), "round": np.full(1, round_)}
+        Training._save(training, replace(state, round=round_), remembered, journal)
+
+    def rounds(folder):
+        return sorted({int(path.name[6:12]) for path in folder.glob("round-*")})
+
+    saved(1)
+    saved(2)
+    assert rounds(run.secret / "noise") == rounds(tmp_path / "checkpoint") == [1, 2]
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "save_checkpoint", lambda *given: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(OSError, match="full"):
+            saved(3)
+    assert rounds(tmp_path / "checkpoint") == [1, 2]
+    assert rounds(run.secret / "noise") == [1, 2, 3]
+    saved(3)
+    assert rounds(run.secret / "noise") == rounds(tmp_path / "checkpoint") == [2, 3]
