@@ -21,7 +21,7 @@ from dpfedmeta.core.params import Params, arrays_of
 from dpfedmeta.core.worker_pool import open_workers
 from dpfedmeta.data.user_sources.readers import columns_in, own_contents
 from dpfedmeta.learning.evaluation.baselines import Adapted, Alone, Learner, Majority, PixelPrototype
-from dpfedmeta.learning.evaluation.people import Division, LearnersOf, Person, PersonScores, as_json, compared, judge
+from dpfedmeta.learning.evaluation.people import LearnersOf, Person, PersonScores, RecordSplit, as_json, compared, judge
 from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.training.personal.user_inputs import InputForm
 from dpfedmeta.training.results.trained_run import TrainedRun, open_run
@@ -65,7 +65,7 @@ class PeopleEvaluation:
 def evaluate_people(
     run: Path,
     data: Path,
-    division: Division,
+    division: RecordSplit,
     data_folder: Path | None = None,
     watch: Callable[[str, float], None] = lambda what, done: None,
 ) -> PeopleEvaluation:

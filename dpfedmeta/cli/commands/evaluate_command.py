@@ -84,11 +84,11 @@ def _on_people(options: argparse.Namespace, console: Console) -> int:
     check_data_folder(options.data_dir)
     check_is_run(options.runs[0])
     from dpfedmeta.api.evaluate_people import NO_PROMISE, evaluate_people, keep_people
-    from dpfedmeta.learning.evaluation.people import Division
+    from dpfedmeta.learning.evaluation.people import RecordSplit
     from dpfedmeta.training.terminal.people_tables import people_tables
     from dpfedmeta.training.terminal.progress_bar import share_bar
 
-    division = Division(shots=shots[0], repeats=options.repeats, seed=seeds[0])
+    division = RecordSplit(shots=shots[0], repeats=options.repeats, seed=seeds[0])
     with share_bar(console) as watch:
         found = evaluate_people(options.runs[0], options.on, division, options.data_dir, watch)
     for printed in people_tables(found.scores):

@@ -38,8 +38,8 @@ class Person:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Division:
-    """Division of a person's records into a part to adapt on and a part to be judged on, within classes, at random.
+class RecordSplit:
+    """RecordSplit of a person's records into a part to adapt on and a part to be judged on, within classes, at random.
 
     Attributes:
         shots: Records of each class to adapt on, at most all but one; None: half of each.
@@ -99,7 +99,7 @@ class PersonScores:
     ci95: Mapping[str, float]
 
 
-def judge(person: Person, number: int, division: Division, learners_of: LearnersOf) -> PersonScores:
+def judge(person: Person, number: int, division: RecordSplit, learners_of: LearnersOf) -> PersonScores:
     """SECRET: judge all learners on the same divisions of one person's records.
 
     Args:

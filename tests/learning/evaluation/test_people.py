@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpfedmeta.learning.evaluation.baselines import Alone, Majority, PixelPrototype
-from dpfedmeta.learning.evaluation.people import Division, Person, PersonScores, compared, judge, overall
+from dpfedmeta.learning.evaluation.people import Person, PersonScores, RecordSplit, compared, judge, overall
 
 
 def person(*counts, name="a", spread=0.1):
@@ -17,7 +17,7 @@ def person(*counts, name="a", spread=0.1):
     return Person(name=name, records=records, labels=labels, classes=classes)
 
 
-HALF = Division(shots=None, repeats=6, seed=0)
+HALF = RecordSplit(shots=None, repeats=6, seed=0)
 
 
 def test_a_record_adapts_or_judges_and_never_both():
@@ -27,7 +27,7 @@ def test_a_record_adapts_or_judges_and_never_both():
         assert len({*rows}) == len(rows) == 16
         assert torch.bincount(episode.support_labels).tolist() == [2, 1, 4]
         assert torch.bincount(episode.query_labels).tolist() == [3, 1, 5]
-    few = Division(shots=3, repeats=2, seed=0)
+    few = RecordSplit(shots=3, repeats=2, seed=0)
     assert [torch.bincount(e.support_labels).tolist() for e in few.episodes(someone, 0)] == [[3, 1, 3]] * 2
 
 
@@ -37,7 +37,7 @@ def test_divisions_are_drawn_anew_for_each_person_repeat_and_seed():
 
     base = first(HALF, 0)
     assert torch.equal(base, first(HALF, 0))
-    other_seed = Division(shots=None, repeats=6, seed=1)
+    other_seed = RecordSplit(shots=None, repeats=6, seed=1)
     for other in (first(HALF, 0, 1), first(HALF, 1), first(other_seed, 0)):
         assert not torch.equal(base, other)
 
