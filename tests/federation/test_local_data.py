@@ -160,6 +160,9 @@ def test_a_plan_names_the_columns_of_the_server_s_table(tmp_path, tables):
     for wrong in (["age", "age", "pulse"], ["age"]):
         with pytest.raises(Refused, match=r"the plan names [13] columns for records of the form \(3,\)"):
             task_of({"task": content["task"] | {"columns": wrong}})
+    for wrong in ("pulse\x1b[2J", "pulse\nround 0: nothing left this machine", " "):
+        with pytest.raises(Refused, match="characters that cannot be printed"):
+            task_of({"task": content["task"] | {"columns": ["age", wrong, "oldpeak"]}})
 
 
 def other_columns(path):

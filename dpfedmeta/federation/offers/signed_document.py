@@ -214,6 +214,9 @@ def task_of(content: Mapping[str, Any]) -> Task:
     columns = columns_of(content)
     if columns and (len({*columns}) != len(columns) or task.form.shape != (len(columns),)):
         raise Refused(f"the plan names {len(columns)} columns for records of the form {task.form.shape}")
+    # They stand in the owner's log and on the terminal.
+    if not all(name.isprintable() and name.strip() for name in columns):
+        raise Refused("the plan names columns by characters that cannot be printed")
     return task
 
 
