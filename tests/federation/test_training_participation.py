@@ -1,5 +1,6 @@
 """A folder that does not fit a plan changes what a client sends, and nothing else that a server could see."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords
-from dpfedmeta.federation.offers.signed_plan import sign_plan
+from dpfedmeta.federation.offers.signed_plan import FORM, sign_plan
 from dpfedmeta.federation.wire_format import Attempt, Offer, QuestionKind, Said, opened_answer
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
@@ -199,3 +200,17 @@ def test_a_federation_trains_with_a_client_whose_folder_does_not_fit(silos, tmp_
     assert odd.handed_out
     assert not (tmp_path / "client0" / "personal.safetensors").exists()
     assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_server_writes_no_line_of_its_own_into_a_client_s_log(silos, tmp_path):
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
+    party, content = session.parties[silos.roster[0]], json.loads(session.signed.text)
+    content["settings"] = content["settings"].replace("algo: dp-agrlr-micro", 'algo: "x\\e[2J\\nround 0: nothing left"')
+    text = json.dumps(content, sort_keys=True).encode()
+    signature = Identity(silos.server).sign(FORM.mark + text)
+    answer = offered(session, party, replace(session.signed, text=text, signature=signature))
+    assert answer[6] != Said.ACCEPTED
+    said = log_of(tmp_path)
+    assert "algo = x\\x1b[2J\\x0around 0: nothing left: unknown" in said
+    assert all(letter.isprintable() or letter == "\n" for letter in said)
+    assert all(line[:2] == "20" for line in said.splitlines())

@@ -333,8 +333,9 @@ class RealClient:
         self._log(f"the learned model, adapted to {len(personal.class_names)} classes of this client: {MODEL}")
 
     def _log(self, line: str) -> None:
-        """In plain words, for whoever answers for the images."""
-        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}"
+        """In plain words, for whoever answers for the images: one line, whatever of it a server wrote."""
+        plain = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in line)
+        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {plain}"
         try:
             with open(self._folder / LOG, "a", encoding="utf-8", opener=_for_its_owner) as file:
                 file.write(text + "\n")
