@@ -45,7 +45,7 @@ class RoundsVerdict:
 
     @property
     def refuted(self) -> bool:
-        """Whether the promise does not hold; a program that keeps it gets here with probability 0.001 at most."""
+        """True if the promise does not hold; of a program that keeps it, with probability 0.001 at most."""
         return self.confirmed is not None and self.confirmed > self.promised.epsilon
 
     def __str__(self) -> str:
