@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dpfedmeta.api.plan import plan
     from dpfedmeta.api.run import Run
     from dpfedmeta.api.train import train
+    from dpfedmeta.auditing.audit_rounds import audit_rounds
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.errors import InputError, RefusedPlan
     from dpfedmeta.privacy.clip_policies import choices as clip
@@ -36,6 +37,7 @@ __all__ = [
     "Settings",
     "__version__",
     "audit",
+    "audit_rounds",
     "clip",
     "evaluate",
     "load",
@@ -57,6 +59,7 @@ _HOME = {
     "Run": "api.run",
     "Settings": "config.settings",
     "audit": "api.audit",
+    "audit_rounds": "auditing.audit_rounds",
     "evaluate": "api.evaluate",
     "load": "training.personal",
     "load_personal": "training.personal",

@@ -265,7 +265,7 @@ class Training:
         return self.validation.accuracy(workers, plan.network, model, plan.evaluation, episodes).as_json()
 
     def _door(self, journal: Journal) -> ReleaseDoor:
-        """What releases a sum: the journal that charged it."""
+        """Return the journal, which releases what it charged and nothing else."""
         return journal
 
     def _released(

@@ -1,0 +1,167 @@
+"""Audit of rounds that somebody else wrote: a lower bound on epsilon by a canary client, several rounds at a time."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS, SECOND_SAMPLE
+from dpfedmeta.auditing.trade_off_function import ThresholdTest
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import FloatArray
+from dpfedmeta.privacy.rounds.promise import PromisedCell
+
+Update = Mapping[str, FloatArray]
+# (state, update of each client, generator) -> (next state, release: arrays by name); the first state is None.
+Rounds = Callable[[Any, Mapping[int, Update], np.random.Generator], tuple[Any, Mapping[str, Any]]]
+_CANARY, _MISS = 0, 0.05
+# In which rounds the canary sends: always; or in turns, so that noise which is used again is seen.
+_PATTERNS = (1, 2)
+_THRESHOLDS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundsVerdict:
+    """Finding of an audit of somebody's rounds.
+
+    Attributes:
+        promised: What was promised about a client towards the public.
+        audited: Lower bound on epsilon, at 95%.
+        confirmed: The bound from a second sample, at 99.9%, by the test that the first one chose; None: the first bound
+            is within the promise.
+        runs: Runs of the first sample.
+        seed: Seed of the audit, from the operating system unless one was given.
+    """
+
+    promised: PromisedCell
+    audited: float
+    confirmed: float | None
+    runs: int
+    seed: int
+
+    @property
+    def refuted(self) -> bool:
+        """True if the promise does not hold; of a program that keeps it, with probability 0.001 at most."""
+        return self.confirmed is not None and self.confirmed > self.promised.epsilon
+
+    def __str__(self) -> str:
+        promised = f"(client, public) epsilon {self.promised.epsilon:g} at delta {self.promised.delta:g}"
+        if self.refuted:
+            return f"refuted: {promised} does not hold; epsilon is at least {self.confirmed:.3g}, at 99.9%"
+        return f"no violation of {promised} found; lower bound {self.audited:.3g} at 95%, {self.runs} runs"
+
+
+def audit_rounds(
+    function: Rounds,
+    *,
+    promise: PromisedCell,
+    like: Update,
+    clients: int = 10,
+    rounds: int = 4,
+    runs: int = 2000,
+    length: float = 100.0,
+    seed: int | None = None,
+) -> RoundsVerdict:
+    """Attack rounds that somebody wrote with one client, whose update may or may not be there.
+
+    Args:
+        function: One round: from its state, the update of each client by number, and a generator for cohort and noise,
+            to the next state and what is released. It is called with made-up updates.
+        promise: What all rounds together shall keep, about a client towards the public; a client is added or removed.
+        like: Names and shapes of an update.
+        clients: All clients; all but the canary send zeros.
+        rounds: Rounds of a run.
+        runs: Runs of the first sample.
+        length: L2 norm of the canary's update; far above any clip bound.
+        seed: Of the audit; None: from the operating system.
+
+    Returns:
+        The verdict. That no violation is found proves nothing.
+
+    Raises:
+        InputError: A number is out of range, so many runs could not show a violation, or the promise is not about a
+            client.
+    """
+    for name, value, least in (("clients", clients, 2), ("rounds", rounds, 1), ("runs", runs, 100)):
+        if type(value) is not int or value < least:
+            raise InputError(f"audit_rounds: {name} = {value!r}, expected a whole number of at least {least}")
+    if promise.unit != "client":
+        raise InputError("audit_rounds: promise: unit = 'record' is not audited here; give unit='client'")
+    if (most := _most_shown(runs, promise.delta)) <= promise.epsilon:
+        raise InputError(
+            f"audit_rounds: runs = {runs}: shows at most epsilon = {most:.3g}, which is within the promise of "
+            f"{promise.epsilon:g}, so nothing could be found; give about {_enough(promise):,} runs"
+        )
+    seed = secrets.randbits(63) if seed is None else seed
+    trial = _Trial(function=function, like=like, clients=clients, rounds=rounds, length=length, delta=promise.delta)
+    generator = np.random.default_rng(seed)
+    pattern, test = trial.choose(runs // 2, generator)
+    audited = test.epsilon(*trial.scores(pattern, runs - runs // 2, generator), promise.delta, _MISS)
+    confirmed = None
+    if audited > promise.epsilon:
+        confirmed = test.epsilon(*trial.scores(pattern, SECOND_SAMPLE * runs, generator), promise.delta, SECOND_MISS)
+    return RoundsVerdict(promised=promise, audited=audited, confirmed=confirmed, runs=runs, seed=seed)
+
+
+def _most_shown(runs: int, delta: float) -> float:
+    """The bound where the attack is always right."""
+    count = (runs - runs // 2) // 2
+    return ThresholdTest(value=0.0, inside=True).epsilon(np.ones(count), -np.ones(count), delta, _MISS)
+
+
+def _enough(promise: PromisedCell) -> int:
+    runs = 100
+    while _most_shown(runs, promise.delta) <= 1.2 * promise.epsilon:
+        runs *= 2
+    return runs
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Trial:
+    function: Rounds
+    like: Update
+    clients: int
+    rounds: int
+    length: float
+    delta: float
+
+    def choose(self, runs: int, generator: np.random.Generator) -> tuple[int, ThresholdTest]:
+        """(pattern, threshold) with the largest bound; used on other runs than those that chose it."""
+        found = []
+        for pattern in _PATTERNS[: self.rounds]:
+            one, other = self.scores(pattern, runs, generator)
+            for value in np.quantile(np.concatenate([one, other]), np.linspace(0.02, 0.98, _THRESHOLDS)).tolist():
+                for inside in (True, False):
+                    test = ThresholdTest(value=value if inside else -value, inside=inside)
+                    found.append((test.epsilon(one, other, self.delta, _MISS), pattern, test))
+        _, pattern, test = max(found, key=lambda each: each[0])
+        return pattern, test
+
+    def scores(self, pattern: int, runs: int, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+        """(scores of runs with the canary, of runs without), half of them each."""
+        drawn = generator.spawn(runs)
+        halves = (drawn[: runs // 2], drawn[runs // 2 :])
+        one, other = (
+            np.array([self._score(own, pattern, there) for own in half])
+            for there, half in zip((True, False), halves, strict=True)
+        )
+        return one, other
+
+    def _score(self, generator: np.random.Generator, pattern: int, there: bool) -> float:
+        size = sum(value.size for value in self.like.values())
+        zeros = {name: np.zeros(value.shape) for name, value in self.like.items()}
+        canary = {name: np.full(value.shape, self.length / np.sqrt(size)) for name, value in self.like.items()}
+        state, score = None, 0.0
+        for round_ in range(self.rounds):
+            sends = round_ % pattern == 0
+            updates: dict[int, Update] = {client: zeros for client in range(self.clients) if client != _CANARY}
+            if there:
+                updates[_CANARY] = canary if sends else zeros
+            state, released = self.function(state, updates, generator)
+            seen = sum(float(np.sum(np.asarray(released[name], dtype=float))) for name in self.like)
+            score += seen if sends else -seen
+        return score

@@ -1,0 +1,111 @@
+"""Rounds that somebody wrote: one that keeps its promise, and mistakes that are seen."""
+
+import numpy as np
+import pytest
+
+import dpfedmeta as dp
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.core.errors import InputError
+
+LIKE = {"w": np.zeros((2, 3)), "b": np.zeros(2)}
+CLIENTS, ROUNDS, Z, DELTA = 10, 4, 6.0, 1e-5
+# All clients are in each round, so four rounds are one Gaussian mechanism.
+PROMISE = dp.Promise(epsilon=gaussian_epsilon(ROUNDS**0.5 / Z, DELTA), delta=DELTA)
+
+
+def clipped(update, bound):
+    norm = np.sqrt(sum(np.sum(value**2) for value in update.values()))
+    return {name: value * min(1.0, bound / norm if norm else 1.0) for name, value in update.items()}
+
+
+def total(updates):
+    return {name: sum(update[name] for update in updates) for name in LIKE}
+
+
+def noisy(sums, noise, generator, divisor=CLIENTS):
+    return {name: (value + noise * generator.normal(size=value.shape)) / divisor for name, value in sums.items()}
+
+
+def honest(state, updates, generator):
+    return state, noisy(total([clipped(update, 1.0) for update in updates.values()]), Z, generator)
+
+
+def average_clipped(state, updates, generator):
+    """The average is clipped, and not each update."""
+    mean = {name: value / CLIENTS for name, value in total(list(updates.values())).items()}
+    return state, noisy(clipped(mean, 1.0), Z / CLIENTS, generator, 1.0)
+
+
+def noise_by_count(state, updates, generator):
+    """The noise is divided by how many clients there are once more."""
+    return state, noisy(total([clipped(update, 1.0) for update in updates.values()]), Z / CLIENTS, generator)
+
+
+def bound_from_norms(state, updates, generator):
+    """The next bound is the largest norm before clipping; the noise keeps the old one."""
+    bound = state or 1.0
+    largest = max(np.sqrt(sum(np.sum(value**2) for value in update.values())) for update in updates.values())
+    return largest, noisy(total([clipped(update, bound) for update in updates.values()]), Z, generator)
+
+
+def one_seed(state, updates, generator):
+    """The noise of the first round comes again in each."""
+    noise = generator.integers(2**32) if state is None else state
+    return noise, noisy(total([clipped(u, 1.0) for u in updates.values()]), Z, np.random.default_rng(noise))
+
+
+def audited(function, **given):
+    return dp.audit_rounds(function, promise=PROMISE, like=LIKE, clients=CLIENTS, rounds=ROUNDS, seed=4, **given)
+
+
+def test_rounds_that_keep_their_promise_are_not_refuted():
+    found = audited(honest, runs=200)
+    assert not found.refuted
+    assert 0.0 <= found.audited <= PROMISE.epsilon < 2.0
+    assert str(found).startswith("no violation of (client, public) epsilon")
+
+
+SLOW = [pytest.param(each, marks=pytest.mark.slow) for each in (noise_by_count, bound_from_norms)]
+
+
+@pytest.mark.parametrize("mistake", [average_clipped, one_seed, *SLOW])
+def test_mistakes_are_refuted(mistake):
+    found = audited(mistake, runs=200)
+    assert found.refuted
+    assert found.confirmed > PROMISE.epsilon
+    assert "does not hold" in str(found)
+
+
+def test_the_attack_shows_most_of_what_a_mechanism_gives_away():
+    """Against a promise far below what holds."""
+    louder = lambda state, updates, generator: honest(state, updates, Scaled(generator, 1 / 12))  # noqa: E731
+    found = audited(louder, runs=200)
+    assert found.refuted
+    assert 1.5 < found.confirmed <= gaussian_epsilon(ROUNDS**0.5 / (Z / 12), DELTA)
+
+
+class Scaled:
+    def __init__(self, honest, factor):
+        self.honest, self.factor = honest, factor
+
+    def normal(self, size):
+        return self.factor * self.honest.normal(size=size)
+
+
+def test_without_a_seed_each_audit_draws_its_own():
+    given = {"promise": PROMISE, "like": LIKE, "rounds": 1, "runs": 100}
+    one, two = (dp.audit_rounds(honest, **given) for _ in range(2))
+    assert one.seed != two.seed
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"runs": 20}, "runs = 20"), ({"rounds": 0}, "rounds = 0"), ({"clients": 1}, "clients = 1"),
+        ({"runs": 100, "promise": dp.Promise(epsilon=6.0, delta=1e-5)}, r"nothing could be found; give about 25,600"),
+        ({"promise": dp.Promise(unit="record", epsilon=1.0, delta=1e-5)}, "give unit='client'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(given, words):
+    with pytest.raises(InputError, match=words):
+        dp.audit_rounds(honest, **{"promise": PROMISE, "like": LIKE, **given})
