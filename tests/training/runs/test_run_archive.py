@@ -39,7 +39,7 @@ def run(ended, tmp_path):
 
 def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dpfedmeta):
     (run.path / ".lock").touch()
-    # Logs of trackers hold the times of rounds and names of machines, files and links what nobody looked at.
+    # Logs of trackers hold times and names of machines; what is hidden is unfinished, and a link leads anywhere.
     for tracker in ("wandb", "tensorboard"):
         (run.path / tracker).mkdir()
         (run.path / tracker / "events.log").write_text("somebody's machine")
