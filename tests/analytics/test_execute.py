@@ -1,6 +1,7 @@
 """An analysis from its request to its folder: charged before it is released, gone on with, verified, counted."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from dpfedmeta.analytics.simulated_clients import SimulatedClients
 from dpfedmeta.analytics.verification import check_counted, is_analysis, verify
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, check_is_run
+from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory, check_is_run
 from dpfedmeta.planning.privacy.prior_spending import check_still_there, earlier_releases
 from dpfedmeta.training.state.resume import settings_of_run
 from dpfedmeta.training.verification.verify import audit
@@ -106,6 +107,16 @@ def test_an_analysis_whose_code_was_edited_is_another_release(tmp_path, monkeypa
         module.write_text(module.read_text() + "# another line\n")
     resume(run.path)
     assert len(read_content(run.ledger).charges) == charges
+
+
+def test_on_one_machine_a_copy_without_its_charge_is_refused(tmp_path):
+    run = done(tmp_path)
+    shutil.copytree(run.path, tmp_path / "copy")
+    copy = RunDirectory(tmp_path / "copy")
+    copy.ledger.write_text(copy.ledger.read_text().splitlines(keepends=True)[0])
+    (copy.path / SUMMARY).unlink()
+    with pytest.raises(InputError, match="a stale copy"):
+        resume(copy.path)
 
 
 def test_other_data_are_no_way_to_go_on(tmp_path):

@@ -104,6 +104,10 @@ def test_shares_of_the_noise_are_fresh_in_every_round_and_attempt(tiny_strokes):
         for round_, again in ((0, ()), (1, ()), (0, (1,)), (0, (2,)))
     ]
     secrets = [alone.cohort_sum(model, BOUND, cohort) for cohort in cohorts]
+    # So is the rotation of every round.
+    first, other, *again = (secret.grid._signs.tolist() for secret in secrets)
+    assert first != other
+    assert again == [first, first]
     sums = torch.stack([secret.value["rotated"] for secret in secrets])
     variance = 54 * side.whole.share(60)
     likeness = (sums @ sums.T) / (variance * sums.shape[1])

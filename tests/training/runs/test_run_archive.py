@@ -39,8 +39,13 @@ def run(ended, tmp_path):
 
 def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dpfedmeta):
     (run.path / ".lock").touch()
-    (run.path / "wandb").mkdir()
-    (run.path / "wandb" / "debug.log").write_text("somebody's machine")
+    # Logs of trackers hold times and names of machines; what is hidden is unfinished, and a link leads anywhere.
+    for tracker in ("wandb", "tensorboard"):
+        (run.path / tracker).mkdir()
+        (run.path / tracker / "events.log").write_text("somebody's machine")
+    (run.path / ".hidden.txt").write_text("half a file")
+    (run.path / "link.txt").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_text("somebody's home")
     said = dpfedmeta("archive", run.path, "--out", tmp_path / "a.zip")
     assert "secret files are not in it" in said.out
     os.utime(run.ledger, (1, 1))
@@ -51,7 +56,8 @@ def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dp
     with zipfile.ZipFile(tmp_path / "a.zip") as file:
         names = file.namelist()
         assert not any(file.read(name) in secrets for name in names)
-        assert not any("secret" in name or "lock" in name or "wandb" in name for name in names)
+        left = ("secret", "lock", "wandb", "tensorboard", "hidden", "link")
+        assert not any(word in name for word in left for name in names)
         assert {entry.date_time for entry in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         file.extractall(tmp_path / "out")
     unpacked = RunDirectory(tmp_path / "out" / "r")
