@@ -114,7 +114,7 @@ CASES = (
            says=("model.initial", "--model.initial null")),
     _train("a gain that nothing undoes", "--model.first_gain", "2", "--model.norm", "none",
            says=("model.first_gain", "leave it out")),
-    _train("a precision without effect", "--run.precision", "tf32", "--model.name", "linear",
+    _train("a precision without effect", "--run.precision", "tf32", "--model.name", "mlp",
            says=("run.precision", "leave it out")),
     _train("a time of day as rounds", "--rounds", "1:30", says=("1:30", "90", "plain number")),
     _train("a number with a leading zero", "--seed", "010", says=("010", "8", "plain number")),
@@ -231,6 +231,7 @@ CASES = (
     _any("a sweep of a table", "sweep", "words.csv", says=("expected names and values",)),
     _any("a sweep of settings", "sweep", "settings.yaml", says=("settings.yaml",)),
     _any("a sweep of an unknown setting", "sweep", "sweep-unknown.yaml", says=("sever.rounds",)),
+    _any("a sweep of a section", "sweep", "sweep-section.yaml", says=("server", "is a section", "server.rounds")),
     _any("a sweep of a wrong value", "sweep", "sweep-wrong.yaml", says=("task.ways",)),
     _any("a sweep with no jobs", "sweep", "sweep.yaml", "--jobs", "0", says=("--jobs",)),
     # Federations.
@@ -307,6 +308,7 @@ def make_files(folder: Path) -> None:
         "texts/a/a.txt": "x",
     }
     texts["sweep-unknown.yaml"] = texts["sweep.yaml"].replace("server.rounds", "sever.rounds")
+    texts["sweep-section.yaml"] = texts["sweep.yaml"].replace("server.rounds:", "server:")
     texts["sweep-wrong.yaml"] = texts["sweep.yaml"].replace("server.rounds: {values: [2", "task.ways: {values: [1")
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
