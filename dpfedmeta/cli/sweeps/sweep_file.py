@@ -188,7 +188,8 @@ def _option_name(name: str) -> str:
         raise InputError(f"{name}: the sweep sets it for each run; take it out")
     if inside := [setting for setting in known if setting.startswith(f"{name}.")]:
         raise InputError(
-            f"parameters: {name}: is a section; nested parameters are not read: name a setting in it, as {inside[0]}: ..."
+            f"parameters: {name}: is a section; nested parameters are not read: name a setting in it, as "
+            f"{inside[0]}: ..."
         )
     if full not in known:
         raise InputError(f"parameters: {name}: not a setting{nearest(name, [*known, *SHORT_FORMS])}")
