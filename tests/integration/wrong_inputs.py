@@ -114,7 +114,7 @@ CASES = (
            says=("model.initial", "--model.initial null")),
     _train("a gain that nothing undoes", "--model.first_gain", "2", "--model.norm", "none",
            says=("model.first_gain", "leave it out")),
-    _train("a precision without effect", "--run.precision", "tf32", "--model.name", "linear",
+    _train("a precision without effect", "--run.precision", "tf32", "--model.name", "mlp",
            says=("run.precision", "leave it out")),
     _train("a time of day as rounds", "--rounds", "1:30", says=("1:30", "90", "plain number")),
     _train("a number with a leading zero", "--seed", "010", says=("010", "8", "plain number")),
@@ -231,6 +231,7 @@ CASES = (
     _any("a sweep of a table", "sweep", "words.csv", says=("expected names and values",)),
     _any("a sweep of settings", "sweep", "settings.yaml", says=("settings.yaml",)),
     _any("a sweep of an unknown setting", "sweep", "sweep-unknown.yaml", says=("sever.rounds",)),
+    _any("a sweep of a section", "sweep", "sweep-section.yaml", says=("server", "is a section", "server.rounds")),
     _any("a sweep of a wrong value", "sweep", "sweep-wrong.yaml", says=("task.ways",)),
     _any("a sweep with no jobs", "sweep", "sweep.yaml", "--jobs", "0", says=("--jobs",)),
     # Federations.
@@ -246,6 +247,9 @@ CASES = (
          "--identity", "a.pem", says=("none.yaml",)),
     _any("a client with an epsilon of -1", "federate", "client", "--data", "images", "--invitation",
          "keys/invitation.yaml", "--identity", "a.pem", "--epsilon", "-1", says=("epsilon",)),
+    _any("a client without patience", "federate", "client", "--data", "images", "--invitation",
+         "keys/invitation.yaml", "--identity", "a.pem", "--epsilon", "1", "--patience", "-5",
+         says=("--patience -5", "above 0")),
     _any("a server of an empty roster", "federate", "server", "--keys", "keys", "--roster", "empty.yaml", "--algo",
          "dp-agrlr-micro", "--dataset", "strokes", says=("empty.yaml",)),
     _any("a server of a roster with a key in it", "federate", "server", "--keys", "keys", "--roster", "a.pem", "--algo",
@@ -254,6 +258,10 @@ CASES = (
          "roster.txt", "--algo", "dp-agrlr-micro", "--dataset", "strokes", says=("population.cohort",)),
     _any("a server without keys", "federate", "server", "--keys", "none", "--roster", "roster.txt", "--algo",
          "dp-agrlr-micro", "--dataset", "strokes", says=("none",)),
+    _any("a port that is none", "federate", "server", "--keys", "keys", "--roster", "roster.txt", "--algo",
+         "dp-agrlr-micro", "--dataset", "strokes", "--port", "99999", says=("--port 99999", "65535")),
+    _any("a server that waits less than nothing", "federate", "server", "--keys", "keys", "--roster", "roster.txt",
+         "--algo", "dp-agrlr-micro", "--dataset", "strokes", "--seconds", "-1", says=("--seconds -1", "above 0")),
     _any("keys that are there", "federate", "keys", "--out", "a.pem", says=("a.pem",)),
     _any("a demo of one client", "federate", "demo", "--clients", "1", says=("--clients",)),
     # Python.
@@ -307,6 +315,7 @@ def make_files(folder: Path) -> None:
         "texts/a/a.txt": "x",
     }
     texts["sweep-unknown.yaml"] = texts["sweep.yaml"].replace("server.rounds", "sever.rounds")
+    texts["sweep-section.yaml"] = texts["sweep.yaml"].replace("server.rounds:", "server:")
     texts["sweep-wrong.yaml"] = texts["sweep.yaml"].replace("server.rounds: {values: [2", "task.ways: {values: [1")
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -137,6 +138,11 @@ def _server(words: Sequence[str], console: Console) -> int:
     from dpfedmeta.federation.identity.invitation import operator_identity
     from dpfedmeta.planning.early_checks import check_first
 
+    _check_seconds("--seconds", options.seconds)
+    _check_seconds("--wait", options.wait)
+    for option, port in (("--port", options.port), ("--page", options.page)):
+        if port is not None and not 0 <= port <= 65535:
+            raise InputError(f"{option} {port}: expected a port, a number up to 65535")
     cards = read_roster(options.roster)
     operator_identity(options.keys)
     given = settings_from(rest)
@@ -222,6 +228,7 @@ def _client(words: Sequence[str], console: Console) -> int:
     check_promise(options.unit, options.epsilon, options.delta, options.participations)
     check_floors(options.adversarial, options.colluding)
     server = None if options.server is None else checked_address(options.server)
+    _check_seconds("--patience", options.patience)
     from dpfedmeta.federation.client.client_budget import Floors, Promise
     from dpfedmeta.federation.entry_points import ClientOptions, run_client
 
@@ -247,6 +254,11 @@ def _client(words: Sequence[str], console: Console) -> int:
     if model is not None:
         _say(console)(f"adapted model: {model}")
     return DONE
+
+
+def _check_seconds(option: str, seconds: float) -> None:
+    if not 0 < seconds < math.inf:
+        raise InputError(f"{option} {seconds:g}: expected a number of seconds above 0")
 
 
 def _demo_parser() -> argparse.ArgumentParser:

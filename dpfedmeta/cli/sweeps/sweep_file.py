@@ -186,6 +186,11 @@ def _option_name(name: str) -> str:
     known = [*(setting for setting, _, _ in setting_fields()), *CHOICES]
     if full in ("run.name", "run.dir"):
         raise InputError(f"{name}: the sweep sets it for each run; take it out")
+    if inside := [setting for setting in known if setting.startswith(f"{name}.")]:
+        raise InputError(
+            f"parameters: {name}: is a section; nested parameters are not read: name a setting in it, as "
+            f"{inside[0]}: ..."
+        )
     if full not in known:
         raise InputError(f"parameters: {name}: not a setting{nearest(name, [*known, *SHORT_FORMS])}")
     return full

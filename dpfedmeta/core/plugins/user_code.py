@@ -91,10 +91,8 @@ def _check_is_name(setting: str, name: str) -> None:
     module, _, attribute = name.partition(":")
     if "/" in module or "\\" in module or module.startswith(".") or module.endswith(".py"):
         plain = module.replace("\\", "/").removesuffix(".py").strip("./").replace("/", ".")
-        raise InputError(
-            f"{setting} = {name}: is a path, where package.module:name is expected; did you mean "
-            f"{plain}:{attribute or 'NAME'}?"
-        )
+        hint = f"; did you mean {plain}:{attribute or 'NAME'}?" if plain else ""
+        raise InputError(f"{setting} = {name}: is a path, where package.module:name is expected{hint}")
     if not attribute:
         raise InputError(f"{setting} = {name}: names nothing in the module; give {module}:NAME")
 

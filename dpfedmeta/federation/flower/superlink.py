@@ -164,5 +164,7 @@ def _listening(host: str, port: int, strangers: Strangers) -> Listening:
     except OSError as error:
         if listening is not None:
             listening.close()
-        raise InputError(f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port") from None
+        raise InputError(
+            f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port or --listen"
+        ) from None
     return listening

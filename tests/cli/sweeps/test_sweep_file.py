@@ -95,7 +95,7 @@ BAD = [
     (swept(run__name={"values": ["a"]}), "run.name: the sweep sets it for each run"),
     (swept(window={"values": [2]}, clip__window={"values": [2]}), "twice"),
     (swept(clip={"parameters": {"window": {"values": [2]}}}), "nested"),
-    (swept(server={"value": 2}), "not a setting"),
+    (swept(server={"value": 2}), "is a section; nested parameters are not read"),
     (swept(server__lr={"parameters": {"window": {"values": [2]}}}), "nested"),
     (swept(clip__window={"values": []}), "nothing to sweep"),
     (swept(clip__window={"values": [2, 2]}), "twice"),
