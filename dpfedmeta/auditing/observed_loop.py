@@ -13,10 +13,10 @@ from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.charged import noise_of_attempt
 from dpfedmeta.privacy.mechanisms import MechanismState, Released, ValueT
 from dpfedmeta.privacy.message_form import with_attachment
-from dpfedmeta.privacy.rounds.round_journal import Journal, ReleaseDoor, Releasing
+from dpfedmeta.privacy.rounds.round_journal import Journal, Releasing
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import ClientUnit
-from dpfedmeta.training.loop import Training, averages, optimizer
+from dpfedmeta.training.loop import ReleaseDoor, Training, averages, optimizer
 
 # Of the clip bound: less noise than this hides nothing from an attack.
 _LEAST = 1e-6

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -23,10 +23,10 @@ from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.server_step import ServerOptimizer, ServerState, initial_state, skip, step, without_average
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.charged import release_sum
-from dpfedmeta.privacy.mechanisms import MechanismState, Released
+from dpfedmeta.privacy.mechanisms import MechanismState, Released, ValueT
 from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
-from dpfedmeta.privacy.rounds.round_journal import Journal, ReleaseDoor, release_digest, round_inputs
+from dpfedmeta.privacy.rounds.round_journal import Journal, Releasing, release_digest, round_inputs
 from dpfedmeta.privacy.rounds.round_sum import keep_left_out
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import ClientUnit
@@ -48,6 +48,16 @@ from dpfedmeta.training.state.private_timings import hides_times, keep_seconds
 from dpfedmeta.training.state.recover import reopen
 from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, tell
 from dpfedmeta.training.update_variance import update_spread
+
+
+class ReleaseDoor(Protocol):
+    """The way from a cohort's secret sum to a release: a `Journal`; an audit has one for made-up clients."""
+
+    def release(
+        self, cohort: Cohort, releasing: Releasing[ValueT], *, bound: float, denominator: float | None = None
+    ) -> tuple[Released[ClientUnit, ValueT], MechanismState]:
+        """Release the sum of a cohort (see `Journal.release`)."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

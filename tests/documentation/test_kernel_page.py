@@ -9,7 +9,9 @@ from pages import ROOT, blocks
 
 from tests.conftest import dpfedmeta
 
-LOOPS = [block for block in blocks(ROOT / "docs/kernel.md") if block.language == "python"]
+CODE = [block for block in blocks(ROOT / "docs/kernel.md") if block.language == "python"]
+LOOPS = [block for block in CODE if "PrivateRounds" in block.text]
+(AUDIT,) = (block for block in CODE if "audit_rounds" in block.text)
 
 
 def run(block, folder, monkeypatch, capsys, *, rounds):
@@ -43,6 +45,16 @@ def test_a_loop_of_the_page_runs_and_its_ledger_agrees(block, tmp_path, monkeypa
 @pytest.mark.parametrize("block", LOOPS, ids=lambda block: block.where)
 def test_a_loop_of_the_page_runs_with_all_of_its_rounds(block, tmp_path, monkeypatch, capsys):
     run(block, tmp_path, monkeypatch, capsys, rounds=100)
+
+
+def test_the_audit_of_the_page_runs(capsys):
+    def round_of_mine(state, updates, generator):
+        clipped = sum(float(np.clip(update["w"].sum(), -1, 1)) for update in updates.values())
+        return state, {"w": np.array([clipped + 8.0 * generator.normal()])}
+
+    text = AUDIT.text.replace("rounds=4", "rounds=4, runs=200")
+    exec(compile(text, AUDIT.where, "exec"), {"model": {"w": np.zeros(1)}, "round_of_mine": round_of_mine})
+    assert capsys.readouterr().out.startswith("no violation of (client, public) epsilon 1.5")
 
 
 def test_every_file_and_test_that_the_walk_names_is_there():

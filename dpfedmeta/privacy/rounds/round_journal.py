@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import cast
 
 from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
@@ -25,16 +25,6 @@ from dpfedmeta.privacy.units import ClientUnit
 
 # A release and the mechanism's next state, from the server's noise for the attempt.
 Releasing = Callable[[SecretGenerator], tuple[Released[ClientUnit, ValueT], MechanismState]]
-
-
-class ReleaseDoor(Protocol):
-    """The way from a cohort's secret sum to a release: a `Journal`; an audit has one for made-up clients."""
-
-    def release(
-        self, cohort: Cohort, releasing: Releasing[ValueT], *, bound: float, denominator: float | None = None
-    ) -> tuple[Released[ClientUnit, ValueT], MechanismState]:
-        """Release the sum of a cohort (see `Journal.release`)."""
-        ...
 
 
 @dataclass(kw_only=True, eq=False)
@@ -67,6 +57,8 @@ class Journal:
     environment: str | None
     released: dict[int, str] = field(default_factory=dict)
     lineage: Lineage | None = None
+    # The last attempt that was released, and the digest of its release.
+    _done: tuple[Charge, str] | None = None
     # (next round that may be charged without asking again, first round that may not be charged)
     _allowed: tuple[int, int] = (-1, -1)
 
@@ -114,11 +106,11 @@ class Journal:
 
         Guarantee:
             The noise comes from the charge of this attempt, so there is none without one. What is returned states
-            exactly the noise of that charge.
+            exactly the noise of that charge, and an attempt is released once: again only with the same bits.
 
         Raises:
-            RefusedPlan: The attempt has no charge in the ledger, or the release states another noise than its charge;
-                nothing may leave.
+            RefusedPlan: The attempt has no charge in the ledger, the release states another noise than its charge, or
+                the attempt was released otherwise before; nothing may leave.
         """
         charge = next((each for each in self.ledger.attempts(cohort.round) if _is_of(each, cohort)), None)
         if charge is None:
@@ -128,6 +120,10 @@ class Journal:
             )
         released, following = releasing(noise_of_attempt(self.source, charge.round, charge.again, charge.stream))
         check_charged(released, charge.event, charge.round, bound, denominator)
+        bits = _bits(released.value)
+        if self._done is not None and self._done[0] == charge and self._done[1] != bits:
+            raise RefusedPlan(f"round {charge.round}: two releases for one charge; the second one was not released")
+        self._done = (charge, bits)
         return released, following
 
     def _charge(self, event: Charge) -> Cohort:
@@ -161,6 +157,12 @@ class Journal:
     def repeats(self, round_: int, release: str) -> bool:
         """Return whether a round came out as in its earlier release; also true if it has none."""
         return self.released.get(round_, release) == release
+
+
+def _bits(value: object) -> str:
+    """Digest of parameters by their bits, of anything else by its words."""
+    arrays = isinstance(value, Mapping) and all(hasattr(each, "shape") for each in value.values())
+    return digest(cast(Params, value)) if arrays else hashlib.sha256(repr(value).encode()).hexdigest()
 
 
 def _is_of(charge: Charge, cohort: Cohort) -> bool:

@@ -19,6 +19,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, create
 from dpfedmeta.core.random.fresh_seeds import FreshSource
+from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.learning.evaluation import Benchmark
 from dpfedmeta.planning.run_plan import make_plan
@@ -200,6 +201,22 @@ def test_the_noise_is_that_of_the_charge(tmp_path):
     same, again, apart = (journal.release(each, releasing, bound=0.7)[0].value["w"] for each in (cohort, cohort, other))
     assert torch.equal(same, again)
     assert not torch.equal(same, apart)
+
+
+@pytest.mark.parametrize("source", [FreshSource(5), KeyedSource(5), OperatingSystemSource()])
+def test_one_charge_is_one_release_whatever_the_sum_is_the_second_time(tmp_path, source):
+    journal = journal_of(tmp_path, source=source)
+    cohort = journal.begin(0, "a")
+
+    def other(noise):
+        query = Bounded(value={"w": torch.full((5,), 0.1)}, sensitivity=0.7)
+        mechanism = GaussianMechanism(total_multiplier=1.5, charged_multiplier=1.5, denominator=100.0)
+        return mechanism.release(query, noise), {}
+
+    journal.release(cohort, releasing, bound=0.7)
+    with pytest.raises(RefusedPlan, match="two releases for one charge"):
+        journal.release(cohort, other, bound=0.7)
+    journal.release(journal.begin(0, "b", anew=True), other, bound=0.7)
 
 
 def test_a_release_that_is_no_sum_over_the_cohort_states_what_divides_it(tmp_path):
