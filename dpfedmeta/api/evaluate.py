@@ -13,7 +13,13 @@ from typing import Any
 
 import torch
 
-from dpfedmeta.api.evaluation_request import COMPARISON, ENOUGH_EPISODES, EvaluationRequest, check_comparable
+from dpfedmeta.api.evaluation_request import (
+    COMPARISON,
+    ENOUGH_EPISODES,
+    EvaluationRequest,
+    check_comparable,
+    several,
+)
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.dataset_names import data_of_run
 from dpfedmeta.core.errors import InputError
@@ -220,13 +226,16 @@ def evaluate(
     Raises:
         InputError: Not run directories, not comparable, or something that was given does not fit.
     """
-    given = [runs] if isinstance(runs, str | PathLike | Run) else list(runs)
+    given = [runs] if isinstance(runs, str | PathLike | Run) or not isinstance(runs, Sequence) else list(runs)
+    odd = next((run for run in given if not isinstance(run, str | PathLike | Run)), None)
+    if odd is not None:
+        raise InputError(f"runs: expected runs or their paths, got {odd!r}")
     request = EvaluationRequest(
         runs=tuple(run.path if isinstance(run, Run) else Path(run) for run in given),
-        shots=_several(shots),
-        ways=_several(ways),
-        steps=_several(steps),
-        seeds=tuple(seeds),
+        shots=several("shots", shots),
+        ways=several("ways", ways),
+        steps=several("steps", steps),
+        seeds=several("seeds", seeds),
         episodes=episodes,
         transductive=transductive,
         fine_tuning=fine_tuning,
@@ -248,10 +257,6 @@ def _kept_or_warned(evaluation: Evaluation) -> Evaluation:
     except NotKept as error:
         warnings.warn(str(error), stacklevel=3)
         return evaluation
-
-
-def _several(given: int | Sequence[int]) -> tuple[int, ...]:
-    return (given,) if isinstance(given, int) else tuple(given)
 
 
 def comparison(request: EvaluationRequest, found: Sequence[Evaluation]) -> Path | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,10 @@ class EvaluationRequest:
     workers: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("shots", "ways", "steps", "seeds"):
+            _check_whole(name, getattr(self, name))
+        _check_whole("episodes", (self.episodes,))
+        _check_whole("workers", () if self.workers is None else (self.workers,))
         if self.episodes < 2:
             raise InputError(f"episodes = {self.episodes}: an interval needs at least 2")
         if any(shots < 1 for shots in self.shots):
@@ -142,3 +147,20 @@ def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> 
             f"{name}: {first.settings.dataset} has one classifier for all, evaluated once on every held-out image; "
             f"there are no episodes and no adaptation; leave {name} out"
         )
+
+
+def several(name: str, given: object) -> tuple[int, ...]:
+    """One whole number, or several of them.
+
+    Raises:
+        InputError: It is something else.
+    """
+    found = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    _check_whole(name, found)
+    return found
+
+
+def _check_whole(name: str, values: Iterable[object]) -> None:
+    odd = next((value for value in values if type(value) is bool or not isinstance(value, Integral)), None)
+    if odd is not None:
+        raise InputError(f"{name} = {odd!r}: expected whole numbers")

@@ -73,6 +73,11 @@ def train(
     # Before PyTorch is imported.
     if extend_to is not None and (resume is None or type(extend_to) is not int):
         raise InputError("extend_to: expected a whole number of rounds, with resume = the completed run")
+    if workers is not None and not callable(getattr(workers, "map", None)):
+        raise InputError(
+            f"workers = {workers!r}: expected workers_of_group() of your own process group; for a number of worker "
+            "processes put run.workers into the settings"
+        )
     if resume is None:
         check_settings(settings)
     elif not (path := _path_of(resume)).is_dir():

@@ -1,5 +1,6 @@
 import io
 import json
+import re
 import sys
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ import torch
 
 import dpfedmeta as dp
 from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.population import VirtualPopulation
@@ -232,3 +234,22 @@ def test_all_names_of_the_door_are_there():
     assert set(dp.__all__) <= set(dir(dp))
     with pytest.raises(AttributeError, match="trian"):
         _ = dp.trian
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: dp.evaluate("x", shots="five"), "shots = 'five': expected whole numbers"),
+        (lambda: dp.evaluate("x", shots=5.5), "shots = 5.5: expected whole numbers"),
+        (lambda: dp.evaluate("x", ways=[2, "a"]), "ways = 'a': expected whole numbers"),
+        (lambda: dp.evaluate("x", steps=True), "steps = True: expected whole numbers"),
+        (lambda: dp.evaluate("x", seeds=0.5), "seeds = 0.5: expected whole numbers"),
+        (lambda: dp.evaluate("x", episodes="many"), "episodes = 'many': expected whole numbers"),
+        (lambda: dp.evaluate("x", workers="two"), "workers = 'two': expected whole numbers"),
+        (lambda: dp.evaluate(3), "runs: expected runs or their paths, got 3"),
+        (lambda: dp.train(dp.Settings.preset("dp-agr", "strokes"), workers=3), "put run.workers into the settings"),
+    ],
+)
+def test_arguments_of_another_type_are_one_line(call, said):
+    with pytest.raises(InputError, match=re.escape(said)):
+        call()
