@@ -30,6 +30,7 @@ class Scattered:
     scatter: float
     algorithm: Maml = EXACT
     message_noise: float = 0.0
+    record_noises: tuple[object, ...] = ()
 
     def form(self, model):
         return model

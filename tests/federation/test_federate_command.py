@@ -62,7 +62,7 @@ def client(made, **given):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"data": "nowhere"}, "nowhere: no such folder"),
+        ({"data": "nowhere"}, "nowhere: not there"),
         ({"data": "empty"}, "empty: a folder without classes; expected empty/CLASS/IMAGE"),
         ({"invitation": "nowhere"}, "the invitation cannot be read"),
         ({"identity": "nowhere"}, "the identity key cannot be read"),
@@ -92,7 +92,7 @@ def test_a_client_without_a_server(said, made):
     ("words", "reason"),
     [
         (["--roster", "nowhere"], "the roster cannot be read"),
-        (["--keys", "nowhere"], "nowhere: no such folder"),
+        (["--keys", "nowhere"], "nowhere: not there"),
         (["--clients", "5"], r"population\.clients = 5, but the roster names 1"),
         (["--rouns", "5"], "--rouns: unknown option"),
     ],

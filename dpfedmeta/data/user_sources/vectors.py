@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
         InputError: The file is wrong, or not all of its values are numbers that can be trained on; says where.
     """
     rows, records = _records(path)
-    return _contents(path, form, rows, records, cells(str(path), rows, splits, ways))
+    return _contents(path, form, rows, records, lambda: cells(str(path), rows, splits, ways))
 
 
 def own(
@@ -137,7 +137,7 @@ def own(
         InputError: The file is wrong, holds other columns, or not all of its values are numbers; says where.
     """
     rows, records = _records(path, columns)
-    return _contents(path, form, rows, records, (people_cells if several else own_cells)(str(path), rows))
+    return _contents(path, form, rows, records, lambda: (people_cells if several else own_cells)(str(path), rows))
 
 
 def own_digests(path: Path) -> list[tuple[str, str]]:
@@ -166,10 +166,13 @@ def _records(path: Path, columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], 
     return rows, records[:, [table.columns.index(name) for name in columns]]
 
 
-def _contents(path: Path, form: RecordForm, rows: tuple[Row, ...], records: Any, made: Sequence[Cell]) -> Contents:
+def _contents(
+    path: Path, form: RecordForm, rows: tuple[Row, ...], records: Any, cells_of: Callable[[], Sequence[Cell]]
+) -> Contents:
     if records.shape[1:] != form.shape:
         raise InputError(f"{path}: records of {records.shape[1]} numbers, but the task says features: {form.shape[0]}")
     _check_numbers(path, rows, records)
+    made = cells_of()
 
     def decode() -> Iterator[FloatRecords]:
         for cell in made:

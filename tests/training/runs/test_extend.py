@@ -35,7 +35,7 @@ TINY = {
     "model.width": "4", "population.cohort": "6", "population.clients": "60", "task.ways": "3", "task.shots": "2",
     "task.queries": "2", "evaluation.every": "2", "evaluation.validation_episodes": "2", "evaluation.episodes": "2",
     "run.workers": "1", "run.noise_seed": "3", "privacy.client.delta": "0.001", "clip.window": "2",
-    "run.checkpoint_every": "2", "server.final_lr": "", "server.average": "0.5",
+    "run.checkpoint_every": "2", "server.final_lr": "null", "server.average": "0.5",
 }  # fmt: skip
 NOISE = {"server.noise_multiplier": "2"}
 
