@@ -21,7 +21,7 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.sampling import Neighbours
 from dpfedmeta.accounting.release_costs import composed_delta, composed_epsilon
-from dpfedmeta.auditing.clopper_pearson import least_probability, most_probability
+from dpfedmeta.auditing.estimators.clopper_pearson import least_probability, most_probability
 from dpfedmeta.core.random.random_sources import FloatArray
 
 # Of the noise that is promised.

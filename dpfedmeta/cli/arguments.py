@@ -6,10 +6,13 @@ import argparse
 import errno
 import json
 import re
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -20,7 +23,6 @@ from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import as_number, nearest
-from dpfedmeta.core.signals import terminate_like_ctrl_c
 from dpfedmeta.core.still_working import log_on_stderr
 
 if TYPE_CHECKING:
@@ -236,3 +238,13 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
         wait=options.wait,
         data_folder=options.data_dir,
     )
+
+
+def terminate_like_ctrl_c() -> None:
+    """Make SIGTERM raise KeyboardInterrupt from now on, as Ctrl-C does."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -9,7 +9,7 @@ from scipy.stats import binom, binomtest
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.auditing.clopper_pearson import least_probability, most_probability
+from dpfedmeta.auditing.estimators.clopper_pearson import least_probability, most_probability
 from dpfedmeta.auditing.estimators.one_run import (
     Guesses,
     epsilon_of,

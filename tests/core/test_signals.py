@@ -3,7 +3,8 @@ import signal
 
 import pytest
 
-from dpfedmeta.core.signals import deferred, terminate_like_ctrl_c
+from dpfedmeta.cli.arguments import terminate_like_ctrl_c
+from dpfedmeta.core.signals import deferred
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.core.random.random_sources import Purpose
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
+from dpfedmeta.privacy import integer_mechanism, mechanisms
 from dpfedmeta.privacy import matrix_mechanism as correlated
-from dpfedmeta.privacy import mechanisms
 from dpfedmeta.training.build_data import client_side
 from dpfedmeta.training.loop import Training
 from dpfedmeta.training.tracking.callbacks import JsonLines
@@ -142,8 +142,8 @@ def doors(monkeypatch):
         seen.append((query, added, given["denominator"]))
         return honest(query, added, **given)
 
-    monkeypatch.setattr(mechanisms, "release_with", watched)
-    monkeypatch.setattr(correlated, "release_with", watched)
+    for module in (mechanisms, integer_mechanism, correlated):
+        monkeypatch.setattr(module, "release_with", watched)
     return seen
 
 

@@ -16,7 +16,7 @@ from scipy.stats import beta, binom
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.auditing.canary_count import FEWEST_GUESSES
-from dpfedmeta.auditing.clopper_pearson import least_probability, most_probability
+from dpfedmeta.auditing.estimators.clopper_pearson import least_probability, most_probability
 from dpfedmeta.core.random.random_sources import FloatArray
 
 # Of all canaries so many parts are guessed to be in it, and as many to be out of it.

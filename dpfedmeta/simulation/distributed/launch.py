@@ -6,16 +6,18 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from types import FrameType
 
 import torch
 import torch.distributed as dist
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.signals import interrupt_once
+from dpfedmeta.core.signals import SIGNALS
 from dpfedmeta.core.worker_pool import Workers, keep_freed_memory, open_workers
 from dpfedmeta.simulation.distributed.collective import Collective, Lost, joined
 from dpfedmeta.simulation.distributed.consistency_check import Facts, check_alike, facts_of
@@ -158,3 +160,16 @@ def serve_over(line: Collective, launch: Launch, words: Sequence[str]) -> int:
     """
     line.gathered(vars(facts_of(launch, words)))
     return serve(line)
+
+
+def interrupt_once() -> None:
+    """Make Ctrl-C and SIGTERM count once from now on: a launcher passes on what the terminal has sent already."""
+
+    def first(number: int, frame: FrameType | None) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        for each in SIGNALS:
+            signal.signal(each, first)

@@ -53,7 +53,7 @@ def finished(tiny_task_file, tmp_path_factory):
 
 @pytest.fixture
 def run_of_secret_seed(tiny_task_file, tmp_path):
-    return trained(tiny_task_file, tmp_path, **{"run.noise_seed": ""})
+    return trained(tiny_task_file, tmp_path, **{"run.noise_seed": "null"})
 
 
 @pytest.fixture
@@ -627,7 +627,7 @@ def test_a_loose_bound_far_above_another_accountant_verifies_and_shows_both(
     more = {
         "population.clients": "400000",
         "record.client_ledgers": "false",
-        "population.max_participations": "",
+        "population.max_participations": "null",
         "privacy.client.delta": "1e-6",
     }
     found = audit(trained(tiny_task_file, tmp_path, algo, **more, **given))
