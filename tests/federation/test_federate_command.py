@@ -92,7 +92,7 @@ def test_a_client_without_a_server(said, made):
     ("words", "reason"),
     [
         (["--roster", "nowhere"], "the roster cannot be read"),
-        (["--keys", "nowhere"], "nowhere: not there"),
+        (["--keys", "nowhere"], "nowhere: no such folder"),
         (["--clients", "5"], r"population\.clients = 5, but the roster names 1"),
         (["--rouns", "5"], "--rouns: unknown option"),
     ],
