@@ -35,8 +35,8 @@ WAYS = {
     "stacked": ("dp-agrlr-micro", {"server.noise_mode": "stacked", "record.message_clip_ratio": "1.5"}),
     "in every support step": ("dp-agrlr", {**STEPPING, "privacy.client.hostile": "0.03"}),
     "in every local step": ("local-dp", LOCAL),
-    # A wide network: of a narrow one all units may be dead for a client's records, whatever they are. Then its message is
-    # 0, and repeating it is no other release.
+    # A wide network: of a narrow one all units may be dead, whatever a client's records are. Then its message is 0, and
+    # repeating it is no other release.
     "in whole numbers": ("dp-agr-secure", {**FIXED, "population.cohort": "20", "model.width": "24"}),
     "banded": ("dp-agr", {"server.noise": "banded", "population.sampler": "cyclic", "population.separation": "3"}),
     "blt": ("dp-agr", {"server.noise": "blt", "server.buffers": "2"}),
