@@ -19,6 +19,8 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.params import Params, arrays_of
 from dpfedmeta.core.worker_pool import open_workers
+from dpfedmeta.data.sources import Source
+from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.user_sources.readers import columns_in, own_contents
 from dpfedmeta.learning.evaluation.baselines import Adapted, Alone, Learner, Majority, PixelPrototype
 from dpfedmeta.learning.evaluation.people import LearnersOf, Person, PersonScores, RecordSplit, as_json, compared, judge
@@ -65,20 +67,20 @@ class PeopleEvaluation:
 def evaluate_people(
     run: Path,
     data: Path,
-    division: RecordSplit,
+    split: RecordSplit,
     data_folder: Path | None = None,
     watch: Callable[[str, float], None] = lambda what, done: None,
 ) -> PeopleEvaluation:
     """Judge a run on people's own records; nothing is written.
 
-    Each client's records are divided within classes, again and again. One part adapts the model, the other judges it.
+    Each client's records are split within classes, again and again. One part adapts the model, the other judges it.
     Classes with one record, and clients with fewer than two larger classes, are not judged.
 
     Args:
         run: Run directory.
         data: A table with the columns client and class, a folder CLIENT/CLASS/IMAGE, or the data of one client. Where
             they name parts, those of test.
-        division: How records are divided.
+        split: How records are split.
         data_folder: Where the run's data are looked for if they moved.
         watch: Told of progress.
 
@@ -103,13 +105,13 @@ def evaluate_people(
     with open_workers(1):  # one thread: with more, small products wait for each other
         for number, person in enumerate(people):
             watch(f"{person.name or data.name}", number / len(people))
-            scores.append(judge(person, number, division, learners))
+            scores.append(judge(person, number, split, learners))
     if not any(each.judged for each in scores):
         raise InputError(f"{data}: no client has two classes with two records each, so nobody can be judged")
-    shots = "half of" if division.shots is None else f"{division.shots} of"
+    shots = "half of" if split.shots is None else f"{split.shots} of"
     protocol = (
-        f"each client adapts on {shots} its records of each class and is judged on the others; {division.repeats} "
-        f"divisions at random (seed {division.seed}), single model, inductive"
+        f"each client adapts on {shots} its records of each class and is judged on the others; {split.repeats} "
+        f"splits at random (seed {split.seed}), single model, inductive"
     )
     return PeopleEvaluation(run=run, data=data, protocol=protocol, scores=tuple(scores))
 
@@ -117,9 +119,7 @@ def evaluate_people(
 def _people(run: TrainedRun, data: Path) -> list[Person]:
     if not data.exists():
         raise InputError(f"--on {data}: not there; give a folder of images, a CSV file or a .npz file")
-    task, source = run.task, run.task.source
-    place = Path(getattr(source, "path", ""))
-    columns = columns_in(source.reader, place) if place.is_file() else ()
+    task, columns = run.task, _columns(run.task.source, data)
     contents = own_contents(data, task.form, columns, task.pixel_range, several=True)
     form = InputForm.of(task.form, task.mean, task.deviation)
     held: dict[str, list[tuple[str, Any]]] = {}
@@ -140,8 +140,20 @@ def _people(run: TrainedRun, data: Path) -> list[Person]:
     ]
 
 
+def _columns(source: Source, data: Path) -> tuple[str, ...]:
+    """Names of the numbers that the run was trained on, in their order; empty where they have none."""
+    if not isinstance(source, OwnSource):
+        return ()
+    if not Path(source.path).exists():
+        raise InputError(
+            f"--on {data}: {source.path}, on which the run was trained, is not there, so the order of its columns is "
+            "not known; put it back, or name its folder with --data-dir"
+        )
+    return columns_in(source.reader, Path(source.path))
+
+
 def learners_of(run: TrainedRun) -> LearnersOf:
-    """Return what is judged: the run, and every baseline, for a number of classes."""
+    """Return what is judged: the run and every baseline, by how many records of each class a client has."""
     vocabulary, steps = run.task.form.vocabulary, run.adaptation.steps
 
     def adapted(weights: Params, ways: int, at: int) -> Adapted:
@@ -149,14 +161,19 @@ def learners_of(run: TrainedRun) -> LearnersOf:
         return Adapted(network=network, weights=arrays_of(resized), adaptation=run.adaptation, at=(at,))
 
     @lru_cache(maxsize=32)
-    def found(ways: int) -> Mapping[str, Learner]:
+    def networks(ways: int) -> Mapping[str, Learner]:
         return {
             THIS_RUN: adapted(run.weights, ways, steps),
             BEFORE: adapted(run.weights, ways, 0),
             UNTRAINED: adapted(run.untrained, ways, steps),
+        }
+
+    def found(counts: tuple[int, ...]) -> Mapping[str, Learner]:
+        return {
+            **networks(len(counts)),
             ALONE: Alone(vocabulary=vocabulary),
             PROTOTYPE: PixelPrototype(vocabulary=vocabulary),
-            MAJORITY: Majority(),
+            MAJORITY: Majority(label=int(np.argmax(counts))),
         }
 
     return found

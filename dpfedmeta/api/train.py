@@ -70,18 +70,7 @@ def train(
         RefusedPlan: A guarantee that is asked for would not hold.
         CallbackFailed: A callback raised; the run ended cleanly, its status is `interrupted`, and it can be resumed.
     """
-    # Before PyTorch is imported.
-    if extend_to is not None and (resume is None or type(extend_to) is not int):
-        raise InputError("extend_to: expected a whole number of rounds, with resume = the completed run")
-    if workers is not None and not callable(getattr(workers, "map", None)):
-        raise InputError(
-            f"workers = {workers!r}: expected workers_of_group() of your own process group; for a number of worker "
-            "processes put run.workers into the settings"
-        )
-    if resume is None:
-        check_settings(settings)
-    elif not (path := _path_of(resume)).is_dir():
-        raise InputError(f"resume = {path}: there is no such run directory")
+    _check_arguments(settings, resume, extend_to, workers)
     from dpfedmeta.api.run import Run
     from dpfedmeta.reporting.html.pictures import draw_pictures
     from dpfedmeta.training.run_training import run_training
@@ -121,6 +110,25 @@ def train(
             told=partial(tell, told, "on_remark"),
         )
         return Run(run.path)
+
+
+def _check_arguments(settings: object, resume: Any, extend_to: object, workers: object) -> None:
+    """Check the types of arguments, before PyTorch is imported.
+
+    Raises:
+        InputError: One is of another type, or there is no run to go on with.
+    """
+    if extend_to is not None and (resume is None or type(extend_to) is not int):
+        raise InputError("extend_to: expected a whole number of rounds, with resume = the completed run")
+    if workers is not None and not callable(getattr(workers, "map", None)):
+        raise InputError(
+            f"workers = {workers!r}: expected workers_of_group() of your own process group; for a number of worker "
+            "processes put run.workers into the settings"
+        )
+    if resume is None:
+        check_settings(settings)
+    elif not (path := _path_of(resume)).is_dir():
+        raise InputError(f"resume = {path}: there is no such run directory")
 
 
 def _path_of(run: str | PathLike[str] | Run) -> Path:

@@ -38,7 +38,7 @@ class ClientReport:
 
     @property
     def sound(self) -> bool:
-        """Whether there are enough such classes; a client with fewer sends only noise."""
+        """True if enough classes are able; a client with fewer sends only noise."""
         return len(self.able) >= self.shape.ways
 
     @property

@@ -92,6 +92,8 @@ def test_the_same_seed_repeats_and_another_one_divides_otherwise(run):
         (("absent.csv",), "--on absent.csv: not there"),
         ((".",), "a folder, but the plan counts with vectors"),
         (("all.csv", "--ways", "3"), "--on: goes with --shots"),
+        (("all.csv", "--no-fine-tuning"), "--on: goes with --shots"),
+        (("all.csv", "--episodes", "9"), "--on: goes with --shots"),
         (("all.csv", "--shots", "0"), "--on: --repeats has to be"),
         (("all.csv", "--shots", "1", "2"), "--on: judges one run"),
         (("lonely.csv",), "lonely.csv: no client has two classes with two records each"),
@@ -104,3 +106,31 @@ def test_what_cannot_be_judged_is_one_line(run, words, said):
     write(run / "other.csv", rows_of(3))
     (run / "other.csv").write_text((run / "other.csv").read_text().replace("pulse", "weight", 1))
     assert said in judged(run, *words, code=2).error
+
+
+def test_the_majority_is_that_of_the_client_also_with_as_many_shots_of_each(run):
+    write(run / "uneven.csv", [*rows_of(9, classes=("ill",), records=4), *rows_of(9, classes=("well",), records=14)])
+    judged(run, "uneven.csv", "--shots", "2")
+    accuracy = content_of(run, "uneven")[1]["clients"][0]["accuracy"]
+    assert accuracy["majority of own classes"] == pytest.approx(12 / 14)
+
+
+def test_without_the_table_of_the_run_no_order_of_columns_is_guessed(run):
+    write(run / "mine.csv", rows_of(9))
+    away = (run / "all.csv").rename(run / "away.csv")
+    try:
+        said = judged(run, "mine.csv", code=2).error
+    finally:
+        away.rename(run / "all.csv")
+    assert "all.csv, on which the run was trained, is not there" in said or "all.csv: not there" in said
+
+
+def test_names_of_clients_are_no_markup(run):
+    rows = "".join(f"[red]a[/red],{label},{','.join(map(str, values))}\n" for label, values in rows_of(9))
+    (run / "named.csv").write_text(f"client,class,{','.join(COLUMNS)}\n{rows}")
+    assert "[r" in judged(run, "named.csv").out
+
+
+def test_repeats_are_of_people_alone(run):
+    said = dpfedmeta("evaluate", "runs/mine", "--repeats", "3", folder=run, code=2).error
+    assert "--repeats: splits the records of people (--on PATH)" in said

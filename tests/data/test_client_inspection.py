@@ -49,7 +49,8 @@ def test_the_command_says_so(table):
     assert "takes part" in fits.out
     told = dpfedmeta("check-task", str(table), "--client", "--ways", "3", "--json", code=2)
     assert json.loads(told.out)["sound"] is False
-    assert "--client: goes with" in dpfedmeta("check-task", str(table), "--client", "--out", "a.png", code=2).error
+    for more in (("--out", "a.png"), ("--evaluation.queries", "3")):
+        assert "--client: goes with" in dpfedmeta("check-task", str(table), "--client", *more, code=2).error
 
 
 def test_data_of_several_clients_are_refused(table):

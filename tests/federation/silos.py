@@ -15,6 +15,7 @@ from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.server.training_server import serve
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.training.personal.personal_model import load_personal
 from dpfedmeta.training.run_training import run_training
 from tests.federation.in_process import InProcessChannel
 
@@ -96,6 +97,17 @@ class Silos:
     def simulated(self, algo, folder, **given):
         given |= {"run.noise_seed": str(NOISE), "run.dir": str(folder), "run.name": "simulation"}
         return run_training(self.settings(algo, self.everybody, **given))[0]
+
+    def check_simulated(self, algo, home, **given):
+        """A federation of the real clients ends with the weights of their simulation, and each has its own model."""
+        expected = self.simulated(algo, home, **given)
+        run, status = self.serve(self.settings(algo, **given, **{"run.noise_seed": str(NOISE)}), home)
+        assert status == "completed"
+        assert run.weights.read_bytes() == expected.weights.read_bytes()
+        for number in range(CLIENTS):
+            own = home / f"client{number}"
+            assert "round 1: one vector" in (own / "log.txt").read_text()
+            assert len(load_personal(own / "personal.safetensors").class_names) == 3
 
     def serve(self, settings, home, channel=None, *, parties=None, **given):
         channel = channel or InProcessChannel(parties=self.parties(home) if parties is None else parties)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dpfedmeta.training.personal.personal_model import load_personal
-from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
+from tests.federation.silos import MICRO, SECURE
 
 
 @pytest.mark.parametrize(
@@ -15,11 +14,4 @@ from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
     ],
 )
 def test_weights_are_those_of_the_simulation(silos, tmp_path, algo, given):
-    expected = silos.simulated(algo, tmp_path, **given)
-    run, status = silos.serve(silos.settings(algo, **given, **{"run.noise_seed": str(NOISE)}), tmp_path)
-    assert status == "completed"
-    assert run.weights.read_bytes() == expected.weights.read_bytes()
-    for number in range(CLIENTS):
-        home = tmp_path / f"client{number}"
-        assert "round 1: one vector" in (home / "log.txt").read_text()
-        assert len(load_personal(home / "personal.safetensors").class_names) == 3
+    silos.check_simulated(algo, tmp_path, **given)

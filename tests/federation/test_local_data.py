@@ -15,9 +15,8 @@ from dpfedmeta.federation.client.local_data import open_records
 from dpfedmeta.federation.offers.signed_document import form_of, task_of
 from dpfedmeta.federation.wire_format import Said
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
-from dpfedmeta.training.personal.personal_model import load_personal
 from tests.federation.sessions import open_session
-from tests.federation.silos import CLIENTS, MICRO, NOISE, SEED, Silos, private_key
+from tests.federation.silos import CLIENTS, MICRO, SEED, Silos, private_key
 from tests.federation.test_training_participation import log_of, offered, with_folder
 
 COLUMNS = ("age", "pulse", "oldpeak")
@@ -216,12 +215,4 @@ def tables(tmp_path_factory, own_cache):
 
 @pytest.mark.parametrize("algo", ["dp-agr", pytest.param("dp-agrlr-micro", marks=pytest.mark.slow)])
 def test_weights_are_those_of_the_simulation_of_the_same_tables(tables, tmp_path, algo):
-    given = TABLE | (MICRO if algo == "dp-agrlr-micro" else {})
-    expected = tables.simulated(algo, tmp_path, **given)
-    run, status = tables.serve(tables.settings(algo, **given, **{"run.noise_seed": str(NOISE)}), tmp_path)
-    assert status == "completed"
-    assert run.weights.read_bytes() == expected.weights.read_bytes()
-    for number in range(CLIENTS):
-        home = tmp_path / f"client{number}"
-        assert "round 1: one vector" in (home / "log.txt").read_text()
-        assert load_personal(home / "personal.safetensors").class_names == ("ill", "unsure", "well")
+    tables.check_simulated(algo, tmp_path, **TABLE, **(MICRO if algo == "dp-agrlr-micro" else {}))

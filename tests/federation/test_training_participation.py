@@ -211,6 +211,13 @@ def test_a_server_writes_no_line_of_its_own_into_a_client_s_log(silos, tmp_path)
     answer = offered(session, party, replace(session.signed, text=text, signature=signature))
     assert answer[6] != Said.ACCEPTED
     said = log_of(tmp_path)
+    # Also of a plan of another version, which is what the process ends with.
+    content["version"] = "9\x1b[2J"
+    text = json.dumps(content, sort_keys=True).encode()
+    signature = Identity(silos.server).sign(FORM.mark + text)
+    offered(session, party, replace(session.signed, text=text, signature=signature))
+    assert party.unfit is not None
+    assert party.unfit.isprintable()
     assert "algo = x\\x1b[2J\\x0around 0: nothing left: unknown" in said
     assert all(letter.isprintable() or letter == "\n" for letter in said)
     assert all(line[:2] == "20" for line in said.splitlines())

@@ -63,11 +63,41 @@ def test_other_gradients_are_refused_in_one_line(changes, monkeypatch):
 def test_rounding_and_one_client_of_a_tie_are_no_fault(monkeypatch):
     def tie(rows):
         rows = rows * (1 + 1e-5)
-        rows[0] = -rows[0]
+        if not seen:
+            rows[0] = -rows[0]
+        seen.append(1)
         return rows
+
+    seen = []
 
     on_a_device_that(tie, monkeypatch)
     check_same_on(CPU, rehearsal("dp-agr"))
+
+
+def test_units_without_a_gradient_show_nothing(monkeypatch):
+    """Behind dead units both devices have 0; of those that have a gradient half are wrong here."""
+
+    def clients(own, *device):
+        wrong = -1.0 if device else 1.0
+        return lambda *given: [torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [wrong, 2.0]])]
+
+    monkeypatch.setattr(device_test, "RehearsedClients", clients)
+    with pytest.raises(InputError, match="computes other gradients"):
+        check_same_on(CPU, rehearsal("dp-agr"))
+    monkeypatch.setattr(device_test, "RehearsedClients", lambda *given: lambda *rest: [torch.zeros(3, 2)])
+    with pytest.raises(InputError, match="has no gradient on synthetic records, so nothing shows"):
+        check_same_on(CPU, rehearsal("dp-agr"))
+
+
+def test_most_units_have_to_agree(monkeypatch):
+    def most(rows):
+        seen.append(1)
+        return -rows if len(seen) % 3 else rows
+
+    seen = []
+    on_a_device_that(most, monkeypatch)
+    with pytest.raises(InputError, match="computes other gradients"):
+        check_same_on(CPU, rehearsal("dp-agr"))
 
 
 def test_what_is_compared_is_float32_whatever_the_run_rounds_to(monkeypatch):

@@ -46,8 +46,11 @@ def main(words: Sequence[str], console: Console) -> int:
     """Parse, look, tell."""
     options, rest = options_of().parse_known_args(words)
     check_output("--out", options.out, PICTURE_ENDINGS)
-    episodes = _episodes(settings_from(rest))
+    given = settings_from(rest)
+    episodes = _episodes(given)
     if options.client:
+        if options.out is not None or options.data_dir is not None or "evaluation.queries" in given:
+            raise InputError("--client: goes with --json, --ways, --shots and --task.queries alone")
         return _client(options, episodes, console)
     from dpfedmeta.data.inspection import contact_sheet, inspect_task
 
@@ -70,8 +73,6 @@ def main(words: Sequence[str], console: Console) -> int:
 
 
 def _client(options: argparse.Namespace, episodes: Episodes, console: Console) -> int:
-    if options.out is not None or options.data_dir is not None:
-        raise InputError("--client: goes with --json, --ways, --shots and --task.queries alone")
     from dpfedmeta.data.client_inspection import describe_client, inspect_client
 
     report = inspect_client(Path(options.task), episodes.shape)

@@ -61,9 +61,7 @@ def options_of() -> argparse.ArgumentParser:
         help="judge one run on people's own records instead: a table with the columns client and class, a folder "
         "CLIENT/CLASS/IMAGE, or one client's data; no guarantee covers what this shows",
     )
-    made.add_argument(
-        "--repeats", type=int, default=20, metavar="N", help="with --on: divisions of each client's records (20)"
-    )
+    made.add_argument("--repeats", type=int, metavar="N", help="with --on: random splits of each client's records (20)")
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     made.add_argument("--workers", type=int, help="worker processes (default: one for each core)")
     return made
@@ -74,10 +72,11 @@ def _on_people(options: argparse.Namespace, console: Console) -> int:
     shots, seeds = options.shots or [None], options.seeds or [0]
     if len(options.runs) > 1 or len(shots) > 1 or len(seeds) > 1:
         raise InputError("--on: judges one run, with one number of --shots and one of --seeds")
-    others = (options.ways, options.steps, options.transductive, options.workers)
-    if any(other not in (None, False) for other in others):
+    others = (options.ways, options.steps, options.transductive, options.workers, options.no_fine_tuning)
+    if any(other not in (None, False) for other in others) or options.episodes != ENOUGH_EPISODES:
         raise InputError("--on: goes with --shots, --seeds, --repeats, --out and --data-dir alone")
-    if options.repeats < 2 or (shots[0] is not None and shots[0] < 1) or seeds[0] < 0:
+    repeats = 20 if options.repeats is None else options.repeats
+    if repeats < 2 or (shots[0] is not None and shots[0] < 1) or seeds[0] < 0:
         raise InputError(
             "--on: --repeats has to be at least 2, --shots at least 1, and a seed a whole number from 0 on"
         )
@@ -88,9 +87,9 @@ def _on_people(options: argparse.Namespace, console: Console) -> int:
     from dpfedmeta.training.terminal.people_tables import people_tables
     from dpfedmeta.training.terminal.progress_bar import share_bar
 
-    division = RecordSplit(shots=shots[0], repeats=options.repeats, seed=seeds[0])
+    split = RecordSplit(shots=shots[0], repeats=repeats, seed=seeds[0])
     with share_bar(console) as watch:
-        found = evaluate_people(options.runs[0], options.on, division, options.data_dir, watch)
+        found = evaluate_people(options.runs[0], options.on, split, options.data_dir, watch)
     for printed in people_tables(found.scores):
         console.print(printed, highlight=False, soft_wrap=isinstance(printed, str), markup=False)
     console.print(found.protocol, highlight=False, soft_wrap=True, markup=False)
@@ -110,6 +109,8 @@ def on_workers(words: Sequence[str], console: Console, workers: Workers | None, 
     options = options_of().parse_args(words)
     if options.on is not None:
         return _on_people(options, console)
+    if options.repeats is not None:
+        raise InputError("--repeats: splits the records of people (--on PATH); for test classes give --episodes")
     request = EvaluationRequest(
         runs=tuple(options.runs),
         shots=tuple(options.shots or ()),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -176,8 +174,8 @@ def cells(where: str, rows: Sequence[Row], splits: Mapping[str, Split], ways: in
         InputError: Clients or splits are given for some records only, a class or client stands in two splits, or a
             split is empty, or classes or clients are named as parts.
     """
-    _check_all_or_none(where, "client", [row.client for row in rows], rows)
-    _check_all_or_none(where, "split", [row.split for row in rows], rows)
+    check_all_or_none(where, "client", [row.client for row in rows], rows)
+    check_all_or_none(where, "split", [row.split for row in rows], rows)
     check_clients_are_no_parts(where, {row.client for row in rows})
     if not (rows and rows[0].split):
         check_classes_are_no_parts(where, {row.label for row in rows})
@@ -206,67 +204,6 @@ def cells(where: str, rows: Sequence[Row], splits: Mapping[str, Split], ways: in
     )
     check_classes(where, tuple(cell.entry for cell in made))
     return made
-
-
-def own_cells(where: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
-    """The records that one client takes part with, by class: those of its train part, or all where no part is named.
-
-    Args:
-        where: The data, for errors.
-        rows: Where each record belongs.
-
-    Raises:
-        InputError: A split is given for some records only, several clients are named, or nothing is left.
-    """
-    _check_all_or_none(where, "split", [row.split for row in rows], rows)
-    owners = sorted({row.client for row in rows})
-    if len(owners) > 1:
-        raise InputError(
-            f"{where}: column client: names {len(owners)} clients ({listed(owners)}); a client takes part with the "
-            "records of its own: give each a file of its own"
-        )
-    by_class: dict[str, list[int]] = {}
-    for number, row in enumerate(rows):
-        if row.split in ("", "train"):
-            by_class.setdefault(row.label, []).append(number)
-    if not by_class:
-        raise InputError(f"{where}: has no record in its train part")
-    return tuple(
-        Cell(entry=ClassEntry(name=label, split="train", images=len(numbers)), rows=tuple(numbers))
-        for label, numbers in sorted(by_class.items())
-    )
-
-
-def people_cells(where: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
-    """The records of people that a model is judged on, by client and class: of those of test, where a part is named.
-
-    Args:
-        where: The data, for errors.
-        rows: Where each record belongs; without names of clients all are one client's.
-
-    Raises:
-        InputError: Clients or splits are given for some records only, or no record is left.
-    """
-    _check_all_or_none(where, "client", [row.client for row in rows], rows)
-    _check_all_or_none(where, "split", [row.split for row in rows], rows)
-    by_name: dict[tuple[str, str], list[int]] = {}
-    for number, row in enumerate(rows):
-        if row.split in ("", "test"):
-            by_name.setdefault((row.client, row.label), []).append(number)
-    if not by_name:
-        raise InputError(f"{where}: its column split names no record of test; leave the column out to judge on all")
-    return tuple(
-        Cell(entry=ClassEntry(name=label, split="test", images=len(numbers), client=client), rows=tuple(numbers))
-        for (client, label), numbers in sorted(by_name.items())
-    )
-
-
-def record_digest(label: str, values: Sequence[float] | Sequence[int]) -> str:
-    """SHA-256 of a record of a table: the same however its numbers are written, and in whichever file it stands."""
-    numbers = [float(value) for value in values]
-    while numbers and numbers[-1] == 0.0:  # padding of a sequence
-        numbers.pop()
-    return hashlib.sha256(json.dumps([label, numbers]).encode()).hexdigest()
 
 
 def public_rows(rows: Sequence[Row]) -> list[int]:
@@ -330,7 +267,12 @@ def part_words(rows: Sequence[Row], *, public: bool) -> tuple[str, ...]:
     return parts_taken(row.written for row in rows if row.written and not (public and row.split == "train"))
 
 
-def _check_all_or_none(where: str, column: str, values: Sequence[str], rows: Sequence[Row]) -> None:
+def check_all_or_none(where: str, column: str, values: Sequence[str], rows: Sequence[Row]) -> None:
+    """Refuse a client or a split that is given for some records only.
+
+    Raises:
+        InputError: It is; names the records without one.
+    """
     empty = [row.place for row, value in zip(rows, values, strict=True) if not value]
     if empty and len(empty) < len(rows):
         raise InputError(f"{where}: {len(empty)} record(s) without a {column}, while others have one: {listed(empty)}")

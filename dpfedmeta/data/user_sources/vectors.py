@@ -17,6 +17,7 @@ from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
+from dpfedmeta.data.user_sources.client_cells import own_cells, people_cells, record_digest
 from dpfedmeta.data.user_sources.columns import OWNERS, feature_words, telling_columns
 from dpfedmeta.data.user_sources.csv_table import (
     Cell,
@@ -24,13 +25,10 @@ from dpfedmeta.data.user_sources.csv_table import (
     Row,
     cells,
     check_labels,
-    own_cells,
     part_words,
-    people_cells,
     public_rows,
     read_header,
     read_table,
-    record_digest,
 )
 
 ARRAYS = ("records", "classes", "clients", "splits")

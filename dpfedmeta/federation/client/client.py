@@ -40,7 +40,7 @@ from dpfedmeta.federation.wire_format import (
     unpacked_floats,
 )
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
-from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused, plain_line
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.training.personal.personal_model import Initialisation
 from dpfedmeta.training.personal.user_inputs import InputForm
@@ -149,7 +149,7 @@ class RealClient:
             try:
                 body, self._unfit = self._accepted(question), None
             except InputError as error:
-                self._unfit = str(error)
+                self._unfit = plain_line(str(error))
                 raise
             return Said.ACCEPTED, body
         joined = self._known(question)
@@ -334,8 +334,7 @@ class RealClient:
 
     def _log(self, line: str) -> None:
         """In plain words, for whoever answers for the images: one line, whatever of it a server wrote."""
-        plain = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in line)
-        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {plain}"
+        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {plain_line(line)}"
         try:
             with open(self._folder / LOG, "a", encoding="utf-8", opener=_for_its_owner) as file:
                 file.write(text + "\n")

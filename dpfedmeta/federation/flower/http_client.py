@@ -16,6 +16,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, ROOM_BYTES
 from dpfedmeta.federation.identity.credentials import wire_key
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import plain_line
 
 _SECONDS = 30.0
 
@@ -142,8 +143,7 @@ def _reason(response: httpx.Response) -> str:
         words = str(found.get("detail") or found.get("message") or found)
     except (ValueError, AttributeError, TooLong):
         words = "no reason given"
-    plain = "".join(letter for letter in words if letter.isprintable())
-    return f"the server refuses this client ({response.status_code}): {plain[:200]}"
+    return f"the server refuses this client ({response.status_code}): {plain_line(words)[:200]}"
 
 
 def wrong_certificate(error: BaseException | None) -> str | None:

@@ -111,11 +111,17 @@ class PixelNeighbour:
 
 @dataclass(frozen=True, kw_only=True)
 class Majority:
-    """The most frequent class of the support set, whatever is asked; of several the first."""
+    """One class, whatever is asked.
+
+    Attributes:
+        label: The most frequent class of a client, which an episode with as many shots of each does not tell.
+    """
+
+    label: int
 
     def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
         """Return the labels of the query set, as a list of one tensor."""
-        return [torch.full_like(episode.query_labels, int(torch.bincount(episode.support_labels).argmax()))]
+        return [torch.full_like(episode.query_labels, self.label)]
 
 
 @dataclass(frozen=True, kw_only=True)

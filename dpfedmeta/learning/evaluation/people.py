@@ -16,8 +16,8 @@ from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.evaluation.accuracy import PairedDifference
 from dpfedmeta.learning.evaluation.baselines import Learner
 
-LearnersOf = Callable[[int], Mapping[str, Learner]]
-"""Learners by name, for a number of classes; each predicts once."""
+LearnersOf = Callable[[tuple[int, ...]], Mapping[str, Learner]]
+"""Learners by name, for a person that has so many records of each class that is judged; each predicts once."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,7 +39,7 @@ class Person:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSplit:
-    """RecordSplit of a person's records into a part to adapt on and a part to be judged on, within classes, at random.
+    """Split of a person's records into a part to adapt on and a part to be judged on, within classes, at random.
 
     Attributes:
         shots: Records of each class to adapt on, at most all but one; None: half of each.
@@ -52,7 +52,7 @@ class RecordSplit:
     seed: int
 
     def episodes(self, person: Person, number: int) -> Iterator[Episode]:
-        """Yield the divisions of a person; none where fewer than two classes have two records.
+        """Yield the splits of a person's records; none where fewer than two classes have two records.
 
         Args:
             person: The person.
@@ -85,10 +85,10 @@ class PersonScores:
     Attributes:
         name: The person.
         records: Records of each class.
-        judged: Records that judged in a division; 0: it could not be divided.
-        accuracy: Mean accuracy over the divisions, by learner.
+        judged: Records that judged in a split; 0: they could not be split.
+        accuracy: Mean accuracy over the splits, by learner.
         balanced: Mean over classes of the accuracy on each, likewise.
-        ci95: Half the width of the 95% interval of `accuracy`, from the draw of divisions alone.
+        ci95: Half the width of the 95% interval of `accuracy`, from the draw of splits alone.
     """
 
     name: str
@@ -99,23 +99,23 @@ class PersonScores:
     ci95: Mapping[str, float]
 
 
-def judge(person: Person, number: int, division: RecordSplit, learners_of: LearnersOf) -> PersonScores:
-    """SECRET: judge all learners on the same divisions of one person's records.
+def judge(person: Person, number: int, split: RecordSplit, learners_of: LearnersOf) -> PersonScores:
+    """SECRET: judge all learners on the same splits of one person's records.
 
     Args:
         person: The person.
         number: Place among all persons.
-        division: How the records are divided.
+        split: How the records are split.
         learners_of: What is judged.
     """
     found: dict[str, list[tuple[float, float]]] = {}
-    judged = 0
-    for episode in division.episodes(person, number):
+    counts = np.bincount(person.labels, minlength=len(person.classes)).tolist()
+    learners, judged = learners_of(tuple(count for count in counts if count > 1)), 0
+    for episode in split.episodes(person, number):
         judged = len(episode.query_labels)
-        for name, learner in learners_of(int(episode.support_labels.max()) + 1).items():
+        for name, learner in learners.items():
             predicted = learner.predictions(episode, transductive=False)[-1]
             found.setdefault(name, []).append(_accuracies(predicted, episode.query_labels))
-    counts = np.bincount(person.labels, minlength=len(person.classes)).tolist()
     return PersonScores(
         name=person.name,
         records=dict(zip(person.classes, counts, strict=True)),

@@ -80,7 +80,7 @@ def _through_directions(gradient: Tensor, directions: Tensor, lengths: Tensor) -
 
 
 def _adapted(weights: Mapping[str, Tensor], records: Tensor) -> Tensor:
-    """What the adapter makes of records."""
+    """Records behind the adapter."""
     if f"{_ADAPTER}up.weight" in weights:
         return records + _hidden(weights, records).mT @ weights[f"{_ADAPTER}up.weight"].mT
     if f"{_ADAPTER}gain" in weights:

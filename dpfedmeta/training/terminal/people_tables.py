@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from dpfedmeta.learning.evaluation.people import PersonScores, compared, overall
 
@@ -18,12 +19,12 @@ def people_tables(scores: Sequence[PersonScores]) -> Iterator[Table | str]:
         scores: Of all clients; at least one was judged.
     """
     names = list(next(each for each in scores if each.judged).accuracy)
-    own = Table(title="Each client, accuracy in % (+- 95% over divisions)")
+    own = Table(title="Each client, accuracy in % ± 95% interval over splits")
     for column in ("client", "classes", "records", *names):
         own.add_column(column, justify="left" if column == "client" else "right")
     for each in scores[:_MOST_ROWS]:
         cells = [_cell(each, name) for name in names]
-        own.add_row(each.name or "this client", f"{len(each.records)}", f"{sum(each.records.values()):,}", *cells)
+        own.add_row(Text(each.name or "this client"), f"{len(each.records)}", f"{sum(each.records.values()):,}", *cells)
     yield own
     if len(scores) > _MOST_ROWS:
         yield f"... and {len(scores) - _MOST_ROWS} more; all of them are in the files"
