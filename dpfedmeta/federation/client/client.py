@@ -149,7 +149,7 @@ class RealClient:
             try:
                 body, self._unfit = self._accepted(question), None
             except InputError as error:
-                self._unfit = plain_line(str(error))
+                self._unfit = str(error)
                 raise
             return Said.ACCEPTED, body
         joined = self._known(question)
