@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 _BLOCK, _BATCH = 256, 32
 
 
-def encoded_pools(pools: Mapping[Split, ClassPool], encoding: Encoding, folder: Path) -> dict[Split, ClassPool]:
+def encoded_pools(
+    pools: Mapping[Split, ClassPool], encoding: Encoding, folder: Path, workers: int | None = None
+) -> dict[Split, ClassPool]:
     """The same classes with feature vectors in place of images.
 
     Each image is encoded once, in each of the rotations that make classes of their own; mirrored images are not made.
@@ -36,6 +38,7 @@ def encoded_pools(pools: Mapping[Split, ClassPool], encoding: Encoding, folder: 
         pools: Images of some or all splits, in one array or several.
         encoding: Encoder and size.
         folder: Where features are kept.
+        workers: Processes that encode; 1: this one, where others may not be started; None: as many as there are cores.
 
     Raises:
         InputError: The encoder cannot be built, or the folder cannot be written.
@@ -56,7 +59,7 @@ def encoded_pools(pools: Mapping[Split, ClassPool], encoding: Encoding, folder: 
             for turn in range(pools[split].rotations)
             for name, count, client in zip(pools[split].names, pools[split].counts, _owners(pools[split]), strict=True)
         )
-        return Contents(classes=entries, decode=lambda: _features(pools, encoding))
+        return Contents(classes=entries, decode=lambda: _features(pools, encoding, workers))
 
     name = f"features-{encoding.name.replace(':', '-').replace('/', '-')}-{encoding.size}"
     path = cached(folder, name, key, (encoding.card.features,), contents).path
@@ -99,7 +102,9 @@ def _with_features(
         begin += pool.size * pool.rotations
 
 
-def _features(pools: Mapping[Split, ClassPool], encoding: Encoding) -> Iterator[FloatRecords]:
+def _features(
+    pools: Mapping[Split, ClassPool], encoding: Encoding, most: int | None = None
+) -> Iterator[FloatRecords]:
     """All feature vectors in the order of the array."""
     tasks = [
         (encoding, pool.path, block, turn)
@@ -109,7 +114,7 @@ def _features(pools: Mapping[Split, ClassPool], encoding: Encoding) -> Iterator[
     ]
     _check_tells_apart(encoding)
     _check_alone(encoding, tasks[0][1], tasks[0][2][:3])
-    with open_workers(min(available_cores(), len(tasks))) as workers:
+    with open_workers(min(most or available_cores(), len(tasks))) as workers:
         yield from workers.map(_encoded, tasks)
 
 

@@ -189,7 +189,8 @@ def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) 
     """
     if task.encoding is not None:
         plain = open_records(path, replace(task, encoding=None), columns, decoded)
-        return encoded_pools({"train": plain}, task.encoding, decoded)["train"]
+        # In this process: whatever runs a client need not let it start others.
+        return encoded_pools({"train": plain}, task.encoding, decoded, workers=1)["train"]
     contents = own_contents(path, task.form, columns, task.pixel_range)
     key = ["client", str(path.resolve()), *own_digests(path), *task.form.shape, *columns, _PIXELS, task.pixel_range]
     held = cached(decoded, task.form.kind, key, task.form.shape, lambda: contents)
