@@ -49,6 +49,7 @@ def test_weights_are_those_of_the_simulation(silos, tmp_path, algo, given):
     own = tmp_path / "client0"
     assert len(list((own / "images").glob("features-lite0-16-*.npy"))) == 1
     assert load_personal(own / "personal.safetensors").form.form.shape == (64,)
+    assert "encoded on this machine, once: encoder lite0 at 16 pixels (CC0; " in (own / "log.txt").read_text()
 
 
 @pytest.fixture

@@ -102,9 +102,7 @@ def _with_features(
         begin += pool.size * pool.rotations
 
 
-def _features(
-    pools: Mapping[Split, ClassPool], encoding: Encoding, most: int | None = None
-) -> Iterator[FloatRecords]:
+def _features(pools: Mapping[Split, ClassPool], encoding: Encoding, most: int | None = None) -> Iterator[FloatRecords]:
     """All feature vectors in the order of the array."""
     tasks = [
         (encoding, pool.path, block, turn)
