@@ -100,7 +100,8 @@ FORMS = [
 
 # Values of the same kind that a check lets pass.
 OTHERS = {
-    "sampler": "poisson", "unit": "client", "observer": "public", "bits": 19, "cohort": 8.0, "dimension": 4, "kind": "quantile",
+    "sampler": "poisson", "unit": "client", "observer": "public", "bits": 19, "cohort": 8.0, "dimension": 4,
+    "kind": "quantile",
     "audit": "one-run", "invited": (2, 4, 7), "policy": ConstantState(bound=0.125), "own": {"share": 0.5},
     "settings": Settings.preset("dp-agr", "strokes", {"server.rounds": 7}), "signature": bytes(64), "fresh": "0b",
     "coordinates": (Coordinates(count=3.0, variance=6.0, blended=0.5),), "fixed": FixedCohort(),
