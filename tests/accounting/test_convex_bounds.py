@@ -1,6 +1,5 @@
 """Joined parts of a mean: no mass and no mean is lost, however unlike the two parts are."""
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
