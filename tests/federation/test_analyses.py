@@ -309,9 +309,12 @@ def test_the_log_says_what_left(silos, tmp_path):
 
 def test_what_real_clients_cannot_be_asked_is_refused_before_anything(silos, tmp_path, trained):
     micro = silos.settings("dp-agrlr-micro", **MICRO)
+    picked = silos.settings("dp-agr", **{"aggregation.company": "picked"})
     for kind, changes, words in (
         ("quantile", {"settings": micro}, "no exact message"),
         ("quantile", {"fixed": None}, "fixed size"),
+        *((kind, {"settings": picked, "fixed": FixedCohort(adversarial=0.3)}, "can place 2 colluding ones")
+          for kind in ("quantile", "histogram")),
         ("quantile", {"fixed": FixedCohort(dropout=0.4)}, "dropout"),
         ("heavy-hitters", {"fixed": FixedCohort(dropout=0.4)}, "dropout"),
         ("histogram", {"settings": silos.settings("dp-agr", **{"population.clients": "6"})}, "the roster names 5"),
