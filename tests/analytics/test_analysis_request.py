@@ -13,7 +13,7 @@ REQUIRED = ("kind", "epsilon", "delta", "cohort", "clients", "own")
 
 
 def refused(text):
-    with pytest.raises(InputError, match="^the folder: not the request of an analysis"):
+    with pytest.raises(InputError, match=r"^the folder: not the request of an analysis"):
         Request.from_text(text, "the folder")
 
 

@@ -25,8 +25,8 @@ from dpfedmeta.training.terminal.tables import noise_lines
 from dpfedmeta.training.verification.verify import audit
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
-from tests.seams.trained import Impatient
 from tests.federation.test_faults import wrong_reveals
+from tests.seams.trained import Impatient
 
 GIVEN = {**MICRO, "run.noise_seed": str(NOISE)}
 
@@ -180,12 +180,11 @@ def test_a_server_that_was_killed_while_it_hands_out_does_so_again(silos, tmp_pa
 def test_a_server_that_is_interrupted_hands_out_nothing_until_it_is_done(silos, tmp_path):
     settings, parties, heard = silos.settings("dp-agrlr-micro", **GIVEN), silos.parties(tmp_path), []
     given = {"parties": parties, "heard": heard.append}
-    run, status = silos.serve(settings, tmp_path, callbacks=[Impatient(1)], **given)
-    assert status == "interrupted"
+    assert silos.serve(settings, tmp_path, callbacks=[Impatient(1)], **given)[1] == "interrupted"
     assert QuestionKind.MODEL not in {one.asked for one in heard}
     assert not any(party.handed_out for party in parties.values())
-    run, status = silos.serve(settings, tmp_path, **given)
-    assert (status, heard[-1].asked) == ("completed", QuestionKind.MODEL)
+    assert silos.serve(settings, tmp_path, **given)[1] == "completed"
+    assert heard[-1].asked is QuestionKind.MODEL
     assert all(party.handed_out for party in parties.values())
 
 
