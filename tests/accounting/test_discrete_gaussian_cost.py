@@ -7,6 +7,7 @@ import pytest
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import (
     Coordinates,
+    _moments,
     blended,
     epsilon_of_discrete,
     log_ratio,
@@ -133,6 +134,24 @@ def test_pairs_of_laws_that_differ_as_much_as_is_allowed(shift):
     # Paid once only, it would not be covered where the tilt is against the shift.
     if shift == 1:
         assert divergence(tilted / tilted.sum(), epsilon - 2 * a) > 1e-3
+
+
+@pytest.mark.parametrize("deviation", [2.0, 8.0, 60.0])
+@pytest.mark.parametrize("beta", [1e-6, 1e-12])
+def test_what_lies_far_out_and_what_adds_up_have_half_of_the_probability_each(deviation, beta):
+    count, variance = 1e5, deviation**2
+    reach = math.sqrt(2 * math.log(4 * count / beta)) + 1 / deviation
+    # Of each coordinate, by either law; the half that rounding moves is inside.
+    assert count * 2 * math.exp(-((reach - 1 / deviation) ** 2) / 2) <= beta / 2 * (1 + 1e-12)
+    largest, second = _moments(variance, reach)
+    tail = 2 * math.exp(-((reach - 1 / deviation) ** 2) / 2)
+    mean = math.exp(largest) * second / 2 + tail
+    found = log_ratio(Coordinates(count=count, variance=variance, blended=0.0), beta)
+    if found >= count * largest:
+        pytest.skip("the largest ratio of each is the smaller bound")
+    beyond = found - count * mean
+    bernstein = math.exp(-(beyond**2) / 2 / (count * math.exp(largest) * second + largest * beyond / 3))
+    assert bernstein <= beta / 2 * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("coordinates_of", [released_coordinates, summed_coordinates])

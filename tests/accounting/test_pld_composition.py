@@ -145,6 +145,17 @@ def test_phases_compose_like_one_and_a_change_costs_what_it_should():
     assert sampled_epsilon(larger, "add-remove", 1e-6) > whole
 
 
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+@pytest.mark.parametrize("noises", [(3.0, 0.4), (1.0, 20.0, 0.7), (50.0, 0.3)])
+def test_the_order_of_rounds_changes_nothing(sampler, noises):
+    parts = [phases(noise=noise, rounds=5, sampler=sampler)[0] for noise in noises]
+    neighbours = "add-remove" if sampler == "poisson" else "replace-one"
+    forwards = sampled_epsilon(tuple(parts), neighbours, 1e-6)
+    forget()
+    backwards = sampled_epsilon(tuple(reversed(parts)), neighbours, 1e-6)
+    assert forwards == pytest.approx(backwards, rel=1e-3)
+
+
 def test_adding_a_client_has_no_meaning_under_fixed_size_sampling():
     with pytest.raises(ValueError, match="replace-one"):
         sampled_epsilon(phases(sampler="fixed"), "add-remove", 1e-6)
