@@ -369,6 +369,20 @@ def test_without_a_seed_nothing_is_asked(silos, tmp_path):
     assert not (tmp_path / "asked").exists()
 
 
+@pytest.mark.parametrize("kind", [Kind.VECTOR, Kind.MODEL])
+def test_questions_of_a_training_are_no_questions_of_an_analysis(silos, tmp_path, kind):
+    client, server = silos.client(0, tmp_path), Identity(silos.server)
+    assert offered(silos, client, lambda content: None, request_of(silos, "histogram")) == b""
+    (joined,) = client._joined.values()
+    question = Question(
+        asked=kind, attempt=Attempt(run=bytes(32), round=0), plan=joined.signed.digest, recipient=silos.roster[0],
+        body=b"",
+    ).signed(server)  # fmt: skip
+    assert opened_answer(client.answer(question), Said.VECTOR, question, silos.roster[0]) is None
+    assert "belongs to a training run, but this run is an analysis" in log_of(tmp_path)
+    assert not charges(tmp_path)
+
+
 def test_another_attempt_has_noise_of_its_own_and_the_same_one_the_same(silos, tmp_path):
     client = silos.client(0, tmp_path)
     offered(silos, client, lambda content: None, request_of(silos, "histogram"))
