@@ -46,14 +46,16 @@ class Wire:
 
 
 @pytest.fixture
-def asking():
-    heard = []
-    made = ClientRequests(
+def heard():
+    return []
+
+
+@pytest.fixture
+def asking(heard):
+    return ClientRequests(
         channel=Wire(), signed=SIGNED, server=SERVER, roster=[each.public for each in CLIENTS], seconds=1.0,
         heard=heard.append,
     )  # fmt: skip
-    made.all_heard = heard
-    return made
 
 
 def round_of(asking, number, again=()):
@@ -91,11 +93,11 @@ def test_who_declines_a_round_may_have_been_started_again_and_is_offered_the_pla
     assert asking.declining == set()
 
 
-def test_every_question_is_counted_as_it_went(asking):
+def test_every_question_is_counted_as_it_went(asking, heard):
     round_of(asking, 0)
     asking.channel.says |= {(VECTOR, 0): "declined", (VECTOR, 1): "unsound", (VECTOR, 3): "nothing"}
     round_of(asking, 5)
-    found = asking.all_heard[-1]
+    found = heard[-1]
     assert (found.asked, found.round, found.clients) == (VECTOR, 5, 4)
     assert (found.answered, found.declined, found.unsound, found.absent) == (1, 1, 1, 1)
 

@@ -2,6 +2,7 @@
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,9 +133,9 @@ def threshold(alone):
     Threshold(noise=ThresholdedNoise(multiplier=2.0, missed=1e-6), names=1, alone=alone)
 
 
-LIMITS = {
+LIMITS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     # Secure aggregation.
-    "fewest bits": (built(Agreement, NUMBERS, "bits"), [FEWEST_BITS, MOST_BITS], [FEWEST_BITS - 1, MOST_BITS + 1]),
+    "bits": (built(Agreement, NUMBERS, "bits"), [FEWEST_BITS, MOST_BITS], [FEWEST_BITS - 1, MOST_BITS + 1]),
     "dimension": (built(Agreement, NUMBERS, "dimension"), [1, 2**31 - 1], [0, 2**31]),
     "threshold": (built(Agreement, NUMBERS, "threshold"), [2, 9], [1, 10]),
     "degree": (built(Agreement, {**NUMBERS, "threshold": 2}, "degree"), [2, 4, 8, 9], [1, 3, 7, 10]),

@@ -9,6 +9,7 @@ from dpfedmeta.core import worker_pool
 from dpfedmeta.simulation import cohort_sums
 from dpfedmeta.simulation.aggregations.messages import Messages
 from dpfedmeta.simulation.aggregations.secure import Secure
+from dpfedmeta.simulation.cohort_sums import SecureSums
 
 # No two of them are alike, so that one in another's place shows.
 NUMBERS = {
@@ -22,16 +23,21 @@ def settings(**given):
     return Settings.preset("dp-agr-secure", "strokes", {**NUMBERS, **given})
 
 
+def sums_of(**given):
+    made = Secure.made(settings(**given), SimpleNamespace(), SimpleNamespace())
+    assert isinstance(made, SecureSums)
+    return made
+
+
 @pytest.mark.parametrize(("cores", "asked", "used"), [(4, 2, 2), (1, 2, 1), (4, None, 4)])
 def test_the_protocol_has_the_numbers_of_the_settings(cores, asked, used, monkeypatch):
     monkeypatch.setattr(worker_pool, "available_cores", lambda: cores)
-    added = Secure.made(settings(**{"run.workers": asked}), SimpleNamespace(), SimpleNamespace()).added
+    added = sums_of(**{"run.workers": asked}).added
     assert (added.adversarial, added.colluding, added.absent, added.processes) == (0.07, 3, 0.03, used)
 
 
 def test_without_the_protocol_sums_are_the_ideal_result():
-    made = Secure.made(settings(**{"aggregation.protocol": False}), SimpleNamespace(), SimpleNamespace())
-    assert made.added is cohort_sums.added_up
+    assert sums_of(**{"aggregation.protocol": False}).added is cohort_sums.added_up
 
 
 def test_the_accountant_has_the_numbers_of_the_settings():
