@@ -100,6 +100,7 @@ def evaluations(
     """
     runs = [open_run(path, request.data_folder) for path in request.runs]
     check_comparable(request, runs)
+    _check_has_classes(runs)
     trained = runs[0].settings
     data = data_of_run(trained.dataset, request.data_folder)
     # Runs on pixels and on the features of encoders have the same episodes, and other records.
@@ -129,6 +130,15 @@ def evaluations(
                 content = _classified(run, dataset, Watched(workers, partial(watch, f"{name}: images")))
             path = run.directory.path
             yield Evaluation(name=name, path=path, folder=folders[path], content={**_of_run(run), **content})
+
+
+def _check_has_classes(runs: Sequence[TrainedRun]) -> None:
+    for run in runs:
+        if run.adaptation.targets.numbers:
+            raise InputError(
+                f"{run.directory.path}: predicts numbers, which episodes of classes cannot judge; give the people that "
+                "it is judged on: --on TABLE"
+            )
 
 
 def kept(evaluation: Evaluation) -> Evaluation:
@@ -322,8 +332,8 @@ def _adapted(
 def _question(
     request: EvaluationRequest, run: TrainedRun, benchmark: Benchmark, dataset: Dataset, workers: Workers
 ) -> EvaluationQuestion:
-    network, trained = with_ways(run.network, run.weights, benchmark.shape.ways)
-    _, untrained = with_ways(run.network, run.untrained, benchmark.shape.ways)
+    network, trained = with_ways(run.network, run.weights, run.adaptation.targets.outputs(benchmark.shape.ways))
+    _, untrained = with_ways(run.network, run.untrained, run.adaptation.targets.outputs(benchmark.shape.ways))
     return EvaluationQuestion(
         network=network,
         trained=trained,
@@ -344,6 +354,6 @@ def _fine_tuning(
     shots = min(shape.shots, least - 1)
     fitting = EpisodeShape(ways=min(shape.ways, pool.classes), shots=shots, queries=min(shape.queries, least - shots))
     validation = replace(benchmark, pool=pool, shape=fitting, split="val")
-    network, untrained = with_ways(run.network, run.untrained, fitting.ways)
+    network, untrained = with_ways(run.network, run.untrained, run.adaptation.targets.outputs(fitting.ways))
     steps = run.adaptation.steps
     return choose_fine_tuning(workers, network, untrained, validation, steps, request.episodes)

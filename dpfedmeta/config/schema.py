@@ -343,7 +343,10 @@ class PrivacySettings:
 class TaskSettings:
     """A training episode."""
 
-    ways: Annotated[int, Field(ge=2, le=MOST, description="classes per client")] = 5
+    ways: Annotated[
+        int,
+        Field(ge=1, le=MOST, description="classes per client; 1: numbers to predict (kind: regression of a task file)"),
+    ] = 5
     shots: Annotated[Count, Field(description="support images per class")] = 5
     queries: Annotated[Count, Field(description="query images per class in training")] = 5
     shift: Annotated[

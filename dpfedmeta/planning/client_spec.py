@@ -11,6 +11,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, Method
+from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def method_of(settings: Settings, task: Task) -> Method:
     members.check_takes("meta.method", name, member.planned, settings, task, **own)
     made: Method = member.planned(settings, task, **own)
     members.check_protocol("meta.method", name, made, *_COMMON)
+    _check_same_head(settings, made)
     return made
 
 
@@ -96,6 +98,7 @@ def evaluation_adaptation(settings: Settings, method: ClientAlgorithm) -> Adapta
         steps=chosen.steps or trained.steps,
         lr=chosen.lr or trained.lr,
         rule=trained.rule,
+        targets=trained.targets,
     )
 
 
@@ -107,7 +110,7 @@ def network_spec(settings: Settings, task: Task) -> NetworkSpec:
         name=settings.model.name,
         channels=task.form.shape[0],
         image_size=task.form.shape[1] if task.form.kind == "images" else 1,
-        ways=task.shared_classes or settings.task.ways,
+        ways=targets_of(task).outputs(task.shared_classes or settings.task.ways),
         width=settings.model.width,
         norm=settings.model.norm,
         groups=settings.model.groups,
@@ -130,11 +133,44 @@ def check_protocol(settings: Settings, task: Task) -> None:
     Raises:
         InputError: One classifier for all has no support and query sets to learn an initialisation from.
     """
+    _check_targets(settings, task)
     if task.shared_classes is not None and members.find("meta.method", settings.meta.method, _METHODS).few_shot:
         raise InputError(
             f"--dataset {task.name}: all clients share {task.shared_classes} classes and hold no query sets, so there "
             f"is no adaptation to learn; {settings.algo} (meta.method = {settings.meta.method}) needs a few-shot data "
             "set; name one, or use --meta.method fedavg"
+        )
+
+
+def _check_targets(settings: Settings, task: Task) -> None:
+    targets, ways = targets_of(task), settings.task.ways
+    if targets.numbers != (ways == 1):
+        raise InputError(
+            f"task.ways = {ways}: "
+            + (
+                f"{task.name} has numbers to predict and no classes; give task.ways=1 (--ways 1), and with task.shots "
+                "and task.queries how many records a client adapts on and learns from"
+                if targets.numbers
+                else "a client needs two classes or more to tell apart"
+            )
+        )
+    if not targets.numbers and not targets.masked and ways > targets.outputs(ways):
+        raise InputError(f"task.ways = {ways}: the public list of {task.name} has only {targets.outputs(ways)} labels")
+
+
+def _check_same_head(settings: Settings, method: Method) -> None:
+    """Refuse what makes a head of a client's own classes where outputs mean the same for all clients."""
+    if method.adaptation.targets.masked:
+        return
+    if getattr(method, "computes_head", False):
+        raise InputError(
+            f"meta.method = {settings.meta.method}: computes a head from the classes that a client holds, but with "
+            "shared labels or numbers to predict one head is learned for all; use --meta.method maml, reptile or fedavg"
+        )
+    if isinstance(method.needs.division, Divisions):
+        raise InputError(
+            f"meta.divisions = {settings.meta.divisions}: cuts the classes of a client's own, numbered by the client; "
+            "with shared labels or numbers to predict use --meta.divisions 1 and --meta.division_shots null"
         )
 
 

@@ -16,6 +16,8 @@ from dpfedmeta.data.episodes.gpu_sampling import drawn, drawn_there
 from dpfedmeta.data.episodes.shape import EpisodeShape, RecordForm
 from dpfedmeta.data.populations.population import Choosing, Population
 from dpfedmeta.learning.meta.algorithm import Division
+from dpfedmeta.learning.meta.target_kind import TargetKind
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 Read = TypeVar("Read")
 
@@ -34,6 +36,7 @@ class DataForm:
         queries: Whether a query set is required.
         divided: Way in which records are cut into smaller episodes, or None.
         vocabulary: Tokens are whole numbers below this; None if records are not tokens.
+        targets: Kind of the labels.
     """
 
     image: tuple[int, ...]
@@ -42,10 +45,19 @@ class DataForm:
     queries: bool
     divided: Division | None
     vocabulary: int | None = None
+    targets: TargetKind = OWN_CLASSES
 
     def fits(self, episode: Episode) -> bool:
         """Return whether a client's data have this form; an empty or misshapen episode does not."""
-        sound = is_sound(episode, self.image, self.ways, self.counts, queries=self.queries, vocabulary=self.vocabulary)
+        sound = is_sound(
+            episode,
+            self.image,
+            self.ways,
+            self.counts,
+            queries=self.queries,
+            vocabulary=self.vocabulary,
+            sound_labels=self.targets.sound,
+        )
         return sound and (self.divided is None or self.divided.fits(episode))
 
     def held(self, population: Population, client: int) -> Episode | None:

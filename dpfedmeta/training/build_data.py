@@ -13,6 +13,7 @@ from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.population import Population, VirtualPopulation
 from dpfedmeta.data.populations.shards import ShardPopulation
 from dpfedmeta.learning.evaluation import Benchmark, Classification, HeldOutEvaluation
+from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.models.frozen import mixes_queries
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.planning.client_population import clients_of
@@ -67,4 +68,5 @@ def held_out_evaluation(plan: Plan, dataset: Dataset, split: Literal["val", "tes
     shape = evaluation_shape(plan.settings)
     # Where the network cannot tell support from query images, the protocol must say so.
     mixed = mixes_queries(build_network(plan.network))
-    return Benchmark(pool=pool, shape=shape, seed=seed, split=split, transductive=mixed)
+    targets = targets_of(dataset.task)
+    return Benchmark(pool=pool, shape=shape, seed=seed, split=split, transductive=mixed, targets=targets)

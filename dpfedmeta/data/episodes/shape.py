@@ -34,10 +34,17 @@ class RecordForm:
     Attributes:
         shape: (channels, height, width) for images, (numbers,) for vectors, (length,) for token sequences.
         vocabulary: Tokens are whole numbers from 1 to below this; 0 pads shorter sequences. None if not tokens.
+        targets: Whether each record comes with a number to predict, rather than a class.
     """
 
     shape: tuple[int, ...]
     vocabulary: int | None = None
+    targets: bool = False
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """Shape of a record in a decoded array: a number to predict stands behind those of a vector."""
+        return (self.shape[0] + 1,) if self.targets else self.shape
 
     @property
     def kind(self) -> Kind:
@@ -52,7 +59,7 @@ class RecordForm:
         if self.kind == "images":
             return "images of " + " x ".join(map(str, self.shape))
         if self.vocabulary is None:
-            return f"vectors of {self.shape[0]} numbers"
+            return f"vectors of {self.shape[0]} numbers" + (" with a number to predict" if self.targets else "")
         return f"sequences of {self.shape[0]} tokens (1 to {self.vocabulary - 1}, 0 pads)"
 
 

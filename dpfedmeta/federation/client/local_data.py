@@ -19,6 +19,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients
 from dpfedmeta.data.storage.decoded_cache import cached
 from dpfedmeta.data.task import Task
+from dpfedmeta.data.user_sources.labels import labelled
 from dpfedmeta.data.user_sources.readers import own_contents, own_digests
 
 _OWN = "own"
@@ -132,6 +133,7 @@ class NullRecords(NoRecords):
     Attributes:
         form: Of a record.
         shape: Of the episode.
+        blank_labels: Makes labels of as many records, where they are no classes of its own.
 
     Guarantee:
         The gradient of a null record counts as 0, as everything that is not finite does (privacy.clipping), and here no
@@ -141,6 +143,7 @@ class NullRecords(NoRecords):
 
     form: tuple[int, ...]
     shape: EpisodeShape
+    blank_labels: Callable[[int], torch.Tensor] | None = None
 
     def episode(self, client: int) -> Episode:
         """Return as many records as the plan counts with, all of them NaN.
@@ -149,12 +152,15 @@ class NullRecords(NoRecords):
             IndexError: It is another client.
         """
         self._check(client)
-        labels = torch.arange(self.shape.ways)
+        labels, shape = torch.arange(self.shape.ways), self.shape
+        support, query = labels.repeat_interleave(shape.shots), labels.repeat_interleave(shape.queries)
+        if self.blank_labels is not None:
+            support, query = self.blank_labels(shape.support_records), self.blank_labels(shape.query_records)
         return Episode(
-            support_images=torch.full((self.shape.support_records, *self.form), math.nan),
-            support_labels=labels.repeat_interleave(self.shape.shots),
-            query_images=torch.full((self.shape.query_records, *self.form), math.nan),
-            query_labels=labels.repeat_interleave(self.shape.queries),
+            support_images=torch.full((shape.support_records, *self.form), math.nan),
+            support_labels=support,
+            query_images=torch.full((shape.query_records, *self.form), math.nan),
+            query_labels=query,
         )
 
 
@@ -186,9 +192,11 @@ def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) 
     Raises:
         InputError: No records, other columns, or records that cannot be read.
     """
-    contents = own_contents(path, task.form, columns, task.pixel_range)
+    contents = labelled(str(path), own_contents(path, task.form, columns, task.pixel_range), task.labels, task.targets)
     key = ["client", str(path.resolve()), *own_digests(path), *task.form.shape, *columns, _PIXELS, task.pixel_range]
-    held = cached(decoded, task.form.kind, key, task.form.shape, lambda: contents)
+    if task.targets is not None:
+        key.append(repr(task.targets))
+    held = cached(decoded, task.form.kind, key, task.form.stored, lambda: contents)
     counts = tuple(entry.images for entry in held.classes)
     return ClassPool(
         path=held.path,
@@ -200,4 +208,6 @@ def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) 
         mean=task.mean,
         deviation=task.deviation,
         clients=(_OWN,) * len(counts),
+        labels=task.labels,
+        targets=task.form.targets,
     )

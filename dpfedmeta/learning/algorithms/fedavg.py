@@ -15,6 +15,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.algorithms.maml import Maml, whole_client_trial
 from dpfedmeta.learning.meta.adaptation import Adaptation, adaptation_of, first_order_only, undivided_only
 from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
+from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.models.weight_shapes import Shapes, weight_shapes
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class FedAvg:
         clip = record.support_clip or record.support_clip_ratio * settings.clip.initial
         private = LocalDpSgd(clip=clip, noise=record.support_noise or 1.0, accountant=record.accountant)
         return cls(
-            adaptation=adaptation_of(settings, "all"),
+            adaptation=adaptation_of(settings, "all", targets=targets_of(task)),
             records=records,
             batch=settings.meta.batch,
             private=private if record.enabled else None,
@@ -149,7 +150,8 @@ class FedAvg:
         """Updates, exact or by noisy steps."""
         from dpfedmeta.learning.record_dp.local_training import LocalSteps, local_update, private_local_update
 
-        steps = LocalSteps(steps=self.adaptation.steps, batch=self.batch, lr=self.adaptation.lr)
+        own_steps = self.adaptation
+        steps = LocalSteps(steps=own_steps.steps, batch=self.batch, lr=own_steps.lr, targets=own_steps.targets)
         for episode, noise in zip(episodes, noises, strict=True):
             own = (context.module, context.learned, context.fixed, episode.to(context.device))
             if self.private is None:

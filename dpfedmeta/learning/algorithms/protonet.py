@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.algorithms.proto_maml import ProtoMaml
-from dpfedmeta.learning.meta.adaptation import Adaptation, InnerRule
+from dpfedmeta.learning.meta.adaptation import InnerRule
 from dpfedmeta.learning.models.weight_shapes import ADAPTERS
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ProtoNet(ProtoMaml):
             InputError: The settings learn a head, or divide a client's records.
         """
         made = super().planned(settings, task)
-        adaptation = Adaptation(adapt="head", steps=0, lr=made.adaptation.lr, rule=cls.rule)
+        adaptation = replace(made.adaptation, adapt="head", steps=0)
         return replace(made, adaptation=adaptation)
 
     def side_by_side(self, network: NetworkSpec) -> int | None:

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params, added, detached, difference, scaled, zeros_like
 from dpfedmeta.core.random.random_sources import SecretGenerator
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.algorithms.fedavg import LocalDpSgd
 from dpfedmeta.learning.meta.inner_loop import as_leaves
+from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.functional import apply, channels_last
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
 from dpfedmeta.privacy.per_example.clip_rows import clipped_record_sum
 from dpfedmeta.privacy.units import Bounded, RecordUnit
@@ -29,11 +30,13 @@ class LocalSteps:
         steps: K, the number of gradient steps.
         batch: B, records of a step; with record-level privacy the expected number. None: all records.
         lr: Step size of the mean loss over a mini-batch.
+        targets: Kind of the labels, for its loss.
     """
 
     steps: int
     batch: int | None
     lr: float
+    targets: TargetKind = OWN_CLASSES
 
 
 def local_update(
@@ -65,7 +68,7 @@ def local_update(
     for _ in range(steps.steps):
         rows = next(batches)
         logits = apply(network, {**fixed, **theta}, channels_last(images[rows]), None)
-        gradients = torch.autograd.grad(cross_entropy(logits, labels[rows]), tuple(theta.values()))
+        gradients = torch.autograd.grad(steps.targets.loss(logits, labels[rows]), tuple(theta.values()))
         moved = difference(detached(theta), scaled(dict(zip(theta, gradients, strict=True)), steps.lr))
         theta = as_leaves(moved)
     return difference(detached(model), detached(theta))

@@ -56,6 +56,7 @@ def summary_of(
         "begins_with": initial_words(plan.settings),
         **({"encoder": plan.settings.model.encoder} if plan.settings.model.encoder else {}),
         **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in ACCURACIES},
+        **{name: value for name, value in accuracies.items() if name.startswith("error")},
         "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "ledger": {"rounds": len(events), "head": ledger.heads[-1]},
