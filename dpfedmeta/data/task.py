@@ -251,7 +251,8 @@ def _check_labels(task: Task, where: str) -> None:
     key = "targets" if task.targets is not None else "labels"
     if task.labels and (len(set(task.labels)) != len(task.labels) or len(task.labels) < 2 or not all(task.labels)):
         raise InputError(f"{where}: labels: expected two names or more, each once, found {', '.join(task.labels)}")
-    if task.shared_classes is not None or (_reader(task) is not None and not task.source.reader == "sinusoids"):
+    published = _reader(task)
+    if task.shared_classes is not None or not (published is None or published.numbers):
         raise InputError(
             f"{where}: {key}: for data of your own that name clients; reader {task.source.reader} has none"
         )
@@ -304,8 +305,9 @@ _IMAGES = ("channels", "image_size")
 
 
 def _check_form(task: Task, where: str) -> None:
-    reader = task.source.reader
-    own = _FORMS.get(reader, _IMAGES)
+    reader, published = task.source.reader, _reader(task)
+    numbers = published is not None and published.numbers
+    own = _FORMS["vectors"] if numbers else _FORMS.get(reader, _IMAGES)
     for key in (*_IMAGES, *_FORMS["vectors"], *_FORMS["tokens"]):
         if (getattr(task, key) is None) == (key in own):
             raise InputError(f"{where}: {key}: " + ("missing" if key in own else f"reader {reader} has none, drop it"))
@@ -317,7 +319,6 @@ def _check_form(task: Task, where: str) -> None:
     if own is not _IMAGES:
         _check_numbers(task, where)
         return
-    published = _reader(task)
     channels = (1, 3) if published is None else published.channels
     if task.channels not in channels:
         raise InputError(f"{where}: channels: {reader} has {channels[0]}, got {task.channels}")
@@ -334,8 +335,11 @@ def _check_numbers(task: Task, where: str) -> None:
     """Check that a task of vectors or tokens has no settings that apply to images only."""
     if task.train_rotations != 1 or task.train_flip:
         raise InputError(f"{where}: train_rotations, train_flip: only images can be rotated and mirrored; drop them")
-    if task.images_per_class is not None:
-        raise InputError(f"{where}: images_per_class: reader {task.source.reader} has none, drop it")
+    published = _reader(task)
+    counted = published is not None and published.counted
+    if counted != (task.images_per_class is not None):
+        problem = "missing" if counted else f"reader {task.source.reader} has none, drop it"
+        raise InputError(f"{where}: images_per_class: {problem}")
     count = 0 if task.features is None else task.features
     if any(len(values) not in (0, min(1, count), count) for values in (task.mean, task.deviation)):
         what = f"1 value for all numbers, or {count}" if count else "none, since tokens are not quantities"

@@ -248,7 +248,8 @@ def _nearest_mean(support: Tensor, query: Tensor, labels: Tensor) -> Tensor:
         # Of a public list of labels a client may hold a few.
         held = torch.unique(labels)
         means = torch.stack([support[labels == each].mean(0) for each in held])
-        return held[torch.cdist(query, means).argmin(1)]
+        nearest: Tensor = held[torch.cdist(query, means).argmin(1)]
+        return nearest
     return torch.cdist(query, means).argmin(1)
 
 

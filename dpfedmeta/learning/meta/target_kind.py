@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dpfedmeta.data.task import Task
-    from dpfedmeta.learning.evaluation.baselines import Learner
+    from dpfedmeta.learning.evaluation.baselines import Learner, Scorer
 
 KINDS = "dpfedmeta.learning.targets"
 _PARTS = (
     *("numbers", "masked", "score_name", "measure_names", "higher_is_better", "outputs", "sound", "blank", "loss"),
-    *("residuals", "predicted", "score", "measures", "baselines"),
+    *("residuals", "predicted", "score", "measures", "baselines", "alone"),
 )
 
 
@@ -93,6 +93,10 @@ class TargetKind(Hashable, Protocol):
 
     def baselines(self, vocabulary: int | None) -> Mapping[str, Learner]:
         """What needs no network, by the ends of names in summary.json."""
+        ...
+
+    def alone(self, vocabulary: int | None, counts: tuple[int, ...]) -> Mapping[str, Scorer]:
+        """What a person has without anybody else, by its words, who adapts on so many records of each class."""
         ...
 
 

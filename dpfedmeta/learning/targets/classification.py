@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dpfedmeta.data.task import Task
-    from dpfedmeta.learning.evaluation.baselines import Learner
+    from dpfedmeta.learning.evaluation.baselines import Learner, Scorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +104,16 @@ class Classification:
         return {
             "pixel_prototype": PixelPrototype(vocabulary=vocabulary),
             "pixel_neighbour": PixelNeighbour(vocabulary=vocabulary),
+        }
+
+    def alone(self, vocabulary: int | None, counts: tuple[int, ...]) -> Mapping[str, Scorer]:
+        """Softmax regression, prototypes and the majority of a person's own records."""
+        from dpfedmeta.learning.evaluation.baselines import Alone, Majority, PixelPrototype
+
+        return {
+            "each alone: softmax regression": Alone(vocabulary=vocabulary),
+            "nearest class prototype": PixelPrototype(vocabulary=vocabulary),
+            "majority of own classes": Majority(label=counts.index(max(counts))),
         }
 
 

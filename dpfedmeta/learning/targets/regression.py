@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dpfedmeta.data.task import Task
-    from dpfedmeta.learning.evaluation.baselines import Learner
+    from dpfedmeta.learning.evaluation.baselines import Learner, Scorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +66,14 @@ class Regression:
 
         if targets.dtype != torch.float32 or not bool(torch.isfinite(targets).all()):
             return False
-        lowest, highest = (
-            (end - self.range.centre) / self.range.scale for end in (self.range.lowest, self.range.highest)
-        )
+        lowest, highest = self._ends()
         # float32 rounds the ends.
         slack = 1e-6 * max(1.0, abs(lowest), abs(highest))
         return lowest - slack <= float(targets.min()) and float(targets.max()) <= highest + slack
+
+    def _ends(self) -> tuple[float, float]:
+        own = self.range
+        return (own.lowest - own.centre) / own.scale, (own.highest - own.centre) / own.scale
 
     def blank(self, count: int) -> Tensor:
         """The centre."""
@@ -96,8 +98,9 @@ class Regression:
         return error.clamp(-self.range.huber, self.range.huber) if self.range.loss == "huber" else error
 
     def predicted(self, outputs: Tensor) -> Tensor:
-        """The output."""
-        return outputs.squeeze(-1)
+        """The output, cut to the public range; what is no number is its lower end."""
+        lowest, highest = self._ends()
+        return outputs.squeeze(-1).nan_to_num(nan=lowest).clamp(lowest, highest)
 
     def score(self, predicted: Tensor, targets: Tensor) -> float:
         """Mean absolute error, in the unit of the targets."""
@@ -119,6 +122,12 @@ class Regression:
         from dpfedmeta.learning.evaluation.baselines import OwnMean
 
         return {"own_mean": OwnMean()}
+
+    def alone(self, vocabulary: int | None, counts: tuple[int, ...]) -> Mapping[str, Scorer]:
+        """Ridge regression, and the mean of a person's own targets."""
+        from dpfedmeta.learning.evaluation.baselines import OwnMean, OwnRidge
+
+        return {"each alone: ridge regression": OwnRidge(), "mean of own targets": OwnMean()}
 
 
 MEMBER = Regression
