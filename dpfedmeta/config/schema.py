@@ -367,12 +367,15 @@ class ModelSettings:
     name: Annotated[
         str,
         Field(
-            description="conv4, conv4-strided, conv3-blur, linear (images, vectors), mlp (images, vectors), text (tokens); low-rank, "
+            description="conv4, conv4-strided, conv3-blur, linear and mlp (images, vectors), text (tokens); low-rank, "
             "affine, identity (on the features of model.encoder, or vectors); or package.module:factory"
         ),
     ] = "conv4-strided"
     width: Annotated[
-        Count, Field(description="channels, hidden units, rank (low-rank), or the side of the averaged image (linear, of images)")
+        Count,
+        Field(
+            description="channels, hidden units, rank (low-rank), or the side of the averaged image (linear, of images)"
+        ),
     ] = 32
     downscale: Annotated[
         Count | None,

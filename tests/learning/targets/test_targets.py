@@ -1,4 +1,4 @@
-"""Kinds of targets: the loss and its residuals agree, measures are those of the textbooks, and nothing couples records."""
+"""Kinds of targets: loss and residuals agree, measures are those of textbooks, and nothing couples records."""
 
 import pytest
 import torch
@@ -65,7 +65,9 @@ def test_the_closed_form_of_a_linear_head_takes_the_same_steps(kind):
 def test_the_area_under_the_curve_is_mann_and_whitneys():
     generator = torch.Generator().manual_seed(1)
     scores, positive = torch.randn(40, generator=generator).round(decimals=1), torch.rand(40, generator=generator) > 0.6
-    wanted = mannwhitneyu(scores[positive], scores[~positive]).statistic / (int(positive.sum()) * int((~positive).sum()))
+    wanted = mannwhitneyu(scores[positive], scores[~positive]).statistic / (
+        int(positive.sum()) * int((~positive).sum())
+    )
     assert area_under_roc(scores, positive) == pytest.approx(wanted)
     assert area_under_roc(scores, torch.ones(40, dtype=torch.bool)) is None
 
