@@ -73,9 +73,10 @@ def method_of(settings: Settings, task: Task) -> Method:
     members.check_protocol("meta.method", name, member, "planned", "plain_steps", "sends", "few_shot")
     own = members.own_settings("meta", name, member, settings.meta.own)
     members.check_takes("meta.method", name, member.planned, settings, task, **own)
+    _check_same_head(settings, task, member)
     made: Method = member.planned(settings, task, **own)
     members.check_protocol("meta.method", name, made, *_COMMON)
-    _check_same_head(settings, made)
+    _check_undivided(settings, made)
     return made
 
 
@@ -158,16 +159,18 @@ def _check_targets(settings: Settings, task: Task) -> None:
         raise InputError(f"task.ways = {ways}: the public list of {task.name} has only {targets.outputs(ways)} labels")
 
 
-def _check_same_head(settings: Settings, method: Method) -> None:
+def _check_same_head(settings: Settings, task: Task, member: object) -> None:
     """Refuse what makes a head of a client's own classes where outputs mean the same for all clients."""
-    if method.adaptation.targets.masked:
-        return
-    if getattr(method, "computes_head", False):
+    if not targets_of(task).masked and getattr(member, "computes_head", False):
         raise InputError(
             f"meta.method = {settings.meta.method}: computes a head from the classes that a client holds, but with "
             "shared labels or numbers to predict one head is learned for all; use --meta.method maml, reptile or fedavg"
         )
-    if isinstance(method.needs.division, Divisions):
+
+
+def _check_undivided(settings: Settings, method: Method) -> None:
+    """Refuse divisions, which are made within classes that a client numbers itself."""
+    if not method.adaptation.targets.masked and isinstance(method.needs.division, Divisions):
         raise InputError(
             f"meta.divisions = {settings.meta.divisions}: cuts the classes of a client's own, numbered by the client; "
             "with shared labels or numbers to predict use --meta.divisions 1 and --meta.division_shots null"

@@ -75,9 +75,11 @@ class OwnRecords:
         return dict(zip(self.pool.names, self.pool.counts, strict=True))
 
     def labelled(self) -> tuple[ImageArray, IntArray, tuple[str, ...]]:
-        """SECRET: all records (images: uint8 [n, channels, height, width]), the places of their classes, names."""
-        labels = np.repeat(np.arange(self.pool.classes), self.pool.counts)
-        return np.array(self.pool.images), labels, self.pool.names
+        """SECRET: all records (images: uint8 [n, channels, height, width]), the places of their labels, and names."""
+        images, pool = np.array(self.pool.images), self.pool
+        if pool.labels:
+            return images, pool.listed(np.arange(len(images))), pool.labels
+        return images, np.repeat(np.arange(pool.classes), pool.counts), pool.names
 
 
 @dataclass(frozen=True, kw_only=True)

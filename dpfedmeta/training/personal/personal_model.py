@@ -224,10 +224,14 @@ class Initialisation:
         Raises:
             InputError: Images or labels do not fit, steps < 0, or the adaptation diverged.
         """
+        targets = self.adaptation.targets
+        if targets.numbers:
+            raise InputError("the network predicts numbers, and a personal model has classes; no file of it is written")
         how = self._adaptation(steps, lr)
         support = self.form.tensor(images)
         wanted = _wanted_ways(ways, class_names)
-        known, classes = checked_labels(labels, len(support), self.network.ways, wanted)
+        own_list = not targets.masked
+        known, classes = checked_labels(labels, len(support), self.network.ways, wanted, shared=own_list)
         spec, weights = with_ways(self.network, self.weights, self.adaptation.targets.outputs(classes))
         network = build_network(spec)
         with torch.enable_grad():
