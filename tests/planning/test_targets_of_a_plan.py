@@ -95,7 +95,7 @@ def test_what_couples_records_or_numbers_classes_is_refused_in_one_line(tasks, w
 @pytest.mark.parametrize("which", ["shared", "numbers"])
 def test_a_head_of_own_classes_stays_refused_under_noisy_steps(tasks, which):
     settings = settings_of(tasks, which, "dp-agrlr", **{"record.support_noise": 1.0, "meta.method": "proto-maml"})
-    with pytest.raises((InputError, RefusedPlan), match="computes a head|no noise covers"):
+    with pytest.raises((InputError, RefusedPlan), match="computes a head"):
         algorithm_of(settings, load_task(tasks[which])[0])
 
 
