@@ -47,9 +47,16 @@ def main(words: Sequence[str] | None = None, changes: Mapping[str, Any] | None =
     """Train and print."""
     made = argparse.ArgumentParser(description=__doc__)
     made.add_argument("--rounds", type=int, default=5000, help="rounds of 25 curves (5,000; published: 70,000)")
+    made.add_argument("--lr", type=float, default=0.001, help="server step size (0.001, as published)")
     made.add_argument("--out", default="runs", help="parent folder of the run")
     options = made.parse_args(words)
-    values = {**AS_PUBLISHED, "server.rounds": options.rounds, "run.dir": options.out, **(changes or {})}
+    values = {
+        **AS_PUBLISHED,
+        "server.rounds": options.rounds,
+        "server.lr": options.lr,
+        "run.dir": options.out,
+        **(changes or {}),
+    }
     run = dp.train(dp.Settings.preset("maml", "sinusoids", values))
     for steps, error in squared_errors(run).items():
         print(f"after {steps} steps on ten points: squared error {error:.3f}")

@@ -74,6 +74,7 @@ def plan_population(
             f"clients={own.clients} (--clients {own.clients})"
         )
     _check_form(own, pool)
+    _check_labels(own, pool)
     if record and not _of_shape(own, shape):
         raise RefusedPlan(
             "population: with record-level privacy the sizes of your clients must be checked against the plan; hand "
@@ -116,6 +117,18 @@ def _check_protocol(own: object) -> None:
         "clients (their number) and episode(client); dpfedmeta.data.populations.from_pairs.from_pairs makes one "
         "of pairs of (images, labels)"
     )
+
+
+def _check_labels(own: Population, pool: ClassPool) -> None:
+    """Refuse pairs where labels mean the same for all clients: they are numbered anew in each."""
+    from dpfedmeta.data.populations.from_pairs import SequencePopulation
+
+    if (pool.labels or pool.targets) and isinstance(own, SequencePopulation):
+        raise InputError(
+            "population: pairs are numbered anew in every client, but the task has labels that all clients share, or "
+            "numbers to predict; hand over a population of your own, whose episodes hold places in the list "
+            "(examples/heart/heart.py)"
+        )
 
 
 def _check_form(own: Population, pool: ClassPool) -> None:

@@ -2,13 +2,18 @@
 
 import csv
 
+import numpy as np
 import pytest
 import yaml
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.task import load_task
 from dpfedmeta.learning.meta.target_kind import targets_of
+from dpfedmeta.planning.client_population import plan_population
 from dpfedmeta.planning.client_spec import algorithm_of, check_protocol, network_spec
 from dpfedmeta.planning.run_plan import make_plan
 
@@ -118,3 +123,12 @@ def test_the_head_has_a_row_for_each_label_of_the_list(tasks):
     task, _ = load_task(tasks["shared"])
     assert network_spec(settings, task).ways == 3
     assert not targets_of(task).masked
+
+
+def test_pairs_which_number_labels_anew_are_refused(tasks):
+    shape = EpisodeShape(ways=2, shots=1, queries=1)
+    pairs = [((np.zeros((2, 2), np.float32), [0, 2]), (np.zeros((2, 2), np.float32), [0, 2]))] * 4
+    settings = settings_of(tasks, "shared", "maml", **{"population.clients": 4})
+    pool = open_dataset(tasks["shared"]).train
+    with pytest.raises(InputError, match="pairs are numbered anew in every client"):
+        plan_population(settings, pool, shape, from_pairs(pairs, shape))

@@ -71,9 +71,7 @@ class RealPopulation:
         return {self.pool.names[index]: self.pool.counts[index] for index in self.classes_of(client)}
 
     def _name(self, client: int) -> str:
-        names = sorted(_held(self.pool))
-        order = public_generator(self.seed, Purpose.CLIENT_DATA, _PARTITION, _NAMES).permutation(len(names))
-        return names[int(order[client])]
+        return _names(self.pool, self.seed)[client]
 
     def _own_shape(self, held: list[int]) -> EpisodeShape:
         """More shots where every class that may be drawn has them: a support set has as many of each."""
@@ -81,6 +79,14 @@ class RealPopulation:
             return self.shape
         fewest = min(self.pool.counts[index] for index in held)
         return replace(self.shape, shots=min(self.most_shots, fewest - self.shape.queries))
+
+
+@lru_cache(maxsize=4)
+def _names(pool: ClassPool, seed: int) -> tuple[str, ...]:
+    """Clients by their numbers."""
+    names = sorted(_held(pool))
+    order = public_generator(seed, Purpose.CLIENT_DATA, _PARTITION, _NAMES).permutation(len(names))
+    return tuple(names[int(place)] for place in order)
 
 
 @lru_cache(maxsize=4)

@@ -20,7 +20,7 @@ from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 ScorersOf = Callable[[tuple[int, ...]], Mapping[str, Scorer]]
-"""Scorers by name, for a person that has so many records to adapt on of each class that is judged."""
+"""Scorers by name, for a person that has so many records of each class that is judged."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,7 +155,7 @@ def judge(
     for episode in split.episodes(person, number, targets):
         judged = len(episode.query_labels)
         outputs = targets.outputs(_ways(episode) if targets.masked else 1)
-        for name, scorer in scorers_of(_counts(episode, outputs, targets)).items():
+        for name, scorer in scorers_of(_counts(person, episode, outputs, targets)).items():
             own = targets.measures(scorer.outputs(episode, outputs), episode.query_labels)
             found.setdefault(name, []).append(own)
     first = targets.measure_names[0]
@@ -183,11 +183,15 @@ def _ways(episode: Episode) -> int:
     return 1 + int(max(labels.max() for labels in (episode.support_labels, episode.query_labels)))
 
 
-def _counts(episode: Episode, outputs: int, targets: TargetKind) -> tuple[int, ...]:
-    """Records to adapt on of each class."""
+def _counts(person: Person, episode: Episode, outputs: int, targets: TargetKind) -> tuple[int, ...]:
+    """Records of each class: of those that adapt where the data say it, else of all that are split.
+
+    A split with as many shots of each class does not tell which is the most frequent.
+    """
     if targets.numbers:
         return (len(episode.support_labels),)
-    return tuple(torch.bincount(episode.support_labels, minlength=outputs).tolist())
+    known = [episode.support_labels] if person.adapts is not None else [episode.support_labels, episode.query_labels]
+    return tuple(torch.bincount(torch.cat(known), minlength=outputs).tolist())
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -96,7 +96,7 @@ class TargetKind(Hashable, Protocol):
         ...
 
     def alone(self, vocabulary: int | None, counts: tuple[int, ...]) -> Mapping[str, Scorer]:
-        """What a person has without anybody else, by its words, who adapts on so many records of each class."""
+        """What a person has without anybody else, by its words, who has so many records of each class."""
         ...
 
 

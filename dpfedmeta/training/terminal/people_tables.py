@@ -12,7 +12,7 @@ from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 _MOST_ROWS = 40
-_WORDS = {"auc": "area under ROC", "mae": "mean absolute error", "rmse": "RMSE", "r2": "R2"}
+_WORDS = {"auc": "AUC", "mae": "mean absolute error", "rmse": "RMSE", "r2": "R2"}
 # Of measures that are shares; the others are shown in their own unit.
 _PERCENT = ("accuracy", "balanced", "auc")
 
@@ -26,7 +26,8 @@ def people_tables(scores: Sequence[PersonScores], targets: TargetKind = OWN_CLAS
     """
     measures, better = targets.measure_names, targets.higher_is_better
     first, names = measures[0], list(next(each for each in scores if each.judged).first)
-    own = Table(title=f"Each client, {_words(first)} ± 95% interval over splits")
+    unit = " in %" if first in _PERCENT else ""
+    own = Table(title=f"Each client, {_words(first)}{unit} ± 95% interval over splits")
     for column in ("client", "classes", "records", *names):
         own.add_column(column, justify="left" if column == "client" else "right")
     for each in scores[:_MOST_ROWS]:
@@ -40,7 +41,7 @@ def people_tables(scores: Sequence[PersonScores], targets: TargetKind = OWN_CLAS
     if unjudged:
         needed = "two records" if targets.numbers else "two classes of two records each"
         yield f"not judged, with fewer than {needed}: {len(unjudged)} ({', '.join(unjudged[:5])})"
-    every = Table(title=f"All clients, {_words(first)}")
+    every = Table(title=f"All clients, {_words(first)}{unit}")
     for column in ("model", "mean over clients", "over records", *map(_words, measures[1:]), "worst tenth"):
         every.add_column(column, justify="left" if column == "model" else "right")
     for name, found in overall(scores, higher_is_better=better).items():
@@ -70,7 +71,7 @@ def _undefined(scores: Sequence[PersonScores], measures: Sequence[str]) -> Itera
 
 
 def _words(measure: str) -> str:
-    return _WORDS.get(measure, measure) + (" in %" if measure in _PERCENT else "")
+    return _WORDS.get(measure, measure)
 
 
 def _shown(measure: str, value: float | None) -> str:
