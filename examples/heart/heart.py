@@ -136,10 +136,12 @@ def judged(task: Path, held: Mapping[str, Patients], split: int, out: Path) -> d
     own = Hospitals(held=list(held.values()), trains=trains)
     changes = {**TRAINING, "run.dir": str(out / "runs"), "run.name": f"split-{split}"}
     settings = dp.Settings.preset("maml", task, changes)
-    run = dp.train(settings, population=own, quiet=True)
+    path = out / "runs" / f"split-{split}"
+    if not (path / "summary.json").is_file():
+        dp.train(settings, population=own, quiet=True)
     table = out / f"split-{split}.csv"
     write_patients(table, held, trains)
-    found = evaluate_people(run.path, table, RecordSplit(shots=None, repeats=2, seed=0))
+    found = evaluate_people(path, table, RecordSplit(shots=None, repeats=2, seed=0))
     models = {name: [each.measures for each in found.scores] for name in found.scores[0].first}
     rows = {
         name: {measure: _mean([each[measure][name] for each in every]) for measure in every[0]}
@@ -176,8 +178,10 @@ def main(words: Sequence[str] | None = None) -> None:
     options = made.parse_args(words)
     held, task = read_hospitals(options.data), write_task(options.out)
     print({name: len(own.ill) for name, own in held.items()})
-    found = [judged(task, held, options.first + split, options.out) for split in range(options.splits)]
-    (options.out / "found.json").write_text(json.dumps(found, indent=1))
+    found = []
+    for split in range(options.first, options.first + options.splits):
+        found.append(judged(task, held, split, options.out))
+        (options.out / "found.json").write_text(json.dumps(found, indent=1))
     print(table_of(found))
 
 
