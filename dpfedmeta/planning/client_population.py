@@ -11,7 +11,8 @@ from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.population import Population, open_population
 from dpfedmeta.data.populations.shards import ShardPopulation
-from dpfedmeta.planning.client_spec import episode_shape
+from dpfedmeta.data.populations.whole import open_whole
+from dpfedmeta.planning.client_spec import episode_shape, whole_shape
 
 
 def clients_of(settings: Settings, dataset: Dataset, clients: int, own: Population | None = None) -> Population:
@@ -60,7 +61,9 @@ def plan_population(
             "every client; leave it out, or use an algorithm without record-level privacy"
         )
     if own is None:
-        pool = training_pool(settings, pool)
+        pool, whole = training_pool(settings, pool), whole_shape(settings)
+        if whole is not None:
+            return open_whole(chosen.kind, pool, whole, chosen.clients, settings.run.seed, authors_of(settings))
         return open_population(chosen.kind, pool, shape, chosen.clients, settings.run.seed, chosen.most_shots)
     if settings.task.shift:
         raise InputError(
@@ -80,6 +83,11 @@ def plan_population(
             "over a SequencePopulation with the plan's ways, shots and queries"
         )
     return own
+
+
+def authors_of(settings: Settings) -> int:
+    """How many authors (drawers) together are one whole client, where the data name none."""
+    return settings.task.shots + settings.task.queries
 
 
 def _of_shape(own: Population, shape: EpisodeShape) -> bool:

@@ -27,6 +27,7 @@ from dpfedmeta.planning.client_spec import (
     episode_shape,
     evaluation_shape,
     network_spec,
+    whole_shape,
 )
 from dpfedmeta.planning.clipping.policy_from_settings import check_clip
 from dpfedmeta.planning.privacy.solve import check_asked, check_constants
@@ -53,9 +54,10 @@ def check_first(settings: Settings, data_folder: Path | None = None, *, simulate
     _check_built_in_network(settings, task)
     clip_limits(settings.clip)
     check_clip(settings)
-    if simulated:
+    whole = whole_shape(settings) is not None
+    if simulated and not whole:
         check_said(task, splits, episode_shape(settings), "train")
-    for split in ("val", "test"):
+    for split in () if whole else ("val", "test"):
         check_said(task, splits, evaluation_shape(settings), split)
     _check_asked(settings, task)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.learning.meta.class_balance import Balance
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,12 +66,14 @@ class Adaptation:
         steps: K, the number of gradient steps.
         lr: Step size of the mean support loss.
         rule: Changes that the algorithm makes to the steps.
+        balance: Losses are means over records, or over classes where these differ in size.
     """
 
     adapt: Adapts
     steps: int
     lr: float
     rule: InnerRule = PLAIN
+    balance: Balance = "records"
 
     @property
     def one_body(self) -> bool:
@@ -129,7 +132,9 @@ class Divisions:
 def adaptation_of(settings: Settings, adapt: Adapts, rule: InnerRule = PLAIN) -> Adaptation:
     """The inner loop; `adapt` where the settings leave it open."""
     chosen = settings.meta
-    return Adaptation(adapt=chosen.adapt or adapt, steps=chosen.steps, lr=chosen.lr, rule=rule)
+    # Equally many records of each class need no weights.
+    balance = settings.task.balance if settings.population.episodes == "whole" else "records"
+    return Adaptation(adapt=chosen.adapt or adapt, steps=chosen.steps, lr=chosen.lr, rule=rule, balance=balance)
 
 
 def first_order_only(settings: Settings) -> None:

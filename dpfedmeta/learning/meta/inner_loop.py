@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.class_balance import mean_loss, record_weights
 from dpfedmeta.learning.models.functional import apply, apply_body, apply_head, channels_last, head_of
 from dpfedmeta.learning.models.spec import HEAD
 from dpfedmeta.learning.models.trainable import adapting
@@ -26,19 +26,21 @@ class LinearSupport:
     Attributes:
         features: [..., n_s, d].
         labels: [n_s], or [..., n_s] where they differ.
+        weights: [n_s], of each record in the mean loss; None: 1.
     """
 
     features: Tensor
     labels: Tensor
+    weights: Tensor | None = None
 
 
 def descended_head(initial: Mapping[str, Tensor], support: LinearSupport, steps: int, lr: float) -> Params:
-    """theta_K of softmax regression: K gradient steps on the mean cross-entropy of the support set.
+    """theta_K of softmax regression: K gradient steps on the (weighted) mean cross-entropy of the support set.
 
     Every gradient is a combination of the support features, so the logits follow from the n_s x n_s products of
     features alone: with R the sum of the steps' residuals (probabilities less targets), they are
-    Z_0 - (lr / n_s) (X X^T + 1) R. The same steps, in a tenth of the operations, and differentiable once more in
-    initial values and features by an ordinary backward pass.
+    Z_0 - (lr / n_s) (X X^T + 1) R. Weights of records multiply their residuals. The same steps, in a tenth of the
+    operations, and differentiable once more in initial values and features by an ordinary backward pass.
 
     Args:
         initial: theta_0: `head.weight` [..., ways, d], and `head.bias` [..., ways] if the head has one.
@@ -56,9 +58,14 @@ def descended_head(initial: Mapping[str, Tensor], support: LinearSupport, steps:
     targets = (support.labels.unsqueeze(-1) == torch.arange(weight.shape[-2], device=features.device)).to(
         features.dtype
     )
-    residuals = torch.softmax(start, -1) - targets
+    each = support.weights
+
+    def weighted(values: Tensor) -> Tensor:
+        return values if each is None else each.unsqueeze(-1) * values
+
+    residuals = weighted(torch.softmax(start, -1) - targets)
     for _ in range(steps - 1):
-        residuals = residuals + (torch.softmax(start - scale * (products @ residuals), -1) - targets)
+        residuals = residuals + weighted(torch.softmax(start - scale * (products @ residuals), -1) - targets)
     if steps == 0:
         return dict(initial)
     found = {WEIGHT: weight - scale * (residuals.mT @ features)}
@@ -71,7 +78,7 @@ class InnerProblem:
 
     Attributes:
         initial: theta_0 of the adapted parameters.
-        support_loss: Mean cross-entropy on the support set.
+        support_loss: Mean cross-entropy on the support set, over records or classes.
         query_logits: Logits [n_q, ways]; batch statistics, if any, come from the support set.
         linear: The support set as a linear head sees it, where that is all that adapts, at one rate.
         rates: One step size for all, or one for each adapted parameter.
@@ -106,7 +113,7 @@ def inner_problem(
         layout: How images lie in memory.
     """
     labels, rule, params = episode.support_labels, adaptation.rule, adaptation.rule.network(weights)
-    rates = rule.rates(weights, adaptation.lr)
+    rates, balance = rule.rates(weights, adaptation.lr), adaptation.balance
     support = labels.shape[0]
     reference = None if transductive else support
     both = layout(torch.cat([episode.support_images, episode.query_images]))
@@ -119,11 +126,12 @@ def inner_problem(
         # Of a subclass nothing is known; and with far more records than features plain steps are less work.
         simple = type(network.get_submodule("head")) is nn.Linear and support <= 2 * features.shape[1]
         closed = simple and not isinstance(rates, dict)
+        each = record_weights(labels, ways_of(params)) if balance == "classes" and support else None
         return InnerProblem(
             initial=initial,
-            support_loss=lambda head: cross_entropy(apply_head(network, head, support_features), labels),
+            support_loss=lambda head: mean_loss(apply_head(network, head, support_features), labels, balance),
             query_logits=lambda head: apply_head(network, head, query_features),
-            linear=LinearSupport(features=support_features, labels=labels) if closed else None,
+            linear=LinearSupport(features=support_features, labels=labels, weights=each) if closed else None,
             rates=rates,
         )
     seen = both if transductive else both[:support]
@@ -132,8 +140,8 @@ def inner_problem(
     )
     return InnerProblem(
         initial=adapting(network, {**params, **head}, "all"),
-        support_loss=lambda theta: cross_entropy(
-            apply(network, {**params, **theta}, seen, reference)[:support], labels
+        support_loss=lambda theta: mean_loss(
+            apply(network, {**params, **theta}, seen, reference)[:support], labels, balance
         ),
         query_logits=lambda theta: apply(network, {**params, **theta}, both, reference)[support:],
         rates=rates,

@@ -13,6 +13,7 @@ from dpfedmeta.core.params import Params, added, detached, difference, scaled, z
 from dpfedmeta.core.random.random_sources import SecretGenerator
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.algorithms.fedavg import LocalDpSgd
+from dpfedmeta.learning.meta.class_balance import Balance, record_weights
 from dpfedmeta.learning.meta.inner_loop import as_leaves
 from dpfedmeta.learning.models.functional import apply, channels_last
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
@@ -29,11 +30,13 @@ class LocalSteps:
         steps: K, the number of gradient steps.
         batch: B, records of a step; with record-level privacy the expected number. None: all records.
         lr: Step size of the mean loss over a mini-batch.
+        balance: Whether every record of a client weighs the same, or every class.
     """
 
     steps: int
     batch: int | None
     lr: float
+    balance: Balance = "records"
 
 
 def local_update(
@@ -61,11 +64,14 @@ def local_update(
     """
     images, labels = records(episode)
     theta = as_leaves(model)
+    each = record_weights(labels, int(labels.max()) + 1) if steps.balance == "classes" else None
     batches = _shuffled(len(labels), steps.batch or len(labels), generator)
     for _ in range(steps.steps):
         rows = next(batches)
         logits = apply(network, {**fixed, **theta}, channels_last(images[rows]), None)
-        gradients = torch.autograd.grad(cross_entropy(logits, labels[rows]), tuple(theta.values()))
+        loss = cross_entropy(logits, labels[rows], reduction="mean" if each is None else "none")
+        loss = loss if each is None else (each[rows] * loss).mean()
+        gradients = torch.autograd.grad(loss, tuple(theta.values()))
         moved = difference(detached(theta), scaled(dict(zip(theta, gradients, strict=True)), steps.lr))
         theta = as_leaves(moved)
     return difference(detached(model), detached(theta))
