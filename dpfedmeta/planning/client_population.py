@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
@@ -83,6 +85,26 @@ def plan_population(
             "over a SequencePopulation with the plan's ways, shots and queries"
         )
     return own
+
+
+def population_of(settings: Settings, given: Population | Mapping[Any, Any] | None) -> Population | None:
+    """Return clients that were handed over, those of a mapping from each to its records and targets as whole clients.
+
+    Raises:
+        InputError: It is a mapping, and the settings ask for episodes of a fixed size.
+    """
+    if not isinstance(given, Mapping):
+        return given
+    whole = whole_shape(settings)
+    if whole is None:
+        raise InputError(
+            "population: a mapping from each client to (records, targets) is for whole clients; give the setting "
+            'population.episodes = whole ({"population.episodes": "whole"}); episodes of a fixed size are made by '
+            "dpfedmeta.data.populations.from_pairs.from_pairs"
+        )
+    from dpfedmeta.data.populations.from_records import RecordsPopulation
+
+    return RecordsPopulation(held=given, shape=whole, seed=settings.run.seed)
 
 
 def authors_of(settings: Settings) -> int:

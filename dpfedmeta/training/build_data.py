@@ -66,8 +66,23 @@ def public_side(clients: ClientRunner, plan: Plan, dataset: Dataset) -> ClientRu
             )
     else:
         check_shape(dataset.val, plan.shape, "val")
+        _check_fits(plan)
         made = VirtualPopulation(pool=dataset.val, shape=plan.shape, clients=plan.privacy.clients, seed=0)
     return replace(clients, population=made, source=KeyedSource(0))
+
+
+def _check_fits(plan: Plan) -> None:
+    """Refuse public clients, whose episodes have a fixed size, that whole clients of the plan could not hold."""
+    shape, whole = plan.shape, plan.whole
+    if whole is None:
+        return
+    records = shape.support_records + shape.query_records
+    if shape.ways > whole.most_ways or records > whole.most_records:
+        raise InputError(
+            f"task.ways, task.shots, task.queries: public clients, made of classes that name no clients, hold "
+            f"{shape.ways} classes and {records} records, but task.most_ways = {whole.most_ways} and task.most_records "
+            f"= {whole.most_records}; lower the first, or raise the latter"
+        )
 
 
 def whole_clients(plan: Plan, pool: ClassPool) -> WholePopulation | None:
