@@ -27,7 +27,7 @@ from dpfedmeta.core.worker_pool import Watched, Workers, available_cores, open_w
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import check_shape
-from dpfedmeta.data.populations.whole import check_whole, everybody
+from dpfedmeta.data.populations.whole_population import check_whole, everybody
 from dpfedmeta.learning.evaluation import (
     Benchmark,
     Classification,
@@ -38,7 +38,7 @@ from dpfedmeta.learning.evaluation import (
     investigate,
 )
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
-from dpfedmeta.learning.evaluation.whole_clients import WholeClientsBenchmark
+from dpfedmeta.learning.evaluation.held_out_clients import WholeClientsBenchmark
 from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.planning.client_population import authors_of
 from dpfedmeta.planning.user_modules import own_modules

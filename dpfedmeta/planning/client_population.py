@@ -13,7 +13,7 @@ from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.population import Population, open_population
 from dpfedmeta.data.populations.shards import ShardPopulation
-from dpfedmeta.data.populations.whole import open_whole
+from dpfedmeta.data.populations.whole_population import open_whole
 from dpfedmeta.planning.client_spec import episode_shape, whole_shape
 
 

@@ -219,7 +219,7 @@ def _check_no_rows(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgor
     if rows:
         raise InputError(
             f"population.episodes = whole: meta.method = {settings.meta.method} learns {', '.join(rows)} for a fixed "
-            "number of classes; use --meta.method maml, fomaml, reptile, proto_maml or protonet"
+            "number of classes; use --meta.method maml, fomaml, reptile, proto-maml or protonet"
         )
 
 

@@ -14,9 +14,9 @@ from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.population import Population, VirtualPopulation
 from dpfedmeta.data.populations.shards import ShardPopulation
-from dpfedmeta.data.populations.whole import AbleClients, WholePopulation, check_whole, everybody
+from dpfedmeta.data.populations.whole_population import AbleClients, WholePopulation, check_whole, everybody
 from dpfedmeta.learning.evaluation import Benchmark, Classification, HeldOutEvaluation
-from dpfedmeta.learning.evaluation.whole_clients import WholeClientsBenchmark
+from dpfedmeta.learning.evaluation.held_out_clients import WholeClientsBenchmark
 from dpfedmeta.learning.models.frozen import mixes_queries
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.planning.client_population import authors_of, clients_of

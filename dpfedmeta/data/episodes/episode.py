@@ -225,7 +225,7 @@ def chosen_of(
 
 
 class Choice(Protocol):
-    """Images of a pool, and how they are turned, mirrored and moved: `Chosen`, or `whole.WholeChoice`.
+    """Images of a pool, and how they are turned, mirrored and moved: `Chosen`, or `whole_episode.WholeChoice`.
 
     Attributes:
         pool: Where they come from.

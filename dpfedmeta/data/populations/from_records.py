@@ -15,9 +15,9 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_generator
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import WholeShape
-from dpfedmeta.data.episodes.whole import split_whole
+from dpfedmeta.data.episodes.whole_episode import split_whole
 from dpfedmeta.data.populations.from_pairs import checked_images, checked_labels, raw_records
-from dpfedmeta.data.populations.whole import TOO_FEW
+from dpfedmeta.data.populations.whole_population import TOO_FEW
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,7 +17,7 @@ from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.disjoint import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.populations.natural import RealPopulation
 from dpfedmeta.data.populations.shards import ShardPopulation
-from dpfedmeta.data.populations.whole import WholePopulation
+from dpfedmeta.data.populations.whole_population import WholePopulation
 
 Kind = Literal["virtual", "disjoint", "natural"]
 

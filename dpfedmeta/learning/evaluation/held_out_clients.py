@@ -11,7 +11,7 @@ from dpfedmeta.core.params import Params, arrays_of
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.data.populations.whole import WholePopulation, able_numbers
+from dpfedmeta.data.populations.whole_population import WholePopulation, able_numbers
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype
 from dpfedmeta.learning.evaluation.few_shot import episodes_digest, outcomes

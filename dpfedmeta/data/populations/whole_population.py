@@ -13,7 +13,7 @@ from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_gener
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import LEAST_RECORDS, LEAST_WAYS, WholeShape
-from dpfedmeta.data.episodes.whole import WholeChoice, choose_whole
+from dpfedmeta.data.episodes.whole_episode import WholeChoice, choose_whole
 from dpfedmeta.data.populations.disjoint import groups_of
 from dpfedmeta.data.populations.natural import held_by_name, name_of_client
 
