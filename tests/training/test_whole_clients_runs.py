@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,11 +192,13 @@ def test_a_dry_run_computes_a_client_of_the_largest_size(table, tmp_path, monkey
 
 def test_public_clients_are_those_of_the_validation_part(table, tmp_path):
     with prepared(settings_of(table, tmp_path), RunOptions(), lambda text: None) as made:
-        own = {*made.public.population.of.pool.clients}
+        public: Any = made.public.population
+        test: Any = made.test
+        own = {*public.of.pool.clients}
         assert own == {*made.dataset.val.clients}
         assert own.isdisjoint(made.dataset.train.clients)
-        assert {*made.test.clients.pool.clients} == {*made.dataset.test.clients}
-        population = clients_of(made.plan.settings, made.dataset, made.plan.privacy.clients)
+        assert {*test.clients.pool.clients} == {*made.dataset.test.clients}
+        population: Any = clients_of(made.plan.settings, made.dataset, made.plan.privacy.clients)
         assert population.pool.clients == made.dataset.train.clients
     many = settings_of(table, tmp_path, **{"track.public_clients": "99"})
     with (

@@ -1,6 +1,7 @@
 """Whole clients against their definition: a head of a client's own classes, means over classes, nothing padded."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ SPEC = NetworkSpec(name="mlp", channels=6, image_size=1, ways=8, width=16, norm=
 SHAPE = WholeShape(support_share=0.5, most_ways=8, most_records=60)
 HEAD = Adaptation(adapt="head", steps=3, lr=0.5, balance="classes")
 ALL = replace(HEAD, adapt="all", lr=0.1)
-METHODS = {
+METHODS: dict[str, Any] = {
     "maml": Maml(order=2, adaptation=HEAD),
     "maml-all": Maml(order=2, adaptation=ALL),
     "fomaml": Maml(order=1, adaptation=ALL),
