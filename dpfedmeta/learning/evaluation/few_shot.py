@@ -40,7 +40,7 @@ LEAST_STEPS = 20
 MOST_VALIDATION_EPISODES = 40
 
 
-class Episodes(Protocol):
+class EpisodeSequence(Protocol):
     """A fixed sequence of episodes of public data, picklable.
 
     Attributes:
@@ -132,13 +132,13 @@ class Benchmark:
         return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}
 
 
-def episodes_digest(workers: Workers, benchmarks: Sequence[Episodes], episodes: int) -> str:
+def episodes_digest(workers: Workers, benchmarks: Sequence[EpisodeSequence], episodes: int) -> str:
     """Return the digest of all images and labels of each benchmark's first `episodes` episodes, drawn again for it."""
     tasks = ((each, start, end) for each in benchmarks for start, end in _chunks(episodes))
     return hashlib.blake2b(b"".join(workers.map(_digests, tasks)), digest_size=16).hexdigest()
 
 
-def _digests(benchmark: Episodes, start: int, end: int) -> bytes:
+def _digests(benchmark: EpisodeSequence, start: int, end: int) -> bytes:
     return b"".join(digest_of_episode(benchmark.episode(number)) for number in range(start, end))
 
 
@@ -148,7 +148,7 @@ def _chunks(episodes: int) -> Iterator[tuple[int, int]]:
 
 
 def outcomes(
-    workers: Workers, benchmark: Episodes, learners: Mapping[str, Learner], episodes: int
+    workers: Workers, benchmark: EpisodeSequence, learners: Mapping[str, Learner], episodes: int
 ) -> dict[str, Outcomes]:
     """Run all learners on the same episodes; each episode is drawn once.
 
@@ -160,7 +160,9 @@ def outcomes(
     return {name: np.array([row for part in parts for row in part[name]]) for name in learners}
 
 
-def _chunk(benchmark: Episodes, learners: Mapping[str, Learner], start: int, end: int) -> dict[str, list[list[float]]]:
+def _chunk(
+    benchmark: EpisodeSequence, learners: Mapping[str, Learner], start: int, end: int
+) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {name: [] for name in learners}
     for number in range(start, end):
         episode = benchmark.episode(number)
