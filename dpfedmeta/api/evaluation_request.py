@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.planning.client_spec import evaluation_shape
+from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
+from dpfedmeta.planning.client_spec import evaluation_shape, whole_shape
 
 if TYPE_CHECKING:
     from dpfedmeta.training.results.trained_run import TrainedRun
@@ -108,6 +108,10 @@ class EvaluationRequest:
         sizes = product(dict.fromkeys(self.ways or (own.ways,)), dict.fromkeys(self.shots or (own.shots,)))
         return tuple(EpisodeShape(ways=ways, shots=shots, queries=own.queries) for ways, shots in sizes)
 
+    def whole(self, run: TrainedRun) -> WholeShape | None:
+        """Limits of whole clients, which judge a run of such; None: episodes of a given size do."""
+        return None if self.ways or self.shots else whole_shape(run.settings)
+
     def note(self) -> str | None:
         """A label for results from fewer episodes than customary."""
         count = self.episodes * max(1, len(self.seeds))
@@ -128,11 +132,21 @@ def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> 
                 f"{both} are of different benchmarks ({first.settings.dataset}, {run.settings.dataset}); "
                 "compare runs of the same one"
             )
+        if request.whole(run) != request.whole(first):
+            raise InputError(
+                f"{both}: their clients are not whole ones of the same limits; give ways and shots, for episodes of a "
+                "fixed size"
+            )
         if first.task.shared_classes is None and request.shapes(run) != request.shapes(first):
             raise InputError(
                 f"{both} have episodes of different sizes; give ways and shots (their evaluation.queries must agree)"
             )
     if first.task.shared_classes is None:
+        if request.whole(first) is not None and (request.steps or len(request.seeds) > 1):
+            raise InputError(
+                f"{'steps' if request.steps else 'seeds'}: whole clients are judged once, before and after adaptation; "
+                "leave it out, or give ways and shots too, for episodes of a fixed size"
+            )
         return
     given = {
         "shots": request.shots,

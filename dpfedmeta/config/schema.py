@@ -61,6 +61,13 @@ class PopulationSettings:
             "alphabet by the same drawers)"
         ),
     ] = "virtual"
+    episodes: Annotated[
+        Literal["fixed", "whole"],
+        Field(
+            description="what a client uses of its records. fixed: task.ways classes with task.shots + task.queries "
+            "records each; whole: all of them, up to task.most_ways classes and task.most_records records"
+        ),
+    ] = "fixed"
     separation: Annotated[
         Count | None,
         Field(
@@ -357,6 +364,16 @@ class TaskSettings:
             description="each image of a client is moved by up to this many pixels, vertically and horizontally",
         ),
     ] = 0
+    support_share: Annotated[
+        float,
+        Field(gt=0, lt=1, allow_inf_nan=False, description="share of each class that is support (whole episodes)"),
+    ] = 0.5
+    most_ways: Annotated[int, Field(ge=2, le=MOST, description="most classes of a client (whole episodes)")] = 20
+    most_records: Annotated[int, Field(ge=4, le=MOST, description="most records of a client (whole episodes)")] = 400
+    balance: Annotated[
+        Literal["classes", "records"],
+        Field(description="losses of a client are means over its classes, or over its records (whole episodes)"),
+    ] = "classes"
 
 
 @explained("model.")

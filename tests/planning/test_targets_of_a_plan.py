@@ -132,3 +132,10 @@ def test_pairs_which_number_labels_anew_are_refused(tasks):
     pool = open_dataset(tasks["shared"]).train
     with pytest.raises(InputError, match="pairs are numbered anew in every client"):
         plan_population(settings, pool, shape, from_pairs(pairs, shape))
+
+
+@pytest.mark.parametrize("which", ["shared", "numbers"])
+def test_whole_clients_number_classes_of_their_own(tasks, which):
+    settings = settings_of(tasks, which, "maml", **{"population.episodes": "whole", "meta.learn": "body"})
+    with pytest.raises(InputError, match=r"population.episodes = whole: .* has shared labels or numbers to predict"):
+        check_protocol(settings, load_task(tasks[which])[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -140,7 +140,12 @@ class Chosen:
     def episode(self) -> Episode:
         """The records themselves."""
         shots = self.shape.shots
-        return self.of_records(*(_records(self._part(part)) for part in (slice(0, shots), slice(shots, None))))
+        return self.of_records(*(drawn_records(self._part(part)) for part in (slice(0, shots), slice(shots, None))))
+
+    def of_images(self, images: Tensor) -> Episode:
+        """The episode of images that are made already, [ways * images, ...] class by class."""
+        by_class, shots = images.view(*self.places.shape, *images.shape[1:]), self.shape.shots
+        return self.of_records(by_class[:, :shots].flatten(0, 1), by_class[:, shots:].flatten(0, 1))
 
     def _part(self, part: slice) -> Chosen:
         """The same of some images of each class."""
@@ -240,8 +245,53 @@ def chosen_of(
     return Chosen(pool=pool, shape=shape, places=places, turns=turns, flips=flips, shifts=shifts)
 
 
-def _records(chosen: Chosen) -> Tensor:
-    """[ways * images, channels, height, width]."""
+class Choice(Protocol):
+    """Images of a pool, and how they are turned, mirrored and moved: `Chosen`, or `whole_episode.WholeChoice`.
+
+    Attributes:
+        pool: Where they come from.
+        places: [rows, columns], places in the pool's array.
+        turns: [rows], rotations by 90 degrees.
+        flips: [rows, columns]; None: none is mirrored.
+        shifts: [rows, columns, 2]; None: none is moved.
+    """
+
+    @property
+    def pool(self) -> ClassPool:
+        """See above."""
+        ...
+
+    @property
+    def places(self) -> npt.NDArray[np.int64]:
+        """See above."""
+        ...
+
+    @property
+    def turns(self) -> Sequence[int]:
+        """See above."""
+        ...
+
+    @property
+    def flips(self) -> npt.NDArray[np.bool_] | None:
+        """See above."""
+        ...
+
+    @property
+    def shifts(self) -> npt.NDArray[np.int64] | None:
+        """See above."""
+        ...
+
+    def episode(self) -> Episode:
+        """The records themselves."""
+        ...
+
+    def of_images(self, images: Tensor) -> Episode:
+        """The episode of images that are made already, [rows * columns, ...]."""
+        ...
+
+
+def drawn_records(chosen: Choice) -> Tensor:
+    """[rows * columns, channels, height, width]."""
     import torch
 
     pool, flips, shifts = chosen.pool, chosen.flips, chosen.shifts

@@ -54,6 +54,8 @@ class FedAvg:
         records: n, the records of a client; a public constant.
         batch: B, records of a step; with record-level privacy the expected number. None: all.
         private: Noise in the steps (local DP-SGD), or None.
+        own_head: Whether a head that is not learned adapts in the steps and stays with the client, as in FedPer
+            (Arivazhagan et al. 2019, https://arxiv.org/abs/1912.00818): a head at zero passes no gradient on.
 
     Guarantee:
         Without `private`, none by itself: a message is secret and unbounded until it is clipped, summed and released.
@@ -64,6 +66,7 @@ class FedAvg:
     records: int
     batch: int | None = None
     private: LocalDpSgd | None = None
+    own_head: bool = False
     plain_steps: ClassVar[bool] = True
     sends: ClassVar[Sends] = "update"
     few_shot: ClassVar[bool] = False
@@ -97,6 +100,7 @@ class FedAvg:
             records=records,
             batch=settings.meta.batch,
             private=private if record.enabled else None,
+            own_head=settings.population.episodes == "whole",
         )
 
     @property
@@ -148,14 +152,17 @@ class FedAvg:
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
     ) -> Iterator[Params | Released[RecordUnit, Params]]:
         """Updates, exact or by noisy steps."""
+        from dpfedmeta.learning.models.functional import head_of
         from dpfedmeta.learning.record_dp.local_training import LocalSteps, local_update, private_local_update
 
-        own_steps = self.adaptation
-        steps = LocalSteps(steps=own_steps.steps, batch=self.batch, lr=own_steps.lr, targets=own_steps.targets)
+        how = self.adaptation
+        steps = LocalSteps(steps=how.steps, batch=self.batch, lr=how.lr, balance=how.balance, targets=how.targets)
+        head = head_of(context.fixed) if self.own_head else {}
         for episode, noise in zip(episodes, noises, strict=True):
-            own = (context.module, context.learned, context.fixed, episode.to(context.device))
+            own = (context.module, {**context.learned, **head}, context.fixed, episode.to(context.device))
             if self.private is None:
-                yield local_update(*own, steps, noise.batches)
+                update = local_update(*own, steps, noise.batches)
+                yield {name: update[name] for name in context.learned}
             else:
                 # Clipped again for the client-level promise, as if it were exact.
                 yield private_local_update(*own, steps, self.records, self.private, noise.batches, context.engine)

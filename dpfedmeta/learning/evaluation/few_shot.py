@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,29 @@ STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 FURTHER = (0.0003, 0.001, 30.0, 100.0, 300.0)
 LEAST_STEPS = 20
 MOST_VALIDATION_EPISODES = 40
+
+
+class EpisodeSequence(Protocol):
+    """A fixed sequence of episodes of public data, picklable.
+
+    Attributes:
+        transductive: Whether normalisation takes its statistics from support and query images together.
+        targets: Kind of the labels, which says how predictions are judged.
+    """
+
+    @property
+    def transductive(self) -> bool:
+        """See above."""
+        ...
+
+    @property
+    def targets(self) -> TargetKind:
+        """See above."""
+        ...
+
+    def episode(self, number: int) -> Episode:
+        """Episode number `number`."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,13 +147,13 @@ class Benchmark:
         return {each: Accuracy.of(values[:, 0].tolist(), score=name) for each, values in found.items()}
 
 
-def episodes_digest(workers: Workers, benchmarks: Sequence[Benchmark], episodes: int) -> str:
+def episodes_digest(workers: Workers, benchmarks: Sequence[EpisodeSequence], episodes: int) -> str:
     """Return the digest of all images and labels of each benchmark's first `episodes` episodes, drawn again for it."""
     tasks = ((each, start, end) for each in benchmarks for start, end in _chunks(episodes))
     return hashlib.blake2b(b"".join(workers.map(_digests, tasks)), digest_size=16).hexdigest()
 
 
-def _digests(benchmark: Benchmark, start: int, end: int) -> bytes:
+def _digests(benchmark: EpisodeSequence, start: int, end: int) -> bytes:
     return b"".join(digest_of_episode(benchmark.episode(number)) for number in range(start, end))
 
 
@@ -139,7 +163,7 @@ def _chunks(episodes: int) -> Iterator[tuple[int, int]]:
 
 
 def outcomes(
-    workers: Workers, benchmark: Benchmark, learners: Mapping[str, Learner], episodes: int
+    workers: Workers, benchmark: EpisodeSequence, learners: Mapping[str, Learner], episodes: int
 ) -> dict[str, Outcomes]:
     """Run all learners on the same episodes; each episode is drawn once.
 
@@ -151,7 +175,9 @@ def outcomes(
     return {name: np.array([row for part in parts for row in part[name]]) for name in learners}
 
 
-def _chunk(benchmark: Benchmark, learners: Mapping[str, Learner], start: int, end: int) -> dict[str, list[list[float]]]:
+def _chunk(
+    benchmark: EpisodeSequence, learners: Mapping[str, Learner], start: int, end: int
+) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {name: [] for name in learners}
     for number in range(start, end):
         episode = benchmark.episode(number)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.learning.meta.class_balance import Balance
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
@@ -68,6 +69,7 @@ class Adaptation:
         lr: Step size of the mean support loss.
         rule: Changes that the algorithm makes to the steps.
         targets: Kind of the targets: the loss, and what outputs mean.
+        balance: Losses are means over records, or over classes where these differ in size.
     """
 
     adapt: Adapts
@@ -75,6 +77,7 @@ class Adaptation:
     lr: float
     rule: InnerRule = PLAIN
     targets: TargetKind = OWN_CLASSES
+    balance: Balance = "records"
 
     @property
     def one_body(self) -> bool:
@@ -135,7 +138,16 @@ def adaptation_of(
 ) -> Adaptation:
     """The inner loop; `adapt` where the settings leave it open."""
     chosen = settings.meta
-    return Adaptation(adapt=chosen.adapt or adapt, steps=chosen.steps, lr=chosen.lr, rule=rule, targets=targets)
+    # Equally many records of each class need no weights.
+    balance = settings.task.balance if settings.population.episodes == "whole" else "records"
+    return Adaptation(
+        adapt=chosen.adapt or adapt,
+        steps=chosen.steps,
+        lr=chosen.lr,
+        rule=rule,
+        targets=targets,
+        balance=balance,
+    )
 
 
 def first_order_only(settings: Settings) -> None:

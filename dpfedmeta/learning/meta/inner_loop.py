@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.class_balance import mean_loss, record_weights
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.functional import apply, apply_body, apply_head, channels_last, head_of
 from dpfedmeta.learning.models.spec import HEAD
@@ -27,10 +28,12 @@ class LinearSupport:
     Attributes:
         features: [..., n_s, d].
         labels: [n_s], or [..., n_s] where they differ.
+        weights: [n_s], of each record in the mean loss; None: 1.
     """
 
     features: Tensor
     labels: Tensor
+    weights: Tensor | None = None
 
 
 def descended_head(
@@ -40,12 +43,12 @@ def descended_head(
     lr: float,
     targets: TargetKind = OWN_CLASSES,
 ) -> Params:
-    """theta_K of a linear head: K gradient steps on the mean loss of the support set.
+    """theta_K of a linear head: K gradient steps on the (weighted) mean loss of the support set.
 
     Every gradient is a combination of the support features, so the logits follow from the n_s x n_s products of
     features alone: with R the sum of the steps' residuals (for classes probabilities less targets), they are
-    Z_0 - (lr / n_s) (X X^T + 1) R. The same steps, in a tenth of the operations, and differentiable once more in
-    initial values and features by an ordinary backward pass.
+    Z_0 - (lr / n_s) (X X^T + 1) R. Weights of records multiply their residuals. The same steps, in a tenth of the
+    operations, and differentiable once more in initial values and features by an ordinary backward pass.
 
     Args:
         initial: theta_0: `head.weight` [..., ways, d], and `head.bias` [..., ways] if the head has one.
@@ -61,9 +64,15 @@ def descended_head(
     scale = lr / features.shape[-2]
     products = features @ features.mT if bias is None else features @ features.mT + 1.0
     start = features @ weight.mT if bias is None else features @ weight.mT + bias.unsqueeze(-2)
-    residuals = targets.residuals(start, support.labels)
+    each = support.weights
+
+    def weighted(outputs: Tensor) -> Tensor:
+        values = targets.residuals(outputs, support.labels)
+        return values if each is None else each.unsqueeze(-1) * values
+
+    residuals = weighted(start)
     for _ in range(steps - 1):
-        residuals = residuals + targets.residuals(start - scale * (products @ residuals), support.labels)
+        residuals = residuals + weighted(start - scale * (products @ residuals))
     if steps == 0:
         return dict(initial)
     found = {WEIGHT: weight - scale * (residuals.mT @ features)}
@@ -76,7 +85,7 @@ class InnerProblem:
 
     Attributes:
         initial: theta_0 of the adapted parameters.
-        support_loss: Mean loss on the support set.
+        support_loss: Mean loss on the support set, over records or classes.
         query_logits: Outputs [n_q, ways]; batch statistics, if any, come from the support set.
         linear: The support set as a linear head sees it, where that is all that adapts, at one rate.
         rates: One step size for all, or one for each adapted parameter.
@@ -113,7 +122,7 @@ def inner_problem(
         layout: How images lie in memory.
     """
     labels, rule, params = episode.support_labels, adaptation.rule, adaptation.rule.network(weights)
-    targets = adaptation.targets
+    targets, balance = adaptation.targets, adaptation.balance
     rates = rule.rates(weights, adaptation.lr)
     support = labels.shape[0]
     reference = None if transductive else support
@@ -127,11 +136,12 @@ def inner_problem(
         # Of a subclass nothing is known; and with far more records than features plain steps are less work.
         simple = type(network.get_submodule("head")) is nn.Linear and support <= 2 * features.shape[1]
         closed = simple and not isinstance(rates, dict)
+        each = record_weights(labels, ways_of(params)) if balance == "classes" and support else None
         return InnerProblem(
             initial=initial,
-            support_loss=lambda head: targets.loss(apply_head(network, head, support_features), labels),
+            support_loss=lambda head: mean_loss(apply_head(network, head, support_features), labels, balance, targets),
             query_logits=lambda head: apply_head(network, head, query_features),
-            linear=LinearSupport(features=support_features, labels=labels) if closed else None,
+            linear=LinearSupport(features=support_features, labels=labels, weights=each) if closed else None,
             rates=rates,
             targets=targets,
         )
@@ -141,7 +151,9 @@ def inner_problem(
     )
     return InnerProblem(
         initial=adapting(network, {**params, **head}, "all"),
-        support_loss=lambda theta: targets.loss(apply(network, {**params, **theta}, seen, reference)[:support], labels),
+        support_loss=lambda theta: mean_loss(
+            apply(network, {**params, **theta}, seen, reference)[:support], labels, balance, targets
+        ),
         query_logits=lambda theta: apply(network, {**params, **theta}, both, reference)[support:],
         rates=rates,
         targets=targets,

@@ -14,6 +14,7 @@ from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
 from dpfedmeta.learning.meta.algorithm import ClientContext
+from dpfedmeta.learning.meta.class_balance import mean_loss
 from dpfedmeta.learning.meta.inner_loop import (
     InnerProblem,
     LinearSupport,
@@ -60,7 +61,7 @@ def meta_gradient(
     leaves, first_order = as_leaves({**fixed, **model}), order == 1
     problem = inner_problem(network, leaves, episode, adaptation, first_order=first_order)
     theta = descend(problem, adaptation.steps, second_order=not first_order)
-    loss = adaptation.targets.loss(problem.query_logits(theta), episode.query_labels)
+    loss = mean_loss(problem.query_logits(theta), episode.query_labels, adaptation.balance, adaptation.targets)
     at = {**leaves, **theta} if first_order else leaves
     gradients = torch.autograd.grad(loss, tuple(at[name] for name in model), materialize_grads=True)
     return dict(zip(model, gradients, strict=True))
@@ -117,7 +118,7 @@ def batched_query_gradients(
             layout=lambda images: images,
         )
         adapted = _adapted(problem, adaptation, order)
-        return adaptation.targets.loss(problem.query_logits(adapted), episode.query_labels)
+        return mean_loss(problem.query_logits(adapted), episode.query_labels, adaptation.balance, adaptation.targets)
 
     parts = (episodes.support_images, episodes.support_labels, episodes.query_images, episodes.query_labels)
     gradients: Params = vmap(grad(query_loss), in_dims=(None, 0))(dict(model), parts)

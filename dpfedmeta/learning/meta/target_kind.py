@@ -67,8 +67,8 @@ class TargetKind(Hashable, Protocol):
         """Return targets [count] in the place of those that are not sound."""
         ...
 
-    def loss(self, outputs: Tensor, targets: Tensor, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
-        """The loss of outputs [n, d] against targets [n].
+    def loss(self, outputs: Tensor, targets: Tensor, reduction: Literal["mean", "sum", "none"] = "mean") -> Tensor:
+        """The loss of outputs [n, d] against targets [n]; none: of each record.
 
         Guarantee:
             A sum of one term for each record: nothing of one record enters the term of another one.

@@ -62,7 +62,7 @@ class Classification:
 
         return torch.zeros(count, dtype=torch.int64)
 
-    def loss(self, outputs: Tensor, targets: Tensor, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
+    def loss(self, outputs: Tensor, targets: Tensor, reduction: Literal["mean", "sum", "none"] = "mean") -> Tensor:
         """Cross-entropy."""
         from torch.nn.functional import cross_entropy
 

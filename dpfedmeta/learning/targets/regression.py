@@ -81,7 +81,7 @@ class Regression:
 
         return torch.zeros(count)
 
-    def loss(self, outputs: Tensor, targets: Tensor, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
+    def loss(self, outputs: Tensor, targets: Tensor, reduction: Literal["mean", "sum", "none"] = "mean") -> Tensor:
         """Half the squared error in scales; Huber's beyond its bound."""
         error = outputs.squeeze(-1) - targets
         each = 0.5 * error.square()
@@ -90,6 +90,8 @@ class Regression:
 
             beyond = self.range.huber * (error.abs() - 0.5 * self.range.huber)
             each = torch.where(error.abs() <= self.range.huber, each, beyond)
+        if reduction == "none":
+            return each
         return each.mean() if reduction == "mean" else each.sum()
 
     def residuals(self, outputs: Tensor, targets: Tensor) -> Tensor:
