@@ -95,6 +95,10 @@ class HeldImages:
 
     def check_model(self, model: bytes) -> None:
         """Check that the bytes are finite weights of the network (see `Held`)."""
+        if self.plan.evaluation.targets.numbers:
+            raise InputError(
+                "the training predicts numbers, and this analysis counts accuracies from 0 to 1; use another one"
+            )
         count = dimension(self._initial)
         if len(model) != _FLOAT.itemsize * count:
             raise InputError(f"the model has {len(model):,} bytes, expected {count:,} weights of 4 bytes")

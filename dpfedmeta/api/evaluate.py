@@ -27,16 +27,20 @@ from dpfedmeta.core.worker_pool import Watched, Workers, available_cores, open_w
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import check_shape
+from dpfedmeta.data.populations.whole_population import check_whole, everybody
 from dpfedmeta.learning.evaluation import (
     Benchmark,
     Classification,
     EvaluationQuestion,
     FineTuning,
     choose_fine_tuning,
+    distribution,
     investigate,
 )
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
+from dpfedmeta.learning.evaluation.held_out_clients import WholeClientsBenchmark
 from dpfedmeta.learning.models.resize_head import with_ways
+from dpfedmeta.planning.client_population import authors_of
 from dpfedmeta.planning.user_modules import own_modules
 from dpfedmeta.reporting.plots.evaluation_plots import clients_plot, comparison_plot, steps_plot
 from dpfedmeta.simulation.distributed.consistency_check import check_together
@@ -100,6 +104,7 @@ def evaluations(
     """
     runs = [open_run(path, request.data_folder) for path in request.runs]
     check_comparable(request, runs)
+    _check_has_classes(runs)
     trained = runs[0].settings
     data = data_of_run(trained.dataset, request.data_folder)
     # Runs on pixels and on the features of encoders have the same episodes, and other records.
@@ -109,7 +114,10 @@ def evaluations(
     }
     datasets = {encoding: opened() for encoding, opened in opens.items()}
     dataset = datasets[runs[0].task.encoding]
-    if dataset.task.shared_classes is None:
+    whole = request.whole(runs[0].settings)
+    if whole is not None:
+        check_whole(dataset.test, whole, "test", authors_of(trained))
+    elif dataset.task.shared_classes is None:
         # Before the first minute of work.
         for shape in request.shapes(runs[0].settings):
             check_shape(dataset.test, shape, "test", asked=True)
@@ -123,12 +131,23 @@ def evaluations(
             check_together(workers, each, None, torch.device("cpu"), opens[encoding], own)
         for run, name in zip(runs, names, strict=True):
             dataset = datasets[run.task.encoding]
-            if dataset.task.shared_classes is None:
+            if request.whole(run.settings) is not None:
+                content = _whole(request, run, dataset, Watched(workers, partial(watch, f"{name}: whole clients")))
+            elif dataset.task.shared_classes is None:
                 content = _adapted(request, run, dataset, workers, partial(_named, watch, name))
             else:
                 content = _classified(run, dataset, Watched(workers, partial(watch, f"{name}: images")))
             path = run.directory.path
             yield Evaluation(name=name, path=path, folder=folders[path], content={**_of_run(run), **content})
+
+
+def _check_has_classes(runs: Sequence[TrainedRun]) -> None:
+    for run in runs:
+        if run.adaptation.targets.numbers:
+            raise InputError(
+                f"{run.directory.path}: predicts numbers, which episodes of classes cannot judge; give the people that "
+                "it is judged on: --on TABLE"
+            )
 
 
 def kept(evaluation: Evaluation) -> Evaluation:
@@ -289,6 +308,18 @@ def _classified(run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str
     return {"protocol": held_out_evaluation.protocol, "note": None, "results": [results]}
 
 
+def _whole(request: EvaluationRequest, run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str, Any]:
+    """Evaluate a run of whole clients on those of the test part, as at its end."""
+    shape = request.whole(run.settings)
+    assert shape is not None
+    clients = everybody(dataset.test, shape, request.seeds[0], authors_of(run.settings))
+    held_out = WholeClientsBenchmark(clients=clients, transductive=request.transductive or run.mixes_queries)
+    found = held_out.compete(workers, run.network, run.weights, run.untrained, run.adaptation, request.episodes)
+    results: dict[str, object] = {name: accuracy.as_json() for name, accuracy in found.items()}
+    spread = {name: distribution(found[name].values) for name in ("accuracy", "accuracy_untrained")}
+    return {"protocol": held_out.protocol, "note": request.note(), "results": [{**results, "clients": spread}]}
+
+
 def _named(watch: Watch, name: str, what: str, done: float) -> None:
     watch(f"{name}, {what}", done)
 
@@ -322,8 +353,8 @@ def _adapted(
 def _question(
     request: EvaluationRequest, run: TrainedRun, benchmark: Benchmark, dataset: Dataset, workers: Workers
 ) -> EvaluationQuestion:
-    network, trained = with_ways(run.network, run.weights, benchmark.shape.ways)
-    _, untrained = with_ways(run.network, run.untrained, benchmark.shape.ways)
+    network, trained = with_ways(run.network, run.weights, run.adaptation.targets.outputs(benchmark.shape.ways))
+    _, untrained = with_ways(run.network, run.untrained, run.adaptation.targets.outputs(benchmark.shape.ways))
     return EvaluationQuestion(
         network=network,
         trained=trained,
@@ -344,6 +375,6 @@ def _fine_tuning(
     shots = min(shape.shots, least - 1)
     fitting = EpisodeShape(ways=min(shape.ways, pool.classes), shots=shots, queries=min(shape.queries, least - shots))
     validation = replace(benchmark, pool=pool, shape=fitting, split="val")
-    network, untrained = with_ways(run.network, run.untrained, fitting.ways)
+    network, untrained = with_ways(run.network, run.untrained, run.adaptation.targets.outputs(fitting.ways))
     steps = run.adaptation.steps
     return choose_fine_tuning(workers, network, untrained, validation, steps, request.episodes)

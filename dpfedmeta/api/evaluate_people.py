@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,16 +20,18 @@ from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.params import Params, arrays_of
 from dpfedmeta.core.worker_pool import open_workers
 from dpfedmeta.data.sources import Source
-from dpfedmeta.data.task import OwnSource
+from dpfedmeta.data.storage.decoded_cache import ClassEntry
+from dpfedmeta.data.task import OwnSource, Task
+from dpfedmeta.data.user_sources.labels import labelled
 from dpfedmeta.data.user_sources.readers import columns_in, own_contents
-from dpfedmeta.learning.evaluation.baselines import Adapted, Alone, Learner, Majority, PixelPrototype
-from dpfedmeta.learning.evaluation.people import LearnersOf, Person, PersonScores, RecordSplit, as_json, compared, judge
+from dpfedmeta.learning.evaluation.baselines import Adapted, Scorer
+from dpfedmeta.learning.evaluation.people import Person, PersonScores, RecordSplit, ScorersOf, as_json, compared, judge
+from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.training.personal.user_inputs import InputForm
 from dpfedmeta.training.results.trained_run import TrainedRun, open_run
 
 THIS_RUN, BEFORE, UNTRAINED = "this run, adapted", "this run, before adaptation", "untrained weights, same adaptation"
-ALONE, PROTOTYPE, MAJORITY = "each alone: softmax regression", "nearest class prototype", "majority of own classes"
 NO_PROMISE = "these numbers are made of people's records: no guarantee covers them, so show them to nobody else"
 
 
@@ -42,23 +44,28 @@ class PeopleEvaluation:
         data: Folder or table.
         protocol: How it was measured.
         scores: One for each client.
+        targets: Kind of the labels.
     """
 
     run: Path
     data: Path
     protocol: str
     scores: tuple[PersonScores, ...]
+    targets: TargetKind
 
     def content(self) -> dict[str, Any]:
         """All of it, as JSON says it."""
+        names = list(next(each for each in self.scores if each.judged).first)
         return {
             "run": self.run.resolve().name,
             "data": str(self.data),
             "protocol": self.protocol,
-            **as_json(self.scores),
+            "measures": list(self.targets.measure_names),
+            **as_json(self.scores, higher_is_better=self.targets.higher_is_better),
             "differences": {
                 name: None if found is None else {"mean": found.mean, "ci95": found.ci95}
-                for name in (UNTRAINED, ALONE, PROTOTYPE, MAJORITY)
+                for name in names
+                if name not in (THIS_RUN, BEFORE)
                 for found in (compared(self.scores, THIS_RUN, name),)
             },
         }
@@ -99,21 +106,31 @@ def evaluate_people(
         )
     if opened.task.shared_classes is not None:
         raise InputError(f"--on {data}: {run} learned one classifier for all, which does not adapt; leave out --on")
-    people = _people(opened, data)
-    learners = learners_of(opened)
+    people, targets = _people(opened, data), opened.adaptation.targets
+    scorers = scorers_of(opened)
     scores = []
     with open_workers(1):  # one thread: with more, small products wait for each other
         for number, person in enumerate(people):
             watch(f"{person.name or data.name}", number / len(people))
-            scores.append(judge(person, number, split, learners))
+            scores.append(judge(person, number, split, scorers, targets))
     if not any(each.judged for each in scores):
-        raise InputError(f"{data}: no client has two classes with two records each, so nobody can be judged")
-    shots = "half of" if split.shots is None else f"{split.shots} of"
-    protocol = (
-        f"each client adapts on {shots} its records of each class and is judged on the others; {split.repeats} "
+        needed = "two records" if targets.numbers else "two classes with two records each"
+        raise InputError(f"{data}: no client has {needed}, so nobody can be judged")
+    protocol = _protocol(split, targets, given=any(person.adapts is not None for person in people))
+    return PeopleEvaluation(run=run, data=data, protocol=protocol, scores=tuple(scores), targets=targets)
+
+
+def _protocol(split: RecordSplit, targets: TargetKind, *, given: bool) -> str:
+    if given:
+        return "each client adapts on its records of train and is judged on those of test, single model, inductive"
+    shots, of_each = (
+        "half of" if split.shots is None else f"{split.shots} of",
+        "" if targets.numbers else " of each class",
+    )
+    return (
+        f"each client adapts on {shots} its records{of_each} and is judged on the others; {split.repeats} "
         f"splits at random (seed {split.seed}), single model, inductive"
     )
-    return PeopleEvaluation(run=run, data=data, protocol=protocol, scores=tuple(scores))
 
 
 def _people(run: TrainedRun, data: Path) -> list[Person]:
@@ -121,23 +138,32 @@ def _people(run: TrainedRun, data: Path) -> list[Person]:
         raise InputError(f"--on {data}: not there; give a folder of images, a CSV file or a .npz file")
     task, columns = run.task, _columns(run.task.source, data)
     contents = own_contents(data, task.form, columns, task.pixel_range, several=True)
+    contents = labelled(str(data), contents, task.labels, task.targets)
     form = InputForm.of(task.form, *task.constants)
-    held: dict[str, list[tuple[str, Any]]] = {}
+    held: dict[str, list[tuple[ClassEntry, Any]]] = {}
     # A block may be part of a class: images are decoded a few at a time.
     records = np.concatenate(list(contents.decode()))
     first = 0
     for entry in contents.classes:
-        held.setdefault(entry.client, []).append((entry.name, records[first : first + entry.images]))
+        held.setdefault(entry.client, []).append((entry, records[first : first + entry.images]))
         first += entry.images
-    return [
-        Person(
-            name=name,
-            records=form.tensor(torch.from_numpy(np.concatenate([block for _, block in own]))),
-            labels=np.repeat(np.arange(len(own)), [len(block) for _, block in own]),
-            classes=tuple(label for label, _ in own),
-        )
-        for name, own in sorted(held.items())
-    ]
+    return [_person(name, own, form, task) for name, own in sorted(held.items())]
+
+
+def _person(name: str, own: Sequence[tuple[ClassEntry, Any]], form: InputForm, task: Task) -> Person:
+    blocks, counts = np.concatenate([block for _, block in own]), [len(block) for _, block in own]
+    classes = task.labels or tuple(dict.fromkeys(entry.name for entry, _ in own))
+    labels = np.repeat([classes.index(entry.name) for entry, _ in own], counts)
+    adapts = np.repeat([entry.split == "train" for entry, _ in own], counts)
+    if task.targets is not None:
+        blocks, labels = blocks[:, :-1], blocks[:, -1]
+    return Person(
+        name=name,
+        records=form.tensor(torch.from_numpy(np.ascontiguousarray(blocks))),
+        labels=labels,
+        classes=classes,
+        adapts=adapts if adapts.any() else None,
+    )
 
 
 def _columns(source: Source, data: Path) -> tuple[str, ...]:
@@ -152,29 +178,24 @@ def _columns(source: Source, data: Path) -> tuple[str, ...]:
     return columns_in(source.reader, Path(source.path))
 
 
-def learners_of(run: TrainedRun) -> LearnersOf:
-    """Return what is judged: the run and every baseline, by how many records of each class a client has."""
-    vocabulary, steps = run.task.form.vocabulary, run.adaptation.steps
+def scorers_of(run: TrainedRun) -> ScorersOf:
+    """Return what is judged: the run and every baseline, by how many records of each class a client adapts on."""
+    vocabulary, steps, targets = run.task.form.vocabulary, run.adaptation.steps, run.adaptation.targets
 
-    def adapted(weights: Params, ways: int, at: int) -> Adapted:
-        network, resized = with_ways(run.network, weights, ways)
+    def adapted(weights: Params, outputs: int, at: int) -> Adapted:
+        network, resized = with_ways(run.network, weights, outputs)
         return Adapted(network=network, weights=arrays_of(resized), adaptation=run.adaptation, at=(at,))
 
     @lru_cache(maxsize=32)
-    def networks(ways: int) -> Mapping[str, Learner]:
+    def networks(outputs: int) -> Mapping[str, Scorer]:
         return {
-            THIS_RUN: adapted(run.weights, ways, steps),
-            BEFORE: adapted(run.weights, ways, 0),
-            UNTRAINED: adapted(run.untrained, ways, steps),
+            THIS_RUN: adapted(run.weights, outputs, steps),
+            BEFORE: adapted(run.weights, outputs, 0),
+            UNTRAINED: adapted(run.untrained, outputs, steps),
         }
 
-    def found(counts: tuple[int, ...]) -> Mapping[str, Learner]:
-        return {
-            **networks(len(counts)),
-            ALONE: Alone(vocabulary=vocabulary),
-            PROTOTYPE: PixelPrototype(vocabulary=vocabulary),
-            MAJORITY: Majority(label=int(np.argmax(counts))),
-        }
+    def found(counts: tuple[int, ...]) -> Mapping[str, Scorer]:
+        return {**networks(targets.outputs(len(counts))), **targets.alone(vocabulary, counts)}
 
     return found
 
@@ -191,11 +212,14 @@ def keep_people(evaluation: PeopleEvaluation, folder: Path | None) -> tuple[Path
     paths = (target / f"{stem}.json", target / f"{stem}.csv")
     table = io.StringIO()
     writer = csv.writer(table)
-    names = list(next(each for each in evaluation.scores if each.judged).accuracy)
-    writer.writerow(["client", "classes", "records", "judged", *names, *(f"{name}, balanced" for name in names)])
+    names = list(next(each for each in evaluation.scores if each.judged).first)
+    first, *others = evaluation.targets.measure_names
+    further = [f"{name}, {measure}" for measure in others for name in names]
+    writer.writerow(["client", "classes", "records", "judged", *names, *further])
     for each in evaluation.scores:
-        values = [*(each.accuracy.get(name, "") for name in names), *(each.balanced.get(name, "") for name in names)]
-        writer.writerow([each.name, len(each.records), sum(each.records.values()), each.judged, *values])
+        values = [each.measures[measure].get(name) for measure in (first, *others) for name in names]
+        held = sum(count > 0 for count in each.records.values())
+        writer.writerow([each.name, held, sum(each.records.values()), each.judged, *values])
     try:
         target.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_file(paths[0], (json.dumps(evaluation.content(), indent=1) + "\n").encode(), SECRET)

@@ -71,7 +71,7 @@ class Run:
         self.path = Path(path)
         self._directory = RunDirectory(self.path)
         if not (self.path / CONFIG).is_file():
-            raise no_run(path, CONFIG)
+            raise no_run(self.path, CONFIG)
 
     @property
     def settings(self) -> Settings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
@@ -34,7 +34,7 @@ def train(
     *,
     callbacks: Sequence[Callback] = (),
     clip_policy: ClipPolicy[Any] | None = None,
-    population: Population | None = None,
+    population: Population | Mapping[Any, Any] | None = None,
     aggregation: type[Aggregation] | None = None,
     mechanism: type[Mechanism] | None = None,
     data_folder: str | PathLike[str] | None = None,
@@ -52,7 +52,8 @@ def train(
         settings: As Settings.preset(...) makes them; with `resume` they may be left out.
         callbacks: Who is told of the plan, of every round, and of the end.
         clip_policy: A clip policy of your own, in place of clip.policy.
-        population: Clients of your own (dpfedmeta.data.populations.from_pairs).
+        population: Clients of your own (dpfedmeta.data.populations.from_pairs); or, with population.episodes = whole, a
+            mapping from each client to (records, targets), of any numbers of records.
         aggregation: Who adds messages up, in place of aggregation.mode: a class with the protocol of
             dpfedmeta.simulation.backend.Aggregation, in a module of its own.
         mechanism: What releases the sums, in place of server.noise: a class with the protocol of
@@ -72,6 +73,7 @@ def train(
     """
     _check_arguments(settings, resume, extend_to, workers)
     from dpfedmeta.api.run import Run
+    from dpfedmeta.planning.client_population import population_of
     from dpfedmeta.reporting.html.pictures import draw_pictures
     from dpfedmeta.training.run_training import run_training
     from dpfedmeta.training.setup import RunOptions
@@ -84,7 +86,6 @@ def train(
         folder = None if data_folder is None else Path(data_folder)
         options = RunOptions(
             data_folder=folder,
-            population=population,
             clip_policy=clip_policy,
             pictures=draw_pictures,
             workers=workers,
@@ -94,7 +95,8 @@ def train(
             settings = with_members(settings, aggregation, mechanism)
             if settings.clip.start == "quantile":
                 settings = _started(settings, folder, population, told, secure_rng=secure_rng)
-            return Run(run_training(settings, replace(options, secure_rng=secure_rng), told)[0].path)
+            options = replace(options, secure_rng=secure_rng, population=population_of(settings, population))
+            return Run(run_training(settings, options, told)[0].path)
         if secure_rng:
             raise InputError("secure_rng: a resumed run keeps the randomness that it began with; leave it out")
         run = RunDirectory(_path_of(resume))
@@ -105,7 +107,7 @@ def train(
         go_on(
             run,
             lambda: _kept_settings(run, settings, clip_policy, brought=workers is not None),
-            lambda kept: run_training(kept, options, told),
+            lambda kept: run_training(kept, replace(options, population=population_of(kept, population)), told),
             extend=extend_to is not None,
             told=partial(tell, told, "on_remark"),
         )
@@ -139,7 +141,7 @@ def _path_of(run: str | PathLike[str] | Run) -> Path:
 def _started(
     settings: Settings,
     folder: Path | None,
-    population: Population | None,
+    population: Population | Mapping[Any, Any] | None,
     told: Sequence[Callback],
     *,
     secure_rng: bool,

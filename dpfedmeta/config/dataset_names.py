@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Presets are for images; what they say of the network has no meaning for other records.
 _NETWORKS: Mapping[str, str] = {"vectors": "mlp", "tokens": "text"}
-_DECIDED = ("model.name", "population.clients", "population.kind")
+_NO_IMAGES = ("sinusoids",)
+_DECIDED = ("model.name", "population.clients", "population.kind", "task.ways", "meta.learn")
 
 
 def found_again(dataset: str) -> str:
@@ -95,12 +96,12 @@ def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Give
     initial = made.get("model.initial")
     if initial is not None and isinstance(initial.value, str) and Path(initial.value).exists() and initial.level > 1:
         made["model.initial"] = replace(initial, value=str(Path(initial.value).absolute()))
-    if _built_in(dataset) or not Path(dataset).exists():
+    if not _has_own_values(dataset):
         return made
     if all(name in given and given[name].level > 1 for name in _DECIDED):
         return made
     for name, value in _values(dataset).items():
-        if name not in given or given[name].level == 1:
+        if name not in made or made[name].level <= 1:
             made[name] = Given(value=value, level=1, where=dataset)
     return made
 
@@ -170,11 +171,25 @@ def _values(dataset: str) -> dict[str, object]:
     values: dict[str, object] = {}
     if task.form.kind in _NETWORKS:
         values["model.name"] = _NETWORKS[task.form.kind]
+    if task.labels or task.targets is not None:
+        # One head for all clients is learned with the body.
+        values["meta.learn"] = "all"
+    if task.targets is not None:
+        values["task.ways"] = 1
+    if not isinstance(task.source, OwnSource) and task.targets is not None and isinstance(task.split, dict):
+        values |= {"population.clients": task.split["train"], "population.kind": "natural"}
     if isinstance(task.source, OwnSource):
         clients = clients_in(Path(task.source.path), task.source.reader, splits)
         if clients:
             values |= {"population.clients": clients, "population.kind": "natural"}
     return values
+
+
+def _has_own_values(dataset: str) -> bool:
+    """Whether data decide over settings: the user's own, and built-in ones that are no images."""
+    if dataset in _NO_IMAGES:
+        return True
+    return not _built_in(dataset) and Path(dataset).exists()
 
 
 def _built_in(dataset: str) -> bool:

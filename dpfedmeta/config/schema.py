@@ -61,6 +61,13 @@ class PopulationSettings:
             "alphabet by the same drawers)"
         ),
     ] = "virtual"
+    episodes: Annotated[
+        Literal["fixed", "whole"],
+        Field(
+            description="what a client uses of its records. fixed: task.ways classes with task.shots + task.queries "
+            "records each; whole: all of them, up to task.most_ways classes and task.most_records records"
+        ),
+    ] = "fixed"
     separation: Annotated[
         Count | None,
         Field(
@@ -343,7 +350,10 @@ class PrivacySettings:
 class TaskSettings:
     """A training episode."""
 
-    ways: Annotated[int, Field(ge=2, le=MOST, description="classes per client")] = 5
+    ways: Annotated[
+        int,
+        Field(ge=1, le=MOST, description="classes per client; 1: numbers to predict (kind: regression of a task file)"),
+    ] = 5
     shots: Annotated[Count, Field(description="support images per class")] = 5
     queries: Annotated[Count, Field(description="query images per class in training")] = 5
     shift: Annotated[
@@ -354,6 +364,16 @@ class TaskSettings:
             description="each image of a client is moved by up to this many pixels, vertically and horizontally",
         ),
     ] = 0
+    support_share: Annotated[
+        float,
+        Field(gt=0, lt=1, allow_inf_nan=False, description="share of each class that is support (whole episodes)"),
+    ] = 0.5
+    most_ways: Annotated[int, Field(ge=2, le=MOST, description="most classes of a client (whole episodes)")] = 20
+    most_records: Annotated[int, Field(ge=4, le=MOST, description="most records of a client (whole episodes)")] = 400
+    balance: Annotated[
+        Literal["classes", "records"],
+        Field(description="losses of a client are means over its classes, or over its records (whole episodes)"),
+    ] = "classes"
 
 
 @explained("model.")
@@ -364,12 +384,15 @@ class ModelSettings:
     name: Annotated[
         str,
         Field(
-            description="conv4, conv4-strided, conv3-blur, linear, mlp (images, vectors), text (tokens); low-rank, "
+            description="conv4, conv4-strided, conv3-blur, linear and mlp (images, vectors), text (tokens); low-rank, "
             "affine, identity (on the features of model.encoder, or vectors); or package.module:factory"
         ),
     ] = "conv4-strided"
     width: Annotated[
-        Count, Field(description="channels, hidden units, rank (low-rank), or the side of the averaged image (linear)")
+        Count,
+        Field(
+            description="channels, hidden units, rank (low-rank), or the side of the averaged image (linear, of images)"
+        ),
     ] = 32
     downscale: Annotated[
         Count | None,

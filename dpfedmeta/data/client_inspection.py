@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.user_sources.columns import TARGET
 from dpfedmeta.data.user_sources.readers import columns_in, own_digests, reader_name
 
 
@@ -29,6 +30,11 @@ class ClientReport:
     classes: dict[str, int]
     repeated: int
     shape: EpisodeShape
+
+    @property
+    def numbers(self) -> bool:
+        """True if the table has numbers to predict in the place of classes."""
+        return {*self.classes} == {TARGET}
 
     @property
     def able(self) -> tuple[str, ...]:
@@ -58,6 +64,9 @@ def inspect_client(path: Path, shape: EpisodeShape) -> ClientReport:
         InputError: The data are wrong, or those of several clients; says where.
     """
     held, reader = own_digests(path), reader_name(path)
+    if {label for label, _ in held} == {TARGET}:
+        # Numbers to predict have no classes.
+        shape = replace(shape, ways=1)
     return ClientReport(
         path=str(path),
         reader=reader,
@@ -76,14 +85,23 @@ def describe_client(report: ClientReport) -> list[str]:
     shown = ", ".join(f"{name} ({count:,})" for name, count in counts[:10]) + (", ..." if len(counts) > 10 else "")
     lines = [
         f"{report.path}: one client, as federate client --data {report.path} takes part",
-        f"  {total:,} {what} of {len(counts)} classes take part: {shown}",
+        f"  {total:,} {what} with a number to predict take part"
+        if report.numbers
+        else f"  {total:,} {what} of {len(counts)} classes take part: {shown}",
     ]
     if report.columns:
         lines.append(f"  {len(report.columns)} features, found by their names: {', '.join(report.columns)}")
     if report.repeated:
         lines.append(f"  {report.repeated:,} {what} repeat another one of their class")
     wanted = f"{shape.ways} classes with {needed} {what} each ({shape.shots} support, {shape.queries} query)"
-    if report.sound:
+    if report.numbers:
+        uses = (
+            f"uses {report.used} of them, chosen once"
+            if report.sound
+            else "cannot use them; such a client sends only noise"
+        )
+        lines.append(f"  a plan that asks for {needed} {what} ({shape.shots} support, {shape.queries} query) {uses}")
+    elif report.sound:
         lines.append(f"  a plan that asks for {wanted} uses {report.used} of them: {shape.ways} classes, chosen once")
     else:
         lines.append(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.user_code import own_sources
 from dpfedmeta.data.data_dirs import check_data_folder, default_data_folder
 from dpfedmeta.data.encoders.encoding import Encoding
@@ -16,6 +17,7 @@ from dpfedmeta.data.sources import DrawnSource, published_reader
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Cached, Contents, Split, cache_folder, cached
 from dpfedmeta.data.task import OwnSource, Task, load_task
 from dpfedmeta.data.user_sources.image_folder import content_digest
+from dpfedmeta.data.user_sources.labels import labelled
 from dpfedmeta.data.user_sources.readers import IMAGE_READERS, READERS, not_there
 from dpfedmeta.data.user_sources.vectors import check_scale
 
@@ -86,7 +88,7 @@ def open_task(
         located = reader.locate(task, splits, folder)
         kept, size = cache_folder(None if isinstance(source, DrawnSource) else folder), task.form.shape[-1]
         key = [*located.key, *_own_code(source.reader)]
-        decoded = cached(kept, f"{task.name}-{size}", key, task.form.shape, located.contents)
+        decoded = cached(kept, f"{task.name}-{size}", key, task.form.stored, located.contents)
     pools = {split: _pool(task, decoded, split, grouped=reader is not None and reader.grouped) for split in SPLITS}
     return Dataset(task=task, train=pools["train"], val=pools["val"], test=pools["test"])
 
@@ -111,6 +113,8 @@ def _pool(task: Task, decoded: Cached, split: Split, *, grouped: bool) -> ClassP
         deviation=task.deviation,
         groups=tuple(name.split("/")[0] for name in names) if grouped else (),
         clients=tuple(filter(None, (decoded.classes[index].client for index in chosen))),
+        labels=task.labels,
+        targets=task.form.targets,
     )
 
 
@@ -121,15 +125,32 @@ def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int |
 
     def contents() -> Contents:
         if source.reader in IMAGE_READERS:
-            return IMAGE_READERS[source.reader].contents(path, form, splits, ways, task.pixel_range)
-        found = reader.contents(path, form, splits, ways)
+            found = IMAGE_READERS[source.reader].contents(path, form, splits, ways, task.pixel_range)
+        else:
+            found = reader.contents(path, form, splits, ways)
         if form.kind == "vectors":
-            check_scale(str(path), found, task.mean, task.deviation)
-        return found
+            check_scale(str(path), found, task.mean, task.deviation, targets=form.targets)
+        check_names_clients(str(path), task, found)
+        return labelled(str(path), found, task.labels, task.targets)
 
     file = [str(path.resolve()), content_digest(path)] if path.is_file() else []
     # Only those of vectors decide over anything here; bytes are standardised when they are drawn.
     constants = [task.mean, task.deviation] if form.kind == "vectors" else [task.pixel_range]
     read = [source.reader, _READING, file, reader.key(path)]
     key = [*read, dict(splits), ways, *form.shape, form.vocabulary, *constants]
-    return cached(cache, f"{path.resolve().stem}-{form.shape[-1]}", key, form.shape, contents)
+    if task.labels or task.targets is not None:
+        key += [list(task.labels), repr(task.targets)]
+    return cached(cache, f"{path.resolve().stem}-{form.shape[-1]}", key, form.stored, contents)
+
+
+def check_names_clients(where: str, task: Task, found: Contents) -> None:
+    """Refuse labels that all clients share in data that do not say who holds what.
+
+    Raises:
+        InputError: The data name no clients, so each label would be in one part only.
+    """
+    if (task.labels or task.targets is not None) and not found.classes[0].client:
+        raise InputError(
+            f"{where}: names no clients, but labels that all clients share need them: parts are made of clients, not "
+            "of classes; add a column client (an array clients), or folders CLIENT/CLASS/IMAGE"
+        )

@@ -14,8 +14,9 @@ from PIL import Image
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
-from dpfedmeta.data.episodes.shape import EpisodeShape, Kind
+from dpfedmeta.data.episodes.shape import EpisodeShape, Kind, WholeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients, check_shape
+from dpfedmeta.data.populations.whole_population import able_numbers, check_whole, everybody
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
 from dpfedmeta.data.storage.image_codecs import UNREADABLE, WIDE, open_image
 from dpfedmeta.data.task import OwnSource, Task, load_task
@@ -59,10 +60,12 @@ class Episodes:
     Attributes:
         shape: Episode shape of a training client.
         evaluation_queries: Query records per class in validation and test episodes.
+        whole: Public limits of clients that use all their records; None: episodes have a fixed size.
     """
 
     shape: EpisodeShape
     evaluation_queries: int
+    whole: WholeShape | None = None
 
     def of(self, split: Split) -> EpisodeShape:
         """In one split."""
@@ -74,9 +77,21 @@ class Episodes:
         Raises:
             InputError: Training would refuse it, with these words.
         """
-        if dataset.task.shared_classes is None:
-            for split in SPLITS:
+        for split in SPLITS if dataset.task.shared_classes is None else ():
+            if self.whole is None:
                 check_shape(getattr(dataset, split), self.of(split), split)
+            else:
+                check_whole(getattr(dataset, split), self.whole, split, self._authors)
+
+    def able(self, pool: ClassPool, split: Split) -> int | None:
+        """SECRET for training clients: how many of a pool's clients have enough records; None: it names none."""
+        if self.whole is not None and (pool.clients or pool.groups):
+            return len(able_numbers(everybody(pool, self.whole, 0, self._authors)))
+        return len(able_clients(pool, self.of(split))) if pool.clients else None
+
+    @property
+    def _authors(self) -> int:
+        return self.shape.shots + self.shape.queries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +171,9 @@ def inspect_task(
         kind=task.form.kind,
         image_size=task.image_size,
         channels=task.channels,
-        splits={split: _split(pool, task, episodes.of(split) if episodes else None) for split, pool in pools.items()},
+        splits={
+            split: _split(pool, task, episodes.able(pool, split) if episodes else None) for split, pool in pools.items()
+        },
         sizes=sizes,
         modes=modes,
         unreadable=unreadable,
@@ -176,7 +193,7 @@ def _remarks(own: OwnSource | None) -> tuple[str, ...]:
         return ()
 
 
-def _split(pool: ClassPool, task: Task, shape: EpisodeShape | None) -> SplitReport:
+def _split(pool: ClassPool, task: Task, able: int | None) -> SplitReport:
     fewest = min(pool.counts)
     return SplitReport(
         classes=pool.classes,
@@ -185,7 +202,7 @@ def _split(pool: ClassPool, task: Task, shape: EpisodeShape | None) -> SplitRepo
         most=max(pool.counts),
         smallest=pool.names[pool.counts.index(fewest)],
         clients=len(set(pool.clients)),
-        able=len(able_clients(pool, shape)) if pool.clients and shape else None,
+        able=able,
         numbers=_numbers(pool, task.form.kind),
     )
 

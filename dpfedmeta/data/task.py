@@ -18,6 +18,7 @@ from dpfedmeta.core.pydantic_errors import YAML_ERRORS, first_problem, nearest, 
 from dpfedmeta.data.data_dirs import default_data_folder
 from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.episodes.shape import RecordForm
+from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.sources import DrawnSource, PublishedReader, Source, published_reader
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
@@ -67,6 +68,10 @@ class Task:
             [-1000, 1000] for CT; values beyond are clamped. A public constant. None: the range of the type.
         shared_classes: Number of classes that all splits and clients share: one classifier is learned from clients of
             two shards. None: few-shot, every split has classes of its own.
+        kind: Kind of what is predicted (learning.targets): classification, or regression.
+        labels: Public list of labels that all clients share, so that the head is learned with the body; empty (or
+            own): every client numbers classes of its own.
+        targets: Public constants of numbers to predict, with kind: regression.
         encoding: Public encoder whose features take the place of the images, from the settings of a run; no task file
             says it.
     """
@@ -88,6 +93,9 @@ class Task:
     deviation: tuple[_Deviation, ...] = ()
     pixel_range: tuple[_Mean, _Mean] | None = None
     shared_classes: Annotated[int, Field(ge=2)] | None = None
+    kind: str = "classification"
+    labels: tuple[str, ...] = ()
+    targets: TargetRange | None = None
     encoding: Encoding | None = None
 
     @property
@@ -101,7 +109,7 @@ class Task:
         if self.encoding is not None:
             return RecordForm(shape=(self.encoding.card.features,))
         if self.features is not None:
-            return RecordForm(shape=(self.features,))
+            return RecordForm(shape=(self.features,), targets=self.targets is not None)
         if self.length is not None:
             return RecordForm(shape=(self.length,), vocabulary=self.vocabulary)
         assert self.channels is not None  # the task file was checked
@@ -213,6 +221,8 @@ def _parse(text: str, where: str) -> Task:
         raise InputError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
     if isinstance(content, dict) and "encoding" in content:
         raise InputError(f"{where}: encoding: unknown; an encoder is a setting of a run: --model.encoder lite0")
+    if isinstance(content, dict) and "labels" in content:
+        content = {**content, "labels": _labels(content["labels"], where)}
     if isinstance(content, dict) and isinstance(content.get("source"), dict):
         content = {**content, "source": _source(content["source"], where)}
     try:
@@ -221,7 +231,42 @@ def _parse(text: str, where: str) -> Task:
         raise InputError(f"{where}: {first_problem(error, Task)}") from error
     _check_split(task, where)
     _check_form(task, where)
+    _check_labels(task, where)
     return task
+
+
+def _labels(given: object, where: str) -> tuple[str, ...]:
+    """Key `labels`: `own`, or a list of names; YAML reads 0 as a number, and no as false."""
+    if given == "own":
+        return ()
+    if isinstance(given, list | tuple) and all(
+        isinstance(name, str | int) and not isinstance(name, bool) for name in given
+    ):
+        return tuple(str(name) for name in given)
+    raise InputError(
+        f"{where}: labels: expected own, or a list of names that all clients share ([healthy, ill]), found {given!r}; "
+        "put yes, no, on, off and true into quotes"
+    )
+
+
+def _check_labels(task: Task, where: str) -> None:
+    """Check that the public list of labels, or the range of numbers, fits the data."""
+    if not task.labels and task.targets is None:
+        return
+    key = "targets" if task.targets is not None else "labels"
+    if task.labels and (len(set(task.labels)) != len(task.labels) or len(task.labels) < 2 or not all(task.labels)):
+        raise InputError(f"{where}: labels: expected two names or more, each once, found {', '.join(task.labels)}")
+    published = _reader(task)
+    if task.shared_classes is not None or not (published is None or published.numbers):
+        raise InputError(
+            f"{where}: {key}: for data of your own that name clients; reader {task.source.reader} has none"
+        )
+    if task.train_rotations != 1:
+        raise InputError(
+            f"{where}: train_rotations: makes four classes of one, but labels are those of the list; drop it"
+        )
+    if task.targets is not None and task.features is None:
+        raise InputError(f"{where}: targets: only vectors have numbers to predict; use reader vectors")
 
 
 def _source(given: Mapping[str, Any], where: str) -> Source:
@@ -265,8 +310,9 @@ _IMAGES = ("channels", "image_size")
 
 
 def _check_form(task: Task, where: str) -> None:
-    reader = task.source.reader
-    own = _FORMS.get(reader, _IMAGES)
+    reader, published = task.source.reader, _reader(task)
+    numbers = published is not None and published.numbers
+    own = _FORMS["vectors"] if numbers else _FORMS.get(reader, _IMAGES)
     for key in (*_IMAGES, *_FORMS["vectors"], *_FORMS["tokens"]):
         if (getattr(task, key) is None) == (key in own):
             raise InputError(f"{where}: {key}: " + ("missing" if key in own else f"reader {reader} has none, drop it"))
@@ -278,7 +324,6 @@ def _check_form(task: Task, where: str) -> None:
     if own is not _IMAGES:
         _check_numbers(task, where)
         return
-    published = _reader(task)
     channels = (1, 3) if published is None else published.channels
     if task.channels not in channels:
         raise InputError(f"{where}: channels: {reader} has {channels[0]}, got {task.channels}")
@@ -295,8 +340,11 @@ def _check_numbers(task: Task, where: str) -> None:
     """Check that a task of vectors or tokens has no settings that apply to images only."""
     if task.train_rotations != 1 or task.train_flip:
         raise InputError(f"{where}: train_rotations, train_flip: only images can be rotated and mirrored; drop them")
-    if task.images_per_class is not None:
-        raise InputError(f"{where}: images_per_class: reader {task.source.reader} has none, drop it")
+    published = _reader(task)
+    counted = published is not None and published.counted
+    if counted != (task.images_per_class is not None):
+        problem = "missing" if counted else f"reader {task.source.reader} has none, drop it"
+        raise InputError(f"{where}: images_per_class: {problem}")
     count = 0 if task.features is None else task.features
     if any(len(values) not in (0, min(1, count), count) for values in (task.mean, task.deviation)):
         what = f"1 value for all numbers, or {count}" if count else "none, since tokens are not quantities"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
@@ -11,7 +13,8 @@ from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.population import Population, open_population
 from dpfedmeta.data.populations.shards import ShardPopulation
-from dpfedmeta.planning.client_spec import episode_shape
+from dpfedmeta.data.populations.whole_population import open_whole
+from dpfedmeta.planning.client_spec import episode_shape, whole_shape
 
 
 def clients_of(settings: Settings, dataset: Dataset, clients: int, own: Population | None = None) -> Population:
@@ -60,7 +63,9 @@ def plan_population(
             "every client; leave it out, or use an algorithm without record-level privacy"
         )
     if own is None:
-        pool = training_pool(settings, pool)
+        pool, whole = training_pool(settings, pool), whole_shape(settings)
+        if whole is not None:
+            return open_whole(chosen.kind, pool, whole, chosen.clients, settings.run.seed, authors_of(settings))
         return open_population(chosen.kind, pool, shape, chosen.clients, settings.run.seed, chosen.most_shots)
     if settings.task.shift:
         raise InputError(
@@ -74,12 +79,38 @@ def plan_population(
             f"clients={own.clients} (--clients {own.clients})"
         )
     _check_form(own, pool)
+    _check_labels(own, pool)
     if record and not _of_shape(own, shape):
         raise RefusedPlan(
             "population: with record-level privacy the sizes of your clients must be checked against the plan; hand "
             "over a SequencePopulation with the plan's ways, shots and queries"
         )
     return own
+
+
+def population_of(settings: Settings, given: Population | Mapping[Any, Any] | None) -> Population | None:
+    """Return clients that were handed over, those of a mapping from each to its records and targets as whole clients.
+
+    Raises:
+        InputError: It is a mapping, and the settings ask for episodes of a fixed size.
+    """
+    if not isinstance(given, Mapping):
+        return given
+    whole = whole_shape(settings)
+    if whole is None:
+        raise InputError(
+            "population: a mapping from each client to (records, targets) is for whole clients; give the setting "
+            'population.episodes = whole ({"population.episodes": "whole"}); episodes of a fixed size are made by '
+            "dpfedmeta.data.populations.from_pairs.from_pairs"
+        )
+    from dpfedmeta.data.populations.from_records import RecordsPopulation
+
+    return RecordsPopulation(held=given, shape=whole, seed=settings.run.seed)
+
+
+def authors_of(settings: Settings) -> int:
+    """How many authors (drawers) together are one whole client, where the data name none."""
+    return settings.task.shots + settings.task.queries
 
 
 def _of_shape(own: Population, shape: EpisodeShape) -> bool:
@@ -116,6 +147,18 @@ def _check_protocol(own: object) -> None:
         "clients (their number) and episode(client); dpfedmeta.data.populations.from_pairs.from_pairs makes one "
         "of pairs of (images, labels)"
     )
+
+
+def _check_labels(own: Population, pool: ClassPool) -> None:
+    """Refuse pairs where labels mean the same for all clients: they are numbered anew in each."""
+    from dpfedmeta.data.populations.from_pairs import SequencePopulation
+
+    if (pool.labels or pool.targets) and isinstance(own, SequencePopulation):
+        raise InputError(
+            "population: pairs are numbered anew in every client, but the task has labels that all clients share, or "
+            "numbers to predict; hand over a population of your own, whose episodes hold places in the list "
+            "(examples/heart/heart.py)"
+        )
 
 
 def _check_form(own: Population, pool: ClassPool) -> None:

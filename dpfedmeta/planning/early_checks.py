@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 from dpfedmeta.config.dataset_names import task_of
@@ -14,6 +15,7 @@ from dpfedmeta.core.plugins.user_code import check_there
 from dpfedmeta.core.pydantic_errors import nearest
 from dpfedmeta.data.data_dirs import check_data_folder
 from dpfedmeta.data.populations.capacity_checks import check_said
+from dpfedmeta.data.storage.decoded_cache import Split
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.models.spec import BUILT_IN, NETWORKS
 from dpfedmeta.learning.models.weight_shapes import (
@@ -29,6 +31,7 @@ from dpfedmeta.planning.client_spec import (
     episode_shape,
     evaluation_shape,
     network_spec,
+    whole_shape,
 )
 from dpfedmeta.planning.clipping.policy_from_settings import check_clip
 from dpfedmeta.planning.privacy.solve import check_asked, check_constants
@@ -55,11 +58,16 @@ def check_first(settings: Settings, data_folder: Path | None = None, *, simulate
     _check_built_in_network(settings, task)
     clip_limits(settings.clip)
     check_clip(settings)
+    if whole_shape(settings) is None:
+        _check_episodes(settings, task, splits, simulated=simulated)
+    _check_asked(settings, task)
+
+
+def _check_episodes(settings: Settings, task: Task, splits: Mapping[str, Split], *, simulated: bool) -> None:
     if simulated:
         check_said(task, splits, episode_shape(settings), "train")
     for split in ("val", "test"):
         check_said(task, splits, evaluation_shape(settings), split)
-    _check_asked(settings, task)
 
 
 def _check_asked(settings: Settings, task: Task) -> None:

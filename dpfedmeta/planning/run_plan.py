@@ -14,17 +14,18 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees, running_g
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
+from dpfedmeta.learning.meta.whole_clients import WholeClients
 from dpfedmeta.learning.models.registry import (
     build_network,
     check_has_head,
     check_records_uncoupled,
     convolved_channels,
 )
-from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.models.spec import HEAD, NetworkSpec
 from dpfedmeta.learning.models.trainable import check_head_is_free, check_parameters
 from dpfedmeta.learning.models.weight_shapes import check_convolutions
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
@@ -36,6 +37,7 @@ from dpfedmeta.planning.client_spec import (
     evaluation_adaptation,
     message_clip_ratio,
     network_spec,
+    whole_shape,
 )
 from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
 from dpfedmeta.planning.clipping.user_policy import with_own_policy
@@ -73,6 +75,11 @@ class Plan:
     privacy: PrivacyPlan
     planned: tuple[Guarantee, ...]
     own_policy: ClipPolicy[Any] | None = None
+
+    @property
+    def whole(self) -> WholeShape | None:
+        """Public limits of clients that use all their records; None: their episodes have a fixed size."""
+        return whole_shape(self.settings)
 
     @property
     def private(self) -> bool:
@@ -194,11 +201,26 @@ def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgor
         )
     if heads:
         check_has_head(network, spec.name)
-    if heads or algorithm.adaptation.rule != PLAIN:
+    whole = isinstance(algorithm, WholeClients)
+    if heads or whole or algorithm.adaptation.rule != PLAIN:
         check_head_is_free(network, spec.name)
+    if whole:
+        _check_no_rows(spec, settings, algorithm)
     division = algorithm.needs.division
     if division is not None and division.linear_head and not isinstance(network.get_submodule("head"), nn.Linear):
-        raise InputError(f"meta.divisions: model.name = {spec.name}: its head must be one torch.nn.Linear")
+        where = "population.episodes = whole" if whole else "meta.divisions"
+        raise InputError(f"{where}: model.name = {spec.name}: its head must be one torch.nn.Linear")
+
+
+def _check_no_rows(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgorithm) -> None:
+    """Refuse to learn what belongs to single classes, since whole clients have other numbers of them."""
+    learned = algorithm.learned(spec, algorithm.initial(spec, 0))
+    rows = [name for name in learned if name.rpartition("/")[2].startswith(HEAD)]
+    if rows:
+        raise InputError(
+            f"population.episodes = whole: meta.method = {settings.meta.method} learns {', '.join(rows)} for a fixed "
+            "number of classes; use --meta.method maml, fomaml, reptile, proto-maml or protonet"
+        )
 
 
 def _check_chunk(settings: Settings, algorithm: ClientAlgorithm) -> None:

@@ -11,11 +11,13 @@ import torch
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import is_finite
 from dpfedmeta.core.plugins.user_code import raised
-from dpfedmeta.data.episodes.episode import Episode, is_sound
+from dpfedmeta.data.episodes.episode import Choice, Episode, is_sound
 from dpfedmeta.data.episodes.gpu_sampling import drawn, drawn_there
-from dpfedmeta.data.episodes.shape import EpisodeShape, RecordForm
+from dpfedmeta.data.episodes.shape import EpisodeShape, RecordForm, WholeShape
 from dpfedmeta.data.populations.population import Choosing, Population
 from dpfedmeta.learning.meta.algorithm import Division
+from dpfedmeta.learning.meta.target_kind import TargetKind
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 Read = TypeVar("Read")
 
@@ -34,6 +36,7 @@ class DataForm:
         queries: Whether a query set is required.
         divided: Way in which records are cut into smaller episodes, or None.
         vocabulary: Tokens are whole numbers below this; None if records are not tokens.
+        targets: Kind of the labels.
     """
 
     image: tuple[int, ...]
@@ -42,10 +45,19 @@ class DataForm:
     queries: bool
     divided: Division | None
     vocabulary: int | None = None
+    targets: TargetKind = OWN_CLASSES
 
     def fits(self, episode: Episode) -> bool:
         """Return whether a client's data have this form; an empty or misshapen episode does not."""
-        sound = is_sound(episode, self.image, self.ways, self.counts, queries=self.queries, vocabulary=self.vocabulary)
+        sound = is_sound(
+            episode,
+            self.image,
+            self.ways,
+            self.counts,
+            queries=self.queries,
+            vocabulary=self.vocabulary,
+            sound_labels=self.targets.sound,
+        )
         return sound and (self.divided is None or self.divided.fits(episode))
 
     def held(self, population: Population, client: int) -> Episode | None:
@@ -74,7 +86,8 @@ class DataForm:
         if type(population) not in get_args(Choosing) or not drawn_there(population.pool, device):  # type: ignore[attr-defined]
             return [self.held(population, client) for client in clients]
         assert isinstance(population, Choosing)
-        chosen = [_read(population.chosen, population, client) for client in clients]
+        look: Callable[[int], Choice] = population.chosen
+        chosen = [_read(look, population, client) for client in clients]
         made = drawn([each for each in chosen if each is not None], device)
         held = (None if each is None else next(made) for each in chosen)
         return [episode if episode is not None and self.fits(episode) else None for episode in held]
@@ -116,7 +129,7 @@ def _read(look: Callable[[int], Read | None], population: Population, client: in
         return None
 
 
-def check_some_sound(population: Population, form: DataForm, shape: EpisodeShape) -> None:
+def check_some_sound(population: Population, form: DataForm, shape: EpisodeShape | WholeShape) -> None:
     """Refuse a population of which nobody seems to hold data of the plan's form: it would train on noise alone.
 
     A population that says itself which records it holds (`image`) is compared before, without a look at any client.
@@ -142,7 +155,7 @@ def check_some_sound(population: Population, form: DataForm, shape: EpisodeShape
     words = RecordForm(shape=form.image, vocabulary=form.vocabulary).words
     raise InputError(
         f"none of {most} clients, picked from all {count:,}, has the data that the plan expects: float32 {words}, "
-        f"{shape.ways} ways, {shape.shots} shots, {shape.queries} queries; "
+        f"{shape.words}; "
         + (f"all of them hold {same}; " if same else "")
         + "SequencePopulation.problems() tells the owner of the data what is wrong"
     )

@@ -19,6 +19,7 @@ from dpfedmeta.data.episodes.episode import Episode, blank_episode
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
 from dpfedmeta.privacy.charged import check_record_release
 from dpfedmeta.privacy.clip_policy import Attachment, moved_by_a_client
 from dpfedmeta.privacy.clipping import clip
@@ -99,7 +100,11 @@ class ClientRunner:
     @property
     def together(self) -> int | None:
         """Number of clients that one call computes; None: all."""
-        return self.algorithm.together(engine_of(self.engine), self.device.type, self.chunk)
+        return self.algorithm.together(self._engine, self.device.type, self.chunk)
+
+    @property
+    def _engine(self) -> PerRecordGradients:
+        return engine_of(self.engine, self.algorithm.adaptation.targets)
 
     @property
     def chunk_found(self) -> int | None:
@@ -215,7 +220,8 @@ class ClientRunner:
         places = range(len(group))
         if self.algorithm.releases:
             # Others in the group are computed as if this client were a sound one.
-            blank = blank_episode(self.data_form.image, *(self.algorithm.needs.counts or (1, 1)))
+            form = self.data_form
+            blank = blank_episode(form.image, *(self.algorithm.needs.counts or (1, 1)), form.targets.blank)
             episodes = [blank if episode is None else episode for episode in held]
         else:
             places = [place for place in places if held[place] is not None]  # type: ignore[assignment]
@@ -238,7 +244,7 @@ class ClientRunner:
             learned=model,
             fixed=fixed_weights(self.algorithm, self.network, self.weights_seed, self.device),
             device=self.device,
-            engine=engine_of(self.engine),
+            engine=self._engine,
             built=lambda spec: network_on(spec, self.device),
             pieces=self._chunks.compute,
             side_by_side=self.at_once,
@@ -255,6 +261,7 @@ class ClientRunner:
             counts=needs.counts,
             queries=needs.queries,
             divided=needs.division,
+            targets=self.algorithm.adaptation.targets,
         )
 
     def held_by(self, clients: Sequence[int]) -> list[Episode | None]:

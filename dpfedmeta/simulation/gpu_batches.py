@@ -14,6 +14,7 @@ from torch import nn
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
+from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients, per_record_engine
@@ -122,9 +123,9 @@ def fixed_weights(algorithm: ClientAlgorithm, spec: NetworkSpec, seed: int, devi
 
 
 @lru_cache(maxsize=4)
-def engine_of(name: Literal["auto", "vmap", "opacus"]) -> PerRecordGradients:
+def engine_of(name: Literal["auto", "vmap", "opacus"], targets: TargetKind) -> PerRecordGradients:
     """Return the engine of per-record gradients."""
-    return per_record_engine(name)
+    return per_record_engine(name, targets)
 
 
 @lru_cache(maxsize=4)

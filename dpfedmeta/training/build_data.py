@@ -7,15 +7,20 @@ from typing import Literal
 
 import torch
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import KeyedSource, SecretSource
 from dpfedmeta.data.dataset import Dataset
+from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.population import Population, VirtualPopulation
 from dpfedmeta.data.populations.shards import ShardPopulation
+from dpfedmeta.data.populations.whole_population import AbleClients, WholePopulation, check_whole, everybody
 from dpfedmeta.learning.evaluation import Benchmark, Classification, HeldOutEvaluation
+from dpfedmeta.learning.evaluation.held_out_clients import WholeClientsBenchmark
+from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.models.frozen import mixes_queries
 from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.planning.client_population import clients_of
+from dpfedmeta.planning.client_population import authors_of, clients_of
 from dpfedmeta.planning.client_spec import clients_at_once, evaluation_shape
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.client_runner import ClientRunner
@@ -49,12 +54,43 @@ def client_side(plan: Plan, population: Population, source: SecretSource, device
 def public_side(clients: ClientRunner, plan: Plan, dataset: Dataset) -> ClientRunner:
     """The same clients made of public validation data, with noise that is no secret."""
     made: Population
+    whole = whole_clients(plan, dataset.val)
     if isinstance(clients.population, ShardPopulation):
         made = replace(clients.population, pool=dataset.val)
+    elif whole is not None:
+        check_whole(dataset.val, whole.shape, "val", whole.authors)
+        made = AbleClients(of=whole)
+        if plan.settings.track.public_clients > made.clients:
+            raise InputError(
+                f"track.public_clients = {plan.settings.track.public_clients}: the validation part of the data has "
+                f"{made.clients} client(s) with enough records; give at most so many"
+            )
     else:
         check_shape(dataset.val, plan.shape, "val")
+        _check_fits(plan)
         made = VirtualPopulation(pool=dataset.val, shape=plan.shape, clients=plan.privacy.clients, seed=0)
     return replace(clients, population=made, source=KeyedSource(0))
+
+
+def _check_fits(plan: Plan) -> None:
+    """Refuse public clients, whose episodes have a fixed size, that whole clients of the plan could not hold."""
+    shape, whole = plan.shape, plan.whole
+    if whole is None:
+        return
+    records = shape.support_records + shape.query_records
+    if shape.ways > whole.most_ways or records > whole.most_records:
+        raise InputError(
+            f"task.ways, task.shots, task.queries: public clients, made of classes that name no clients, hold "
+            f"{shape.ways} classes and {records} records, but task.most_ways = {whole.most_ways} and task.most_records "
+            f"= {whole.most_records}; lower the first, or raise the latter"
+        )
+
+
+def whole_clients(plan: Plan, pool: ClassPool) -> WholePopulation | None:
+    """All whole clients of a public part of the data; None: there are none in the plan, or in the data."""
+    if plan.whole is None or not (pool.clients or pool.groups):
+        return None
+    return everybody(pool, plan.whole, 0, authors_of(plan.settings))
 
 
 def held_out_evaluation(plan: Plan, dataset: Dataset, split: Literal["val", "test"]) -> HeldOutEvaluation:
@@ -64,7 +100,11 @@ def held_out_evaluation(plan: Plan, dataset: Dataset, split: Literal["val", "tes
         # A validation looks at as many images as its episodes would hold.
         few = plan.settings.evaluation.validation_episodes * plan.settings.evaluation.queries
         return Classification(pool=pool, seed=seed, images=few if split == "val" else None)
-    shape = evaluation_shape(plan.settings)
     # Where the network cannot tell support from query images, the protocol must say so.
-    mixed = mixes_queries(build_network(plan.network))
-    return Benchmark(pool=pool, shape=shape, seed=seed, split=split, transductive=mixed)
+    mixed, whole = mixes_queries(build_network(plan.network)), whole_clients(plan, pool)
+    if whole is not None:
+        check_whole(pool, whole.shape, split, whole.authors)
+        return WholeClientsBenchmark(clients=replace(whole, seed=seed), transductive=mixed)
+    shape = evaluation_shape(plan.settings)
+    targets = targets_of(dataset.task)
+    return Benchmark(pool=pool, shape=shape, seed=seed, split=split, transductive=mixed, targets=targets)

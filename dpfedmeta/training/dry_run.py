@@ -16,7 +16,7 @@ from dpfedmeta.data.populations.population import population_statement
 from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.learning.models.weight_shapes import built_in_channels, check_convolutions
 from dpfedmeta.planning.client_population import clients_of
-from dpfedmeta.planning.client_spec import episode_shape, evaluation_shape, network_spec
+from dpfedmeta.planning.client_spec import episode_shape, evaluation_shape, network_spec, whole_shape
 from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
 from dpfedmeta.planning.public_weights import check_built_in
 from dpfedmeta.training.tracking.callbacks import Callback, tell
@@ -100,7 +100,7 @@ def plan_without_network(settings: Settings, data_folder: Path | None = None) ->
 
     # Features are as many as images, so none is computed for a look at the plan.
     dataset = open_dataset(settings.dataset, data_folder, settings.task.ways)
-    if dataset.train.clients:
+    if dataset.train.clients or whole_shape(settings) is not None:
         return None
     task = replace(dataset.task, encoding=encoding_of_run(settings))
     network = network_spec(settings, task)

@@ -237,7 +237,7 @@ class Training:
         if TOO_LONG in row:
             tell(self.callbacks, "on_remark", too_long_words(row))
         if state.round == 0:
-            row["validation_accuracy_untrained"] = self._validated(state)
+            row[f"validation_{self.validation.score_name}_untrained"] = self._validated(state)
         ended = following.round == plan.privacy.in_force(state.round)
         if ended or following.round % plan.settings.evaluation.every == 0:
             row |= self._measured(following, charged)
@@ -257,7 +257,7 @@ class Training:
     def _measured(self, state: ServerState, charged: Sequence[Phase]) -> dict[str, Any]:
         """Measure public data and the accountant's values after a round."""
         settings = self.plan.settings
-        measured: dict[str, Any] = {"validation_accuracy": self._validated(state)}
+        measured: dict[str, Any] = {f"validation_{self.validation.score_name}": self._validated(state)}
         if self.public_clients is not None:
             count = settings.track.public_clients
             measured |= asdict(update_spread(self.public_clients, state.model, state.round, count))
@@ -268,7 +268,7 @@ class Training:
         return measured
 
     def _validated(self, state: ServerState) -> dict[str, object]:
-        """Accuracy on public validation classes; its episodes have seeds of their own."""
+        """Score on public validation data; its episodes have seeds of their own."""
         plan, episodes = self.plan, self.plan.settings.evaluation.validation_episodes
         model = complete(plan, state)
         workers = Watched(self.workers, partial(tell, self.callbacks, "on_evaluation", "validation"))

@@ -170,10 +170,12 @@ def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], Call
             workers = Watched(training.workers, partial(tell, training.callbacks, "on_evaluation", "test"))
             found = final_accuracies(workers, plan, made.test, complete(plan, state))
             accuracies = {name: accuracy.as_json() for name, accuracy in found.items()}
-            accuracies["accuracy"] |= {"protocol": made.test.protocol, **made.test.sizes}
+            score = made.test.score_name
+            accuracies[score] |= {"protocol": made.test.protocol, **made.test.sizes}
             if made.test.sizes:
-                accuracies["accuracy"]["steps"] = plan.evaluation.steps
-            _keep_episodes(run, training.workers, made.test, plan.settings.run.seed, found["accuracy"])
+                accuracies[score]["steps"] = plan.evaluation.steps
+            if score == "accuracy":
+                _keep_episodes(run, training.workers, made.test, plan.settings.run.seed, found[score])
     except KeyboardInterrupt:
         status = "interrupted"
     except CallbackFailed as error:

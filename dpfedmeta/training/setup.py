@@ -167,7 +167,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     with _workers(settings, options, device, remark) as workers:
         clients = client_side(plan, clients_of, source, device)
         if options.elsewhere is None:
-            check_some_sound(clients_of, clients.data_form, plan.shape)
+            check_some_sound(clients_of, clients.data_form, plan.whole or plan.shape)
         alike = check_together(workers, dataset, options.population, device, opened, roots)
         check_enough_work(workers, clients, plan.privacy.at(0).cohort)
         yield RunContext(

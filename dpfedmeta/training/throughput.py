@@ -7,9 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from dpfedmeta.core.params import Params, dimension
 from dpfedmeta.core.peak_memory import peak_memory_mb
 from dpfedmeta.core.worker_pool import Workers
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.data.episodes.shape import WholeShape
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.client_runner import ClientRunner
@@ -27,7 +31,8 @@ class Cost:
         rounds: Seconds of all rounds.
         validations: Seconds of all accuracies on validation classes.
         test: Seconds of the final evaluation.
-        memory_mb: The most that all processes hold together; it does not grow with rounds, clients or cohort.
+        memory_mb: The most that all processes hold together; it does not grow with rounds, clients or cohort. Of whole
+            clients each worker computes one of the largest size.
     """
 
     clients_per_second: float
@@ -98,6 +103,8 @@ def cost_of(
     clients_per_second(public, workers, plan.privacy.cohort, 0.0)  # as a run begins
     start = before + time.perf_counter() - begun
     rate = clients_per_second(public, workers, plan.privacy.cohort, 0.6 * seconds)
+    if plan.whole is not None:
+        compute_largest(public, plan.whole, workers)
     validation, test = held_out_evaluations
     network, adaptation, model = plan.network, plan.evaluation, _all_weights(public)
     settings = plan.settings.evaluation
@@ -118,6 +125,44 @@ def cost_of(
         test=_scaled(compete, settings.episodes, 0.25 * seconds),
         memory_mb=peak_memory_mb(workers),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Largest:
+    """A population of one client that holds as many classes and records as the plan allows, all of them alike.
+
+    Attributes:
+        shape: Public limits of a client.
+        form: Shape of a record.
+    """
+
+    shape: WholeShape
+    form: tuple[int, ...]
+    clients: int = 1
+
+    def episode(self, client: int) -> Episode:
+        """The data of the client."""
+        labels = torch.arange(self.shape.most_records) % self.shape.most_ways
+        end = self.shape.support_of(self.shape.most_records // self.shape.most_ways) * self.shape.most_ways
+        # Of tokens 0 alone is padding, and no record is nothing else.
+        images = torch.ones(self.shape.most_records, *self.form)
+        return Episode(
+            support_images=images[:end],
+            support_labels=labels[:end],
+            query_images=images[end:],
+            query_labels=labels[end:],
+        )
+
+
+def compute_largest(public: ClientRunner, shape: WholeShape, workers: Workers) -> None:
+    """Have every worker compute one client of the largest size that a plan allows, so that its memory is measured."""
+    largest = replace(public, population=Largest(shape=shape, form=public.network.form.shape), source=nobody(0))
+    weights = _learned(public)
+    arrays = {name: value.numpy() for name, value in weights.items()}
+    length = dimension(public.form(weights))
+    total = tuple(public.whole_numbers(1.0, length).zero(length).shape)
+    share = ([0], public.source.of_clients(0, [0]))
+    workers.total(sum_chunk, (largest, arrays, 1.0, 0), [share] * workers.count, total)
 
 
 def _scaled(measure: Callable[[int], None], episodes: int, seconds: float) -> float:

@@ -57,3 +57,14 @@ def test_data_of_several_clients_are_refused(table):
     table.write_text("client,class,age\na,ill,1\nb,ill,2\n")
     with pytest.raises(InputError, match="names 2 clients"):
         inspect_client(table, shape(2))
+
+
+def test_numbers_to_predict_have_no_classes_to_be_too_few(tmp_path):
+    path = tmp_path / "clinic.csv"
+    path.write_text("target,age\n" + "".join(f"{n / 4},{n}\n" for n in range(6)))
+    report = inspect_client(path, shape(5, shots=3, queries=2))
+    assert (report.sound, report.used, report.columns) == (True, 5, ("age",))
+    said = describe_client(report)
+    assert "6 records with a number to predict take part" in said[1]
+    assert "a plan that asks for 5 records (3 support, 2 query) uses 5 of them" in said[-1]
+    assert "cannot use them" in describe_client(inspect_client(path, shape(5, shots=5, queries=2)))[-1]

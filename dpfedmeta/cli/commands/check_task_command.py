@@ -28,7 +28,7 @@ def options_of() -> argparse.ArgumentParser:
     """The command's own options."""
     made = parser(
         "Show what a task or your own data hold, and whether they can be trained on. Episodes are those of --ways, "
-        "--shots, --task.queries and --evaluation.queries, as in training.",
+        "--shots, --task.queries and --evaluation.queries, or --population.episodes whole, as in training.",
         settings=False,
         program="dpfedmeta check-task",
     )
@@ -51,6 +51,10 @@ def main(words: Sequence[str], console: Console) -> int:
     if options.client:
         if options.out is not None or options.data_dir is not None or "evaluation.queries" in given:
             raise InputError("--client: goes with --json, --ways, --shots and --task.queries alone")
+        if episodes.whole is not None:
+            raise InputError(
+                "--client with --population.episodes whole: real clients hold fixed episodes so far; leave it out"
+            )
         return _client(options, episodes, console)
     from dpfedmeta.data.inspection import contact_sheet, inspect_task
 
@@ -84,13 +88,17 @@ def _client(options: argparse.Namespace, episodes: Episodes, console: Console) -
     return DONE if report.sound else BAD_INPUT
 
 
-_ASKED = ("task.ways", "task.shots", "task.queries", "evaluation.queries")
+_ASKED = (
+    *("task.ways", "task.shots", "task.queries", "evaluation.queries"),
+    *("population.episodes", "task.support_share", "task.most_ways", "task.most_records"),
+)
 
 
 def _episodes(given: dict[str, str]) -> Episodes:
     """Return the episodes that training would draw, by the settings of the same names."""
     from dpfedmeta.data.episodes.shape import EpisodeShape
     from dpfedmeta.data.inspection import Episodes
+    from dpfedmeta.planning.client_spec import whole_shape
 
     odd = [name for name in given if name not in _ASKED]
     if odd:
@@ -98,7 +106,7 @@ def _episodes(given: dict[str, str]) -> Episodes:
     settings = resolve("maml", "strokes", None, given)
     task = settings.task
     shape = EpisodeShape(ways=task.ways, shots=task.shots, queries=task.queries)
-    return Episodes(shape=shape, evaluation_queries=settings.evaluation.queries)
+    return Episodes(shape=shape, evaluation_queries=settings.evaluation.queries, whole=whole_shape(settings))
 
 
 def describe(report: TaskReport) -> list[str]:

@@ -90,7 +90,7 @@ def _on_people(options: argparse.Namespace, console: Console) -> int:
     split = RecordSplit(shots=shots[0], repeats=repeats, seed=seeds[0])
     with share_bar(console) as watch:
         found = evaluate_people(options.runs[0], options.on, split, options.data_dir, watch)
-    for printed in people_tables(found.scores):
+    for printed in people_tables(found.scores, found.targets):
         console.print(printed, highlight=False, soft_wrap=isinstance(printed, str), markup=False)
     console.print(found.protocol, highlight=False, soft_wrap=True, markup=False)
     paths = keep_people(found, options.out)

@@ -46,6 +46,9 @@ class ClassPool:
         turned: Of features: how many places further each rotation's features lie; 0: there are no rotations.
         made_from: Of features: digest of the images and the encoder that they were computed from, since their last bits
             depend on the processor; else empty.
+        labels: Public list of labels that all clients share, which holds all names; empty: clients number their own
+            classes.
+        targets: Whether the last number of each record is what is predicted, scaled, rather than a feature.
     """
 
     path: Path
@@ -62,6 +65,8 @@ class ClassPool:
     shift: int = field(default=0, repr=False)
     turned: int = field(default=0, repr=False)
     made_from: str = field(default="", repr=False)
+    labels: tuple[str, ...] = field(default=(), repr=False)
+    targets: bool = field(default=False, repr=False)
 
     @property
     def images(self) -> ImageArray:
@@ -93,6 +98,8 @@ class ClassPool:
             text += f" {self.clients!r}"
         if self.shift:
             text += f" shift {self.shift}"
+        if self.labels or self.targets:
+            text += f" labels {self.labels!r} targets {self.targets}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def standardised(self, pixels: FloatImages) -> FloatImages:
@@ -104,13 +111,23 @@ class ClassPool:
         return _byte_values(self.images.shape[1], self.mean, self.deviation)
 
     def numbers(self, places: IntArray) -> FloatRecords:
-        """Vectors or sequences by their places in the array, float32 [places, numbers]: standardised, not divided."""
+        """Vectors or sequences by their places in the array, float32 [places, numbers]: standardised, not divided.
+
+        A number to predict, behind them, is scaled already.
+        """
         records = np.array(self.images[places], dtype=np.float32)
+        features = records[..., :-1] if self.targets else records
         if self.mean:
-            records -= np.asarray(self.mean, dtype=np.float32)
+            features -= np.asarray(self.mean, dtype=np.float32)
         if self.deviation:
-            records /= np.asarray(self.deviation, dtype=np.float32)
+            features /= np.asarray(self.deviation, dtype=np.float32)
         return records
+
+    def listed(self, places: IntArray) -> IntArray:
+        """Return the place in the public list of labels of each record, by its place in the array."""
+        order = {name: number for number, name in enumerate(self.labels)}
+        classes = np.searchsorted(np.asarray(self.first), places, side="right") - 1
+        return np.asarray([order[self.names[index]] for index in classes.tolist()], dtype=np.int64)
 
     def records_at(self, rows: IntArray) -> tuple[FloatImages, IntArray]:
         """Images by their place in the pool sorted by class.

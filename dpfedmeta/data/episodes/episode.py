@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,8 @@ class Episode:
     Attributes:
         support_images: [n_s, channels, height, width], float32, class by class; in [0, 1], or
             standardised by the task's constants. Vectors and sequences of tokens are [n_s, numbers].
-        support_labels: [n_s], int64 in range(ways).
+        support_labels: [n_s], int64 in range(ways), or places in the task's public list of labels; float32 where
+            numbers are predicted, scaled.
         query_images: [n_q, channels, height, width], or [n_q, numbers].
         query_labels: [n_q].
     """
@@ -57,19 +58,22 @@ def is_sound(
     *,
     queries: bool = True,
     vocabulary: int | None = None,
+    sound_labels: Callable[[Tensor, int], bool] | None = None,
 ) -> bool:
     """Return whether an episode has records and all of them have the form of the task.
 
     Args:
         episode: Data of a client.
         image: Shape of a record: (channels, height, width), or (numbers,).
-        ways: Labels are in range(ways).
+        ways: Outputs of the network: labels are in range(ways).
         counts: (n_s, n_q) if they are public constants; None: any numbers above 0.
         queries: Whether a query set is required.
         vocabulary: Tokens are whole numbers below this; None if records are not tokens.
+        sound_labels: Test of the labels; None: they are classes.
     """
     import torch
 
+    sound_labels = sound_labels or _are_classes
     parts = [(episode.support_images, episode.support_labels), (episode.query_images, episode.query_labels)]
     if not queries and episode.query_labels.shape == (0,):
         parts = parts[:1]
@@ -79,11 +83,16 @@ def is_sound(
     return all(
         images.shape == (len(labels), *image)
         and images.dtype == torch.float32
-        and labels.dtype == torch.int64
-        and 0 <= int(labels.min()) <= int(labels.max()) < ways
+        and sound_labels(labels, ways)
         and (vocabulary is None or are_tokens(images, vocabulary))
         for images, labels in parts
     )
+
+
+def _are_classes(labels: Tensor, ways: int) -> bool:
+    import torch
+
+    return labels.dtype == torch.int64 and 0 <= int(labels.min()) <= int(labels.max()) < ways
 
 
 def are_tokens(records: Tensor, vocabulary: int) -> bool:
@@ -92,15 +101,18 @@ def are_tokens(records: Tensor, vocabulary: int) -> bool:
     return whole and bool((records > 0).any(1).all())
 
 
-def blank_episode(image: tuple[int, ...], support: int, query: int) -> Episode:
-    """Zeros in the place of an episode that is not sound."""
+def blank_episode(
+    image: tuple[int, ...], support: int, query: int, blank_labels: Callable[[int], Tensor] | None = None
+) -> Episode:
+    """Zeros in the place of an episode that is not sound; `blank_labels` makes as many labels as records."""
     import torch
 
+    labels = blank_labels or (lambda count: torch.zeros(count, dtype=torch.int64))
     return Episode(
         support_images=torch.zeros(support, *image),
-        support_labels=torch.zeros(support, dtype=torch.int64),
+        support_labels=labels(support),
         query_images=torch.zeros(query, *image),
-        query_labels=torch.zeros(query, dtype=torch.int64),
+        query_labels=labels(query),
     )
 
 
@@ -128,7 +140,12 @@ class Chosen:
     def episode(self) -> Episode:
         """The records themselves."""
         shots = self.shape.shots
-        return self.of_records(*(_records(self._part(part)) for part in (slice(0, shots), slice(shots, None))))
+        return self.of_records(*(drawn_records(self._part(part)) for part in (slice(0, shots), slice(shots, None))))
+
+    def of_images(self, images: Tensor) -> Episode:
+        """The episode of images that are made already, [ways * images, ...] class by class."""
+        by_class, shots = images.view(*self.places.shape, *images.shape[1:]), self.shape.shots
+        return self.of_records(by_class[:, :shots].flatten(0, 1), by_class[:, shots:].flatten(0, 1))
 
     def _part(self, part: slice) -> Chosen:
         """The same of some images of each class."""
@@ -143,7 +160,16 @@ class Chosen:
         """The episode of records that are made already, each [ways * images, ...] class by class."""
         import torch
 
-        labels = torch.arange(self.shape.ways)
+        pool = self.pool
+        if pool.targets:
+            # Numbers to predict stand behind the numbers of a vector.
+            return Episode(
+                support_images=support[:, :-1].contiguous(),
+                support_labels=support[:, -1].contiguous(),
+                query_images=query[:, :-1].contiguous(),
+                query_labels=query[:, -1].contiguous(),
+            )
+        labels = torch.from_numpy(pool.listed(self.places[:, 0])) if pool.labels else torch.arange(self.shape.ways)
         return Episode(
             support_images=support,
             support_labels=labels.repeat_interleave(self.shape.shots),
@@ -219,8 +245,53 @@ def chosen_of(
     return Chosen(pool=pool, shape=shape, places=places, turns=turns, flips=flips, shifts=shifts)
 
 
-def _records(chosen: Chosen) -> Tensor:
-    """[ways * images, channels, height, width]."""
+class Choice(Protocol):
+    """Images of a pool, and how they are turned, mirrored and moved: `Chosen`, or `whole_episode.WholeChoice`.
+
+    Attributes:
+        pool: Where they come from.
+        places: [rows, columns], places in the pool's array.
+        turns: [rows], rotations by 90 degrees.
+        flips: [rows, columns]; None: none is mirrored.
+        shifts: [rows, columns, 2]; None: none is moved.
+    """
+
+    @property
+    def pool(self) -> ClassPool:
+        """See above."""
+        ...
+
+    @property
+    def places(self) -> npt.NDArray[np.int64]:
+        """See above."""
+        ...
+
+    @property
+    def turns(self) -> Sequence[int]:
+        """See above."""
+        ...
+
+    @property
+    def flips(self) -> npt.NDArray[np.bool_] | None:
+        """See above."""
+        ...
+
+    @property
+    def shifts(self) -> npt.NDArray[np.int64] | None:
+        """See above."""
+        ...
+
+    def episode(self) -> Episode:
+        """The records themselves."""
+        ...
+
+    def of_images(self, images: Tensor) -> Episode:
+        """The episode of images that are made already, [rows * columns, ...]."""
+        ...
+
+
+def drawn_records(chosen: Choice) -> Tensor:
+    """[rows * columns, channels, height, width]."""
     import torch
 
     pool, flips, shifts = chosen.pool, chosen.flips, chosen.shifts

@@ -16,7 +16,7 @@ from torch import Tensor
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.data.episodes.class_pool import ClassPool
-from dpfedmeta.data.episodes.episode import Chosen, Episode
+from dpfedmeta.data.episodes.episode import Choice, Episode
 
 # Of the device's free memory, for the images of all splits.
 _SHARE = 0.25
@@ -32,41 +32,38 @@ def drawn_there(pool: ClassPool, device: torch.device) -> bool:
     return device.type != "cuda" or images.nbytes <= _SHARE * torch.cuda.mem_get_info(device)[1]
 
 
-def drawn(chosen: Sequence[Chosen], device: torch.device) -> Iterator[Episode]:
-    """SECRET: the episodes of choices of one pool, in their order; labels stay with the host, which reads them.
+def drawn(chosen: Sequence[Choice], device: torch.device) -> Iterator[Episode]:
+    """SECRET: the episodes of choices of any sizes, in their order; labels stay with the host, which reads them.
 
     Raises:
         IndexError: A place that the pool does not have.
         ValueError: Images that are turned are no squares.
     """
-    for group in _of_one_shape(chosen):
-        first = group[0]
-        height, width = first.pool.images.shape[2:]
-        most = max(1, _MOST_VALUES // (first.places.size * first.pool.images.shape[1] * height * width))
-        for start in range(0, len(group), most):
-            part = group[start : start + most]
-            records = _records(part, device)
-            records = records.view(len(part), *first.places.shape, *records.shape[1:])
-            shots = first.shape.shots
-            for own, images in zip(part, records, strict=True):
-                yield own.of_records(images[:, :shots].flatten(0, 1), images[:, shots:].flatten(0, 1))
+    for group in _together(chosen):
+        images = _records(group, device)
+        for own, part in zip(group, torch.split(images, [own.places.size for own in group]), strict=True):
+            yield own.of_images(part)
 
 
-def _of_one_shape(chosen: Sequence[Chosen]) -> Iterable[Sequence[Chosen]]:
-    """Neighbours of one form and pool together: all, but where clients differ in size."""
-    start = 0
-    for end in range(1, len(chosen) + 1):
-        if end == len(chosen) or _form(chosen[end]) != _form(chosen[start]):
+def _together(chosen: Sequence[Choice]) -> Iterable[Sequence[Choice]]:
+    """Neighbours of one pool, as many as are made at once."""
+    start = values = 0
+    for end, own in enumerate(chosen):
+        more = own.places.size * int(np.prod(own.pool.images.shape[1:]))
+        if end > start and (values + more > _MOST_VALUES or _form(own) != _form(chosen[start])):
             yield chosen[start:end]
-            start = end
+            start, values = end, 0
+        values += more
+    if chosen:
+        yield chosen[start:]
 
 
-def _form(chosen: Chosen) -> tuple[object, ...]:
+def _form(chosen: Choice) -> tuple[object, ...]:
     pool = chosen.pool
-    return chosen.shape, chosen.places.shape, pool.path, pool.mean, pool.deviation, chosen.shifts is None
+    return pool.path, pool.mean, pool.deviation, chosen.shifts is None
 
 
-def _records(chosen: Sequence[Chosen], device: torch.device) -> Tensor:
+def _records(chosen: Sequence[Choice], device: torch.device) -> Tensor:
     """[records, channels, height, width] in float32, client by client."""
     pool = chosen[0].pool
     count, channels, height, width = pool.images.shape
@@ -90,13 +87,13 @@ def _records(chosen: Sequence[Chosen], device: torch.device) -> Tensor:
     return records.view(len(records), channels, height, width)
 
 
-def _moves(chosen: Chosen) -> IntArray:
+def _moves(chosen: Choice) -> IntArray:
     """[ways * images]: twice the quarter turns of an image, and one more where it is mirrored after that."""
     turned = 2 * np.repeat(np.asarray(chosen.turns, dtype=np.int64) % 4, chosen.places.shape[1])
     return turned if chosen.flips is None else turned + chosen.flips.reshape(-1)
 
 
-def _shifts(chosen: Sequence[Chosen]) -> IntArray | None:
+def _shifts(chosen: Sequence[Choice]) -> IntArray | None:
     """[ways * images, 2]: how far images are moved; None: none of a pool is."""
     found = [own.shifts.reshape(-1, 2) for own in chosen if own.shifts is not None]
     return np.concatenate(found) if found else None

@@ -7,6 +7,9 @@ from typing import Literal
 
 Kind = Literal["images", "vectors", "tokens"]
 
+LEAST_WAYS, LEAST_RECORDS = 2, 2
+"""Of a whole client: its classes, and the records of each, one to adapt on and one to be judged on."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeShape:
@@ -26,6 +29,37 @@ class EpisodeShape:
         """n_q."""
         return self.ways * self.queries
 
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"{self.ways} ways, {self.shots} shots, {self.queries} queries"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeShape:
+    """Public limits of an episode that uses all records of a client: its classes and records are its own number.
+
+    Attributes:
+        support_share: Share of each class that is support; at least one record is, and at least one is not.
+        most_ways: Most classes.
+        most_records: Most records of all classes together, at least two for each of `most_ways`.
+    """
+
+    support_share: float
+    most_ways: int
+    most_records: int
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        each = f"{LEAST_WAYS} to {self.most_ways} classes with {LEAST_RECORDS} records or more each"
+        return f"{each}, up to {self.most_records} records in all"
+
+    def support_of(self, count: int) -> int:
+        """How many of `count` records of a class are support, for a count of at least 2."""
+        # A share such as 0.29 of 100 is 28.999... in floats.
+        return min(count - 1, max(1, int(self.support_share * count + 1e-9)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordForm:
@@ -34,10 +68,17 @@ class RecordForm:
     Attributes:
         shape: (channels, height, width) for images, (numbers,) for vectors, (length,) for token sequences.
         vocabulary: Tokens are whole numbers from 1 to below this; 0 pads shorter sequences. None if not tokens.
+        targets: Whether each record comes with a number to predict, rather than a class.
     """
 
     shape: tuple[int, ...]
     vocabulary: int | None = None
+    targets: bool = False
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """Shape of a record in a decoded array: a number to predict stands behind those of a vector."""
+        return (self.shape[0] + 1,) if self.targets else self.shape
 
     @property
     def kind(self) -> Kind:
@@ -52,7 +93,7 @@ class RecordForm:
         if self.kind == "images":
             return "images of " + " x ".join(map(str, self.shape))
         if self.vocabulary is None:
-            return f"vectors of {self.shape[0]} numbers"
+            return f"vectors of {self.shape[0]} numbers" + (" with a number to predict" if self.targets else "")
         return f"sequences of {self.shape[0]} tokens (1 to {self.vocabulary - 1}, 0 pads)"
 
 

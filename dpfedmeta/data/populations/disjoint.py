@@ -170,14 +170,19 @@ def _deal(pool: ClassPool, shape: EpisodeShape, clients: int, seed: int) -> tupl
 @lru_cache(maxsize=4)
 def _alphabets(pool: ClassPool, shape: EpisodeShape) -> tuple[tuple[list[int], int, int], ...]:
     """(classes, groups of drawers, groups of characters) of each alphabet."""
-    members: dict[str, list[int]] = {}
-    for index, group in enumerate(pool.groups):
-        members.setdefault(group, []).append(index)
     wanted = shape.shots + shape.queries
     return tuple(
         (indices, min(pool.counts[index] for index in indices) // wanted, len(indices) // shape.ways)
-        for indices in members.values()
+        for indices in groups_of(pool).values()
     )
+
+
+def groups_of(pool: ClassPool) -> dict[str, list[int]]:
+    """Return the classes of each group, as alphabets are groups of characters."""
+    members: dict[str, list[int]] = {}
+    for index, group in enumerate(pool.groups):
+        members.setdefault(group, []).append(index)
+    return members
 
 
 def _located(place: int, alphabets: tuple[tuple[list[int], int, int], ...]) -> tuple[int, int, int]:

@@ -250,15 +250,15 @@ def _gathered(part: Any, order: Iterable[int] | None = None) -> Part:
 
 def _label(label: Any) -> tuple[int, ...]:
     parts = label if isinstance(label, tuple) else (label,)
-    return tuple(int(_checked_labels([part or 0])[0]) for part in parts)
+    return tuple(int(checked_labels([part or 0])[0]) for part in parts)
 
 
 def _part(part: Part) -> tuple[Tensor, Tensor]:
     images, labels = part
-    return _checked_images(_raw(images)), _checked_labels(labels)
+    return checked_images(raw_records(images)), checked_labels(labels)
 
 
-def _checked_labels(labels: Any) -> Tensor:
+def checked_labels(labels: Any) -> Tensor:
     """int64 [n]; a fraction cut off, or a mark for "no label", would be a class that is none.
 
     Raises:
@@ -281,7 +281,7 @@ def _checked_labels(labels: Any) -> Tensor:
     return whole
 
 
-def _checked_images(given: Tensor) -> Tensor:
+def checked_images(given: Tensor) -> Tensor:
     """float32; bytes become numbers in [0, 1], and images must be such numbers, or bytes.
 
     NaN is looked for where a client computes, whoever made its data, and in `problems`.
@@ -303,7 +303,9 @@ def _values(pair: Any) -> list[Tensor] | None:
     """Images and labels of both parts as they are; None where they cannot be read, so that no episode can be either."""
     try:
         support, query = pair
-        return [value for images, labels in (support, query) for value in (_raw(images), torch.as_tensor(labels))]
+        return [
+            value for images, labels in (support, query) for value in (raw_records(images), torch.as_tensor(labels))
+        ]
     except Exception:
         return None
 
@@ -312,11 +314,12 @@ def _times(form: tuple[int, ...]) -> str:
     return " x ".join(map(str, form)) or "nothing"
 
 
-def _raw(images: Any) -> Tensor:
+def raw_records(images: Any) -> Tensor:
+    """Arrays, lists of arrays or tensors as one tensor, of the type that they have."""
     return torch.as_tensor(np.asarray(images) if not isinstance(images, Tensor) else images)
 
 
 def _images(images: Any) -> Tensor:
     """float32; bytes become numbers in [0, 1]."""
-    found = _raw(images)
+    found = raw_records(images)
     return found.float() / 255.0 if found.dtype == torch.uint8 else found.float()

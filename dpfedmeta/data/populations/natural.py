@@ -64,16 +64,14 @@ class RealPopulation:
 
     def classes_of(self, client: int) -> list[int]:
         """The places in the pool of all its classes, also those that have too few records for an episode."""
-        return _held(self.pool)[self._name(client)]
+        return held_by_name(self.pool)[self._name(client)]
 
     def holdings(self, client: int) -> Mapping[str, int]:
         """SECRET: how many records it holds of each of its classes, whether an episode uses them or not."""
         return {self.pool.names[index]: self.pool.counts[index] for index in self.classes_of(client)}
 
     def _name(self, client: int) -> str:
-        names = sorted(_held(self.pool))
-        order = public_generator(self.seed, Purpose.CLIENT_DATA, _PARTITION, _NAMES).permutation(len(names))
-        return names[int(order[client])]
+        return name_of_client(self.pool, self.seed, client)
 
     def _own_shape(self, held: list[int]) -> EpisodeShape:
         """More shots where every class that may be drawn has them: a support set has as many of each."""
@@ -83,9 +81,22 @@ class RealPopulation:
         return replace(self.shape, shots=min(self.most_shots, fewest - self.shape.queries))
 
 
+def name_of_client(pool: ClassPool, seed: int, client: int) -> str:
+    """Return the name of client number `client`: names are dealt out by the public seed."""
+    return _names(pool, seed)[client]
+
+
 @lru_cache(maxsize=4)
-def _held(pool: ClassPool) -> dict[str, list[int]]:
-    """Each client's classes."""
+def _names(pool: ClassPool, seed: int) -> tuple[str, ...]:
+    """Clients by their numbers."""
+    names = sorted(held_by_name(pool))
+    order = public_generator(seed, Purpose.CLIENT_DATA, _PARTITION, _NAMES).permutation(len(names))
+    return tuple(names[int(place)] for place in order)
+
+
+@lru_cache(maxsize=4)
+def held_by_name(pool: ClassPool) -> dict[str, list[int]]:
+    """Return the places in the pool of each client's classes."""
     held: dict[str, list[int]] = {}
     for index, name in enumerate(pool.clients):
         held.setdefault(name, []).append(index)

@@ -17,6 +17,7 @@ from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.disjoint import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.populations.natural import RealPopulation
 from dpfedmeta.data.populations.shards import ShardPopulation
+from dpfedmeta.data.populations.whole_population import WholePopulation
 
 Kind = Literal["virtual", "disjoint", "natural"]
 
@@ -90,8 +91,8 @@ class VirtualPopulation:
 
 
 # Those that can say which images a client holds before anybody looks at a pixel.
-Choosing = VirtualPopulation | DisjointPopulation | NaturalPopulation | RealPopulation
-Made = VirtualPopulation | DisjointPopulation | NaturalPopulation | RealPopulation | ShardPopulation
+Choosing = VirtualPopulation | DisjointPopulation | NaturalPopulation | RealPopulation | WholePopulation
+Made = Choosing | ShardPopulation
 
 
 @runtime_checkable
@@ -212,6 +213,8 @@ def population_statement(population: Population) -> PopulationStatement:
         return _shard_statement(population)
     if isinstance(population, RealPopulation):
         return _real_statement(population)
+    if isinstance(population, WholePopulation):
+        return _whole_statement(population)
     if not isinstance(population, VirtualPopulation | DisjointPopulation | NaturalPopulation):
         text = f"{clients:,} clients of the caller's own; what a client and its records are, the caller says"
         return PopulationStatement(kind=OWN, clients=clients, records=0, images=None, clients_per_image=None, text=text)
@@ -245,6 +248,25 @@ def _real_statement(population: RealPopulation) -> PopulationStatement:
         f"{population.clients:,} clients that the data name{chosen}; each holds {shots} + {shape.queries} records of "
         f"{shape.ways} classes of its own, and one that has fewer counts as zero: a client is one of "
         "them, a record is one of its records"
+    )
+    return PopulationStatement(
+        kind="natural", clients=population.clients, records=0, images=None, clients_per_image=None, text=text
+    )
+
+
+def _whole_statement(population: WholePopulation) -> PopulationStatement:
+    """Nothing in it but public constants, as of real clients."""
+    pool, shape, most = population.pool, population.shape, population.most_clients()
+    what = (
+        "clients that the data name" if pool.clients else f"clients, {population.authors} drawers of an alphabet each"
+    )
+    chosen = "" if population.clients == most else f", chosen from {most:,} by run.seed"
+    megabytes = shape.most_records * int(np.prod(pool.images.shape[1:])) * 4 / 1e6
+    text = (
+        f"{population.clients:,} {what}{chosen}; each uses all its records, {100 * shape.support_share:g}% of a class "
+        f"as support, up to {shape.most_ways} classes and {shape.most_records:,} records ({megabytes:.3g} MB in "
+        "memory), and one that has no two classes of two records counts as zero: a client is one of them, a record is "
+        "one of its records"
     )
     return PopulationStatement(
         kind="natural", clients=population.clients, records=0, images=None, clients_per_image=None, text=text

@@ -76,6 +76,7 @@ class PublishedReader:
         channels: Channels of its images.
         counted: Whether a task file says images_per_class.
         grouped: Whether names of classes begin with that of their group, and a slash.
+        numbers: Whether its records are vectors with numbers to predict.
         shared: Whether all splits share the classes, and `pools` opens them.
     """
 
@@ -83,6 +84,7 @@ class PublishedReader:
     channels: ClassVar[tuple[int, ...]] = (1, 3)
     counted: ClassVar[bool] = True
     grouped: ClassVar[bool] = False
+    numbers: ClassVar[bool] = False
     shared: ClassVar[bool] = False
 
     @classmethod

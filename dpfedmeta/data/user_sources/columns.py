@@ -12,7 +12,9 @@ import numpy as np
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
 
-OWNERS = ("client", "class", "split")
+TARGET = "target"
+"""Column of numbers to predict, in the place of classes."""
+OWNERS = ("client", "class", TARGET, "split")
 # Other words for our columns. None of them is taken for ours: that is the owner's to say.
 _MEANT: Mapping[str, tuple[str, ...]] = {
     "client": ("client", "user", "subject", "patient", "participant", "person", "speaker", "writer", "owner"),
@@ -67,7 +69,7 @@ def check_columns(path: Path, names: Sequence[str]) -> None:
     """
     problems = []
     for place, name in enumerate(names, start=1):
-        ours = meant(name)
+        ours = None if name == TARGET and "class" not in names else meant(name)
         if _numbers_rows(name):
             shown = f"column {name}" if name else f"column {place} (it has no name)"
             problems.append(f"{shown}: a numbering of the rows, as pandas writes its index; write with index=False")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from dpfedmeta.core.pydantic_errors import listed, nearest
 from dpfedmeta.data.episodes.split_by_name import splits_of, surely_public
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of, parts_taken
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Split, check_classes
-from dpfedmeta.data.user_sources.columns import OWNERS, check_columns, meant
+from dpfedmeta.data.user_sources.columns import OWNERS, TARGET, check_columns, meant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class Row:
         split: train, val or test; empty if the names decide.
         written: The split as written in the data.
         values: Values of the other columns.
+        target: Number to predict, of a table that has such a column in the place of classes; None: it has classes.
     """
 
     place: str
@@ -37,6 +39,7 @@ class Row:
     split: str
     written: str = ""
     values: tuple[str, ...] = ()
+    target: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,12 @@ def read_table(path: Path, column: str | None = None) -> CsvTable:
         InputError: It cannot be read, columns are missing or unknown, or rows are too short or long; names all lines.
     """
     (_, names), *lines = _lines(path)
+    numbers = "class" not in names
+    if numbers and column is not None:
+        raise InputError(
+            f"{path}: column class: missing; column {TARGET} holds numbers to predict, which only vectors have; if "
+            "these are classes, name the column class"
+        )
     others = tuple(name for name in names if name not in OWNERS)
     if column is not None and others != (column,):
         raise _wrong_columns(path, column, others)
@@ -84,19 +93,23 @@ def read_table(path: Path, column: str | None = None) -> CsvTable:
             problems.append(f"line {number}: {len(fields)} values for {len(names)} columns")
             continue
         held = dict(zip(names, fields, strict=True))
-        label, written = held["class"].strip(), held.get("split", "").strip()
-        if not label:
+        label, written = held[TARGET if numbers else "class"].strip(), held.get("split", "").strip()
+        target = _number(label) if numbers else None
+        if numbers and (target is None or not math.isfinite(target)):
+            problems.append(f"line {number}: {TARGET} {label!r} is no number")
+        elif not label:
             problems.append(f"line {number}: no class")
         if written and part_of(written) is None:
             problems.append(f"line {number}: {not_a_part(written)}")
         rows.append(
             Row(
                 place=f"line {number}",
-                label=label,
+                label=TARGET if numbers else label,
                 client=held.get("client", "").strip(),
                 split=part_of(written) or "",
                 written=written,
                 values=tuple(held[name] for name in others),
+                target=target,
             )
         )
     if problems:
@@ -147,7 +160,7 @@ def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ..
         raise InputError(f"{path}: empty; the first line must name the columns: class, perhaps client and split, ...")
     names = tuple(name.strip() for name in found[0][1])
     twice = [name for name, count in Counter(names).items() if name and count > 1]
-    if "class" not in names or twice:
+    if not {"class", TARGET}.intersection(names) or twice:
         what = f"column {twice[0]}: named twice" if twice else "column class: missing"
         close = next((name for name in names if meant(name) == "class"), None)
         hint = f"; column {close}: did you mean class?" if close and not twice else ""

@@ -18,7 +18,7 @@ from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources.client_cells import own_cells, people_cells, record_digest
-from dpfedmeta.data.user_sources.columns import OWNERS, feature_words, telling_columns
+from dpfedmeta.data.user_sources.columns import OWNERS, TARGET, feature_words, telling_columns
 from dpfedmeta.data.user_sources.csv_table import (
     Cell,
     CsvTable,
@@ -32,6 +32,7 @@ from dpfedmeta.data.user_sources.csv_table import (
 )
 
 ARRAYS = ("records", "classes", "clients", "splits")
+_TARGETS = "targets"
 # As 8 x 8.
 _FEWEST_PIXELS = 64
 _LARGEST = 1e4
@@ -44,7 +45,16 @@ def guess(path: Path) -> dict[str, int]:
     Raises:
         InputError: The file cannot be read, or holds no numbers.
     """
-    count = len(read_array(path, "vectors")[1][0]) if path.suffix.lower() == ".npz" else len(columns_in(path))
+    if path.suffix.lower() == ".npz":
+        rows, records = read_array(path, "vectors")
+        count, numbers = records.shape[1], rows[0].target is not None
+    else:
+        count, numbers = len(columns_in(path)), "class" not in read_header(path)
+    if numbers:
+        raise InputError(
+            f"{path}: {TARGET}: numbers to predict need a task file, which says their public range: kind: regression "
+            "and targets: {centre: C, scale: S, lowest: A, highest: B}; if these are classes, name the column class"
+        )
     if not count:
         raise InputError(f"{path}: there is no column of numbers besides class, client and split")
     return {"features": count}
@@ -75,7 +85,8 @@ def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
     """
     if path.suffix.lower() == ".npz":
         rows, records = read_array(path, "vectors")
-        columns, said = [f"{number + 1}" for number in range(records.shape[1])], list[str]()
+        width = records.shape[1] - (rows[0].target is not None)
+        columns, said = [f"{number + 1}" for number in range(width)], list[str]()
     else:
         table = read_table(path)
         rows, records = _from_table(path, table)
@@ -157,18 +168,29 @@ def _records(path: Path, columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], 
     rows, records = _from_table(path, table)
     if not columns or table.columns == tuple(columns):
         return rows, records
+    width = len(columns)
     said = [f"column {name}: missing" for name in columns if name not in table.columns]
     said += [f"column {name}: unknown{nearest(name, columns)}" for name in table.columns if name not in columns]
     if said:
         raise InputError(f"{path}: {listed(said)}; the plan's {len(columns)} columns are {', '.join(columns)}")
-    return rows, records[:, [table.columns.index(name) for name in columns]]
+    # What stands behind the features is no column of theirs.
+    order = [table.columns.index(name) for name in columns]
+    return rows, records[:, [*order, *range(width, records.shape[1])]]
 
 
 def _contents(
     path: Path, form: RecordForm, rows: tuple[Row, ...], records: Any, cells_of: Callable[[], Sequence[Cell]]
 ) -> Contents:
-    if records.shape[1:] != form.shape:
-        raise InputError(f"{path}: records of {records.shape[1]} numbers, but the task says features: {form.shape[0]}")
+    numbers = bool(rows) and rows[0].target is not None
+    if numbers != form.targets:
+        held, wanted = ("numbers to predict", "classes") if numbers else ("classes", "numbers to predict")
+        raise InputError(
+            f"{path}: holds {held}, but the task has {wanted}; give a column {'class' if numbers else TARGET}"
+        )
+    if records.shape[1:] != form.stored:
+        raise InputError(
+            f"{path}: records of {records.shape[1] - numbers} numbers, but the task says features: {form.shape[0]}"
+        )
     _check_numbers(path, rows, records)
     made = cells_of()
 
@@ -179,7 +201,9 @@ def _contents(
     return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
 
 
-def check_scale(path: str, found: Contents, mean: tuple[float, ...], deviation: tuple[float, ...]) -> None:
+def check_scale(
+    path: str, found: Contents, mean: tuple[float, ...], deviation: tuple[float, ...], *, targets: bool = False
+) -> None:
     """Refuse numbers that are so large, as a network would see them, that nothing else would count.
 
     Args:
@@ -187,11 +211,13 @@ def check_scale(path: str, found: Contents, mean: tuple[float, ...], deviation: 
         found: What it holds.
         mean: As in the task file.
         deviation: Likewise.
+        targets: Whether the last number of each record is no feature.
 
     Raises:
         InputError: Says how large.
     """
-    seen = ((block - np.array(mean or (0.0,))) / np.array(deviation or (1.0,)) for block in found.decode())
+    blocks = (block[:, :-1] if targets else block for block in found.decode())
+    seen = ((block - np.array(mean or (0.0,))) / np.array(deviation or (1.0,)) for block in blocks)
     largest = max((float(np.abs(block).max(initial=0.0)) for block in seen), default=0.0)
     if largest > _LARGEST:
         raise InputError(
@@ -214,7 +240,14 @@ def _from_table(path: Path, table: CsvTable) -> tuple[tuple[Row, ...], Any]:
             f"{path}: {len(problems)} value(s) are not numbers: {listed(problems)}; leave these records or this "
             "column out, or write numbers"
         ) from None
-    return table.rows, records.reshape(len(table.rows), len(table.columns))
+    return table.rows, _with_targets(table.rows, records.reshape(len(table.rows), len(table.columns)))
+
+
+def _with_targets(rows: Sequence[Row], records: Any) -> Any:
+    """Vectors, with the number to predict behind each where there is one."""
+    if not rows or rows[0].target is None:
+        return records
+    return np.column_stack([records, [row.target for row in rows]])
 
 
 def _is_number(value: str) -> bool:
@@ -246,7 +279,7 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
         InputError: It cannot be read, an array is missing, of another size or type.
     """
     held = _arrays(path)
-    records, size = held["records"], len(held["classes"])
+    records, size = held["records"], len(held["records"])
     if records.ndim > 2 and records.dtype.kind in "fiub":
         form = " x ".join(map(str, records.shape[1:]))
         raise InputError(
@@ -262,6 +295,9 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
         )
     if records.ndim < 2 or records.dtype.kind not in "fiub" or not records.size:
         raise InputError(f"{path}: records: expected numbers [n, d], found {records.dtype} {list(records.shape)}")
+    numbers = held.get(_TARGETS)
+    if numbers is not None and numbers.dtype.kind not in "fiu":
+        raise InputError(f"{path}: {_TARGETS}: expected numbers [n], found {numbers.dtype}")
     lengths = {name: len(array) if array.ndim == 1 else list(array.shape) for name, array in held.items()}
     lengths["records"] = len(records)
     if any(length != len(records) for length in lengths.values()):
@@ -269,17 +305,32 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
     classes, clients, splits = (
         [str(value).strip() for value in held[name].tolist()] if name in held else [""] * size for name in ARRAYS[1:]
     )
+    targets: list[float | None] = [None] * size
+    if numbers is not None:
+        if what == "tokens":
+            raise InputError(f"{path}: {_TARGETS}: only vectors have numbers to predict; give classes")
+        classes, targets = [TARGET] * size, [float(value) for value in numbers.tolist()]
+        missing = [f"record {number}" for number in np.flatnonzero(~np.isfinite(numbers)).tolist()]
+        if missing:
+            raise InputError(f"{path}: {_TARGETS}: {len(missing)} number(s) are missing or infinite: {listed(missing)}")
     odd = [f"record {number} ({split!r})" for number, split in enumerate(splits) if split and part_of(split) is None]
     if odd or not all(classes):
         unnamed = [f"record {number}" for number, name in enumerate(classes) if not name]
         problem = f"a split that is not train, val or test: {listed(odd)}" if odd else f"no class: {listed(unnamed)}"
         raise InputError(f"{path}: {what} with {problem}")
     rows = tuple(
-        Row(place=f"record {number}", label=label, client=client, split=part_of(split) or "", written=split)
-        for number, (label, client, split) in enumerate(zip(classes, clients, splits, strict=True))
+        Row(
+            place=f"record {number}",
+            label=label,
+            client=client,
+            split=part_of(split) or "",
+            written=split,
+            target=target,
+        )
+        for number, (label, client, split, target) in enumerate(zip(classes, clients, splits, targets, strict=True))
     )
     check_labels(str(path), rows)
-    return rows, records.astype(np.float64)
+    return rows, _with_targets(rows, records.astype(np.float64))
 
 
 def _arrays(path: Path) -> dict[str, Any]:
@@ -291,11 +342,13 @@ def _arrays(path: Path) -> dict[str, Any]:
         reason = " ".join(str(error).split())
         hint = "; store names as text (dtype <U), not as objects" if "allow_pickle" in reason else ""
         raise InputError(f"{path}: cannot be read as .npz without pickles ({reason}){hint}") from error
-    absent = [name for name in ARRAYS[:2] if name not in found]
-    odd = [name for name in found if name not in ARRAYS]
+    known = ("records", _TARGETS, *ARRAYS[2:]) if _TARGETS in found and "classes" not in found else ARRAYS
+    absent = [name for name in known[:2] if name not in found]
+    odd = [name for name in found if name not in known]
     if absent or odd:
-        what = f"no array {absent[0]}" if absent else f"unknown array {odd[0]}{nearest(odd[0].lower(), ARRAYS)}"
+        what = f"no array {absent[0]}" if absent else f"unknown array {odd[0]}{nearest(odd[0].lower(), known)}"
         raise InputError(
-            f"{path}: {what}; expected records and classes, optionally clients and splits; found {', '.join(found)}"
+            f"{path}: {what}; expected records and classes (or targets), optionally clients and splits; found "
+            f"{', '.join(found)}"
         )
     return found

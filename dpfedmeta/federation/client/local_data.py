@@ -20,6 +20,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients
 from dpfedmeta.data.storage.decoded_cache import cached
 from dpfedmeta.data.task import Task
+from dpfedmeta.data.user_sources.labels import labelled
 from dpfedmeta.data.user_sources.readers import own_contents, own_digests
 
 _OWN = "own"
@@ -75,9 +76,11 @@ class OwnRecords:
         return dict(zip(self.pool.names, self.pool.counts, strict=True))
 
     def labelled(self) -> tuple[ImageArray, IntArray, tuple[str, ...]]:
-        """SECRET: all records (images: uint8 [n, channels, height, width]; or features), places of classes, names."""
-        labels = np.repeat(np.arange(self.pool.classes), self.pool.counts)
-        return np.array(self.pool.images), labels, self.pool.names
+        """SECRET: all records (images: uint8 [n, channels, height, width]; or features), places of labels, names."""
+        images, pool = np.array(self.pool.images), self.pool
+        if pool.labels:
+            return images, pool.listed(np.arange(len(images))), pool.labels
+        return images, np.repeat(np.arange(pool.classes), pool.counts), pool.names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +136,7 @@ class NullRecords(NoRecords):
     Attributes:
         form: Of a record.
         shape: Of the episode.
+        blank_labels: Makes labels of as many records, where they are no classes of its own.
 
     Guarantee:
         The gradient of a null record counts as 0, as everything that is not finite does (privacy.clipping), and here no
@@ -142,6 +146,7 @@ class NullRecords(NoRecords):
 
     form: tuple[int, ...]
     shape: EpisodeShape
+    blank_labels: Callable[[int], torch.Tensor] | None = None
 
     def episode(self, client: int) -> Episode:
         """Return as many records as the plan counts with, all of them NaN.
@@ -150,12 +155,15 @@ class NullRecords(NoRecords):
             IndexError: It is another client.
         """
         self._check(client)
-        labels = torch.arange(self.shape.ways)
+        labels, shape = torch.arange(self.shape.ways), self.shape
+        support, query = labels.repeat_interleave(shape.shots), labels.repeat_interleave(shape.queries)
+        if self.blank_labels is not None:
+            support, query = self.blank_labels(shape.support_records), self.blank_labels(shape.query_records)
         return Episode(
-            support_images=torch.full((self.shape.support_records, *self.form), math.nan),
-            support_labels=labels.repeat_interleave(self.shape.shots),
-            query_images=torch.full((self.shape.query_records, *self.form), math.nan),
-            query_labels=labels.repeat_interleave(self.shape.queries),
+            support_images=torch.full((shape.support_records, *self.form), math.nan),
+            support_labels=support,
+            query_images=torch.full((shape.query_records, *self.form), math.nan),
+            query_labels=query,
         )
 
 
@@ -191,9 +199,11 @@ def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) 
         plain = open_records(path, replace(task, encoding=None), columns, decoded)
         # In this process: whatever runs a client need not let it start others.
         return encoded_pools({"train": plain}, task.encoding, decoded, workers=1)["train"]
-    contents = own_contents(path, task.form, columns, task.pixel_range)
+    contents = labelled(str(path), own_contents(path, task.form, columns, task.pixel_range), task.labels, task.targets)
     key = ["client", str(path.resolve()), *own_digests(path), *task.form.shape, *columns, _PIXELS, task.pixel_range]
-    held = cached(decoded, task.form.kind, key, task.form.shape, lambda: contents)
+    if task.targets is not None:
+        key.append(repr(task.targets))
+    held = cached(decoded, task.form.kind, key, task.form.stored, lambda: contents)
     counts = tuple(entry.images for entry in held.classes)
     return ClassPool(
         path=held.path,
@@ -205,4 +215,6 @@ def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) 
         mean=task.mean,
         deviation=task.deviation,
         clients=(_OWN,) * len(counts),
+        labels=task.labels,
+        targets=task.form.targets,
     )

@@ -181,7 +181,11 @@ def _held(signed: SignedPlan, own: ClientSetup) -> tuple[OwnRecords | NullRecord
 
     pool = opened_or_why(records)
     clients, why = plan.privacy.clients, pool if isinstance(pool, str) else None
-    null = NullRecords(clients=clients, number=number, why=why, form=task.form.shape, shape=plan.shape)
+    targets = plan.algorithm.adaptation.targets
+    blank = targets.blank if targets.numbers else None
+    null = NullRecords(
+        clients=clients, number=number, why=why, form=task.form.shape, shape=plan.shape, blank_labels=blank
+    )
     if isinstance(pool, str):
         return null, null
     return OwnRecords(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed), null

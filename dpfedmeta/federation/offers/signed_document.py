@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -23,11 +23,13 @@ from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.schema import RunSettings, TrackSettings
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.plugins.plugin_names import names
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.data.user_sources.readers import columns_in
 from dpfedmeta.federation.channel import IDENTITY_BYTES
+from dpfedmeta.learning.meta.target_kind import KINDS
 from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.planning.clipping.user_policy import OWN
 from dpfedmeta.planning.user_modules import texts_of
@@ -197,7 +199,8 @@ def checked_names(content: Mapping[str, Any], server: bytes, clients: int, *, ma
 
 # What a plan says of the records; the second only where it applies.
 _FORM = ("name", "image_size", "channels", "train_rotations", "train_flip", "mean", "deviation")
-_PERHAPS = ("pixel_range", "features", "length", "vocabulary")
+_PERHAPS = ("pixel_range", "features", "length", "vocabulary", "kind", "labels", "targets")
+_USUAL = {"kind": "classification", "labels": ()}
 _COLUMNS, _ENCODER = "columns", "encoder"
 
 
@@ -212,12 +215,15 @@ def task_of(content: Mapping[str, Any]) -> Task:
         raise Refused("the plan says other things of the records than their form")
     form = {name: value for name, value in content["task"].items() if name not in (_COLUMNS, _ENCODER)}
     task: Task = TypeAdapter(Task).validate_python({**form, "source": OwnSource(reader="folder", path=".")})
+    if task.kind not in names(KINDS):
+        raise Refused(f"the plan predicts what is no kind of this program: {task.kind!r}")
     columns = columns_of(content)
     if columns and (len({*columns}) != len(columns) or task.form.shape != (len(columns),)):
         raise Refused(f"the plan names {len(columns)} columns for records of the form {task.form.shape}")
     # They stand in the owner's log and on the terminal.
-    if not all(name.isprintable() and name.strip() for name in columns):
-        raise Refused("the plan names columns by characters that cannot be printed")
+    for what, named in (("columns", columns), ("labels", task.labels)):
+        if not all(name.isprintable() and name.strip() for name in named):
+            raise Refused(f"the plan names {what} by characters that cannot be printed")
     return task
 
 
@@ -266,7 +272,9 @@ def columns_of(content: Mapping[str, Any]) -> tuple[str, ...]:
 
 def form_of(task: Task) -> dict[str, Any]:
     """Return the public constants of the records that clients have to know."""
-    perhaps = {name: getattr(task, name) for name in _PERHAPS if getattr(task, name) is not None}
+    perhaps = {name: getattr(task, name) for name in _PERHAPS if getattr(task, name) != _USUAL.get(name)}
+    if task.targets is not None:
+        perhaps["targets"] = asdict(task.targets)
     source = task.source
     columns = columns_in(source.reader, Path(source.path)) if isinstance(source, OwnSource) else ()
     encoder = {} if task.encoding is None else {_ENCODER: task.encoding.digest}

@@ -294,6 +294,7 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
         "population.latency_spread": population.latency_spread != 0,
         "server.timeout": settings.server.timeout is not None,
         "population.most_shots": population.most_shots is not None,
+        "population.episodes = whole": population.episodes == "whole",
         "record.client_ledgers": settings.record.client_ledgers,
     }
     for name, given in simulated.items():

@@ -15,6 +15,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.algorithms.maml import Maml, whole_client_trial
 from dpfedmeta.learning.meta.adaptation import Adaptation, adaptation_of, first_order_only, undivided_only
 from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
+from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.models.weight_shapes import Shapes, weight_shapes
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class FedAvg:
         records: n, the records of a client; a public constant.
         batch: B, records of a step; with record-level privacy the expected number. None: all.
         private: Noise in the steps (local DP-SGD), or None.
+        own_head: Whether a head that is not learned adapts in the steps and stays with the client, as in FedPer
+            (Arivazhagan et al. 2019, https://arxiv.org/abs/1912.00818): a head at zero passes no gradient on.
 
     Guarantee:
         Without `private`, none by itself: a message is secret and unbounded until it is clipped, summed and released.
@@ -63,6 +66,7 @@ class FedAvg:
     records: int
     batch: int | None = None
     private: LocalDpSgd | None = None
+    own_head: bool = False
     plain_steps: ClassVar[bool] = True
     sends: ClassVar[Sends] = "update"
     few_shot: ClassVar[bool] = False
@@ -92,10 +96,11 @@ class FedAvg:
         clip = record.support_clip or record.support_clip_ratio * settings.clip.initial
         private = LocalDpSgd(clip=clip, noise=record.support_noise or 1.0, accountant=record.accountant)
         return cls(
-            adaptation=adaptation_of(settings, "all"),
+            adaptation=adaptation_of(settings, "all", targets=targets_of(task)),
             records=records,
             batch=settings.meta.batch,
             private=private if record.enabled else None,
+            own_head=settings.population.episodes == "whole",
         )
 
     @property
@@ -147,13 +152,17 @@ class FedAvg:
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
     ) -> Iterator[Params | Released[RecordUnit, Params]]:
         """Updates, exact or by noisy steps."""
+        from dpfedmeta.learning.models.functional import head_of
         from dpfedmeta.learning.record_dp.local_training import LocalSteps, local_update, private_local_update
 
-        steps = LocalSteps(steps=self.adaptation.steps, batch=self.batch, lr=self.adaptation.lr)
+        how = self.adaptation
+        steps = LocalSteps(steps=how.steps, batch=self.batch, lr=how.lr, balance=how.balance, targets=how.targets)
+        head = head_of(context.fixed) if self.own_head else {}
         for episode, noise in zip(episodes, noises, strict=True):
-            own = (context.module, context.learned, context.fixed, episode.to(context.device))
+            own = (context.module, {**context.learned, **head}, context.fixed, episode.to(context.device))
             if self.private is None:
-                yield local_update(*own, steps, noise.batches)
+                update = local_update(*own, steps, noise.batches)
+                yield {name: update[name] for name in context.learned}
             else:
                 # Clipped again for the client-level promise, as if it were exact.
                 yield private_local_update(*own, steps, self.records, self.private, noise.batches, context.engine)

@@ -21,6 +21,7 @@ from dpfedmeta.learning.meta.adaptation import (
     whole_batches_only,
 )
 from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
+from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.models.weight_shapes import Shapes, learned_part, weight_shapes
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Maml:
     parts: ClassVar[int] = 1
     # Where the settings leave them open.
     default_order: ClassVar[Order] = 2
+    # Whether the head is made from the classes that a client holds.
+    computes_head: ClassVar[bool] = False
     default_adapt: ClassVar[Adapts] = "all"
     rule: ClassVar[InnerRule] = PLAIN
 
@@ -70,7 +73,7 @@ class Maml:
             InputError: A setting does not fit the method.
         """
         whole_batches_only(settings)
-        adaptation = adaptation_of(settings, cls.default_adapt, cls.rule)
+        adaptation = adaptation_of(settings, cls.default_adapt, cls.rule, targets_of(task))
         order = settings.meta.order or cls.default_order
         return cls(order=order, adaptation=adaptation, divisions=_divisions(settings, adaptation))
 

@@ -48,6 +48,7 @@ class ProtoMaml(Maml):
     """MAML with that head before the first step; the gradient flows through the prototypes into the body."""
 
     plain_steps: ClassVar[bool] = False
+    computes_head: ClassVar[bool] = True
     default_adapt: ClassVar[Adapts] = "head"
     rule: ClassVar[InnerRule] = Prototypes()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.algorithms.proto_maml import ProtoMaml
-from dpfedmeta.learning.meta.adaptation import Adaptation, InnerRule
+from dpfedmeta.learning.meta.adaptation import InnerRule
 from dpfedmeta.learning.models.weight_shapes import ADAPTERS
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ProtoNet(ProtoMaml):
             InputError: The settings learn a head, or divide a client's records.
         """
         made = super().planned(settings, task)
-        adaptation = Adaptation(adapt="head", steps=0, lr=made.adaptation.lr, rule=cls.rule)
+        adaptation = replace(made.adaptation, adapt="head", steps=0, rule=cls.rule)
         return replace(made, adaptation=adaptation)
 
     def side_by_side(self, network: NetworkSpec) -> int | None:
@@ -91,7 +91,8 @@ class ProtoNet(ProtoMaml):
 
         if self.order != 2 or context.device.type != "cpu" or not has_closed_form(context.module):
             return None
-        return prototype_gradients({**context.fixed, **context.learned}, context.learned, episodes)
+        weights, balance = {**context.fixed, **context.learned}, self.adaptation.balance
+        return prototype_gradients(weights, context.learned, episodes, balance)
 
 
 MEMBER = ProtoNet

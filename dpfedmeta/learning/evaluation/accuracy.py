@@ -29,6 +29,7 @@ class Accuracy:
         episodes: How many.
         counted: What was counted.
         values: Of each, where they are at hand.
+        score: What it is: accuracy, or error of numbers to predict, in their unit.
     """
 
     mean: float
@@ -36,9 +37,10 @@ class Accuracy:
     episodes: int
     counted: str = "episodes"
     values: tuple[float, ...] = field(default=(), repr=False, compare=False)
+    score: str = field(default="accuracy", repr=False)
 
     @classmethod
-    def of(cls, values: Sequence[float], counted: str = "episodes") -> Accuracy:
+    def of(cls, values: Sequence[float], counted: str = "episodes", score: str = "accuracy") -> Accuracy:
         """Compute the mean accuracy from the accuracies of at least 2 episodes or images."""
         count = len(values)
         deviation = float(np.std(values, ddof=1))
@@ -48,6 +50,7 @@ class Accuracy:
             episodes=count,
             counted=counted,
             values=tuple(values),
+            score=score,
         )
 
     @classmethod
@@ -61,6 +64,8 @@ class Accuracy:
         return {"mean": self.mean, "ci95": self.ci95, self.counted: self.episodes, **more}
 
     def __str__(self) -> str:
+        if self.score != "accuracy":
+            return f"{self.mean:.4g} ± {self.ci95:.2g}"
         return f"{100 * self.mean:.1f}% ± {100 * self.ci95:.1f}"
 
 
@@ -70,6 +75,11 @@ class HeldOutEvaluation(Protocol):
     @property
     def protocol(self) -> str:
         """Evaluation protocol in words, stating the conditions of the accuracies."""
+        ...
+
+    @property
+    def score_name(self) -> str:
+        """What scores are called in files: accuracy, or error of numbers to predict."""
         ...
 
     @property
@@ -96,7 +106,7 @@ class HeldOutEvaluation(Protocol):
         adaptation: Adaptation,
         episodes: int,
     ) -> dict[str, Accuracy]:
-        """Compute the accuracies of the trained model and of the baselines, by their names in summary.json."""
+        """Compute the scores of the trained model and of the baselines, by their names in summary.json."""
         ...
 
 

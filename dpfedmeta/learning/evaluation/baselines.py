@@ -13,10 +13,12 @@ from dpfedmeta.core.params import Arrays, tensors_of
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import BIAS, WEIGHT, LinearSupport, descended_head, logits_along
+from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.functional import apply_body, channels_last
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.models.text import TokenShares
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 
 class Learner(Protocol):
@@ -27,9 +29,23 @@ class Learner(Protocol):
         ...
 
 
+class Scorer(Protocol):
+    """Anything that gives every query record outputs that can be ranked; picklable."""
+
+    def outputs(self, episode: Episode, outputs: int) -> Tensor:
+        """Return [n_q, outputs], the larger the likelier; or [n_q, 1], numbers that are predicted."""
+        ...
+
+
 def accuracies(learner: Learner, episode: Episode, *, transductive: bool) -> list[float]:
     """Accuracies in [0, 1] on the query set, one for each of the learner's predictions."""
-    return [_accuracy(labels, episode) for labels in learner.predictions(episode, transductive=transductive)]
+    return scores(learner, episode, OWN_CLASSES, transductive=transductive)
+
+
+def scores(learner: Learner, episode: Episode, targets: TargetKind, *, transductive: bool) -> list[float]:
+    """Scores on the query set, one for each of the learner's predictions."""
+    predictions = learner.predictions(episode, transductive=transductive)
+    return [targets.score(predicted, episode.query_labels) for predicted in predictions]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +70,12 @@ class Adapted:
         logits = logits_along(
             _network(self.network), params, episode, self.adaptation, self.at, transductive=transductive
         )
-        return [each.argmax(1) for each in logits]
+        return [self.adaptation.targets.predicted(each) for each in logits]
+
+    def outputs(self, episode: Episode, outputs: int) -> Tensor:
+        """After the last number of steps."""
+        params, network = tensors_of(self.weights), _network(self.network)
+        return logits_along(network, params, episode, self.adaptation, self.at)[-1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,6 +111,15 @@ class PixelPrototype:
         support, query = (_plain(images, self.vocabulary) for images in (episode.support_images, episode.query_images))
         return [_nearest_mean(support, query, episode.support_labels)]
 
+    def outputs(self, episode: Episode, outputs: int) -> Tensor:
+        """Less the distance from each class mean; from a class without a support record it is infinite."""
+        support, query = (_plain(each, self.vocabulary) for each in (episode.support_images, episode.query_images))
+        found = query.new_full((len(query), outputs), -torch.inf)
+        for label in torch.unique(episode.support_labels).tolist():
+            mean = support[episode.support_labels == label].mean(0)
+            found[:, label] = -torch.cdist(query, mean[None])[:, 0]
+        return found
+
 
 @dataclass(frozen=True, kw_only=True)
 class PixelNeighbour:
@@ -123,6 +153,51 @@ class Majority:
         """Return the labels of the query set, as a list of one tensor."""
         return [torch.full_like(episode.query_labels, self.label)]
 
+    def outputs(self, episode: Episode, outputs: int) -> Tensor:
+        """Return 1 for that class."""
+        found = torch.zeros(len(episode.query_labels), outputs)
+        found[:, self.label] = 1.0
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnMean:
+    """The mean of a client's own support targets, whatever is asked."""
+
+    def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
+        """Return the numbers of the query set, as a list of one tensor."""
+        return [torch.full_like(episode.query_labels, float(episode.support_labels.mean()))]
+
+    def outputs(self, episode: Episode, outputs: int) -> Tensor:
+        """Return the same number for all."""
+        return self.predictions(episode, transductive=False)[0].unsqueeze(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnRidge:
+    """Ridge regression on a client's own support set, and nothing of anybody else.
+
+    Numbers are standardised by the support set, and what is penalised is the distance from its mean target.
+
+    Attributes:
+        penalty: Of the mean squared error.
+    """
+
+    penalty: float = 1.0
+
+    def outputs(self, episode: Episode, outputs: int) -> Tensor:
+        """Return [n_q, 1]."""
+        support, query = episode.support_images.flatten(1).double(), episode.query_images.flatten(1).double()
+        centre, deviation = support.mean(0), support.std(0, correction=0)
+        deviation = torch.where(deviation > 0, deviation, 1.0)
+        support, query = (support - centre) / deviation, (query - centre) / deviation
+        mean = episode.support_labels.double().mean()
+        # The dual form: fewer records than numbers are usual.
+        products = support @ support.T + self.penalty * len(support) * torch.eye(len(support), dtype=torch.float64)
+        weights = torch.linalg.solve(products, episode.support_labels.double() - mean)
+        predicted: Tensor = mean + query @ (support.T @ weights)
+        return predicted.float().unsqueeze(1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
@@ -141,16 +216,21 @@ class Alone:
 
     def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
         """Return the labels of the query set, as a list of one tensor."""
+        return [self.outputs(episode, int(episode.support_labels.max()) + 1).argmax(1)]
+
+    def outputs(self, episode: Episode, outputs: int) -> Tensor:
+        """Return the logits."""
         support, query = (_plain(each, self.vocabulary) for each in (episode.support_images, episode.query_images))
         centre, deviation = support.mean(0), support.std(0, correction=0)
-        deviation, ways = torch.where(deviation > 0, deviation, 1.0), int(episode.support_labels.max()) + 1
+        deviation, ways = torch.where(deviation > 0, deviation, 1.0), outputs
         support, query = ((each - centre) / deviation for each in (support, query))
         # The Hessian of the mean cross-entropy is at most half the mean of x x^T (Boehning 1992).
         rate = 2.0 / (float(support.square().sum(1).mean()) + 1.0)
         zero = {WEIGHT: support.new_zeros(ways, support.shape[1]), BIAS: support.new_zeros(ways)}
         own = LinearSupport(features=support, labels=episode.support_labels)
         head = descended_head(zero, own, self.steps, rate)
-        return [(query @ head[WEIGHT].mT + head[BIAS]).argmax(1)]
+        logits: Tensor = query @ head[WEIGHT].mT + head[BIAS]
+        return logits
 
 
 def _plain(records: Tensor, vocabulary: int | None) -> Tensor:
@@ -165,12 +245,12 @@ def _nearest_mean(support: Tensor, query: Tensor, labels: Tensor) -> Tensor:
         # Class by class with the same number of shots, as episodes come.
         means = support.reshape(ways, labels.shape[0] // ways, -1).mean(1)
     else:
-        means = torch.stack([support[labels == each].mean(0) for each in range(ways)])
+        # Of a public list of labels a client may hold a few.
+        held = torch.unique(labels)
+        means = torch.stack([support[labels == each].mean(0) for each in held])
+        nearest: Tensor = held[torch.cdist(query, means).argmin(1)]
+        return nearest
     return torch.cdist(query, means).argmin(1)
-
-
-def _accuracy(predicted: Tensor, episode: Episode) -> float:
-    return float((predicted == episode.query_labels).double().mean())
 
 
 @lru_cache(maxsize=4)

@@ -41,6 +41,11 @@ class Classification:
         return "single model, no adaptation, held-out test images"
 
     @property
+    def score_name(self) -> str:
+        """Accuracy."""
+        return "accuracy"
+
+    @property
     def sizes(self) -> dict[str, int]:
         """None: it is not by episodes."""
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,12 @@ from dpfedmeta.data.episodes.episode import Episode, draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.learning.evaluation.accuracy import Accuracy, digest_of_episode
-from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype, accuracies
+from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype, scores
 from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 PROTOCOL = "single model, inductive, held-out test classes"
 TRANSDUCTIVE_PROTOCOL = (
@@ -39,6 +42,29 @@ LEAST_STEPS = 20
 MOST_VALIDATION_EPISODES = 40
 
 
+class EpisodeSequence(Protocol):
+    """A fixed sequence of episodes of public data, picklable.
+
+    Attributes:
+        transductive: Whether normalisation takes its statistics from support and query images together.
+        targets: Kind of the labels, which says how predictions are judged.
+    """
+
+    @property
+    def transductive(self) -> bool:
+        """See above."""
+        ...
+
+    @property
+    def targets(self) -> TargetKind:
+        """See above."""
+        ...
+
+    def episode(self, number: int) -> Episode:
+        """Episode number `number`."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """A fixed sequence of episodes from public classes; the same seed gives the same episodes.
@@ -49,6 +75,7 @@ class Benchmark:
         seed: Which episodes.
         split: What the classes are, for messages.
         transductive: Whether normalisation takes its statistics from support and query images together.
+        targets: Kind of the labels, which says how predictions are judged.
     """
 
     pool: ClassPool
@@ -56,6 +83,7 @@ class Benchmark:
     seed: int
     split: str
     transductive: bool = False
+    targets: TargetKind = OWN_CLASSES
 
     def __post_init__(self) -> None:
         check_shape(self.pool, self.shape, self.split)
@@ -70,6 +98,11 @@ class Benchmark:
         return TRANSDUCTIVE_PROTOCOL if self.transductive else PROTOCOL
 
     @property
+    def score_name(self) -> str:
+        """What scores are called in files."""
+        return self.targets.score_name
+
+    @property
     def sizes(self) -> dict[str, int]:
         """Ways, shots and queries of an episode."""
         return {"ways": self.shape.ways, "shots": self.shape.shots, "queries": self.shape.queries}
@@ -82,7 +115,7 @@ class Benchmark:
         self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
     ) -> Accuracy:
         """Compute the accuracy of the model after adaptation."""
-        network, model = with_ways(network, model, self.shape.ways)
+        network, model = with_ways(network, model, self.targets.outputs(self.shape.ways))
         return adapted_accuracy(workers, network, model, self, adaptation, episodes)
 
     def compete(
@@ -99,28 +132,28 @@ class Benchmark:
         Returns:
             Accuracies by their names in summary.json and evaluation.json.
         """
-        _, untrained = with_ways(network, untrained, self.shape.ways)
-        network, trained = with_ways(network, trained, self.shape.ways)
+        outputs, name = self.targets.outputs(self.shape.ways), self.score_name
+        _, untrained = with_ways(network, untrained, outputs)
+        network, trained = with_ways(network, trained, outputs)
         at = (adaptation.steps,)
         after = Adapted(network=network, weights=arrays_of(trained), adaptation=adaptation, at=at)
         learners: dict[str, Learner] = {
-            "accuracy": after,
-            "accuracy_before_adaptation": replace(after, at=(0,)),
-            "accuracy_untrained": replace(after, weights=arrays_of(untrained)),
-            "accuracy_pixel_prototype": PixelPrototype(vocabulary=network.vocabulary),
-            "accuracy_pixel_neighbour": PixelNeighbour(vocabulary=network.vocabulary),
+            name: after,
+            f"{name}_before_adaptation": replace(after, at=(0,)),
+            f"{name}_untrained": replace(after, weights=arrays_of(untrained)),
+            **{f"{name}_{end}": each for end, each in self.targets.baselines(network.vocabulary).items()},
         }
         found = outcomes(workers, self, learners, episodes)
-        return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}
+        return {each: Accuracy.of(values[:, 0].tolist(), score=name) for each, values in found.items()}
 
 
-def episodes_digest(workers: Workers, benchmarks: Sequence[Benchmark], episodes: int) -> str:
+def episodes_digest(workers: Workers, benchmarks: Sequence[EpisodeSequence], episodes: int) -> str:
     """Return the digest of all images and labels of each benchmark's first `episodes` episodes, drawn again for it."""
     tasks = ((each, start, end) for each in benchmarks for start, end in _chunks(episodes))
     return hashlib.blake2b(b"".join(workers.map(_digests, tasks)), digest_size=16).hexdigest()
 
 
-def _digests(benchmark: Benchmark, start: int, end: int) -> bytes:
+def _digests(benchmark: EpisodeSequence, start: int, end: int) -> bytes:
     return b"".join(digest_of_episode(benchmark.episode(number)) for number in range(start, end))
 
 
@@ -130,7 +163,7 @@ def _chunks(episodes: int) -> Iterator[tuple[int, int]]:
 
 
 def outcomes(
-    workers: Workers, benchmark: Benchmark, learners: Mapping[str, Learner], episodes: int
+    workers: Workers, benchmark: EpisodeSequence, learners: Mapping[str, Learner], episodes: int
 ) -> dict[str, Outcomes]:
     """Run all learners on the same episodes; each episode is drawn once.
 
@@ -142,12 +175,15 @@ def outcomes(
     return {name: np.array([row for part in parts for row in part[name]]) for name in learners}
 
 
-def _chunk(benchmark: Benchmark, learners: Mapping[str, Learner], start: int, end: int) -> dict[str, list[list[float]]]:
+def _chunk(
+    benchmark: EpisodeSequence, learners: Mapping[str, Learner], start: int, end: int
+) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {name: [] for name in learners}
     for number in range(start, end):
         episode = benchmark.episode(number)
         for name, learner in learners.items():
-            found[name].append(accuracies(learner, episode, transductive=benchmark.transductive))
+            own = scores(learner, episode, benchmark.targets, transductive=benchmark.transductive)
+            found[name].append(own)
     return found
 
 
@@ -175,7 +211,8 @@ def pixel_neighbour_accuracy(benchmark: Benchmark, episodes: int) -> Accuracy:
 
 
 def _alone(workers: Workers, benchmark: Benchmark, learner: Learner, episodes: int) -> Accuracy:
-    return Accuracy.of(outcomes(workers, benchmark, {"it": learner}, episodes)["it"][:, 0].tolist())
+    found = outcomes(workers, benchmark, {"it": learner}, episodes)["it"][:, 0]
+    return Accuracy.of(found.tolist(), score=benchmark.score_name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.learning.meta.class_balance import Balance
+from dpfedmeta.learning.meta.target_kind import TargetKind
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,12 +68,16 @@ class Adaptation:
         steps: K, the number of gradient steps.
         lr: Step size of the mean support loss.
         rule: Changes that the algorithm makes to the steps.
+        targets: Kind of the targets: the loss, and what outputs mean.
+        balance: Losses are means over records, or over classes where these differ in size.
     """
 
     adapt: Adapts
     steps: int
     lr: float
     rule: InnerRule = PLAIN
+    targets: TargetKind = OWN_CLASSES
+    balance: Balance = "records"
 
     @property
     def one_body(self) -> bool:
@@ -126,10 +133,21 @@ class Divisions:
         return len(set(counts)) == 1 and counts[0] > self.shots
 
 
-def adaptation_of(settings: Settings, adapt: Adapts, rule: InnerRule = PLAIN) -> Adaptation:
+def adaptation_of(
+    settings: Settings, adapt: Adapts, rule: InnerRule = PLAIN, targets: TargetKind = OWN_CLASSES
+) -> Adaptation:
     """The inner loop; `adapt` where the settings leave it open."""
     chosen = settings.meta
-    return Adaptation(adapt=chosen.adapt or adapt, steps=chosen.steps, lr=chosen.lr, rule=rule)
+    # Equally many records of each class need no weights.
+    balance = settings.task.balance if settings.population.episodes == "whole" else "records"
+    return Adaptation(
+        adapt=chosen.adapt or adapt,
+        steps=chosen.steps,
+        lr=chosen.lr,
+        rule=rule,
+        targets=targets,
+        balance=balance,
+    )
 
 
 def first_order_only(settings: Settings) -> None:

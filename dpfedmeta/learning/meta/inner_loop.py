@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.class_balance import mean_loss, record_weights
+from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.functional import apply, apply_body, apply_head, channels_last, head_of
 from dpfedmeta.learning.models.spec import HEAD
 from dpfedmeta.learning.models.trainable import adapting
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 WEIGHT, BIAS = f"{HEAD}weight", f"{HEAD}bias"
 
@@ -26,25 +28,34 @@ class LinearSupport:
     Attributes:
         features: [..., n_s, d].
         labels: [n_s], or [..., n_s] where they differ.
+        weights: [n_s], of each record in the mean loss; None: 1.
     """
 
     features: Tensor
     labels: Tensor
+    weights: Tensor | None = None
 
 
-def descended_head(initial: Mapping[str, Tensor], support: LinearSupport, steps: int, lr: float) -> Params:
-    """theta_K of softmax regression: K gradient steps on the mean cross-entropy of the support set.
+def descended_head(
+    initial: Mapping[str, Tensor],
+    support: LinearSupport,
+    steps: int,
+    lr: float,
+    targets: TargetKind = OWN_CLASSES,
+) -> Params:
+    """theta_K of a linear head: K gradient steps on the (weighted) mean loss of the support set.
 
     Every gradient is a combination of the support features, so the logits follow from the n_s x n_s products of
-    features alone: with R the sum of the steps' residuals (probabilities less targets), they are
-    Z_0 - (lr / n_s) (X X^T + 1) R. The same steps, in a tenth of the operations, and differentiable once more in
-    initial values and features by an ordinary backward pass.
+    features alone: with R the sum of the steps' residuals (for classes probabilities less targets), they are
+    Z_0 - (lr / n_s) (X X^T + 1) R. Weights of records multiply their residuals. The same steps, in a tenth of the
+    operations, and differentiable once more in initial values and features by an ordinary backward pass.
 
     Args:
         initial: theta_0: `head.weight` [..., ways, d], and `head.bias` [..., ways] if the head has one.
         support: What to fit.
         steps: K.
         lr: Step size.
+        targets: Kind of the labels, for its loss.
 
     Returns:
         theta_K by the same names.
@@ -53,12 +64,15 @@ def descended_head(initial: Mapping[str, Tensor], support: LinearSupport, steps:
     scale = lr / features.shape[-2]
     products = features @ features.mT if bias is None else features @ features.mT + 1.0
     start = features @ weight.mT if bias is None else features @ weight.mT + bias.unsqueeze(-2)
-    targets = (support.labels.unsqueeze(-1) == torch.arange(weight.shape[-2], device=features.device)).to(
-        features.dtype
-    )
-    residuals = torch.softmax(start, -1) - targets
+    each = support.weights
+
+    def weighted(outputs: Tensor) -> Tensor:
+        values = targets.residuals(outputs, support.labels)
+        return values if each is None else each.unsqueeze(-1) * values
+
+    residuals = weighted(start)
     for _ in range(steps - 1):
-        residuals = residuals + (torch.softmax(start - scale * (products @ residuals), -1) - targets)
+        residuals = residuals + weighted(start - scale * (products @ residuals))
     if steps == 0:
         return dict(initial)
     found = {WEIGHT: weight - scale * (residuals.mT @ features)}
@@ -71,10 +85,11 @@ class InnerProblem:
 
     Attributes:
         initial: theta_0 of the adapted parameters.
-        support_loss: Mean cross-entropy on the support set.
-        query_logits: Logits [n_q, ways]; batch statistics, if any, come from the support set.
+        support_loss: Mean loss on the support set, over records or classes.
+        query_logits: Outputs [n_q, ways]; batch statistics, if any, come from the support set.
         linear: The support set as a linear head sees it, where that is all that adapts, at one rate.
         rates: One step size for all, or one for each adapted parameter.
+        targets: Kind of the labels.
     """
 
     initial: Params
@@ -82,6 +97,7 @@ class InnerProblem:
     query_logits: Callable[[Params], Tensor]
     linear: LinearSupport | None = None
     rates: float | Params
+    targets: TargetKind = OWN_CLASSES
 
 
 def inner_problem(
@@ -106,6 +122,7 @@ def inner_problem(
         layout: How images lie in memory.
     """
     labels, rule, params = episode.support_labels, adaptation.rule, adaptation.rule.network(weights)
+    targets, balance = adaptation.targets, adaptation.balance
     rates = rule.rates(weights, adaptation.lr)
     support = labels.shape[0]
     reference = None if transductive else support
@@ -119,12 +136,14 @@ def inner_problem(
         # Of a subclass nothing is known; and with far more records than features plain steps are less work.
         simple = type(network.get_submodule("head")) is nn.Linear and support <= 2 * features.shape[1]
         closed = simple and not isinstance(rates, dict)
+        each = record_weights(labels, ways_of(params)) if balance == "classes" and support else None
         return InnerProblem(
             initial=initial,
-            support_loss=lambda head: cross_entropy(apply_head(network, head, support_features), labels),
+            support_loss=lambda head: mean_loss(apply_head(network, head, support_features), labels, balance, targets),
             query_logits=lambda head: apply_head(network, head, query_features),
-            linear=LinearSupport(features=support_features, labels=labels) if closed else None,
+            linear=LinearSupport(features=support_features, labels=labels, weights=each) if closed else None,
             rates=rates,
+            targets=targets,
         )
     seen = both if transductive else both[:support]
     head = rule.start(
@@ -132,11 +151,12 @@ def inner_problem(
     )
     return InnerProblem(
         initial=adapting(network, {**params, **head}, "all"),
-        support_loss=lambda theta: cross_entropy(
-            apply(network, {**params, **theta}, seen, reference)[:support], labels
+        support_loss=lambda theta: mean_loss(
+            apply(network, {**params, **theta}, seen, reference)[:support], labels, balance, targets
         ),
         query_logits=lambda theta: apply(network, {**params, **theta}, both, reference)[support:],
         rates=rates,
+        targets=targets,
     )
 
 
@@ -145,7 +165,7 @@ def descend(problem: InnerProblem, steps: int, *, second_order: bool) -> Params:
     theta = problem.initial
     if problem.linear is not None and not isinstance(problem.rates, dict):
         with torch.set_grad_enabled(second_order):
-            theta = descended_head(theta, problem.linear, steps, problem.rates)
+            theta = descended_head(theta, problem.linear, steps, problem.rates, problem.targets)
         return theta if second_order else as_leaves(theta)
     if not second_order:
         # A rule may have made theta_0 of what has no history.

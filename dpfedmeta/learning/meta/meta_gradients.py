@@ -8,13 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
-from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params, added, detached, difference, zeros_like
 from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
 from dpfedmeta.learning.meta.algorithm import ClientContext
+from dpfedmeta.learning.meta.class_balance import mean_loss
 from dpfedmeta.learning.meta.inner_loop import (
     InnerProblem,
     LinearSupport,
@@ -61,7 +61,7 @@ def meta_gradient(
     leaves, first_order = as_leaves({**fixed, **model}), order == 1
     problem = inner_problem(network, leaves, episode, adaptation, first_order=first_order)
     theta = descend(problem, adaptation.steps, second_order=not first_order)
-    loss = cross_entropy(problem.query_logits(theta), episode.query_labels)
+    loss = mean_loss(problem.query_logits(theta), episode.query_labels, adaptation.balance, adaptation.targets)
     at = {**leaves, **theta} if first_order else leaves
     gradients = torch.autograd.grad(loss, tuple(at[name] for name in model), materialize_grads=True)
     return dict(zip(model, gradients, strict=True))
@@ -118,7 +118,7 @@ def batched_query_gradients(
             layout=lambda images: images,
         )
         adapted = _adapted(problem, adaptation, order)
-        return cross_entropy(problem.query_logits(adapted), episode.query_labels)
+        return mean_loss(problem.query_logits(adapted), episode.query_labels, adaptation.balance, adaptation.targets)
 
     parts = (episodes.support_images, episodes.support_labels, episodes.query_images, episodes.query_labels)
     gradients: Params = vmap(grad(query_loss), in_dims=(None, 0))(dict(model), parts)
@@ -162,10 +162,14 @@ def batched_divided_gradients(
         support, query = (divided(features, part, ways) for part in slots)
         initial = {name: value.expand(divisions.count, *value.shape) for name, value in head_of(params).items()}
         found = descended_head(
-            initial, LinearSupport(features=support, labels=targets[0]), adaptation.steps, adaptation.lr
+            initial,
+            LinearSupport(features=support, labels=targets[0]),
+            adaptation.steps,
+            adaptation.lr,
+            adaptation.targets,
         )
         heads = found if order == 2 else _first_order(initial, found)
-        return cross_entropy(head_logits(heads, query).flatten(0, 1), targets[1].repeat(divisions.count))
+        return adaptation.targets.loss(head_logits(heads, query).flatten(0, 1), targets[1].repeat(divisions.count))
 
     gradients: Params = vmap(grad(query_loss), in_dims=(None, 0))(dict(model), images)
     return gradients
@@ -188,7 +192,7 @@ def _adapted(problem: InnerProblem, adaptation: Adaptation, order: Literal[1, 2]
     """
     theta, rates = problem.initial, problem.rates
     if problem.linear is not None and not isinstance(rates, dict):
-        found = descended_head(theta, problem.linear, adaptation.steps, rates)
+        found = descended_head(theta, problem.linear, adaptation.steps, rates, problem.targets)
         return found if order == 2 else _first_order(theta, found)
     for _ in range(adaptation.steps):
         step: Params = grad(problem.support_loss)(theta)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
@@ -100,7 +99,7 @@ def part_gradients(
     head_of_parts = {name: _repeated(value, repeats) for name, value in head_of(leaves).items()}
     heads = adapted_heads(head_of_parts, own, adaptation, order)
     logits = head_logits(heads, query)
-    total = cross_entropy(logits.flatten(0, 1), query_labels.flatten(), reduction="sum")
+    total = adaptation.targets.loss(logits.flatten(0, 1), query_labels.flatten(), "sum")
     at = {**leaves, **heads} if order == 1 else leaves
     # The mean over the queries of each part, and the sum over the parts: each has weights of its own.
     count = repeats * query.shape[1]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.learning.meta.class_balance import Balance, record_weights
 from dpfedmeta.learning.models.layers.adapters import FLOOR, SHARPNESS, Affine, LowRank, Sharpened, UnitLength
 from dpfedmeta.learning.models.layers.stateless_layers import FewShotNetwork
 from dpfedmeta.learning.models.spec import BODY
@@ -25,7 +26,12 @@ def has_closed_form(network: nn.Module) -> bool:
     return kinds in {(UnitLength, kind, UnitLength, Sharpened) for kind in (Affine, LowRank, nn.Identity)}
 
 
-def prototype_gradients(weights: Mapping[str, Tensor], learned: Mapping[str, Tensor], episodes: Episode) -> Params:
+def prototype_gradients(
+    weights: Mapping[str, Tensor],
+    learned: Mapping[str, Tensor],
+    episodes: Episode,
+    balance: Balance = "records",
+) -> Params:
     """The gradient of each episode's mean query loss, with the directions of its class means as the head.
 
     The same value as `meta_gradient` with `CosinePrototypes` in second order, but for the order of additions.
@@ -34,6 +40,7 @@ def prototype_gradients(weights: Mapping[str, Tensor], learned: Mapping[str, Ten
         weights: All weights of a network that `has_closed_form`.
         learned: What to differentiate by.
         episodes: One, images [n, d] and labels [n]; or E of one form, [E, n, d] and [E, n].
+        balance: Whether the query loss is a mean over records, or over classes (of one episode).
 
     Returns:
         By the names of `learned`: [*shape], or [E, *shape].
@@ -56,6 +63,8 @@ def prototype_gradients(weights: Mapping[str, Tensor], learned: Mapping[str, Ten
     logits = factor * (query @ prototypes.mT)
     # Backwards: by the logits, the directions, what the adapter returned.
     residuals = (torch.softmax(logits, -1) - targets) / targets.shape[-2]
+    if balance == "classes":
+        residuals = record_weights(episodes.query_labels, ways).unsqueeze(-1) * residuals
     of_query = factor * (residuals @ prototypes)
     of_sums = _through_directions(factor * (residuals.mT @ query), prototypes, sums)
     of_support = factor * (members @ of_sums)

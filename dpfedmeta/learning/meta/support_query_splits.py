@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
@@ -70,7 +69,7 @@ def divided_gradient(
     heads = adapted_heads(initial, own, adaptation, order)
     logits = head_logits(heads, query)
     targets = torch.arange(ways).repeat_interleave(logits.shape[1] // ways).repeat(divisions.count)
-    loss = cross_entropy(logits.flatten(0, 1), targets.to(labels))
+    loss = adaptation.targets.loss(logits.flatten(0, 1), targets.to(labels))
     at = {**leaves, **heads} if order == 1 else leaves
     gradients = torch.autograd.grad(loss, tuple(at[name] for name in model), materialize_grads=True)
     found = dict(zip(model, gradients, strict=True))
@@ -99,7 +98,7 @@ def divided_gradients(
 def adapted_heads(initial: Params, support: LinearSupport, adaptation: Adaptation, order: int) -> Params:
     """theta_K of heads side by side, [S, *shape] each; in first order fresh leaves."""
     with torch.set_grad_enabled(order == 2):
-        heads = descended_head(initial, support, adaptation.steps, adaptation.lr)
+        heads = descended_head(initial, support, adaptation.steps, adaptation.lr, adaptation.targets)
     return heads if order == 2 else as_leaves(heads)
 
 

@@ -81,7 +81,9 @@ def _perceptron(spec: NetworkSpec) -> FewShotNetwork:
 
 
 def _linear(spec: NetworkSpec) -> FewShotNetwork:
-    """Softmax regression on the image averaged to width x width: the fewest parameters that learn from pixels."""
+    """A linear model of a vector, or of the image averaged to width x width: the fewest parameters that learn."""
+    if spec.records == "vectors":
+        return _few_shot(nn.ModuleList([nn.Flatten()]), spec, spec.channels)
     layers = nn.ModuleList([nn.AdaptiveAvgPool2d(spec.width), nn.Flatten()])
     return _few_shot(layers, spec, spec.channels * spec.width**2)
 

@@ -31,6 +31,7 @@ ADAPTERS = ("affine", "identity", "low-rank")
 # Of those that take more, or others, than images.
 _TAKES: Mapping[str, tuple[Kind, ...]] = {
     **dict.fromkeys(ADAPTERS, ("vectors",)),
+    "linear": ("images", "vectors"),
     "mlp": ("images", "vectors"),
     "text": ("tokens",),
 }
@@ -195,7 +196,7 @@ def _perceptron(spec: NetworkSpec) -> _Layers:
 
 
 def _linear(spec: NetworkSpec) -> _Layers:
-    return {}, spec.channels * spec.width**2
+    return {}, spec.channels if spec.records == "vectors" else spec.channels * spec.width**2
 
 
 def _text(spec: NetworkSpec) -> _Layers:

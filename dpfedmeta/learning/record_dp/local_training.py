@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params, added, detached, difference, scaled, zeros_like
 from dpfedmeta.core.random.random_sources import SecretGenerator
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.algorithms.fedavg import LocalDpSgd
+from dpfedmeta.learning.meta.class_balance import Balance, mean_loss, record_weights
 from dpfedmeta.learning.meta.inner_loop import as_leaves
+from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.functional import apply, channels_last
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
 from dpfedmeta.privacy.per_example.clip_rows import clipped_record_sum
 from dpfedmeta.privacy.units import Bounded, RecordUnit
@@ -29,11 +31,15 @@ class LocalSteps:
         steps: K, the number of gradient steps.
         batch: B, records of a step; with record-level privacy the expected number. None: all records.
         lr: Step size of the mean loss over a mini-batch.
+        targets: Kind of the labels, for its loss.
+        balance: Whether every record of a client weighs the same, or every class.
     """
 
     steps: int
     batch: int | None
     lr: float
+    targets: TargetKind = OWN_CLASSES
+    balance: Balance = "records"
 
 
 def local_update(
@@ -61,11 +67,15 @@ def local_update(
     """
     images, labels = records(episode)
     theta = as_leaves(model)
+    each = record_weights(labels, int(labels.max()) + 1) if steps.balance == "classes" else None
     batches = _shuffled(len(labels), steps.batch or len(labels), generator)
     for _ in range(steps.steps):
         rows = next(batches)
         logits = apply(network, {**fixed, **theta}, channels_last(images[rows]), None)
-        gradients = torch.autograd.grad(cross_entropy(logits, labels[rows]), tuple(theta.values()))
+        loss = mean_loss(logits, labels[rows], "records", steps.targets)
+        if each is not None:
+            loss = (each[rows] * steps.targets.loss(logits, labels[rows], "none")).mean()
+        gradients = torch.autograd.grad(loss, tuple(theta.values()))
         moved = difference(detached(theta), scaled(dict(zip(theta, gradients, strict=True)), steps.lr))
         theta = as_leaves(moved)
     return difference(detached(model), detached(theta))

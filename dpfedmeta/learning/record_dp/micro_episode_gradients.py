@@ -59,6 +59,15 @@ def micro_episodes(episodes: Sequence[Episode], spec: MicroEpisodes) -> Episode:
     shape, records = spec.shape, torch.stack([torch.cat([e.support_images, e.query_images]) for e in episodes])
     # [clients * M, ways, shots + queries, channels, height, width]
     images = records[:, placed(torch.tensor(spec.slots()), records.device)].flatten(0, 1)
+    if not spec.adaptation.targets.masked:
+        held = torch.stack([torch.cat([e.support_labels, e.query_labels]) for e in episodes])
+        own = held[:, placed(torch.tensor(spec.slots()), held.device)].flatten(0, 1)
+        return Episode(
+            support_images=images[:, :, : shape.shots].flatten(1, 2),
+            support_labels=own[:, :, : shape.shots].flatten(1, 2),
+            query_images=images[:, :, shape.shots :].flatten(1, 2),
+            query_labels=own[:, :, shape.shots :].flatten(1, 2),
+        )
     labels = torch.arange(shape.ways, device=images.device).expand(len(images), shape.ways)
     return Episode(
         support_images=images[:, :, : shape.shots].flatten(1, 2),

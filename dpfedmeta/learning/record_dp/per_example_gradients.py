@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params
+from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.layers.per_example_layers import has_record_layers, record_logits
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 
 class PerRecordGradients(Protocol):
@@ -52,6 +53,9 @@ class VmapGradients:
 
     batches = True
 
+    def __init__(self, targets: TargetKind = OWN_CLASSES) -> None:
+        self._targets = targets
+
     def __call__(
         self,
         module: nn.Module,
@@ -65,7 +69,7 @@ class VmapGradients:
 
         def loss(theta: Params, rest: Params, image: Tensor, label: Tensor) -> Tensor:
             logits: Tensor = functional_call(module, {**rest, **theta}, (image[None],))
-            return cross_entropy(logits, label[None])
+            return self._targets.loss(logits, label[None])
 
         dimensions = [{name: 0 if name in varying else None for name in part} for part in (params, fixed)]
         mapped = vmap(grad(loss), in_dims=(dimensions[0], dimensions[1], 0, 0))
@@ -78,8 +82,8 @@ class LayeredGradients:
 
     batches = True
 
-    def __init__(self) -> None:
-        self._other = VmapGradients()
+    def __init__(self, targets: TargetKind = OWN_CLASSES) -> None:
+        self._targets, self._other = targets, VmapGradients(targets)
 
     def __call__(
         self,
@@ -103,7 +107,7 @@ class LayeredGradients:
 
         leaves = {name: own(value).requires_grad_() for name, value in params.items()}
         weights = {**{name: own(value) for name, value in fixed.items()}, **leaves}
-        loss = cross_entropy(record_logits(module, weights, inputs), labels, reduction="sum")
+        loss = self._targets.loss(record_logits(module, weights, inputs), labels, "sum")
         return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
 
 
@@ -112,7 +116,8 @@ class OpacusGradients:
 
     batches = False
 
-    def __init__(self) -> None:
+    def __init__(self, targets: TargetKind = OWN_CLASSES) -> None:
+        self._targets = targets
         self._wrapped: WeakKeyDictionary[nn.Module, dict[frozenset[str], Any]] = WeakKeyDictionary()
 
     def __call__(
@@ -140,7 +145,7 @@ class OpacusGradients:
         with warnings.catch_warnings():
             # Images need no gradient, which PyTorch's full backward hooks remark on.
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            cross_entropy(wrapped(inputs), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
+            self._targets.loss(wrapped(inputs), labels, "sum").backward()  # type: ignore[no-untyped-call]
         return {name: own[name].grad_sample.detach() for name in params}
 
     def _wrapper(self, module: nn.Module, learned: frozenset[str]) -> Any:
@@ -157,8 +162,8 @@ class OpacusGradients:
         return wrappers[learned]
 
 
-def per_record_engine(name: Literal["auto", "vmap", "opacus"]) -> PerRecordGradients:
-    """The engine of `record.engine`."""
-    engines: dict[str, type[PerRecordGradients]]
+def per_record_engine(name: Literal["auto", "vmap", "opacus"], targets: TargetKind = OWN_CLASSES) -> PerRecordGradients:
+    """The engine of `record.engine`, for targets of this kind."""
+    engines: dict[str, Callable[[TargetKind], PerRecordGradients]]
     engines = {"auto": LayeredGradients, "vmap": VmapGradients, "opacus": OpacusGradients}
-    return engines[name]()
+    return engines[name](targets)

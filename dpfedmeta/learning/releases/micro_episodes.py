@@ -103,6 +103,11 @@ class MicroEpisodes:
         import torch
 
         ways = torch.arange(self.client.ways, device=episode.support_labels.device)
+        if not self.adaptation.targets.masked:
+            # Shared labels: any, but the same for all records of a class. Numbers to predict: any.
+            if self.adaptation.targets.numbers:
+                return True
+            ways = episode.support_labels[:: self.client.shots]
         return torch.equal(episode.support_labels, ways.repeat_interleave(self.client.shots)) and torch.equal(
             episode.query_labels, ways.repeat_interleave(self.client.queries)
         )
@@ -196,7 +201,8 @@ class MicroEpisodes:
         """The network for the ways of a micro-episode; its head starts at zero for any number of classes."""
         from dpfedmeta.learning.models.resize_head import with_ways
 
-        spec, fixed = with_ways(context.network, context.fixed, self.shape.ways)
+        outputs = self.adaptation.targets.outputs(self.shape.ways)
+        spec, fixed = with_ways(context.network, context.fixed, outputs)
         return replace(context, network=spec, module=context.built(spec), fixed=fixed, parts=len(self.slots()))
 
     def shortened(self) -> MicroEpisodes:
@@ -227,7 +233,7 @@ def _check(settings: Settings, made: MicroEpisodes) -> None:
         )
     if record.engine == "opacus":
         raise InputError("record.engine = opacus: cannot compute micro-episodes; use --record.engine auto or vmap")
-    if settings.meta.learn == "all" and shape.ways != client.ways:
+    if made.adaptation.targets.masked and settings.meta.learn == "all" and shape.ways != client.ways:
         raise InputError(
             f"record.micro_ways = {shape.ways}: meta.learn = all learns a head for task.ways = {client.ways} classes, "
             "so both must be equal; use --meta.learn body, or --record.micro_ways null"

@@ -54,17 +54,25 @@ class Rehearsal:
         trial = self.trial
         return EpisodeShape(ways=trial.ways, shots=trial.each, queries=trial.each)
 
+    @property
+    def outputs(self) -> int:
+        """Outputs of the network that is tried out."""
+        targets = self.algorithm.adaptation.targets
+        return self.trial.ways if targets.masked else self.network.ways
+
     def weights(self, draw: int) -> tuple[Params, Params]:
         """Return (learned weights, other weights): the initial values for draw 0, else a random draw around them."""
         weights = self.algorithm.initial(self.network, 0)
         model = self.algorithm.learned(self.network, weights)
         rest = {name: value for name, value in weights.items() if name not in model}
-        _, rest = with_ways(self.network, rest, self.trial.ways)
+        _, rest = with_ways(self.network, rest, self.outputs)
         return (drawn(model, 2 * draw), drawn(rest, 2 * draw + 1)) if draw else (model, rest)
 
     def episodes(self, seed: int) -> list[Episode]:
         """The clients' data: dark images, so that a bright one stands out."""
-        generator, shape, labels = torch.Generator().manual_seed(seed), self.shape, torch.arange(self.shape.ways)
+        generator, shape = torch.Generator().manual_seed(seed), self.shape
+        numbers = self.algorithm.adaptation.targets.numbers
+        labels = torch.linspace(-1.0, 1.0, shape.ways) if numbers else torch.arange(shape.ways)
         return [
             Episode(
                 support_images=self._records(shape.support_records, generator, 0.25),
@@ -114,7 +122,9 @@ def rehearsal_of(settings: Settings, network: NetworkSpec, algorithm: ClientAlgo
     """
     device = "cuda" if settings.run.device != "cpu" and torch.cuda.is_available() else "cpu"
     chunk = clients_at_once(settings, network, algorithm, device)
-    together = algorithm.together(per_record_engine(settings.record.engine), device, chunk)
+    together = algorithm.together(
+        per_record_engine(settings.record.engine, algorithm.adaptation.targets), device, chunk
+    )
     exact = not algorithm.releases and algorithm.parts == 1
     return Rehearsal(
         network=network,
@@ -129,10 +139,10 @@ class RehearsedClients:
     """A network in the hands of clients, as they use it; it keeps what it keeps from one call to the next."""
 
     def __init__(self, rehearsal: Rehearsal, device: torch.device = _CPU) -> None:
-        self._spec = replace(rehearsal.network, ways=rehearsal.trial.ways)
+        self._spec = replace(rehearsal.network, ways=rehearsal.outputs)
         self._device = device
         self.network = build_network(self._spec).to(device)
-        self._engine = per_record_engine(rehearsal.engine)
+        self._engine = per_record_engine(rehearsal.engine, rehearsal.algorithm.adaptation.targets)
         self._rehearsal = rehearsal
 
     def __call__(self, model: Params, fixed: Params, episodes: Sequence[Episode]) -> list[Tensor]:

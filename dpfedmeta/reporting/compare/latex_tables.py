@@ -58,7 +58,7 @@ def row_of(group: Group, run: RunDirectory, summary: Mapping[str, Any]) -> dict[
         "setting": group.label,
         "algo": summary["algo"],
         "dataset": summary["dataset"],
-        **{f"task.{name}": summary["task"][name] for name in ("ways", "shots", "queries")},
+        **{f"task.{name}": summary["task"].get(name) for name in ("ways", "shots", "queries")},
         "status": summary["status"],
         "population.clients": plan.clients,
         "population.cohort": plan.cohort,

@@ -224,11 +224,15 @@ class Initialisation:
         Raises:
             InputError: Images or labels do not fit, steps < 0, or the adaptation diverged.
         """
+        targets = self.adaptation.targets
+        if targets.numbers:
+            raise InputError("the network predicts numbers, and a personal model has classes; no file of it is written")
         how = self._adaptation(steps, lr)
         support = self.form.tensor(images)
         wanted = _wanted_ways(ways, class_names)
-        known, classes = checked_labels(labels, len(support), self.network.ways, wanted)
-        spec, weights = with_ways(self.network, self.weights, classes)
+        own_list = not targets.masked
+        known, classes = checked_labels(labels, len(support), self.network.ways, wanted, shared=own_list)
+        spec, weights = with_ways(self.network, self.weights, self.adaptation.targets.outputs(classes))
         network = build_network(spec)
         with torch.enable_grad():
             params = adapted_params(network, weights, support, known, how)
@@ -267,6 +271,8 @@ def load(path: str | os.PathLike[str]) -> Initialisation:
         InputError: Not a run directory, or its weights are missing, damaged or of another network.
     """
     run = open_run(Path(path))
+    if run.adaptation.targets.numbers:
+        raise InputError(f"{path}: predicts numbers, and a personal model has classes; see evaluate {path} --on TABLE")
     by = f"{run.settings.algo} on {run.settings.dataset}"
     form = InputForm.of(run.task.form, *run.task.constants)
     return Initialisation(network=run.network, weights=run.weights, adaptation=run.adaptation, form=form, learned_by=by)

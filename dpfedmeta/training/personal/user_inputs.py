@@ -113,7 +113,9 @@ class InputForm:
         return pixels / torch.tensor(self.deviation).view(-1, 1, 1) if self.deviation else pixels
 
 
-def checked_labels(labels: Labels, images: int, trained_ways: int, ways: int | None) -> tuple[Tensor, int]:
+def checked_labels(
+    labels: Labels, images: int, trained_ways: int, ways: int | None, *, shared: bool = False
+) -> tuple[Tensor, int]:
     """Labels [n], int64, and the number of classes.
 
     Args:
@@ -121,6 +123,7 @@ def checked_labels(labels: Labels, images: int, trained_ways: int, ways: int | N
         images: How many images there are.
         trained_ways: Classes that the network was trained with.
         ways: Classes that the user wants; None: those that the labels have.
+        shared: Whether labels are places in the public list of the training, of which some may have no image.
 
     Raises:
         InputError: Labels are no whole numbers, or too many or too few, or outside of 0 ... classes - 1, or a class
@@ -138,11 +141,17 @@ def checked_labels(labels: Labels, images: int, trained_ways: int, ways: int | N
         raise InputError(f"labels: got {len(given)} labels for {images} images")
     if ways is not None and ways < 2:
         raise InputError(f"ways = {ways}: at least 2 classes are needed")
+    if shared and ways not in (None, trained_ways):
+        raise InputError(
+            f"ways = {ways}: the network was trained with a public list of {trained_ways} labels; leave it out"
+        )
     limit = ways or trained_ways
     wrong = [label for label in given.tolist() if not 0 <= label < limit]
     if wrong:
         reason = "as many as were asked for" if ways else "as many as in training; ask for more with ways="
         raise InputError(f"labels: {wrong[0]} is unknown; labels are 0 ... {limit - 1}, {reason}")
+    if shared:
+        return given.long(), trained_ways
     classes = ways or max(2, int(given.max()) + 1)
     absent = sorted(set(range(classes)) - set(given.tolist()))
     if absent:

@@ -94,7 +94,8 @@ def name_of_evaluation(content: Content) -> str:
         words += ["transductive"] if "TRANSDUCTIVE" in content["protocol"] else []
         words += [] if "accuracy_fine_tuned" in result else ["no-fine-tuning"]
     else:
-        words.append(f"{result['accuracy']['images']}-images")
+        counted = "episodes" if "episodes" in result["accuracy"] else "images"
+        words.append(f"{result['accuracy'][counted]}-{'whole-clients' if counted == 'episodes' else counted}")
     if unfinished(content):
         words.append(f"after-round-{content['rounds']}")
     return "-".join(words)
@@ -170,7 +171,8 @@ def measured_on(settings: Settings, steps: int) -> dict[str, int]:
 def with_sizes(summary: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """summary.json with the sizes of its test episodes; those of earlier versions follow from the settings."""
     accuracy = summary.get("accuracy")
-    if not accuracy or "episodes" not in accuracy or "ways" in accuracy:
+    whole = settings.population.episodes == "whole"
+    if not accuracy or "episodes" not in accuracy or "ways" in accuracy or whole:
         return dict(summary)
     steps = settings.evaluation.steps or settings.meta.steps
     return {**summary, "accuracy": {**measured_on(settings, steps), **accuracy}}

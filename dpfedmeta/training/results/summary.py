@@ -10,6 +10,7 @@ from dpfedmeta.accounting.ledger.ledger import read_content, spent
 from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
 from dpfedmeta.core.provenance import made_by
 from dpfedmeta.core.version import __version__
+from dpfedmeta.planning.client_spec import sizes_of_clients
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 from dpfedmeta.training.results.evaluation_store import audited_cells
 from dpfedmeta.training.state.private_timings import COARSE, coarse, hides_times
@@ -43,7 +44,7 @@ def summary_of(
         "status": status,
         "algo": plan.settings.algo,
         "dataset": plan.settings.dataset,
-        "task": {"ways": plan.shape.ways, "shots": plan.shape.shots, "queries": plan.shape.queries},
+        "task": sizes_of_clients(plan.settings),
         "rounds": state.round,
         **({"extended_from": list(privacy.ends)} if privacy.ends else {}),
         "population": {
@@ -56,6 +57,7 @@ def summary_of(
         "begins_with": initial_words(plan.settings),
         **({"encoder": plan.settings.model.encoder} if plan.settings.model.encoder else {}),
         **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in ACCURACIES},
+        **{name: value for name, value in accuracies.items() if name.startswith("error")},
         "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "ledger": {"rounds": len(events), "head": ledger.heads[-1]},
@@ -76,7 +78,7 @@ def summary_so_far(snapshot: Snapshot, proven: Proven) -> dict[str, Any]:
         "status": snapshot.stage,
         "algo": settings.algo,
         "dataset": settings.dataset,
-        "task": {name: getattr(settings.task, name) for name in ("ways", "shots", "queries")},
+        "task": sizes_of_clients(settings),
         "rounds": proven.rounds,
         "population": population | ({"statement": planned["population"]} if "population" in planned else {}),
         "aggregation": aggregation(settings.aggregation.mode, plan),

@@ -48,7 +48,7 @@ def evaluation_tables(name: str, evaluation: Mapping[str, Any]) -> Iterator[Tabl
 
 def size(result: Mapping[str, Any]) -> str:
     """The shape of episodes in words."""
-    return measured.size(result) or "all images"
+    return measured.size(result) or ("all images" if "images" in result["accuracy"] else "whole clients")
 
 
 def selected(steps: Sequence[int], most: int) -> list[int]:
@@ -64,7 +64,7 @@ def _contest(evaluation: Mapping[str, Any], results: Results) -> Table:
     table.add_column("accuracy, mean and 95% interval")
     for result in results:
         table.add_column(size(result), justify="right")
-    for key, label in ROWS if "clients" in results[0] else CLASSIFIERS:
+    for key, label in CLASSIFIERS if "images" in results[0]["accuracy"] else ROWS:
         if key in results[0]:
             table.add_row(row_label(key, label, evaluation), *(_shown(result[key]) for result in results))
     if "clients" in results[0]:

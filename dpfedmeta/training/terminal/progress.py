@@ -16,7 +16,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import Bar, Heartbeat, Pace, bar, clock, is_log
-from dpfedmeta.training.terminal.tables import accuracy_table, guarantee_table, number
+from dpfedmeta.training.terminal.tables import accuracy_table, error_table, guarantee_table, number
 from dpfedmeta.training.tracking.callbacks import Callback, Row
 from dpfedmeta.training.tracking.plan_summary import Planned
 
@@ -89,6 +89,10 @@ class Terminal(Callback):
                 f"round {row['round'] + 1:5d}  validation {100 * validation['mean']:.1f}% "
                 f"± {100 * validation['ci95']:.1f}  {line}"
             )
+        elif "validation_error" in row:
+            validation = row["validation_error"]
+            found = f"{validation['mean']:.4g} ± {validation['ci95']:.2g}"
+            self._say(f"round {row['round'] + 1:5d}  validation error {found}  {line}")
         elif self._log:
             self._told_in_a_log(row)
 
@@ -119,6 +123,8 @@ class Terminal(Callback):
         self.close()
         if summary.get("accuracy") is not None:
             self._console.print(accuracy_table(summary))
+        elif summary.get("error") is not None:
+            self._console.print(error_table(summary))
         ledger = read_content(RunDirectory(self._path).ledger, torn=True)
         cells = spent(ledger.plan, ledger.charges)
         self._console.print(guarantee_table(cells, "What was spent, from the ledger", explained=False, word=self._word))

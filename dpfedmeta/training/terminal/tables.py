@@ -273,3 +273,21 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
             continue
         table.add_row(row_label(key, name, summary), f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}")
     return table
+
+
+def error_table(summary: Mapping[str, Any]) -> Table:
+    """Table of the trained model's errors on numbers to predict, in their unit."""
+    words = (summary["dataset"], size_and_count(summary["error"]), summary["error"]["protocol"])
+    table = Table(title=", ".join(filter(None, words)), title_justify="left")
+    table.add_column("model")
+    table.add_column("mean absolute error", justify="right")
+    rows = (
+        ("this run, adapted", "error"),
+        ("this run, before adaptation", "error_before_adaptation"),
+        ("untrained weights, same adaptation", "error_untrained"),
+        ("mean of a client's own targets", "error_own_mean"),
+    )
+    for name, key in rows:
+        value = summary[key]
+        table.add_row(name, f"{value['mean']:.4g} ± {value['ci95']:.2g}")
+    return table

@@ -20,6 +20,7 @@ from dpfedmeta.config.presets import name_of_today
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.planning.client_spec import sizes_of_clients
 from dpfedmeta.training.results.evaluation_store import measured_on
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.results.summary import SIMULATION, aggregation
@@ -153,8 +154,8 @@ def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
             algo = name_of_today(algo, {"record.release": settings.record.release})
         check(path, "algo", algo, settings.algo)
         check(path, "dataset", stated["dataset"], settings.dataset)
-        for name in ("ways", "shots", "queries"):
-            check(path, f"task.{name}", stated["task"][name], getattr(settings.task, name))
+        for name, size in sizes_of_clients(settings).items():
+            check(path, f"task.{name}", stated["task"][name], size)
         accuracy = stated.get("accuracy") or {}
         for name, number in measured_on(settings, accuracy.get("steps", 0)).items():
             if name in accuracy:

@@ -1,0 +1,130 @@
+"""Clients of your own as a mapping: each name with all records and targets of one client, as many as it has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_generator
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.data.episodes.shape import WholeShape
+from dpfedmeta.data.episodes.whole_episode import split_whole
+from dpfedmeta.data.populations.from_pairs import checked_images, checked_labels, raw_records
+from dpfedmeta.data.populations.whole_population import TOO_FEW
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordsPopulation:
+    """Whole clients from a mapping: client number i is the i-th of its keys.
+
+    In training, a client that cannot be read, or without two classes of two records, counts as zero, and nobody is
+    told; look before, with `problems`. With several worker processes the mapping is sent to them, so it must be
+    picklable and small; else use --run.workers 1.
+
+    Attributes:
+        held: For each client (records, targets). Records are bytes or numbers in [0, 1] of the shape [n, channels,
+            height, width], or vectors [n, numbers], taken as they are unless they are bytes. Targets are the classes,
+            [n]: texts or whole numbers from 0 on, each client's own.
+        shape: Public limits of an episode.
+        seed: Of the public generators.
+    """
+
+    held: Mapping[Any, tuple[Any, Any]]
+    shape: WholeShape
+    seed: int
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.held)
+
+    def episode(self, client: int) -> Episode:
+        """The data of client number `client`, a function of (seed, client) and of what it holds.
+
+        Raises:
+            IndexError: There is no such client.
+            InputError: It holds too little, or records and targets that cannot be used.
+            Exception: Reading the mapping may raise anything else.
+        """
+        if not 0 <= client < self.clients:
+            raise IndexError(f"client {client} of a population of {self.clients}")
+        try:
+            records, targets = self.held[self._names[client]]
+            images, classes = checked_images(raw_records(records)), _classes(targets)
+            if len(images) != len(classes):
+                raise InputError(f"{len(images)} records, but {len(classes)} targets")
+            by_class = [np.flatnonzero(classes == each) for each in np.unique(classes)]
+            split = split_whole(public_generator(self.seed, Purpose.CLIENT_DATA, client), by_class, self.shape)
+            if split is None:
+                raise InputError(TOO_FEW)
+        except InputError as error:
+            raise InputError(f"client {client}: {error}") from None
+        (support, own), (query, other) = (_set(part) for part in (split.support, split.query))
+        return Episode(
+            support_images=images[support], support_labels=own, query_images=images[query], query_labels=other
+        )
+
+    def problems(self) -> Iterator[tuple[Any, str]]:
+        """SECRET, as the data are: (client, what is wrong with its records), for the owner of the data."""
+        forms = set[tuple[int, ...]]()
+        for client, name in enumerate(self._names):
+            try:
+                found = self.episode(client)
+            except InputError as error:
+                yield name, str(error).removeprefix(f"client {client}: ")
+                continue
+            except Exception as error:
+                yield name, f"cannot be read ({type(error).__name__}: {' '.join(str(error).split())})"
+                continue
+            form, images = tuple(found.support_images.shape[1:]), (found.support_images, found.query_images)
+            forms.add(form)
+            if len(forms) > 1:
+                forms.discard(form)
+                yield name, f"records of form {form}, but the first client's have {forms}"
+            elif not all(bool(torch.isfinite(part).all()) for part in images):
+                yield name, "records hold NaN or infinity"
+
+    def digest(self) -> str:
+        """SECRET: digest of all names, records and targets, in their order."""
+        digest = hashlib.sha256(f"{self.clients} {self.shape} {self.seed}\n".encode())
+        for name in self._names:
+            digest.update(f"{name!r}\n".encode())
+            try:
+                parts = [np.ascontiguousarray(np.asarray(part)) for part in self.held[name]]
+                content = [f"{part.dtype} {part.shape}\n".encode() + part.tobytes() for part in parts]
+            except Exception:
+                # Whatever it is, it counts as zero.
+                content = [b"unreadable\n"]
+            for each in content:
+                digest.update(each)
+        return digest.hexdigest()
+
+    @cached_property
+    def _names(self) -> tuple[Any, ...]:
+        return tuple(self.held)
+
+
+def _classes(targets: Any) -> IntArray:
+    """Number the classes of a client from 0 on, in the order of their names or numbers.
+
+    Raises:
+        InputError: They are no texts and no whole numbers.
+    """
+    given = np.asarray(targets)
+    if given.dtype.kind == "U":
+        return np.unique(given.reshape(-1), return_inverse=True)[1]
+    found: IntArray = checked_labels(given if given.dtype != object else targets).numpy()
+    return found
+
+
+def _set(by_class: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """(Numbers of records, labels) of a set, class by class."""
+    labels = np.repeat(np.arange(len(by_class)), [len(own) for own in by_class])
+    return torch.from_numpy(np.concatenate(by_class)), torch.from_numpy(labels)

@@ -1,0 +1,70 @@
+"""Labels of data as a task says them: one public list that all clients share, or numbers in a public range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import listed
+from dpfedmeta.data.episodes.class_pool import FloatRecords
+from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents
+
+
+def labelled(where: str, found: Contents, labels: Sequence[str], targets: TargetRange | None) -> Contents:
+    """Check the labels of data against a task, and scale numbers to predict, which stand behind each vector.
+
+    Args:
+        where: The data, for errors.
+        found: Their classes and records.
+        labels: Public list of labels; empty: any are allowed.
+        targets: Public constants of numbers to predict; None: the data have classes.
+
+    Raises:
+        InputError: A label is not in the list, or a number is missing or outside the range; says which, and whose.
+    """
+    if targets is not None:
+        return _scaled(where, found, targets)
+    odd = [
+        f"{_named(entry)} ({entry.images} records)" for entry in found.classes if labels and entry.name not in labels
+    ]
+    if odd:
+        raise InputError(
+            f"{where}: {len(odd)} label(s) outside the task's public list ({', '.join(labels)}): {listed(odd)}; leave "
+            "these records out, or correct the label"
+        )
+    return found
+
+
+def _named(entry: ClassEntry) -> str:
+    return f"{entry.name} of {entry.client}" if entry.client else entry.name
+
+
+def _scaled(where: str, found: Contents, targets: TargetRange) -> Contents:
+    problems = []
+    blocks = (cast(FloatRecords, block) for block in found.decode())
+    for entry, numbers in _by_class(found.classes, np.concatenate([block[:, -1] for block in blocks])):
+        odd = [f"{numbers[place]:g}" for place in targets.outside(numbers.tolist())]
+        problems += [f"{number} of {entry.client}" if entry.client else number for number in odd]
+    if problems:
+        raise InputError(
+            f"{where}: {len(problems)} number(s) to predict outside the task's public range ({targets.words}): "
+            f"{listed(problems)}; leave these records out, or correct them"
+        )
+
+    def decode() -> Iterator[FloatRecords]:
+        for block in found.decode():
+            records = np.array(block, dtype=np.float32)
+            records[:, -1] = (records[:, -1].astype(np.float64) - targets.centre) / targets.scale
+            yield records
+
+    return replace(found, decode=decode)
+
+
+def _by_class(classes: Sequence[ClassEntry], numbers: FloatRecords) -> Iterator[tuple[ClassEntry, FloatRecords]]:
+    ends = np.cumsum([entry.images for entry in classes])
+    yield from zip(classes, np.split(numbers, ends[:-1]), strict=True)

@@ -1,0 +1,113 @@
+"""Evaluation on whole held-out clients: each adapts on its own share of its records and is judged on the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from dpfedmeta.core.params import Params, arrays_of
+from dpfedmeta.core.random.random_sources import Purpose, public_generator
+from dpfedmeta.core.worker_pool import Workers
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.data.populations.whole_population import WholePopulation, able_numbers
+from dpfedmeta.learning.evaluation.accuracy import Accuracy
+from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype
+from dpfedmeta.learning.evaluation.few_shot import episodes_digest, outcomes
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.target_kind import TargetKind
+from dpfedmeta.learning.meta.whole_clients import head_rows, ways_held
+from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
+
+WHOLE_PROTOCOL = (
+    "single model, inductive, whole held-out clients: each in turn adapts on its share of its records and is judged on "
+    "the others, and when all had their turn they split anew"
+)
+WHOLE_TRANSDUCTIVE = WHOLE_PROTOCOL.replace("inductive", "TRANSDUCTIVE (statistics from all records together)")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdaptedWhole(Adapted):
+    """A network that adapts with a head of as many classes as the client has."""
+
+    def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
+        """After each number of steps."""
+        own = replace(self, weights=head_rows(self.weights, ways_held(episode)))
+        return Adapted.predictions(own, episode, transductive=transductive)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeClientsBenchmark:
+    """Whole clients of a part of the data that is public; the same seed gives the same episodes.
+
+    Attributes:
+        clients: All of them; those with too few records take no part.
+        transductive: Whether normalisation takes its statistics from support and query images together.
+        targets: Kind of the labels.
+    """
+
+    clients: WholePopulation
+    transductive: bool = False
+    # Whole clients number classes of their own (planning.client_spec).
+    targets: TargetKind = OWN_CLASSES
+
+    @property
+    def score_name(self) -> str:
+        """What scores are called in files."""
+        return self.targets.score_name
+
+    def episode(self, number: int) -> Episode:
+        """Episode number `number`: of each client in turn, then of each again with another split."""
+        able = able_numbers(self.clients)
+        turn, place = divmod(number, len(able))
+        generator = public_generator(self.clients.seed, Purpose.EVALUATION, turn)
+        return self.clients.split_again(able[int(generator.permutation(len(able))[place])], turn).episode()
+
+    @property
+    def protocol(self) -> str:
+        """Evaluation protocol in words, stating the conditions of the accuracies."""
+        return WHOLE_TRANSDUCTIVE if self.transductive else WHOLE_PROTOCOL
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """None: every client has its own."""
+        return {}
+
+    def episodes_digest(self, workers: Workers, episodes: int) -> str | None:
+        """Return the digest of the images and labels of the first `episodes` episodes."""
+        return episodes_digest(workers, (self,), episodes)
+
+    def accuracy(
+        self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
+    ) -> Accuracy:
+        """Compute the accuracy of the model after adaptation, as the mean over clients."""
+        learner = self._adapted(network, model, adaptation, adaptation.steps)
+        return self._accuracies(workers, {"it": learner}, episodes)["it"]
+
+    def compete(
+        self,
+        workers: Workers,
+        network: NetworkSpec,
+        trained: Params,
+        untrained: Params,
+        adaptation: Adaptation,
+        episodes: int,
+    ) -> dict[str, Accuracy]:
+        """The same clients for all: the trained model after and before adaptation, the untrained one, pixels."""
+        learners: dict[str, Learner] = {
+            "accuracy": self._adapted(network, trained, adaptation, adaptation.steps),
+            "accuracy_before_adaptation": self._adapted(network, trained, adaptation, 0),
+            "accuracy_untrained": self._adapted(network, untrained, adaptation, adaptation.steps),
+            "accuracy_pixel_prototype": PixelPrototype(vocabulary=network.vocabulary),
+            "accuracy_pixel_neighbour": PixelNeighbour(vocabulary=network.vocabulary),
+        }
+        return self._accuracies(workers, learners, episodes)
+
+    def _adapted(self, network: NetworkSpec, model: Params, adaptation: Adaptation, steps: int) -> Learner:
+        return AdaptedWhole(network=network, weights=arrays_of(model), adaptation=adaptation, at=(steps,))
+
+    def _accuracies(self, workers: Workers, learners: Mapping[str, Learner], episodes: int) -> dict[str, Accuracy]:
+        found = outcomes(workers, self, learners, episodes)
+        return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}

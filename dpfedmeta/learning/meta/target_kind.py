@@ -1,0 +1,115 @@
+"""Interface of what records are labelled with: classes, or numbers to predict; and how a kind is added.
+
+A kind (learning/targets/, the key `kind` of a task file) says which loss a network is trained with, what its outputs
+mean and how predictions are judged. It is a value that can be sent to a worker process. Its file imports PyTorch only
+where something is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from dpfedmeta.core.plugins import plugin_registry as members
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpfedmeta.data.task import Task
+    from dpfedmeta.learning.evaluation.baselines import Learner, Scorer
+
+KINDS = "dpfedmeta.learning.targets"
+_PARTS = (
+    *("numbers", "masked", "score_name", "measure_names", "higher_is_better", "outputs", "sound", "blank", "loss"),
+    *("residuals", "predicted", "score", "measures", "baselines", "alone"),
+)
+
+
+class TargetKind(Hashable, Protocol):
+    """Kind of the targets of a task.
+
+    Attributes:
+        numbers: Whether targets are numbers (float32) rather than classes (int64).
+        score_name: What `score` is called in files: accuracy or error.
+        measure_names: Names of all measures; the first is the one that models are compared by.
+        higher_is_better: Whether a larger score is the better one.
+    """
+
+    numbers: ClassVar[bool]
+    score_name: ClassVar[str]
+    measure_names: ClassVar[tuple[str, ...]]
+    higher_is_better: ClassVar[bool]
+
+    @classmethod
+    def planned(cls, task: Task) -> TargetKind:
+        """Build the kind from the task file.
+
+        Raises:
+            InputError: Something is missing in it, or does not belong to this kind.
+        """
+        ...
+
+    @property
+    def masked(self) -> bool:
+        """True if outputs stand for the classes of one client alone, so that no head fits all."""
+        ...
+
+    def outputs(self, ways: int) -> int:
+        """Number of outputs of the network, for clients that hold so many classes."""
+        ...
+
+    def sound(self, targets: Tensor, outputs: int) -> bool:
+        """Return whether a client's targets [n] have the form that the loss takes."""
+        ...
+
+    def blank(self, count: int) -> Tensor:
+        """Return targets [count] in the place of those that are not sound."""
+        ...
+
+    def loss(self, outputs: Tensor, targets: Tensor, reduction: Literal["mean", "sum", "none"] = "mean") -> Tensor:
+        """The loss of outputs [n, d] against targets [n]; none: of each record.
+
+        Guarantee:
+            A sum of one term for each record: nothing of one record enters the term of another one.
+        """
+        ...
+
+    def residuals(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The derivative of each record's loss by its outputs, [..., n, d]; differentiable once more."""
+        ...
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        """Predictions [n] in the form of targets."""
+        ...
+
+    def score(self, predicted: Tensor, targets: Tensor) -> float:
+        """Judge predictions of one client, by the first measure."""
+        ...
+
+    def measures(self, outputs: Tensor, targets: Tensor) -> Mapping[str, float | None]:
+        """All measures of one client's outputs, by `measure_names`; None where one is not defined."""
+        ...
+
+    def baselines(self, vocabulary: int | None) -> Mapping[str, Learner]:
+        """What needs no network, by the ends of names in summary.json."""
+        ...
+
+    def alone(self, vocabulary: int | None, counts: tuple[int, ...]) -> Mapping[str, Scorer]:
+        """What a person has without anybody else, by its words, who has so many records of each class."""
+        ...
+
+
+def targets_of(task: Task) -> TargetKind:
+    """The kind of a task's targets.
+
+    Raises:
+        InputError: There is no such kind, it breaks its protocol, or the task file does not fit it.
+    """
+    if task.kind == "classification" and not task.labels and task.targets is None:
+        return OWN_CLASSES
+    member = members.find("kind", task.kind, KINDS)
+    members.check_protocol("kind", task.kind, member, "planned")
+    made: TargetKind = member.planned(task)
+    members.check_protocol("kind", task.kind, made, *_PARTS)
+    return made

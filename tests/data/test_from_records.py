@@ -1,0 +1,95 @@
+"""A mapping from each client to its records and targets, as whole clients."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.shape import WholeShape
+from dpfedmeta.data.populations.from_records import RecordsPopulation
+from dpfedmeta.data.populations.population import clients_digest
+
+SHAPE = WholeShape(support_share=0.5, most_ways=5, most_records=30)
+
+
+def records(count, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
+
+
+def mapping():
+    return {
+        "ann": (records(6), ["cat", "dog", "cat", "dog", "cat", "eel"]),
+        7: (torch.from_numpy(records(4)), torch.tensor([3, 3, 9, 9])),
+        "lists": ([[1, 2, 3], [4, 5, 6], [7, 8, 9], [0, 1, 0]], [0, 1, 0, 1]),
+        "bytes": (np.full((4, 1, 2, 2), 255, dtype=np.uint8), [0, 0, 1, 1]),
+    }
+
+
+def made(held=None, **shape):
+    return RecordsPopulation(held=mapping() if held is None else held, shape=replace(SHAPE, **shape), seed=0)
+
+
+def test_records_are_used_as_they_are_with_the_classes_of_each_client():
+    clients = made()
+    assert clients.clients == 4
+    ann = clients.episode(0)
+    both = Counter([*ann.support_labels.tolist(), *ann.query_labels.tolist()])
+    assert sorted(both.values()) == [2, 3]
+    given = {tuple(row) for row, name in zip(records(6).tolist(), mapping()["ann"][1], strict=True) if name != "eel"}
+    assert {tuple(row) for row in torch.cat([ann.support_images, ann.query_images]).tolist()} == given
+    # A record keeps the class that it came with.
+    names = dict(zip(map(tuple, records(6).tolist()), mapping()["ann"][1], strict=True))
+    of_label = {}
+    for images, labels in ((ann.support_images, ann.support_labels), (ann.query_images, ann.query_labels)):
+        for row, label in zip(images.tolist(), labels.tolist(), strict=True):
+            of_label.setdefault(label, set()).add(names[tuple(row)])
+    assert sorted(of_label.values(), key=str) == [{"cat"}, {"dog"}]
+    assert clients.episode(3).support_images.max() == 1.0
+    assert [len(clients.episode(client).support_labels) for client in range(4)] == [2, 2, 2, 2]
+    with pytest.raises(IndexError):
+        clients.episode(4)
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        ((records(4), [0, 0, 1]), "4 records, but 3 targets"),
+        ((records(4), [0, 0, 0, 1]), "no 2 classes with 2 records each"),
+        ((records(4), [0.5, 0, 1, 1]), r"labels are not whole numbers \(first: 0.5\)"),
+        ((records(4), [float("nan"), 0, 1, 1]), "labels hold NaN"),
+        ((records(4), [-1, 0, 1, 1]), r"labels are negative \(first: -1\)"),
+        ((np.full((4, 1, 2, 2), 3.0), [0, 0, 1, 1]), "images hold 3 to 3"),
+    ],
+)
+def test_what_is_wrong_with_a_client_is_for_its_owner(held, why):
+    with pytest.raises(InputError, match=f"client 0: {why}"):
+        made({"one": held}).episode(0)
+    ((name, said),) = made({"one": held}).problems()
+    assert name == "one"
+    assert why.replace("\\", "") in said
+
+
+def test_the_owner_is_told_of_every_problem_before():
+    held = {**mapping(), "text": (["a", "b"], [0, 1]), "one": records(3)}
+    held["infinite"] = (np.full((4, 3), np.inf), [0, 0, 1, 1])
+    found = dict(made(held).problems())
+    assert found.keys() == {"bytes", "text", "one", "infinite"}
+    assert found["infinite"] == "records hold NaN or infinity"
+    assert found["bytes"] == "records of form (1, 2, 2), but the first client's have {(3,)}"
+    assert dict(made({"a": mapping()["ann"]}).problems()) == {}
+
+
+def test_another_record_target_name_or_order_is_other_data():
+    held = mapping()
+    other = {**held, "ann": (held["ann"][0] + 1, held["ann"][1])}
+    relabelled = {**held, "ann": (held["ann"][0], ["cat"] * 5 + ["eel"])}
+    renamed = {("bob" if name == "ann" else name): own for name, own in held.items()}
+    turned = dict(reversed(held.items()))
+    digests = [clients_digest(made(each)) for each in (held, other, relabelled, renamed, turned)]
+    digests += [clients_digest(made(held, support_share=0.4)), clients_digest(replace(made(held), seed=1))]
+    assert len(set(digests)) == 7
+    assert clients_digest(made()) == digests[0]
+    assert isinstance(clients_digest(made({"odd": 3})), str)

@@ -1,0 +1,152 @@
+"""Real clients with one public list of labels, or numbers to predict: the plan tells them, and weights are those of the
+simulation of the same tables.
+"""
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import Purpose, public_generator
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.data.task import OwnSource, Task
+from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords, open_records
+from dpfedmeta.federation.offers.signed_document import form_of, task_of
+from dpfedmeta.learning.targets.regression import Regression
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+from dpfedmeta.training.personal import load_personal
+from tests.federation.silos import CLIENTS, NOISE, SEED, Silos
+
+COLUMNS = ("age", "pulse")
+LABELS = ("well", "ill", "unsure")
+RANGE = TargetRange(centre=20, scale=4, lowest=0, highest=60)
+SHARED = Task(name="s", source=OwnSource(reader="vectors", path="."), features=2, labels=LABELS)
+NUMBERS = replace(SHARED, labels=(), kind="regression", targets=RANGE)
+KINDS = {"class": SHARED, "target": NUMBERS}
+
+
+def rows_of(number, column, records=12):
+    generator = np.random.default_rng(number)
+    own = LABELS[number % 3 :] + LABELS[: number % 3]
+    found = []
+    for record in range(records):
+        values = (generator.normal(size=2) + record % 2).round(3)
+        found.append([own[record % 2] if column == "class" else round(20 + 8 * values[0], 3), *values])
+    return found
+
+
+def write(path, column, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([column, *COLUMNS])
+        writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("task", KINDS.values(), ids=KINDS)
+def test_a_plan_tells_clients_the_labels_and_they_read_the_same_task(task):
+    found = task_of({"task": form_of(task)} if task.source.path != "." else {"task": _without_source(task)})
+    assert (found.kind, found.labels, found.targets) == (task.kind, task.labels, task.targets)
+    assert found.form == task.form
+
+
+def _without_source(task):
+    """As a server without a table of its own says it."""
+    return form_of(replace(task, source=replace(task.source, reader="tokens")))
+
+
+def test_plans_of_own_labels_say_nothing_new():
+    assert not {"kind", "labels", "targets"} & {*_without_source(replace(SHARED, labels=()))}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"kind": "os:system"}, "no kind of this program: 'os:system'"),
+        ({"labels": ["well", "ill\x1b[2J"]}, "labels by characters that cannot be printed"),
+    ],
+)
+def test_a_server_names_neither_code_nor_terminal_codes(more, words):
+    with pytest.raises(Refused, match=words):
+        task_of({"task": _without_source(SHARED) | more})
+
+
+@pytest.mark.parametrize("column", KINDS)
+def test_an_own_table_holds_the_labels_of_the_list_or_the_numbers_scaled(tmp_path, column):
+    rows, task = rows_of(1, column), KINDS[column]
+    pool = open_records(write(tmp_path / "own.csv", column, rows), task, COLUMNS, tmp_path / "decoded")
+    shape = EpisodeShape(ways=1 if column == "target" else 2, shots=2, queries=2)
+    episode = OwnRecords(pool=pool, shape=shape, clients=3, number=0, seed=0).episode(0)
+    known = {tuple(np.float32(row[1:]).tolist()): row[0] for row in rows}
+    for values, label in zip(episode.query_images.tolist(), episode.query_labels.tolist(), strict=True):
+        wanted = known[tuple(values)]
+        assert label == pytest.approx((wanted - 20) / 4) if column == "target" else LABELS[label] == wanted
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("class", "cured", r"outside the task's public list .*: cured"),
+        ("target", 61, "outside the task's public range"),
+    ],
+)
+def test_an_own_table_of_other_labels_is_one_line_for_its_owner(tmp_path, column, value, words):
+    path = write(tmp_path / "own.csv", column, [*rows_of(1, column), [value, 0.5, 0.5]])
+    with pytest.raises(InputError, match=words):
+        open_records(path, KINDS[column], COLUMNS, tmp_path / "decoded")
+
+
+def test_null_records_have_targets_of_the_right_form():
+    shape = EpisodeShape(ways=1, shots=3, queries=2)
+    kind = Regression(range=RANGE)
+    null = NullRecords(clients=2, number=0, why="x", form=(2,), shape=shape, blank_labels=kind.blank)
+    episode = null.episode(0)
+    assert kind.sound(episode.support_labels, 1)
+    assert kind.sound(episode.query_labels, 1)
+    assert bool(torch.isnan(episode.support_images).all())
+
+
+@pytest.mark.parametrize("column", KINDS)
+def test_weights_are_those_of_the_simulation_of_the_same_tables(tmp_path, column):
+    root, places, task = tmp_path, range(CLIENTS), KINDS[column]
+    order = public_generator(SEED, Purpose.CLIENT_DATA, 1, 4).permutation(CLIENTS)
+    own = [write(root / f"silo{place}.csv", column, rows_of(place, column)) for place in places]
+    public = [("val-client", "val", rows_of(20, column)), ("test-client", "test", rows_of(30, column))]
+    parts = [(f"silo{place}", "train", rows_of(place, column)) for place in places]
+    said = {"targets": vars(RANGE)} if column == "target" else {"labels": [*LABELS]}
+    for name, held in (("all", [*parts, *public]), ("public", [("nobody", "train", rows_of(40, column)), *public])):
+        with (root / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["client", "split", column, *COLUMNS])
+            writer.writerows([client, split, *row] for client, split, rows in held for row in rows)
+        source = {"reader": "vectors", "path": f"{name}.csv"}
+        content = {"name": "clinics", "source": source, "features": 2, "kind": task.kind, **said}
+        (root / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    silos = Silos(
+        root=root,
+        everybody=root / "all.yaml",
+        public=root / "public.yaml",
+        folders=tuple(own[n] for n in order.tolist()),
+    )
+    more = {"task.ways": "1", "meta.lr": "0.05"} if column == "target" else {"task.ways": "2"}
+    given = {"model.name": "mlp", "run.precision": "float32", **more}
+    expected, home = silos.simulated("dp-agr", tmp_path / "out", **given), tmp_path / "out"
+    run, status = silos.serve(silos.settings("dp-agr", **given, **{"run.noise_seed": str(NOISE)}), home)
+    assert status == "completed"
+    assert run.weights.read_bytes() == expected.weights.read_bytes()
+    for number in range(CLIENTS):
+        said = (home / f"client{number}" / "log.txt").read_text()
+        assert "round 1: one vector" in said
+        assert "ONLY NOISE" not in said
+        model = home / f"client{number}" / "personal.safetensors"
+        if column == "target":
+            assert "the network predicts numbers, and a personal model has classes" in said
+            assert not model.exists()
+        else:
+            # Of every label of the list, though no client holds them all.
+            assert load_personal(model).class_names == LABELS

@@ -1,0 +1,73 @@
+"""Evaluation on whole held-out clients, against a count by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.data.episodes.shape import WholeShape
+from dpfedmeta.data.populations.whole_population import everybody
+from dpfedmeta.learning.evaluation.baselines import Adapted
+from dpfedmeta.learning.evaluation.held_out_clients import AdaptedWhole, WholeClientsBenchmark
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.inner_loop import adapted_logits
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.learning.models.spec import NetworkSpec
+from tests.data.test_whole_population import pool_of
+
+SPEC = NetworkSpec(name="linear", channels=1, image_size=4, ways=9, width=4, norm="none", learn="body")
+SHAPE = WholeShape(support_share=0.5, most_ways=9, most_records=50)
+HOW = Adaptation(adapt="head", steps=4, lr=2.0, balance="classes")
+
+
+@pytest.fixture
+def benchmark(tmp_path):
+    held = {"ann": [7, 2, 1, 4], "bob": [12, 3, 3], "cid": [1, 9], "dan": [2, 2]}
+    return WholeClientsBenchmark(clients=everybody(pool_of(tmp_path, held), SHAPE, 3, 1))
+
+
+def own_accuracy(episode, steps):
+    """With a network that is built for as many classes as the client has."""
+    own = replace(SPEC, ways=int(episode.support_labels.max()) + 1)
+    logits = adapted_logits(build_network(own), initial_weights(own, 0), episode, replace(HOW, steps=steps))
+    return float((logits.argmax(1) == episode.query_labels).double().mean())
+
+
+def test_every_sound_client_has_its_turn_before_any_has_another(benchmark):
+    sizes = [len(benchmark.episode(number).support_labels) for number in range(9)]
+    assert [sorted(sizes[start : start + 3]) for start in (0, 3, 6)] == [[2, 6, 8]] * 3
+    digests = {benchmark.episodes_digest(InProcess(), count) for count in (3, 4, 9)}
+    assert len(digests) == 3
+    other = replace(benchmark, clients=replace(benchmark.clients, seed=4))
+    assert other.episodes_digest(InProcess(), 9) not in digests
+
+
+def test_accuracies_are_means_over_clients_with_a_head_of_their_own_classes(benchmark):
+    weights = initial_weights(SPEC, 0)
+    episodes = [benchmark.episode(number) for number in range(6)]
+    found = benchmark.compete(InProcess(), SPEC, weights, weights, HOW, 6)
+    for name, steps in (("accuracy", 4), ("accuracy_before_adaptation", 0), ("accuracy_untrained", 4)):
+        assert found[name].mean == pytest.approx(np.mean([own_accuracy(each, steps) for each in episodes]))
+    assert found["accuracy"].mean == benchmark.accuracy(InProcess(), SPEC, weights, HOW, 6).mean
+    assert found.keys() > {"accuracy_pixel_prototype", "accuracy_pixel_neighbour"}
+    assert (benchmark.sizes, "inductive" in benchmark.protocol) == ({}, True)
+    assert "TRANSDUCTIVE" in replace(benchmark, transductive=True).protocol
+
+
+def test_classes_that_a_client_does_not_have_get_no_prediction(benchmark):
+    """Weights of a head that learned something, so that a further row would win."""
+    weights = initial_weights(SPEC, 0)
+    weights["head.bias"] = torch.arange(9.0)
+    arrays = {name: value.numpy() for name, value in weights.items()}
+    learner = AdaptedWhole(network=SPEC, weights=arrays, adaptation=HOW, at=(0,))
+    for number in range(3):
+        episode = benchmark.episode(number)
+        (labels,) = learner.predictions(episode, transductive=False)
+        assert set(labels.tolist()) == {int(episode.support_labels.max())}
+    (all_rows,) = Adapted(network=SPEC, weights=arrays, adaptation=HOW, at=(0,)).predictions(
+        benchmark.episode(0), transductive=False
+    )
+    assert set(all_rows.tolist()) == {8}
