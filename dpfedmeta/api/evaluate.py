@@ -113,13 +113,13 @@ def evaluations(
     }
     datasets = {encoding: opened() for encoding, opened in opens.items()}
     dataset = datasets[runs[0].task.encoding]
-    whole = request.whole(runs[0])
+    whole = request.whole(runs[0].settings)
     if whole is not None:
         check_whole(dataset.test, whole, "test", authors_of(trained))
     elif dataset.task.shared_classes is None:
         # Before the first minute of work.
-        for shape in request.shapes(runs[0]):
-            check_shape(dataset.test, shape, "test")
+        for shape in request.shapes(runs[0].settings):
+            check_shape(dataset.test, shape, "test", asked=True)
     request = replace(request, seeds=request.seeds or (runs[0].settings.run.seed,))
     names = _names(runs)
     folders = _folders(request, runs, names)
@@ -130,7 +130,7 @@ def evaluations(
             check_together(workers, each, None, torch.device("cpu"), opens[encoding], own)
         for run, name in zip(runs, names, strict=True):
             dataset = datasets[run.task.encoding]
-            if request.whole(run) is not None:
+            if request.whole(run.settings) is not None:
                 content = _whole(request, run, dataset, Watched(workers, partial(watch, f"{name}: whole clients")))
             elif dataset.task.shared_classes is None:
                 content = _adapted(request, run, dataset, workers, partial(_named, watch, name))
@@ -300,7 +300,7 @@ def _classified(run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str
 
 def _whole(request: EvaluationRequest, run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str, Any]:
     """Evaluate a run of whole clients on those of the test part, as at its end."""
-    shape = request.whole(run)
+    shape = request.whole(run.settings)
     assert shape is not None
     clients = everybody(dataset.test, shape, request.seeds[0], authors_of(run.settings))
     held_out = WholeClientsBenchmark(clients=clients, transductive=request.transductive or run.mixes_queries)
@@ -319,7 +319,7 @@ def _adapted(
 ) -> dict[str, Any]:
     results, protocol = [], ""
     transductive = request.transductive or run.mixes_queries
-    for shape in request.shapes(run):
+    for shape in request.shapes(run.settings):
         benchmark = Benchmark(
             pool=dataset.test, shape=shape, seed=request.seeds[0], split="test", transductive=transductive
         )

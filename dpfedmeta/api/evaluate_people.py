@@ -121,7 +121,7 @@ def _people(run: TrainedRun, data: Path) -> list[Person]:
         raise InputError(f"--on {data}: not there; give a folder of images, a CSV file or a .npz file")
     task, columns = run.task, _columns(run.task.source, data)
     contents = own_contents(data, task.form, columns, task.pixel_range, several=True)
-    form = InputForm.of(task.form, task.mean, task.deviation)
+    form = InputForm.of(task.form, *task.constants)
     held: dict[str, list[tuple[str, Any]]] = {}
     # A block may be part of a class: images are decoded a few at a time.
     records = np.concatenate(list(contents.decode()))

@@ -268,5 +268,5 @@ def load(path: str | os.PathLike[str]) -> Initialisation:
     """
     run = open_run(Path(path))
     by = f"{run.settings.algo} on {run.settings.dataset}"
-    form = InputForm.of(run.task.form, run.task.mean, run.task.deviation)
+    form = InputForm.of(run.task.form, *run.task.constants)
     return Initialisation(network=run.network, weights=run.weights, adaptation=run.adaptation, form=form, learned_by=by)
