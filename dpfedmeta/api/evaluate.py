@@ -119,8 +119,8 @@ def evaluations(
         check_whole(dataset.test, whole, "test", authors_of(trained))
     elif dataset.task.shared_classes is None:
         # Before the first minute of work.
-        for shape in request.shapes(runs[0]):
-            check_shape(dataset.test, shape, "test")
+        for shape in request.shapes(runs[0].settings):
+            check_shape(dataset.test, shape, "test", asked=True)
     request = replace(request, seeds=request.seeds or (runs[0].settings.run.seed,))
     names = _names(runs)
     folders = _folders(request, runs, names)
@@ -329,7 +329,7 @@ def _adapted(
 ) -> dict[str, Any]:
     results, protocol = [], ""
     transductive = request.transductive or run.mixes_queries
-    for shape in request.shapes(run):
+    for shape in request.shapes(run.settings):
         benchmark = Benchmark(
             pool=dataset.test, shape=shape, seed=request.seeds[0], split="test", transductive=transductive
         )

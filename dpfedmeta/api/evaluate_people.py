@@ -139,7 +139,7 @@ def _people(run: TrainedRun, data: Path) -> list[Person]:
     task, columns = run.task, _columns(run.task.source, data)
     contents = own_contents(data, task.form, columns, task.pixel_range, several=True)
     contents = labelled(str(data), contents, task.labels, task.targets)
-    form = InputForm.of(task.form, task.mean, task.deviation)
+    form = InputForm.of(task.form, *task.constants)
     held: dict[str, list[tuple[ClassEntry, Any]]] = {}
     # A block may be part of a class: images are decoded a few at a time.
     records = np.concatenate(list(contents.decode()))

@@ -10,8 +10,14 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpfedmeta.config.dataset_names import data_of_run, encoding_of_run
+from dpfedmeta.config.load import resolve
+from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import CONFIG, check_is_run
 from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
+from dpfedmeta.data.populations.capacity_checks import check_said
+from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.client_spec import evaluation_shape, whole_shape
 
 if TYPE_CHECKING:
@@ -102,9 +108,9 @@ class EvaluationRequest:
         """
         return tuple(sorted({0, trained, *(self.steps or range(trained + 1))}))
 
-    def shapes(self, run: TrainedRun) -> tuple[EpisodeShape, ...]:
-        """Sizes of episodes, every number of ways with every number of shots."""
-        own = evaluation_shape(run.settings)
+    def shapes(self, settings: Settings) -> tuple[EpisodeShape, ...]:
+        """Sizes of episodes for a run of these settings, every number of ways with every number of shots."""
+        own = evaluation_shape(settings)
         sizes = product(dict.fromkeys(self.ways or (own.ways,)), dict.fromkeys(self.shots or (own.shots,)))
         return tuple(EpisodeShape(ways=ways, shots=shots, queries=own.queries) for ways, shots in sizes)
 
@@ -116,6 +122,21 @@ class EvaluationRequest:
         """A label for results from fewer episodes than customary."""
         count = self.episodes * max(1, len(self.seeds))
         return None if count >= ENOUGH_EPISODES else f"only {count} episodes, not the usual {ENOUGH_EPISODES}"
+
+
+def check_sizes(request: EvaluationRequest) -> None:
+    """Refuse at once, before PyTorch and images, what the tasks say that their classes cannot fill.
+
+    Raises:
+        InputError: Not run directories, or more ways, shots and queries than a task has.
+    """
+    for path in request.runs:
+        check_is_run(path)
+        settings = resolve(None, None, path / CONFIG)
+        dataset = data_of_run(settings.dataset, request.data_folder)
+        task, splits = load_task(dataset, request.data_folder, encoding_of_run(settings))
+        for shape in request.shapes(settings):
+            check_said(task, splits, shape, "test", asked=True)
 
 
 def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> None:
@@ -137,7 +158,7 @@ def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> 
                 f"{both}: their clients are not whole ones of the same limits; give ways and shots, for episodes of a "
                 "fixed size"
             )
-        if first.task.shared_classes is None and request.shapes(run) != request.shapes(first):
+        if first.task.shared_classes is None and request.shapes(run.settings) != request.shapes(first.settings):
             raise InputError(
                 f"{both} have episodes of different sizes; give ways and shots (their evaluation.queries must agree)"
             )

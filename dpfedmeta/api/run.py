@@ -16,7 +16,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory, no_run
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training.personal import Initialisation, PersonalModel, load
@@ -71,7 +71,7 @@ class Run:
         self.path = Path(path)
         self._directory = RunDirectory(self.path)
         if not (self.path / CONFIG).is_file():
-            raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
+            raise no_run(self.path, CONFIG)
 
     @property
     def settings(self) -> Settings:

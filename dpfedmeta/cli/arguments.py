@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,11 @@ class _Parser(argparse.ArgumentParser):
     words: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self.words = sys.argv[1:] if args is None else args
+        words = sys.argv[1:] if args is None else args
+        if words != self.words:
+            self.words = words
+            flags = [name for action in self._actions if action.nargs == 0 for name in action.option_strings]
+            _say_given_twice(words, flags)
         return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
@@ -48,6 +53,27 @@ class _Parser(argparse.ArgumentParser):
         number = re.search(r"invalid (float|int) value: '(.*)'$", message)
         hint = as_number(number[2], whole=number[1] == "int") if number else ""
         raise InputError(f"{message}{hint} (--help lists the options)")
+
+
+def _say_given_twice(words: Sequence[str], flags: Collection[str]) -> None:
+    """Say which options are given two values, of which the last one holds, as everywhere on a command line.
+
+    Args:
+        words: What was typed.
+        flags: Options that take no value.
+    """
+    given: dict[str, tuple[str, str]] = {}
+    for place, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if not option.startswith("--") or option in ("--", *flags):
+            continue
+        name = SHORT_FORMS.get(option[2:], option[2:])
+        if not equals:
+            value = " ".join(takewhile(lambda other: not other.startswith("--"), words[place + 1 :]))
+        first, before = given.get(name, (option, value))
+        given[name] = option, value
+        if value != before:
+            print(f"note: {first} {before} is replaced by {option} {value}", file=sys.stderr)
 
 
 def parser(description: str, *, settings: bool, program: str | None = None) -> argparse.ArgumentParser:

@@ -1,12 +1,18 @@
-"""Peak memory of processes."""
+"""Memory of this machine, and the most that its processes held."""
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from pathlib import Path
 
 from dpfedmeta.core.worker_pool import InProcess, Workers
+
+
+def memory_of_machine() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def own_peak_mb() -> float:

@@ -99,6 +99,11 @@ class Task:
     encoding: Encoding | None = None
 
     @property
+    def constants(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(mean, deviation) by which records are standardised; those of images do not apply to their features."""
+        return ((), ()) if self.encoding is not None else (self.mean, self.deviation)
+
+    @property
     def form(self) -> RecordForm:
         """Form of every record, as clients compute with it."""
         if self.encoding is not None:

@@ -4,10 +4,19 @@ from dataclasses import replace
 import pytest
 
 from dpfedmeta.accounting import bisection as search
-from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
+from dpfedmeta.accounting.calibration import (
+    Targets,
+    _check_left,
+    _reached,
+    calibrate,
+    largest_cohort,
+    most_rounds,
+)
+from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.core.errors import RefusedPlan
 
 BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=0.0)
@@ -131,3 +140,55 @@ def test_no_noise_is_enough_that_exceeds_the_target_by_however_little(excess):
         return 2.0 * (1 + excess) if noise < 1.2345 else 0.5
 
     assert reached(search.smallest_noise(reached, 2.0, "(client, public)", start=1.0)) <= 2.0
+
+
+SUMS = PrivacyPlan(
+    clients=200, cohort=50.0, rounds=4, noise_multiplier=3.0, sampler="fixed", server_sees="sum", colluding=6,
+    secure=SecureRounds(bits=18, dimension=64, parts=8),
+    record=RecordLayer(
+        support_noise=None, query_noise=None, support_steps=1, support_records=1, query_records=8, of_sum=True
+    ),
+)  # fmt: skip
+COUNTS = PrivacyPlan(
+    clients=200, cohort=200.0, rounds=1, noise_multiplier=4.0, sampler="fixed", server_sees="sum", colluding=20,
+    secure=SecureRounds(bits=31, dimension=10, longest=1.0),
+)  # fmt: skip
+
+
+def targets(**given):
+    """One target for each (unit, observer); every other one is out of reach."""
+    ((cell, epsilon),) = given.items()
+    unit, observer = cell.split("_")
+    return Targets(**{f"{unit}_epsilon": epsilon, f"{unit}_observer": observer})
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+@pytest.mark.parametrize("observer", ["server", "public"])
+def test_what_is_spent_already_is_held_against_the_target_of_the_same_cell(unit, observer):
+    before = Earlier(run="a", head="0", phases=COUNTS.phases)
+    # A null plan of one round of next to no cost shows what was spent.
+    spent = {
+        (cell.unit, cell.observer): cell.epsilon
+        for cell in guarantees(replace(COUNTS, client_delta=SUMS.client_delta, record_delta=SUMS.record_delta))
+    }
+    # Knowing of its own noise, a server that colludes learns more than the public does.
+    assert spent["client", "server"] > 1.005 * spent["client", "public"]
+    plan, found = replace(SUMS, earlier=(before,)), spent[unit, observer]
+    _check_left(plan, targets(**{f"{unit}_{observer}": found * 1.002}))
+    with pytest.raises(RefusedPlan, match=rf"\({unit}, {observer}\): epsilon = .* is spent already"):
+        _check_left(plan, targets(**{f"{unit}_{observer}": found * 0.998}))
+
+
+@pytest.mark.parametrize("tighter", ["client", "record"])
+def test_the_target_that_is_missed_by_most_is_named_with_its_share(tighter):
+    cells = {(cell.unit, cell.observer): cell.epsilon for cell in guarantees(SUMS)}
+    shares = {"client": 0.7, "record": 0.7, tighter: 0.9}
+    share, words = _reached(
+        SUMS,
+        Targets(
+            client_epsilon=cells["client", "public"] / shares["client"],
+            record_epsilon=cells["record", "server"] / shares["record"],
+        ),
+    )
+    assert share == pytest.approx(0.9)
+    assert words.startswith(f"({tighter}, ")

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -6,10 +7,13 @@ import pytest
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import (
     Coordinates,
+    _moments,
     blended,
     epsilon_of_discrete,
     log_ratio,
     pointwise,
+    released_coordinates,
+    summed_coordinates,
 )
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
@@ -130,6 +134,41 @@ def test_pairs_of_laws_that_differ_as_much_as_is_allowed(shift):
     # Paid once only, it would not be covered where the tilt is against the shift.
     if shift == 1:
         assert divergence(tilted / tilted.sum(), epsilon - 2 * a) > 1e-3
+
+
+@pytest.mark.parametrize("deviation", [2.0, 8.0, 60.0])
+@pytest.mark.parametrize("beta", [1e-6, 1e-12])
+def test_what_lies_far_out_and_what_adds_up_have_half_of_the_probability_each(deviation, beta):
+    count, variance = 1e5, deviation**2
+    reach = math.sqrt(2 * math.log(4 * count / beta)) + 1 / deviation
+    # Of each coordinate, by either law; the half that rounding moves is inside.
+    assert count * 2 * math.exp(-((reach - 1 / deviation) ** 2) / 2) <= beta / 2 * (1 + 1e-12)
+    largest, second = _moments(variance, reach)
+    tail = 2 * math.exp(-((reach - 1 / deviation) ** 2) / 2)
+    mean = math.exp(largest) * second / 2 + tail
+    found = log_ratio(Coordinates(count=count, variance=variance, blended=0.0), beta)
+    # Else the largest ratio of each would be the smaller bound.
+    assert found < count * largest
+    beyond = found - count * mean
+    # Each ratio lies within its largest of its mean, so it moves by twice that at most.
+    bernstein = math.exp(-(beyond**2) / 2 / (count * math.exp(largest) * second + 2 * largest * beyond / 3))
+    assert bernstein <= beta / 2 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("coordinates_of", [released_coordinates, summed_coordinates])
+def test_every_round_of_every_phase_shows_all_of_its_coordinates(coordinates_of):
+    """Rounds in two phases, in one, or one by one are the same rounds."""
+    plan = PrivacyPlan(
+        clients=100, cohort=50.0, rounds=6, noise_multiplier=3.0, sampler="fixed", server_sees="sum",
+        secure=SecureRounds(bits=20, dimension=64),
+    )  # fmt: skip
+    (phase,) = plan.phases
+    (together,) = coordinates_of(plan.phases)
+    assert together.count == 6 * phase.event.whole.dimension
+    for split in ([1, 5], [2, 2, 2], [1] * 6):
+        found = coordinates_of([replace(phase, rounds=rounds) for rounds in split])
+        assert [each.count for each in found] == [rounds * phase.event.whole.dimension for rounds in split]
+        assert {(each.variance, each.blended) for each in found} == {(together.variance, together.blended)}
 
 
 def test_known_epsilon_at_sixteen_bits():

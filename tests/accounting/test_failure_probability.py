@@ -2,9 +2,17 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
-from dpfedmeta.accounting.events.failure_probability import RARE_SHARE, largest_cohort, most_hostile, smallest_cohort
+from dpfedmeta.accounting.events.failure_probability import (
+    MOST_TRIALS,
+    RARE_SHARE,
+    exceeded,
+    largest_cohort,
+    most_hostile,
+    smallest_cohort,
+)
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -40,6 +48,19 @@ def test_one_client_hardly_ever_decides_whether_a_cohort_is_too_small(rate, allo
     assert rare <= allowed
     # Beyond the largest of them, one of the two is not rare.
     assert max(sum(weights[: size + 2]) / sum(weights), others[size + 1] / sum(others)) > allowed
+
+
+@pytest.mark.parametrize("cohort", [30, 400, 20_000])
+@pytest.mark.parametrize("allowed", [1e-3, 1e-8])
+def test_of_very_many_clients_neither_event_is_likelier_than_is_said(cohort, allowed):
+    clients = MOST_TRIALS + 1
+    rate = cohort / clients
+    size, rare = smallest_cohort(clients, rate, allowed)
+    exact = max(binom.cdf(size, clients, rate), binom.pmf(size, clients - 1, rate))
+    assert exact <= rare <= allowed
+    # That `size` or fewer of the others are drawn is that more than so many of them stay away.
+    assert rare == exceeded(clients - 1 - size - 1, clients - 1, 1 - rate)
+    assert exceeded(clients - 1 - size - 2, clients - 1, 1 - rate) > allowed
 
 
 @pytest.mark.parametrize("allowed", [1e-3, 1e-8])

@@ -5,6 +5,7 @@ never cheaper beside another one, and where both cost something, both together c
 """
 
 import itertools
+import json
 import math
 from dataclasses import replace
 from functools import cache
@@ -14,6 +15,7 @@ import pytest
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
+from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
@@ -113,6 +115,20 @@ CASES = [
 
 def test_every_kind_of_plan_is_accepted_alone():
     assert all(epsilons(kind) is not None for kind in QUICK)
+
+
+@pytest.mark.parametrize("feature", [None, *FEATURES])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_ledger_states_the_whole_plan(kind, feature):
+    try:
+        plan = KINDS[kind] if feature is None else FEATURES[feature](KINDS[kind])
+        # What a charge states is made from all of the plan's fields, so it has to be the same as well.
+        charged = [plan.at(round_) for round_ in range(plan.rounds)]
+    except RefusedPlan:
+        return
+    read = plan_of(json.loads(json.dumps(constants(plan))), VERSION)
+    assert read == plan
+    assert [read.at(round_) for round_ in range(plan.rounds)] == charged
 
 
 @pytest.mark.slow

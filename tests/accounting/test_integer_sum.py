@@ -1,7 +1,9 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy.stats import binom
 
 from dpfedmeta.accounting.calibration import Targets, calibrate, fewest_bits, largest_cohort
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
@@ -160,6 +162,17 @@ def test_a_ledger_states_it_and_gives_it_back():
 def test_what_cannot_be_planned(changes, words):
     with pytest.raises(RefusedPlan, match=words):
         _ = replace(PLAN, **changes).phases
+
+
+def test_silence_that_ends_a_round_is_counted_for_the_worst_cohort():
+    plan = replace(PLAN, secure=replace(PLAN.secure, dropout=0.2, absent=0.135))
+    event, without = plan.at(0), replace(plan, secure=replace(plan.secure, absent=0.0)).at(0)
+    sizes = np.arange(event.whole.least, event.whole.most + 1)
+    rare = binom.cdf([event.whole.fewest(int(size)) for size in sizes], sizes, 1 - 0.135)
+    # Smaller cohorts fail more often than larger ones.
+    assert 1e-12 < rare.max() <= plan.allowed
+    assert rare.max() > 10 * rare[-1]
+    assert event.surplus_probability - without.surplus_probability == pytest.approx(rare.max(), rel=1e-3)
 
 
 def test_too_few_bits_are_refused_unless_asked_for():

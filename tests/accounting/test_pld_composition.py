@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -143,6 +144,19 @@ def test_phases_compose_like_one_and_a_change_costs_what_it_should():
     larger = phases(schedule=(Change(from_round=40, cohort_scale=3.0),))
     assert larger[1].event.rate == pytest.approx(0.03)
     assert sampled_epsilon(larger, "add-remove", 1e-6) > whole
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+@pytest.mark.parametrize("noises", [(3.0, 0.4), (1.0, 20.0, 0.7), (50.0, 0.3), (1.0, 1e-4)])
+def test_the_order_of_rounds_changes_nothing(sampler, noises):
+    """The last losses are too large to be followed."""
+    (usual,) = phases(rounds=5, sampler=sampler)
+    parts = [replace(usual, event=replace(usual.event, noise=GaussianNoise(multiplier=noise))) for noise in noises]
+    neighbours = "add-remove" if sampler == "poisson" else "replace-one"
+    forwards = sampled_epsilon(tuple(parts), neighbours, 1e-6)
+    forget()
+    backwards = sampled_epsilon(tuple(reversed(parts)), neighbours, 1e-6)
+    assert forwards == pytest.approx(backwards, rel=1e-3)
 
 
 def test_adding_a_client_has_no_meaning_under_fixed_size_sampling():

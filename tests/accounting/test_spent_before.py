@@ -72,6 +72,16 @@ def test_a_record_that_said_more_before_is_charged_for_both():
     assert math.isfinite(names[3].epsilon)
 
 
+@pytest.mark.parametrize("mode", ["shared", "stacked"])
+def test_what_was_before_had_no_noise_for_records(mode):
+    """A run that costs next to nothing leaves a record what the analysis before costs it."""
+    quiet = replace(LAYER, support_noise=1e4, query_noise=1e4)
+    plan = replace(PLAN, record=quiet, rounds=1, max_participations=1, noise_multiplier=1e4, noise_mode=mode)
+    alone, after = epsilons(COUNTS), epsilons(replace(plan, earlier=(before(COUNTS),)))
+    for place, found in enumerate(after):
+        assert found >= 0.99 * alone[place]
+
+
 def test_no_cap_of_the_run_limits_what_was_before():
     capped = replace(PLAN, record=LAYER, max_participations=1)
     many = replace(COUNTS, rounds=5, noise_multiplier=20.0)

@@ -88,6 +88,16 @@ def test_it_is_charged_before_it_is_released_and_not_twice(tmp_path, monkeypatch
     assert (path / SUMMARY).read_bytes() == before
 
 
+@pytest.mark.parametrize(("secure", "charges"), [(False, 1), (True, 2)])
+def test_a_ledger_says_whether_its_draws_can_be_repeated_and_else_is_charged_again(tmp_path, secure, charges):
+    request = request_of(tmp_path, noise_seed=None)
+    run = begin(request, Place(folder=str(tmp_path), name="a"), secure_rng=secure)
+    assert read_content(run.ledger).identity.secure is secure
+    (run.path / SUMMARY).unlink()
+    resume(run.path)
+    assert len(read_content(run.ledger).charges) == charges
+
+
 def test_a_reader_that_the_task_names_is_code_of_the_users_own(tmp_path):
     settings = resolve("dp-agr", str(stripes_in(tmp_path)), None, {"population.clients": "80"})
     request = request_of(tmp_path, kind="histogram", own={}, names=None, settings=settings)

@@ -1,6 +1,7 @@
 """Sums of counts: exact sensitivity, noise of the stated deviation, and answers that do not fit."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -150,6 +151,21 @@ def test_a_histogram_says_what_clients_can_form():
     found = analysis.read(counts, 0.5)
     assert [(row["ways"], row["images"]) for row in found["affordable"]] == [(2, 10), (3, 10), (5, 10)]
     assert analysis.read(counts, 100.0)["affordable"] == []
+
+
+@pytest.mark.parametrize("deviation", [0.5, 4.0])
+def test_words_say_the_numbers_that_were_found(deviation):
+    analysis = Histogram(share=0.5)
+    held = [[12] * 7] * 150 + [[3, 3]] * 50
+    found = analysis.read(np.sum([analysis.vector(images) for images in held], axis=0).astype(float), deviation)
+    said = [re.findall(r"[\d.]+", line) for line in analysis.words(found)[1:-2]]
+    assert len(said) == len(found["affordable"]) > 0
+    for row, numbers in zip(found["affordable"], said, strict=True):
+        ways, images, clients, interval = map(float, numbers)
+        assert (ways, images) == (row["ways"], row["images"])
+        assert clients == pytest.approx(100 * row["clients"], abs=0.051)
+        assert interval == pytest.approx(100 * row["ci95"], abs=0.051)
+        assert interval > 0.1
 
 
 def test_shares_are_those_of_the_bins_that_they_name():

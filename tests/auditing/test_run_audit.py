@@ -54,6 +54,19 @@ def test_a_canary_moves_a_release_by_its_bound_and_no_more(plan):
     assert float((there.total - absent.total).norm()) == pytest.approx(there.bound, rel=1e-5)
 
 
+@pytest.mark.parametrize(("one", "other"), [(1, 0), (1, -1), (-1, 1), (0, -1)])
+def test_each_world_has_the_canary_that_it_says(plan, one, other):
+    worlds, source = ClientWorlds(plan=plan, one=one, other=other), KeyedSource(3)
+    nobody = ClientWorlds(plan=plan, one=0, other=0).clients(True, source)
+    none = observe(plan, nobody, source).releases[0]
+    shown = [observe(plan, worlds.clients(first, source), source).releases[0] for first in (True, False)]
+    moved = [each.total - none.total for each in shown]
+    for sign, distance in zip((one, other), moved, strict=True):
+        assert float(distance.norm()) == pytest.approx(abs(sign) * none.bound, rel=1e-5, abs=1e-6)
+    apart = float((moved[0] - moved[1]).norm())
+    assert apart == pytest.approx(abs(one - other) * none.bound, rel=1e-5)
+
+
 def variation(ratios):
     """Of a normal trade-off curve mu / 2 is the mean of the ratios of the one world, over their deviation."""
     return ratios.one.mean() - ratios.other.mean(), ratios.one.std() ** 2

@@ -69,6 +69,28 @@ def test_an_unknown_option_names_the_nearest(option, meant):
             parsed(*words)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--rounds", "3", "--rounds", "4"), "note: --rounds 3 is replaced by --rounds 4\n"),
+        (("--rounds=3", "--dry-run", "--server.rounds=4"), "note: --rounds 3 is replaced by --server.rounds 4\n"),
+        (("--rounds", "4", "--server.rounds=4", "--dry-run", "--dry-run"), ""),
+        (("--rounds", "3", "--rounds=4", "--rounds=4", "--seed=4"), "note: --rounds 3 is replaced by --rounds 4\n"),
+    ],
+)
+def test_an_option_that_is_given_twice_is_not_replaced_in_silence(words, said, capfd):
+    assert parsed(*words)[1].server.rounds == 4
+    assert capfd.readouterr() == ("", said)
+
+
+def test_words_behind_a_flag_are_not_its_value(capfd):
+    made = parser("Does it.", settings=False)
+    made.add_argument("--json", action="store_true")
+    made.add_argument("runs", nargs="*")
+    assert made.parse_known_args(["--json", "one", "--json", "two"])[0].json
+    assert capfd.readouterr().err == ""
+
+
 def test_options_are_not_abbreviated():
     with pytest.raises(InputError, match="--dry: unknown option"):
         parsed("--dry")

@@ -47,14 +47,15 @@ def test_nothing_heavy_is_imported_before_a_refusal(tmp_path: Path):
     (tmp_path / "file").write_text("")
     (tmp_path / "bad.yaml").write_text("method: grid\nparameters: [\n")
     sweep = ["sweep", str(WINDOW), "--out"]
-    train = ["train", "--algo", "dp-agr", "--dataset", "strokes", "--run.dir", str(tmp_path)]
+    started = ["train", "--algo", "dp-agr", "--dataset", "strokes"]
+    train = [*started, "--run.dir", str(tmp_path)]
     cases = {
         "exists already": [*train, "--run.name", "taken"],
         "letters, digits": [*train, "--run.name", "a/b"],
         "run.name = :": [*train, "--run.name", ""],
         "at most 200": [*train, "--run.name", "a" * 201],
-        "is a file": [*train, "--run.dir", str(tmp_path / "file")],
-        "to make it in": [*train, "--run.dir", str(tmp_path / "file" / "runs")],
+        "is a file": [*started, "--run.dir", str(tmp_path / "file")],
+        "to make it in": [*started, "--run.dir", str(tmp_path / "file" / "runs")],
         "no such folder": [*train, "--data-dir", str(tmp_path / "nowhere")],
         "did you mean strokes": ["train", "--algo", "dp-agr", "--dataset", "stroke"],
         "did you mean conv4": [*train, "--model.name", "conv5"],
@@ -88,8 +89,8 @@ def test_what_the_accountant_refuses_needs_no_pytorch(tmp_path: Path):
     train = ["train", "--algo", "dp-agr", "--dataset", "strokes", "--run.dir", str(tmp_path)]
     fixed = ["--population.sampler", "fixed", "--cohort"]
     cases = {
-        "run/ledger.jsonl: cannot read": ["train", "--resume", str(run)],
-        "ledger.jsonl: cannot read the ledger": ["train", "--extend", str(run), "--rounds", "5"],
+        "run: is this the directory of a run? it holds no": ["train", "--resume", str(run)],
+        "directory of a run? it holds no ledger": ["train", "--extend", str(run), "--rounds", "5"],
         "--server.lr: a run goes on with the settings": ["train", "--resume", str(begun), "--server.lr", "3"],
         "a whole number under the fixed-size": [*train, *fixed, "10.5"],
         "noise_multiplier = 1e-05": [*train, "--epsilon", "null", "--server.noise_multiplier", "1e-5"],
@@ -135,12 +136,12 @@ def test_what_the_accountant_refuses_needs_no_pytorch(tmp_path: Path):
         "only correlated noise": [*train, "--population.separation", "4"],
         "/nothing: there is no ledger.jsonl": [*train, "--privacy.spent_before", str(tmp_path / "nothing")],
         "nowhere: there is no": ["evaluate", str(run), "--data-dir", str(tmp_path / "nowhere")],
-        "run/ledger.jsonl: cannot read the": ["account", "--verify", str(run)],
-        "cannot read the ledger (No such": ["account", "--realised", str(run)],
+        "directory of a run? it holds no ledger.": ["account", "--verify", str(run)],
+        "run: is this the directory of a run?": ["account", "--realised", str(run)],
         "runs = 0": ["audit", "--algo", "dp-agr", "--dataset", "strokes", "--runs", "0"],
         "confidence = 2": ["audit", "--algo", "dp-agr", "--dataset", "strokes", "--confidence", "2"],
-        "it holds no ledger.jsonl": ["archive", str(run)],
-        "run/ledger.jsonl: cannot read the ledger": ["report", str(run)],
+        "run: is this the directory of a run? it holds": ["archive", str(run)],
+        "run: is this the directory of a run? it holds no ledger.jsonl": ["report", str(run)],
         "--jobs 0": ["sweep", str(WINDOW), "--out", str(tmp_path / "sweep"), "--jobs", "0"],
         "nothing is clipped": ["decompose", "--algo", "maml", "--dataset", "strokes"],
     }

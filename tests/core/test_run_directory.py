@@ -8,8 +8,10 @@ import torch
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import (
+    CONFIG,
     RunDirectory,
     append_lines,
+    check_is_run,
     create,
     load_weights,
     save_weights,
@@ -170,3 +172,13 @@ def test_truncated_weights_are_bad_input(run):
     run.weights.write_bytes(run.weights.read_bytes()[:-8])
     with pytest.raises(InputError, match="no readable weights"):
         load_weights(run.weights)
+
+
+def test_a_folder_of_runs_is_told_what_it_holds(tmp_path):
+    for name in ("b", "a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / CONFIG).write_text("algo: maml\n")
+    with pytest.raises(InputError, match=r"but 2 run\(s\); name one of them: .*/a$"):
+        check_is_run(tmp_path)
+    with pytest.raises(InputError, match=r"it holds no config\.yaml$"):
+        check_is_run(tmp_path / "none")

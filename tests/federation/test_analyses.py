@@ -309,9 +309,12 @@ def test_the_log_says_what_left(silos, tmp_path):
 
 def test_what_real_clients_cannot_be_asked_is_refused_before_anything(silos, tmp_path, trained):
     micro = silos.settings("dp-agrlr-micro", **MICRO)
+    picked = silos.settings("dp-agr", **{"aggregation.company": "picked"})
     for kind, changes, words in (
         ("quantile", {"settings": micro}, "no exact message"),
         ("quantile", {"fixed": None}, "fixed size"),
+        *((kind, {"settings": picked, "fixed": FixedCohort(adversarial=0.3)}, "can place 2 colluding ones")
+          for kind in ("quantile", "histogram")),
         ("quantile", {"fixed": FixedCohort(dropout=0.4)}, "dropout"),
         ("heavy-hitters", {"fixed": FixedCohort(dropout=0.4)}, "dropout"),
         ("histogram", {"settings": silos.settings("dp-agr", **{"population.clients": "6"})}, "the roster names 5"),
@@ -366,6 +369,20 @@ def test_without_a_seed_nothing_is_asked(silos, tmp_path):
     assert not (tmp_path / "asked").exists()
 
 
+@pytest.mark.parametrize("kind", [Kind.VECTOR, Kind.MODEL])
+def test_questions_of_a_training_are_no_questions_of_an_analysis(silos, tmp_path, kind):
+    client, server = silos.client(0, tmp_path), Identity(silos.server)
+    assert offered(silos, client, lambda content: None, request_of(silos, "histogram")) == b""
+    (joined,) = client._joined.values()
+    question = Question(
+        asked=kind, attempt=Attempt(run=bytes(32), round=0), plan=joined.signed.digest, recipient=silos.roster[0],
+        body=b"",
+    ).signed(server)  # fmt: skip
+    assert opened_answer(client.answer(question), Said.VECTOR, question, silos.roster[0]) is None
+    assert "belongs to a training run, but this run is an analysis" in log_of(tmp_path)
+    assert not charges(tmp_path)
+
+
 def test_another_attempt_has_noise_of_its_own_and_the_same_one_the_same(silos, tmp_path):
     client = silos.client(0, tmp_path)
     offered(silos, client, lambda content: None, request_of(silos, "histogram"))
@@ -417,6 +434,9 @@ def offered(silos, client, change, request):
          "names code or files"),
         (lambda content: content.update(request=content["request"].replace("names: null", "names: /etc/passwd")),
          "names code or files"),
+        (lambda content: content.update(request=content["request"].replace("run: null", "run: /home/another")),
+         "names code or files"),
+        (lambda content: content.update(request=content["request"].split("---\n")[0]), "names code or files"),
         (lambda content: content.update(request=content["request"].replace("optimizer: adam", "optimizer: os:_exit")),
          "the plan has server.optimizer = os:_exit"),
         (lambda content: content.update(request=content["request"].replace("share: 0.9", "share: 9")), "--share 9"),

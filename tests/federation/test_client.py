@@ -24,6 +24,7 @@ from dpfedmeta.federation.client.client_budget import (
     participation,
     run_cost,
 )
+from dpfedmeta.federation.client.client_state import kept_offer
 from dpfedmeta.federation.client.secagg_session import round_of
 from dpfedmeta.federation.offers.signed_plan import opened_plan, sign_plan
 from dpfedmeta.federation.server.quorum import TooFew
@@ -471,6 +472,8 @@ def test_a_dry_run_says_what_would_be_promised_and_sends_nothing(silos, tmp_path
     for words in ("a record: epsilon <= 3", "allows", "what would leave this machine", "412 coordinates", "dry run"):
         assert words in text
     assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 1
+    # Nor is the plan kept, which a later start without --dry-run would take for one that was joined.
+    assert kept_offer(tmp_path / "client0", session.signed.run) is None
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_one_wire_key_stands_in_a_roster_once(tmp_path):
         read_roster(path)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 41, "../x", "é"])
+@pytest.mark.parametrize("name", ["", "a b", "a\nb", "a\n", "a ", "a\x1b[2J", "x" * 41, "../x", "é"])
 def test_names_are_plain_words(name):
     with pytest.raises(InputError):
         card_line(ONE, name)

@@ -26,6 +26,7 @@ from dpfedmeta.training.verification.verify import audit
 from tests.federation.sessions import FailingWire
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE
 from tests.federation.test_faults import wrong_reveals
+from tests.seams.trained import Impatient
 
 GIVEN = {**MICRO, "run.noise_seed": str(NOISE)}
 
@@ -174,6 +175,17 @@ def test_a_server_that_was_killed_while_it_hands_out_does_so_again(silos, tmp_pa
         assert (status, [one.asked.name for one in heard]) == ("completed", handed)
         assert {one.answered for one in heard} <= {CLIENTS}
     assert not list(run.secret.glob("*.bin"))
+
+
+def test_a_server_that_is_interrupted_hands_out_nothing_until_it_is_done(silos, tmp_path):
+    settings, parties, heard = silos.settings("dp-agrlr-micro", **GIVEN), silos.parties(tmp_path), []
+    given = {"parties": parties, "heard": heard.append}
+    assert silos.serve(settings, tmp_path, callbacks=[Impatient(1)], **given)[1] == "interrupted"
+    assert QuestionKind.MODEL not in {one.asked for one in heard}
+    assert not any(party.handed_out for party in parties.values())
+    assert silos.serve(settings, tmp_path, **given)[1] == "completed"
+    assert heard[-1].asked is QuestionKind.MODEL
+    assert all(party.handed_out for party in parties.values())
 
 
 @pytest.mark.parametrize(("algo", "given", "needed"), [("dp-agrlr-micro", MICRO, 1), ("dp-agrlr-secure", SECURE, 4)])

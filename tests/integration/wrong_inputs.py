@@ -82,6 +82,7 @@ _IMAGES = "torch.zeros(3, 1, 28, 28, dtype=torch.uint8)"
 
 CASES = (
     # Numbers that are none, or out of range.
+    _train("a network larger than the machine", "--model.width=100000", says=("GiB",)),
     _train("epsilon 1e9", "--epsilon", "1e9", says=("privacy.client.epsilon", "--algo maml")),
     _train("epsilon with a comma", "--epsilon", "1,5", says=("privacy.client.epsilon", "write 1.5")),
     _train("epsilon in percent", "--epsilon", "50%", says=("privacy.client.epsilon", "write 0.5")),
@@ -204,7 +205,8 @@ CASES = (
     _any("evaluate with one episode", "evaluate", "runs/done", "--episodes", "1", says=("episodes = 1",)),
     _any("evaluate on another folder", "evaluate", "runs/done", "--data-dir", "images", says=("--data-dir",),
          quick=False),
-    _any("evaluate more ways than classes", "evaluate", "runs/done", "--ways", "99", says=("99",), quick=False),
+    _any("evaluate more ways than classes", "evaluate", "runs/done", "--ways", "99", says=("ways = 99", "--ways")),
+    _any("evaluate more shots than images", "evaluate", "runs/done", "--shots", "1000", says=("1000 shots", "--shots")),
     _any("report on nothing", "report", "none", says=("none",)),
     _any("report on a file", "report", "list.yaml", says=("list.yaml",)),
     _any("a table for a paper as text", "report", "runs/done", "--latex", "a.txt", says=("--latex",)),

@@ -245,6 +245,7 @@ def _overheard(features):
 
 overheard = function(_overheard)
 infinite = function(lambda h: h / 0.0)
+detached = function(lambda h: h.detach())
 
 
 class Reseeding(nn.Module):

@@ -238,6 +238,7 @@ def test_a_random_buffer_is_named_with_what_to_make_of_it():
         ("unlike", r"forward is not head\(body\(images\)\): they differ by [\d.]+ of their length"),
         ("infinite", "returns NaN or infinity"),
         ("own_weights", "body.2.bias starts with different values each time for the same run.seed"),
+        ("detached", "no gradient reaches the weights that are learned, so every client's message would be 0"),
         ("wrong_size", "RuntimeError: mat1 and mat2"),
         ("failing", r"RuntimeError: no such thing as \d+ features, at .*coupled_networks.py, line \d+\)$"),
         (

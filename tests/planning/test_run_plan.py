@@ -164,8 +164,8 @@ REFUSED = [
     ("dp-agrlr-micro", {"meta.method": "reptile", "meta.adapt": "all", "meta.order": 1}, "micro-episodes"),
     ("dp-agrlr-micro", {"record.support_noise": 2.0}, "they release no support steps"),
     ("dp-agrlr-micro", {"privacy.client.colluding": 10**6, "server.noise_multiplier": 0}, "colluding"),
-    ("dp-agr", {"server.noise_multiplier": 0}, "infinite"),
-    ("dp-agr", {"privacy.client.epsilon": "null"}, "neither a target"),
+    ("dp-agr", {"server.noise_multiplier": 0}, "infinite; .*, or train without privacy: --algo maml"),
+    ("dp-agr", {"privacy.client.epsilon": "null"}, "neither a target .*, or train without privacy: --algo maml"),
     ("dp-agrlr-micro", {"privacy.record.epsilon": "null"}, "neither a target"),
     ("dp-agr", {"clip.policy": "none"}, "needs a clip bound|clips nothing"),
     ("maml", {"privacy.client.epsilon": 1.0}, "clips nothing"),
@@ -181,6 +181,19 @@ def test_what_would_not_hold_is_refused_with_its_reason_by_every_way_in(number, 
     for way in (by_line, OTHER_WAYS[number % 3]):
         with pytest.raises(RefusedPlan, match=reason):
             make_plan(way(algo, given, tmp_path, monkeypatch), TASK)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"), [({}, "neither a target"), ({"server.noise_multiplier": "0"}, "epsilon is infinite")]
+)
+def test_of_an_algorithm_without_privacy_what_clips_is_named_and_what_to_leave_out(given, problem):
+    """It cannot be told to use itself."""
+    with pytest.raises(RefusedPlan) as refused:
+        make_plan(resolve("maml", "strokes", None, {"clip.policy": "window", **given}), TASK)
+    said = str(refused.value)
+    assert said.startswith(("clip.policy = window bounds", "server.noise_multiplier = 0: clip.policy = window bounds"))
+    assert problem in said
+    assert said.endswith("leave clip.policy out to train without privacy (maml then clips nothing and adds no noise)")
 
 
 @pytest.mark.parametrize(

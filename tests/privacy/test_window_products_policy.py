@@ -111,6 +111,7 @@ def test_the_window_keeps_what_it_should_and_the_products_are_those_of_what_it_k
     kept = np.stack(state.releases)
     assert kept.shape == (4, 500)
     assert [len(row) for row in state.products] == [1, 2, 3, 4]
+    assert len(state.bounds) == len(state.deviations) == 4
     for i, row in enumerate(state.products):
         assert row == pytest.approx((kept @ kept.T)[i, : i + 1])
 

@@ -13,6 +13,7 @@ from round_tables import Table, agreement, people, plain_sum, ring, stream, vect
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.keyed_streams import key_stream
 from dpfedmeta.secure_aggregation import Aborted, Client, History, Identities
+from dpfedmeta.secure_aggregation.crypto import shamir
 from dpfedmeta.secure_aggregation.crypto.masks import packed_size
 from dpfedmeta.secure_aggregation.crypto.share_dealing import Dealings
 from dpfedmeta.secure_aggregation.crypto.unmasking import missing_secrets
@@ -50,6 +51,33 @@ def test_somebody_falls_silent_in_every_phase(malicious):
     found = Table(numbers).through(KEYS={0}, SHARES={7}, MASKED={11, 15}, CONSENT={3}, REVEAL={9})
     left = [seat for seat in range(20) if seat not in {0, 7, 11, 15}]
     assert (found.total == plain_sum(left, numbers)).all()
+
+
+@pytest.mark.parametrize("numbers", [agreement(8, malicious=True), agreement(8), ring(9, 4, 3, 9)], ids=repr)
+def test_secrets_of_a_client_are_dealt_so_that_the_threshold_gives_them_back_and_one_fewer_does_not(
+    numbers, monkeypatch
+):
+    dealt = []
+
+    split = shamir.split
+
+    def watched(secret, points, threshold, randomness):
+        shares = split(secret, points, threshold, randomness)
+        dealt.append((secret, dict(zip(points, shares, strict=True))))
+        return shares
+
+    monkeypatch.setattr(shamir, "split", watched)
+    table = Table(numbers)
+    table.phase()
+    table.says(0, table.sent[0])
+    assert len(dealt) == 2
+    assert len({secret for secret, _ in dealt}) == 2
+    for secret, shares in dealt:
+        held = sorted(shares)
+        assert len(held) == numbers.degree
+        assert shamir.join({point: shares[point] for point in held[: numbers.threshold]}) == secret
+        assert shamir.join({point: shares[point] for point in held[-numbers.threshold :]}) == secret
+        assert shamir.join({point: shares[point] for point in held[: numbers.threshold - 1]}) != secret
 
 
 @pytest.mark.parametrize("bits", [8, 13, 16, 17, 24, 32])

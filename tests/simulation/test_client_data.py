@@ -89,6 +89,13 @@ def with_client_5(pair):
     return lambda pairs: from_pairs([*pairs[:5], pair(*pairs[5]), *pairs[6:]], SHAPE)
 
 
+def spoiled(images, number):
+    """One number of them is another one."""
+    images = images.clone()
+    images.flatten()[-1] = number
+    return images
+
+
 MISSHAPEN = {
     "one query less": with_client_5(lambda s, q: (s, (q[0][1:], q[1][1:]))),
     "other labels": with_client_5(lambda s, q: (s, (q[0], q[1] + 1))),
@@ -100,6 +107,9 @@ MISSHAPEN = {
     "no images": with_client_5(lambda s, q: ((s[0][:0], s[1][:0]), (q[0][:0], q[1][:0]))),
     "an image that breaks": with_client_5(lambda s, q: ((Unreadable(), s[1]), q)),
     "smaller images": with_client_5(lambda s, q: ((s[0][..., 1:], s[1]), (q[0][..., 1:], q[1]))),
+    "a support image of NaN": with_client_5(lambda s, q: ((spoiled(s[0], math.nan), s[1]), q)),
+    "a query image of NaN": with_client_5(lambda s, q: (s, (spoiled(q[0], math.nan), q[1]))),
+    "an infinite query image": with_client_5(lambda s, q: (s, (spoiled(q[0], -math.inf), q[1]))),
     "a pair that is not there": lambda pairs: from_pairs(Pairs(pairs), SHAPE),
     **{
         type(error).__name__: lambda pairs, error=error: Raising(from_pairs(pairs, SHAPE), 5, error)
@@ -145,6 +155,14 @@ def test_a_client_that_cannot_be_read_counts_as_zero(side_of, pairs, algo, how):
     assert all(torch.allclose(with_it.value[n], without.value[n], atol=1e-5) for n in model)
     assert with_it.noise_variance == without.noise_variance
     assert float(flatten(without.value).norm()) > 1e-3
+
+
+@pytest.mark.parametrize("how", MISSHAPEN)
+def test_what_is_wrong_with_a_client_is_said_of_it_alone(side_of, pairs, how):
+    population = MISSHAPEN[how](pairs)
+    _, side, _ = side_of(population, "dp-agr")
+    assert side.data_form.problem(population, 5)
+    assert side.data_form.problem(population, 6) is None
 
 
 def test_a_client_that_does_not_exist_is_still_an_error(side_of, pairs):

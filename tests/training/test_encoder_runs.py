@@ -1,6 +1,7 @@
 """Runs on the features of a public encoder: what stands before any client, records, resume, files, evaluation."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.encoders.encoding import encoder_network
+from dpfedmeta.data.encoders.encoding import encoder_network, encoding_of
 from dpfedmeta.data.encoders.features import encoded_images
+from dpfedmeta.data.task import load_task
 from dpfedmeta.federation.offers.signed_document import foreign, form_of
 from dpfedmeta.federation.offers.signed_document import task_of as task_of_plan
 from dpfedmeta.learning.evaluation.few_shot import Benchmark
@@ -22,6 +24,7 @@ from dpfedmeta.planning.client_spec import evaluation_shape
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.training import run_training
+from dpfedmeta.training.personal.user_inputs import InputForm
 from dpfedmeta.training.verification.verify import audit
 from tests.seams.trained import gone_on, interrupted, settings_of, trained
 
@@ -169,15 +172,23 @@ def test_what_cannot_be_encoded_is_one_line(tiny_task_file, tmp_path, given, sai
     assert "\n" not in str(e.value)
 
 
-def test_real_clients_take_no_encoder_from_a_server(tiny_task_file, tmp_path):
-    settings = settings_of(tiny_task_file, tmp_path, "dp-agr", {"model.encoder": "lite0", "model.width": "4"})
-    assert "model.encoder = lite0" in foreign(settings)
+def test_real_clients_take_no_encoder_of_a_server_s_own(tiny_task_file, tmp_path):
+    settings = settings_of(tiny_task_file, tmp_path, "dp-agr", ENCODED)
+    assert foreign(settings) == f"model.encoder = {OWN}"
+    assert foreign(replace(settings, model=replace(settings.model, encoder="lite0"))) is None
     task = task_of(settings_of(tiny_task_file, tmp_path, "dp-agr", {}))[0]
     assert task_of_plan({"task": form_of(task)}).encoding is None
     card = {"licence": "", "trained_on": "", "features": 3, "mean": [0, 0, 0], "deviation": [1, 1, 1], "digest": ""}
     for more in ({"encoding": {"name": "os:system", "size": 8, "card": card}}, {"split": "x.csv"}):
         with pytest.raises(Refused, match="other things of the records"):
             task_of_plan({"task": form_of(task) | more})
+
+
+def test_features_are_not_standardised_by_the_constants_of_images():
+    task = load_task("cifar-fs", None, encoding_of(OWN, None, 16))[0]
+    assert len(task.mean) == 3
+    features = np.full((2, 64), 0.5, np.float32)
+    assert torch.equal(InputForm.of(task.form, *task.constants).tensor(features), torch.from_numpy(features))
 
 
 def test_vectors_have_no_encoder(tmp_path):

@@ -28,8 +28,7 @@ def options_of() -> argparse.ArgumentParser:
 def main(words: Sequence[str], console: Console) -> int:
     """Parse, verify, write."""
     options = options_of().parse_args(words)
-    from dpfedmeta.core.files.atomic_files import check_archive_place
-    from dpfedmeta.core.files.run_directory import RunDirectory
+    from dpfedmeta.core.files.run_directory import RunDirectory, check_archive_place
 
     path = options.out or Path(f"{options.run.resolve().name}.zip")
     # Before the accountant is imported, which takes a second.

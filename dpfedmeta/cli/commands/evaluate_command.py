@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest
+from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest, check_sizes
 from dpfedmeta.cli.arguments import DONE, parser
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import check_is_run
@@ -125,8 +125,7 @@ def on_workers(words: Sequence[str], console: Console, workers: Workers | None, 
         workers=options.workers,
     )
     check_data_folder(request.data_folder)
-    for path in request.runs:
-        check_is_run(path)
+    check_sizes(request)
     from dpfedmeta.api.print_evaluation import evaluate_runs
 
     if workers is not None and request.workers is not None:

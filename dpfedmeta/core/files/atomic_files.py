@@ -149,19 +149,3 @@ def check_output_folder(name: str, path: Path) -> None:
         Path(tempfile.mkdtemp(dir=there, prefix=".dpfedmeta-")).rmdir()
     except OSError as error:
         raise InputError(f"{name} {path}: cannot be written ({there}: {error.strerror}); name another one") from error
-
-
-def check_archive_place(run: Path, path: Path) -> None:
-    """Refuse to write an archive of what is no run, or to a place where it cannot be.
-
-    Raises:
-        InputError: Says which.
-    """
-    if not (run / "ledger.jsonl").exists():
-        raise InputError(f"{run}: is this the directory of a run? it holds no ledger.jsonl")
-    if path.suffix != ".zip" or not path.parent.is_dir():
-        raise InputError(f"--out {path}: expected a .zip file in a folder that exists")
-    if path.exists():
-        raise InputError(f"--out {path}: exists already; choose another name")
-    if path.resolve().is_relative_to(run.resolve()):
-        raise InputError(f"--out {path}: is inside the run directory; choose a place outside it")

@@ -148,7 +148,16 @@ def check_is_run(path: Path) -> None:
     """
     check_no_analysis(path, config_of(path))
     if not (path / CONFIG).is_file():
-        raise InputError(f"{path}: is this the directory of a run? it holds no {CONFIG}")
+        raise no_run(path, CONFIG)
+
+
+def no_run(path: Path, missing: str) -> InputError:
+    """Return the error about a folder that is no run directory, with the runs that it holds."""
+    held = sorted(str(each.parent) for each in path.glob(f"*/{CONFIG}"))
+    return InputError(
+        f"{path}: is this the directory of a run? it holds no {missing}"
+        + (f", but {len(held)} run(s); name one of them: {held[0]}" if held else "")
+    )
 
 
 def check_no_analysis(path: Path, config: str) -> None:
@@ -189,9 +198,22 @@ def check_has_ledger(path: Path) -> None:
         InputError: It holds no ledger.
     """
     if not (path / LEDGER).is_file():
-        raise InputError(
-            f"{path / LEDGER}: cannot read the ledger (No such file or directory); is this a run directory?"
-        )
+        raise no_run(path, LEDGER)
+
+
+def check_archive_place(run: Path, path: Path) -> None:
+    """Refuse to write an archive of what is no run, or to a place where it cannot be.
+
+    Raises:
+        InputError: Says which.
+    """
+    check_has_ledger(run)
+    if path.suffix != ".zip" or not path.parent.is_dir():
+        raise InputError(f"--out {path}: expected a .zip file in a folder that exists")
+    if path.exists():
+        raise InputError(f"--out {path}: exists already; choose another name")
+    if path.resolve().is_relative_to(run.resolve()):
+        raise InputError(f"--out {path}: is inside the run directory; choose a place outside it")
 
 
 def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambda run: None) -> RunDirectory:

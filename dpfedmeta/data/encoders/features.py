@@ -26,16 +26,19 @@ if TYPE_CHECKING:
 _BLOCK, _BATCH = 256, 32
 
 
-def encoded_pools(pools: Mapping[Split, ClassPool], encoding: Encoding, folder: Path) -> dict[Split, ClassPool]:
+def encoded_pools(
+    pools: Mapping[Split, ClassPool], encoding: Encoding, folder: Path, workers: int | None = None
+) -> dict[Split, ClassPool]:
     """The same classes with feature vectors in place of images.
 
     Each image is encoded once, in each of the rotations that make classes of their own; mirrored images are not made.
     A second call with the same images and encoder reads the features.
 
     Args:
-        pools: Images of the splits, in one array or several.
+        pools: Images of some or all splits, in one array or several.
         encoding: Encoder and size.
         folder: Where features are kept.
+        workers: Processes that encode; 1: this one, where others may not be started; None: as many as there are cores.
 
     Raises:
         InputError: The encoder cannot be built, or the folder cannot be written.
@@ -44,7 +47,7 @@ def encoded_pools(pools: Mapping[Split, ClassPool], encoding: Encoding, folder: 
         None: features are a function of one image each, and as secret as the image.
     """
     key: list[object] = ["features", encoding.digest]
-    for split in SPLITS:
+    for split in _held(pools):
         pool = pools[split]
         digest = source_key(pool.path, folder)[3]
         key.append([split, digest, pool.first, pool.counts, pool.rotations])
@@ -52,15 +55,29 @@ def encoded_pools(pools: Mapping[Split, ClassPool], encoding: Encoding, folder: 
     def contents() -> Contents:
         entries = tuple(
             ClassEntry(name=f"{name}@{turn}" if turn else name, split=split, images=count, client=client)
-            for split in SPLITS
+            for split in _held(pools)
             for turn in range(pools[split].rotations)
             for name, count, client in zip(pools[split].names, pools[split].counts, _owners(pools[split]), strict=True)
         )
-        return Contents(classes=entries, decode=lambda: _features(pools, encoding))
+        return Contents(classes=entries, decode=lambda: _features(pools, encoding, workers))
 
     name = f"features-{encoding.name.replace(':', '-').replace('/', '-')}-{encoding.size}"
     path = cached(folder, name, key, (encoding.card.features,), contents).path
     return dict(_with_features(pools, path, encoding, key))
+
+
+def prepare(encoding: Encoding) -> None:
+    """Build an encoder's network before there are images, so that what is wrong with it is not taken for their fault.
+
+    Raises:
+        InputError: It cannot be built.
+    """
+    _network(encoding)
+
+
+def _held(pools: Mapping[Split, ClassPool]) -> tuple[Split, ...]:
+    """The splits that there are, in the order of the array."""
+    return tuple(split for split in SPLITS if split in pools)
 
 
 def _owners(pool: ClassPool) -> tuple[str, ...]:
@@ -72,7 +89,7 @@ def _with_features(
 ) -> Iterator[tuple[Split, ClassPool]]:
     begin = 0
     digest = hashlib.sha256(repr(key).encode()).hexdigest()
-    for split in SPLITS:
+    for split in _held(pools):
         pool = pools[split]
         first = (begin + np.cumsum([0, *pool.counts[:-1]])).tolist()
         turned = pool.size if pool.rotations > 1 else 0
@@ -85,17 +102,17 @@ def _with_features(
         begin += pool.size * pool.rotations
 
 
-def _features(pools: Mapping[Split, ClassPool], encoding: Encoding) -> Iterator[FloatRecords]:
+def _features(pools: Mapping[Split, ClassPool], encoding: Encoding, most: int | None = None) -> Iterator[FloatRecords]:
     """All feature vectors in the order of the array."""
     tasks = [
         (encoding, pool.path, block, turn)
-        for pool in (pools[split] for split in SPLITS)
+        for pool in (pools[split] for split in _held(pools))
         for turn in range(pool.rotations)
         for block in _blocks(pool)
     ]
     _check_tells_apart(encoding)
     _check_alone(encoding, tasks[0][1], tasks[0][2][:3])
-    with open_workers(min(available_cores(), len(tasks))) as workers:
+    with open_workers(min(most or available_cores(), len(tasks))) as workers:
         yield from workers.map(_encoded, tasks)
 
 
@@ -146,6 +163,9 @@ def _encoded(encoding: Encoding, path: Path, places: IntArray, turn: int) -> Flo
 def encoded_images(network: nn.Module, images: ImageArray, encoding: Encoding) -> FloatRecords:
     """Feature vectors of images.
 
+    Every pass through the network has as many images (the last one repeats its last image): the last bits of features
+    depend on that number, and so a real client has those that a simulation has of the same images.
+
     Args:
         network: That of the encoder.
         images: uint8 [n, channels, height, width], one channel or three.
@@ -164,7 +184,8 @@ def encoded_images(network: nn.Module, images: ImageArray, encoding: Encoding) -
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (card.mean, card.deviation))
     with torch.inference_mode():
         for start in range(0, len(images), _BATCH):
-            batch = torch.from_numpy(np.array(images[start : start + _BATCH])).float() / 255
+            places = np.minimum(np.arange(start, start + _BATCH), len(images) - 1)
+            batch = torch.from_numpy(images[places]).float() / 255
             batch = batch.expand(-1, 3, -1, -1)
             smaller = batch.shape[-1] > encoding.size
             side = (encoding.size, encoding.size)
@@ -177,7 +198,7 @@ def encoded_images(network: nn.Module, images: ImageArray, encoding: Encoding) -
                     f"model.encoder = {encoding.name}: expected {card.features} finite numbers for each image, found "
                     f"{list(features.shape[1:])}{'' if features.isfinite().all() else ', some not finite'}"
                 )
-            found.append(features.float().numpy())
+            found.append(features[: len(images) - start].float().numpy())
     return np.concatenate(found)
 
 

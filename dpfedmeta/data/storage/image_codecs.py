@@ -35,6 +35,7 @@ HOW_TO_SCALE = (
     "write a task file with pixel_range: [LOW, HIGH], the values that are black and white (for 12 bits [0, 4095]), or "
     "convert the images to 8 bits"
 )
+REPAIR = "repair or remove it"
 
 
 class UnknownRange(ValueError):

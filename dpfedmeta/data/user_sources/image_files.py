@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.storage.image_codecs import UNREADABLE, form_of
+from dpfedmeta.data.storage.image_codecs import REPAIR, UNREADABLE, form_of
 
 SUFFIXES = (
     *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".jif", ".bmp", ".dib", ".gif", ".tif", ".tiff", ".webp"),
@@ -188,7 +188,7 @@ def _form_of(files: tuple[Path, ...], _changed: tuple[int, ...]) -> ImageForm:
     """Compute the form of these files; cached by their times of modification."""
     forms = {file: header for file in files if isinstance(header := _header(file), tuple)}
     if not forms:
-        raise InputError(f"{files[0]}: does not decode ({_header(files[0])}); repair or remove it")
+        raise InputError(f"{files[0]}: does not decode ({_header(files[0])}); {REPAIR}")
     grey = sum(channels == 1 for channels, _, _ in forms.values())
     channels = 1 if 2 * grey > len(forms) else 3
     sides = {file: min(width, height) for file, (_, width, height) in forms.items()}

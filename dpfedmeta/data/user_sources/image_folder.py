@@ -12,7 +12,7 @@ from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.split_by_name import splits_of
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_parts, part_of, wrapped
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Contents, Split, check_classes
-from dpfedmeta.data.storage.image_codecs import HOW_TO_SCALE, UNREADABLE, PixelRange, UnknownRange, decode_image
+from dpfedmeta.data.storage.image_codecs import HOW_TO_SCALE, REPAIR, UNREADABLE, PixelRange, UnknownRange, decode_image
 from dpfedmeta.data.user_sources.image_files import SUFFIXES, folders_in, holds_images, image_files
 
 
@@ -174,9 +174,10 @@ def decoded_all(
     if len(problems) == 1:
         raise InputError(problems[0])
     if problems:
-        short = [problem.removesuffix(f"; {HOW_TO_SCALE}") for problem in problems]
-        remedy = "" if short == problems else f"; {HOW_TO_SCALE}"
-        raise InputError(f"{where}: {len(problems)} of {len(files)} images do not decode: {listed(short)}{remedy}")
+        remedies = [text for text in (HOW_TO_SCALE, REPAIR) if any(problem.endswith(text) for problem in problems)]
+        short = [problem.removesuffix(f"; {HOW_TO_SCALE}").removesuffix(f"; {REPAIR}") for problem in problems]
+        told = "; ".join([listed(short), *remedies])
+        raise InputError(f"{where}: {len(problems)} of {len(files)} images do not decode: {told}")
 
 
 def read_image(file: Path, channels: int, size: int | None, pixel_range: PixelRange | None = None) -> ImageArray:
@@ -190,7 +191,7 @@ def read_image(file: Path, channels: int, size: int | None, pixel_range: PixelRa
     except UnknownRange as error:
         raise InputError(f"{file}: {error}; {HOW_TO_SCALE}") from error
     except UNREADABLE as error:
-        raise InputError(f"{file}: does not decode ({error}); repair or remove it") from error
+        raise InputError(f"{file}: does not decode ({error}); {REPAIR}") from error
 
 
 def _listed(path: Path, folders: list[Path], splits: Mapping[str, Split]) -> list[tuple[Path, Split | None]]:

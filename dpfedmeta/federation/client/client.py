@@ -325,7 +325,7 @@ class RealClient:
         signed = joined.signed
         weights = unflatten(torch.from_numpy(flat.copy()), signed.initial)
         plan, task = signed.plan, signed.task
-        form = InputForm.of(task.form, task.mean, task.deviation)
+        form = InputForm.of(task.form, *task.constants)
         learned = Initialisation(network=plan.network, weights=weights, adaptation=plan.evaluation, form=form)
         images, labels, names = joined.images.labelled()
         personal = learned.adapt(images, labels, class_names=names)

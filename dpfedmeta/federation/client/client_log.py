@@ -35,6 +35,8 @@ def offered_words(signed: SignedPlan) -> Iterator[str]:
         else "every client's vector"
     )
     yield f"the server sees {server}"
+    if signed.task.encoding is not None:
+        yield f"images are encoded on this machine, once: {signed.task.encoding.words(signed.task.name)}"
     if privacy.secure is not None:
         yield company_words(privacy, plan.settings.aggregation.company)
     yield dishonest_words(privacy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_generator
+from dpfedmeta.data.encoders.features import encoded_pools
 from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
 from dpfedmeta.data.episodes.episode import Episode, choose_from
 from dpfedmeta.data.episodes.shape import EpisodeShape
@@ -75,7 +76,7 @@ class OwnRecords:
         return dict(zip(self.pool.names, self.pool.counts, strict=True))
 
     def labelled(self) -> tuple[ImageArray, IntArray, tuple[str, ...]]:
-        """SECRET: all records (images: uint8 [n, channels, height, width]), the places of their labels, and names."""
+        """SECRET: all records (images: uint8 [n, channels, height, width]; or features), places of labels, names."""
         images, pool = np.array(self.pool.images), self.pool
         if pool.labels:
             return images, pool.listed(np.arange(len(images))), pool.labels
@@ -182,7 +183,7 @@ def opened_or_why(opened: Callable[[], ClassPool]) -> ClassPool | str:
 
 
 def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) -> ClassPool:
-    """The client's own records, brought to the form of the task.
+    """The client's own records, brought to the form of the task; its images are encoded once, if there is an encoder.
 
     Args:
         path: A folder CLASS/IMAGE, or train/CLASS/IMAGE beside val and test, of which train alone is used; a list of
@@ -194,6 +195,10 @@ def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) 
     Raises:
         InputError: No records, other columns, or records that cannot be read.
     """
+    if task.encoding is not None:
+        plain = open_records(path, replace(task, encoding=None), columns, decoded)
+        # In this process: whatever runs a client need not let it start others.
+        return encoded_pools({"train": plain}, task.encoding, decoded, workers=1)["train"]
     contents = labelled(str(path), own_contents(path, task.form, columns, task.pixel_range), task.labels, task.targets)
     key = ["client", str(path.resolve()), *own_digests(path), *task.form.shape, *columns, _PIXELS, task.pixel_range]
     if task.targets is not None:

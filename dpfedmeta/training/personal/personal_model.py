@@ -274,5 +274,5 @@ def load(path: str | os.PathLike[str]) -> Initialisation:
     if run.adaptation.targets.numbers:
         raise InputError(f"{path}: predicts numbers, and a personal model has classes; see evaluate {path} --on TABLE")
     by = f"{run.settings.algo} on {run.settings.dataset}"
-    form = InputForm.of(run.task.form, run.task.mean, run.task.deviation)
+    form = InputForm.of(run.task.form, *run.task.constants)
     return Initialisation(network=run.network, weights=run.weights, adaptation=run.adaptation, form=form, learned_by=by)

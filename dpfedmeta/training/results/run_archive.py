@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import check_archive_place
 from dpfedmeta.core.files.lock import only_writer
-from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, check_archive_place
 from dpfedmeta.core.version import __version__
 
 if TYPE_CHECKING:

@@ -50,6 +50,18 @@ def test_a_name_that_was_edited_is_refused(name):
         Lineage(name)
 
 
+@pytest.mark.parametrize("torn", ["", '{"round": 0, "atte'])
+def test_a_last_line_that_a_crash_tore_changes_nothing(tmp_path, torn):
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    Ledger(run.ledger, PrivacyPlan(clients=100, cohort=10, rounds=1, noise_multiplier=1.0), RunIdentity(run=RUN))
+    with run.ledger.open("a") as file:
+        file.write(torn)
+    with registered(run) as (lineage, why):
+        assert why is None
+        assert RUN in str(lineage.path)
+
+
 def test_a_folder_that_cannot_be_written_is_told_of(tmp_path, monkeypatch):
     run = RunDirectory(tmp_path / "run")
     run.path.mkdir()

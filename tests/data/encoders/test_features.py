@@ -55,6 +55,16 @@ def test_features_of_an_image_do_not_depend_on_its_company(both, encoding):
     np.testing.assert_allclose(together[[0, 17, 39]], alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("count", [1, 31, 32, 33])
+def test_every_pass_has_as_many_images(both, encoding, count):
+    """Last bits follow from their number: a real client's few images would have other features than a simulation's."""
+    network, images = encoder_network(encoding), np.asarray(both[0].train.images[:count])
+    seen = []
+    found = encoded_images(lambda batch: seen.append(len(batch)) or network(batch), images, encoding)
+    assert set(seen) == {32}
+    assert found.shape == (count, 64)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

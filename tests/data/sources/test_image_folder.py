@@ -131,6 +131,16 @@ def test_an_image_that_does_not_decode_is_named(in_splits):
             open_dataset(str(in_splits))
 
 
+def test_the_remedy_of_many_images_stands_once(in_splits):
+    for name in ("00", "01", "02"):
+        (in_splits / "val" / "val1" / f"{name}.png").write_bytes(b"no image")
+    with pytest.raises(
+        InputError, match=r"3 of \d+ images do not decode: .*val1/00\.png.*; repair or remove it$"
+    ) as caught:
+        open_dataset(str(in_splits))
+    assert str(caught.value).count("repair") == 1
+
+
 def test_a_first_image_that_does_not_decode_is_named(in_splits):
     (in_splits / "train" / "train0" / "00.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"train0/00\.png: does not decode"):

@@ -181,6 +181,16 @@ def test_releases_are_of_the_models_kind_and_updates_of_any(tmp_path):
     assert all(isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in released.values())
 
 
+def test_each_array_is_released_as_the_models_own_is(tmp_path):
+    names = list(MODEL)
+    for tensor in names:
+        like = {name: torch.from_numpy(value) if name == tensor else value for name, value in MODEL.items()}
+        with made(tmp_path / tensor, like=like) as private:
+            released = next(iter(private)).release()
+        assert {name for name, value in released.items() if isinstance(value, torch.Tensor)} == {tensor}
+        assert all(isinstance(released[name], np.ndarray) for name in names if name != tensor)
+
+
 # What an update may be.
 
 

@@ -1,0 +1,49 @@
+"""Lines of a client's log: the numbers that they say are those of what is answered and of what is left."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from dpfedmeta.federation.client import client_log
+from dpfedmeta.federation.client.client_log import company_words, epsilon_words, joined_words
+
+
+def words(monkeypatch, taken, more, *, epsilon=lambda n: 0.25 * n, secure=None):
+    monkeypatch.setattr(client_log, "epsilon_after", lambda privacy, promise, rounds: epsilon(rounds))
+    monkeypatch.setattr(client_log, "left_of_run", lambda *given: more)
+    monkeypatch.setattr(client_log, "spent_words", lambda *given: "spent")
+    privacy = SimpleNamespace(rounds=9, secure=secure)
+    signed = SimpleNamespace(plan=SimpleNamespace(privacy=privacy), run=b"r" * 32)
+    ledger = SimpleNamespace(keys=lambda run: range(taken) if run == (b"r" * 32).hex() else ())
+    joined = SimpleNamespace(signed=signed, dimension=1234)
+    return list(joined_words(joined, ledger, SimpleNamespace(unit="record")))
+
+
+@pytest.mark.parametrize(("taken", "more"), [(0, 9), (2, 3), (5, 0)])
+def test_rounds_that_are_answered_and_those_that_are_left_cost_together_what_is_said(monkeypatch, taken, more):
+    spent, allowed, sent = words(monkeypatch, taken, more)
+    assert spent == "spent"
+    assert f"allows {taken + more} of the 9 rounds" in allowed
+    assert (f"of which {taken} are answered" in allowed) == bool(taken)
+    assert f"{epsilon_words(0.25)} after one round" in allowed
+    assert allowed.endswith(f"{epsilon_words(0.25 * (taken + more))} after {taken + more}")
+    assert "1,234 coordinates" in sent
+
+
+@pytest.mark.parametrize("secure", [None, object()])
+@pytest.mark.parametrize("each", [0.25, math.inf])
+def test_what_leaves_is_said_with_its_noise_where_there_is_some(monkeypatch, secure, each):
+    *_, sent = words(monkeypatch, 0, 9, epsilon=lambda n: each * n, secure=secure)
+    assert ("masked vector of whole numbers" in sent) == (secure is not None)
+    assert ("with the noise that the promise needs" in sent) == math.isfinite(each)
+
+
+@pytest.mark.parametrize("company", ["drawn", "picked"])
+@pytest.mark.parametrize("cohort", [5.0, 10.0])
+@pytest.mark.parametrize("colluding", [1, 3])
+def test_a_client_is_told_on_whom_it_counts(company, cohort, colluding):
+    said = company_words(SimpleNamespace(cohort=cohort, clients=10, colluding=colluding), company)
+    assert ("draws cohorts at random" in said) == (company == "drawn" and cohort < 10)
+    assert ("one of the clients" in said) == (colluding == 1)
+    assert colluding == 1 or "3 of the clients" in said

@@ -1,0 +1,122 @@
+"""Questions of a server and what it remembers of the answers, with clients that say what a test wants."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from dpfedmeta.federation.server.client_requests import ClientRequests
+from dpfedmeta.federation.server.quorum import TooFew, offer_until_answered
+from dpfedmeta.federation.wire_format import Attempt, Question, QuestionKind, Said, answer
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+
+SERVER = Identity(bytes(31) + b"\1")
+CLIENTS = [Identity(bytes([number + 1]) * 32) for number in range(4)]
+SIGNED = SimpleNamespace(
+    run=bytes(32), digest=bytes(32), signature=bytes(64), text=b"a plan",
+    privacy=SimpleNamespace(cohort=2.0, at=lambda round_: SimpleNamespace(whole=SimpleNamespace(fewest=lambda n: 2))),
+)  # fmt: skip
+PLAN, VECTOR = QuestionKind.PLAN, QuestionKind.VECTOR
+SOUND = {PLAN: Said.ACCEPTED, VECTOR: Said.VECTOR}
+
+
+class Wire:
+    """Clients that accept and answer, but for those to whom `says` gives something else."""
+
+    def __init__(self):
+        self.asked, self.says = [], {}
+
+    def present(self):
+        return [client.public for client in CLIENTS]
+
+    def ask(self, messages, seconds):
+        came = {}
+        for number, client in enumerate(CLIENTS):
+            if client.public not in messages:
+                continue
+            message = messages[client.public]
+            question = Question.opened(message, SERVER.public, client.public)
+            self.asked.append((question.asked.name, number))
+            said = self.says.get((question.asked, number), "sound")
+            if said == "nothing":
+                continue
+            kind = Said.DECLINED if said == "declined" else SOUND[question.asked]
+            whole = answer(kind, message, b"" if said == "declined" else b"body", client)
+            came[client.public] = whole[:-1] if said == "unsound" else whole
+        return came
+
+
+@pytest.fixture
+def heard():
+    return []
+
+
+@pytest.fixture
+def asking(heard):
+    return ClientRequests(
+        channel=Wire(), signed=SIGNED, server=SERVER, roster=[each.public for each in CLIENTS], seconds=1.0,
+        heard=heard.append,
+    )  # fmt: skip
+
+
+def round_of(asking, number, again=()):
+    asking.channel.asked.clear()
+    return asking.ask(VECTOR, Attempt(run=SIGNED.run, round=number, again=again), dict.fromkeys(range(4), b"task"))
+
+
+def test_a_plan_is_offered_once_to_whoever_accepts_it(asking):
+    assert set(round_of(asking, 0)) == {0, 1, 2, 3}
+    assert asking.channel.asked == [("PLAN", n) for n in range(4)] + [("VECTOR", n) for n in range(4)]
+    round_of(asking, 1)
+    assert asking.channel.asked == [("VECTOR", n) for n in range(4)]
+
+
+@pytest.mark.parametrize("said", ["declined", "unsound", "nothing"])
+def test_who_does_not_accept_the_plan_is_asked_nothing_else_and_is_offered_it_again(asking, said):
+    asking.channel.says[PLAN, 2] = said
+    assert set(round_of(asking, 0)) == {0, 1, 3}
+    assert ("VECTOR", 2) not in asking.channel.asked
+    del asking.channel.says[PLAN, 2]
+    assert set(round_of(asking, 1)) == {0, 1, 2, 3}
+    assert asking.channel.asked[0] == ("PLAN", 2)
+
+
+@pytest.mark.parametrize(("said", "offered"), [("declined", True), ("unsound", False), ("nothing", False)])
+def test_who_declines_a_round_may_have_been_started_again_and_is_offered_the_plan_anew(asking, said, offered):
+    round_of(asking, 0)
+    asking.channel.says[VECTOR, 1] = said
+    assert set(round_of(asking, 1)) == {0, 2, 3}
+    assert asking.declining == (set() if said == "nothing" else {1})
+    asking.channel.says.clear()
+    assert set(round_of(asking, 2)) == {0, 1, 2, 3}
+    assert (asking.channel.asked[0] == ("PLAN", 1)) == offered
+    # Another round, or another attempt at it, forgets who declined.
+    assert asking.declining == set()
+
+
+def test_every_question_is_counted_as_it_went(asking, heard):
+    round_of(asking, 0)
+    asking.channel.says |= {(VECTOR, 0): "declined", (VECTOR, 1): "unsound", (VECTOR, 3): "nothing"}
+    round_of(asking, 5)
+    found = heard[-1]
+    assert (found.asked, found.round, found.clients) == (VECTOR, 5, 4)
+    assert (found.answered, found.declined, found.unsound, found.absent) == (1, 1, 1, 1)
+
+
+def test_a_plan_is_offered_until_enough_answered_unless_too_few_are_willing(asking):
+    asking.channel.says |= {(PLAN, 0): "declined", (PLAN, 1): "declined"}
+    offer_until_answered(asking, 4, 0.0)
+    assert asking.declining == {0, 1}
+    asking.channel.says[PLAN, 2] = "declined"
+    asking._accepted.clear()
+    asking._declining.clear()
+    # All four answered, which is enough; that three declined leaves too few for any round.
+    with pytest.raises(TooFew, match="3 of 4 clients declined, and a round needs 2"):
+        offer_until_answered(asking, 4, 0.0)
+
+
+def test_who_declined_is_not_offered_the_plan_in_every_look(asking):
+    asking.channel.says[PLAN, 0] = "declined"
+    asking.offer(asking.channel.present())
+    asking.channel.asked.clear()
+    asking.offer(asking.channel.present())
+    assert asking.channel.asked == []
