@@ -114,7 +114,7 @@ def evaluations(
     }
     datasets = {encoding: opened() for encoding, opened in opens.items()}
     dataset = datasets[runs[0].task.encoding]
-    whole = request.whole(runs[0])
+    whole = request.whole(runs[0].settings)
     if whole is not None:
         check_whole(dataset.test, whole, "test", authors_of(trained))
     elif dataset.task.shared_classes is None:
@@ -131,7 +131,7 @@ def evaluations(
             check_together(workers, each, None, torch.device("cpu"), opens[encoding], own)
         for run, name in zip(runs, names, strict=True):
             dataset = datasets[run.task.encoding]
-            if request.whole(run) is not None:
+            if request.whole(run.settings) is not None:
                 content = _whole(request, run, dataset, Watched(workers, partial(watch, f"{name}: whole clients")))
             elif dataset.task.shared_classes is None:
                 content = _adapted(request, run, dataset, workers, partial(_named, watch, name))
@@ -310,7 +310,7 @@ def _classified(run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str
 
 def _whole(request: EvaluationRequest, run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str, Any]:
     """Evaluate a run of whole clients on those of the test part, as at its end."""
-    shape = request.whole(run)
+    shape = request.whole(run.settings)
     assert shape is not None
     clients = everybody(dataset.test, shape, request.seeds[0], authors_of(run.settings))
     held_out = WholeClientsBenchmark(clients=clients, transductive=request.transductive or run.mixes_queries)

@@ -114,9 +114,9 @@ class EvaluationRequest:
         sizes = product(dict.fromkeys(self.ways or (own.ways,)), dict.fromkeys(self.shots or (own.shots,)))
         return tuple(EpisodeShape(ways=ways, shots=shots, queries=own.queries) for ways, shots in sizes)
 
-    def whole(self, run: TrainedRun) -> WholeShape | None:
+    def whole(self, settings: Settings) -> WholeShape | None:
         """Limits of whole clients, which judge a run of such; None: episodes of a given size do."""
-        return None if self.ways or self.shots else whole_shape(run.settings)
+        return None if self.ways or self.shots else whole_shape(settings)
 
     def note(self) -> str | None:
         """A label for results from fewer episodes than customary."""
@@ -135,7 +135,7 @@ def check_sizes(request: EvaluationRequest) -> None:
         settings = resolve(None, None, path / CONFIG)
         dataset = data_of_run(settings.dataset, request.data_folder)
         task, splits = load_task(dataset, request.data_folder, encoding_of_run(settings))
-        for shape in request.shapes(settings):
+        for shape in () if request.whole(settings) else request.shapes(settings):
             check_said(task, splits, shape, "test", asked=True)
 
 
@@ -153,7 +153,7 @@ def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> 
                 f"{both} are of different benchmarks ({first.settings.dataset}, {run.settings.dataset}); "
                 "compare runs of the same one"
             )
-        if request.whole(run) != request.whole(first):
+        if request.whole(run.settings) != request.whole(first.settings):
             raise InputError(
                 f"{both}: their clients are not whole ones of the same limits; give ways and shots, for episodes of a "
                 "fixed size"
@@ -163,7 +163,7 @@ def check_comparable(request: EvaluationRequest, runs: Sequence[TrainedRun]) -> 
                 f"{both} have episodes of different sizes; give ways and shots (their evaluation.queries must agree)"
             )
     if first.task.shared_classes is None:
-        if request.whole(first) is not None and (request.steps or len(request.seeds) > 1):
+        if request.whole(first.settings) is not None and (request.steps or len(request.seeds) > 1):
             raise InputError(
                 f"{'steps' if request.steps else 'seeds'}: whole clients are judged once, before and after adaptation; "
                 "leave it out, or give ways and shots too, for episodes of a fixed size"

@@ -104,7 +104,7 @@ BAD = [
     ({"steps": (0, -3)}, "steps = -3"),
     ({"shots": (0,)}, "at least 1 record"),
     ({"ways": (1,)}, "ways = 1"),
-    ({"ways": (9,)}, "task.ways = 9"),
+    ({"ways": (9,)}, "ways = 9, but the test split"),
     ({"shots": (18,)}, "18 shots + 3 queries = 21 images per class"),
     ({"episodes": 1}, "an interval needs at least 2"),
     ({"seeds": (0, 0)}, "seeds: "),

@@ -204,7 +204,7 @@ def labelled(support, query):
         ([0, 1], [0, 1], True),
         ([0, 0, 1, 2], [2], True),
         ([0, 0], [0], False),  # one class
-        ([0, 2], [0, 2], False),  # a gap
+        ([0, 2], [0], False),  # a gap
         ([0, 1], [2], False),  # nothing to adapt on
         ([0, 1] * 15, [0, 1] * 15, True),
         ([0, 1] * 15, [0] * 31, False),  # too many records
