@@ -196,3 +196,19 @@ def test_vectors_have_no_encoder(tmp_path):
     path.write_text("class,a,b\n" + "".join(f"{row % 9},{row},1\n" for row in range(200)))
     with pytest.raises(InputError, match=r"it encodes few-shot images, and .* has vectors of 2 numbers"):
         dp.plan(resolve("dp-agr", str(path), None, {"model.encoder": OWN}))
+
+
+def test_without_a_clip_bound_clients_teach_too(tiny_task_file, tmp_path):
+    """Over an encoder the server steps in units of the bound; maml has none, and was divided by infinity."""
+    assert settings_of(tiny_task_file, tmp_path, "dp-agr", ENCODED).server.unit == "bound"
+    run = trained(tiny_task_file, tmp_path, "maml", ENCODED)
+    before, after = load_file(run.initial_weights), load_file(run.weights)
+    moved = {name for name in after if not torch.equal(before[name], after[name])}
+    assert moved
+    assert all(bool(torch.isfinite(value).all()) for value in after.values())
+
+
+def test_a_step_in_units_of_no_bound_is_refused(tiny_task_file, tmp_path):
+    settings = settings_of(tiny_task_file, tmp_path, "maml", {"server.unit": "bound"})
+    with pytest.raises(InputError, match=r"server\.unit = bound: clip\.policy = none sets no bound to divide by"):
+        dp.train(settings)

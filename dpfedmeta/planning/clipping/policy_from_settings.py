@@ -30,6 +30,7 @@ def clip_policy(settings: Settings, privacy: PrivacyPlan) -> ClipPolicy[Any]:
         RefusedPlan: The policy needs what the algorithm does not release.
     """
     clip = settings.clip
+    _check_unit(settings)
     around = Surroundings(
         algo=settings.algo,
         rounds=settings.server.rounds,
@@ -53,6 +54,7 @@ def check_clip(settings: Settings) -> None:
     share = settings.clip.percentile
     if 0 < share < 1:
         raise InputError(f"clip.percentile = {share:g}: a percentile is from 0 to 100; write {100 * share:g}")
+    _check_unit(settings)
     if ":" in settings.clip.policy or settings.clip.policy == "own":
         return  # code of the user's own is planned once, with the noise that it will see
     around = Surroundings(
@@ -64,3 +66,11 @@ def check_clip(settings: Settings) -> None:
         independent=True,
     )
     member.planned(settings.clip, around)
+
+
+def _check_unit(settings: Settings) -> None:
+    if settings.server.unit == "bound" and not bounds_clients(settings):
+        raise InputError(
+            f"server.unit = bound: clip.policy = {settings.clip.policy} sets no bound to divide by, so no weight would "
+            "move; use --server.unit raw, or a policy that bounds messages"
+        )
