@@ -17,6 +17,7 @@ from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.data.populations.class_counts import holdings
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.learning.evaluation.baselines import Adapted, accuracies
+from dpfedmeta.learning.evaluation.held_out_clients import AdaptedWhole
 from dpfedmeta.learning.models.frozen import mixes_queries
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.planning.run_plan import Plan
@@ -118,7 +119,8 @@ class HeldImages:
             self.check_model(model)
             weights = unflatten(torch.from_numpy(np.frombuffer(model, dtype=_FLOAT).copy()), self._initial)
             adaptation = self.plan.evaluation
-            self._learners[model] = Adapted(
+            kind = Adapted if self.plan.whole is None else AdaptedWhole
+            self._learners[model] = kind(
                 network=self.plan.network,
                 weights=arrays_of(weights),
                 adaptation=adaptation,

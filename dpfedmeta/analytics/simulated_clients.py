@@ -22,6 +22,7 @@ from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.populations.class_counts import check_named
 from dpfedmeta.data.populations.population import Population
+from dpfedmeta.planning.data_digests import held_data
 from dpfedmeta.training import build_data as training_data
 
 
@@ -90,7 +91,7 @@ class SimulatedClients:
     @cached_property
     def digest(self) -> str:
         """SECRET: of the data, and of the model that is adapted."""
-        parts = [self._lines_digest() if self.request.names else self._dataset.train.digest()]
+        parts = [self._lines_digest() if self.request.names else held_data(self._dataset, None).sha256]
         if self.request.run:
             parts.append(hashlib.sha256(RunDirectory(Path(self.request.run)).weights.read_bytes()).hexdigest())
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()

@@ -116,20 +116,24 @@ def evaluate_people(
     if not any(each.judged for each in scores):
         needed = "two records" if targets.numbers else "two classes with two records each"
         raise InputError(f"{data}: no client has {needed}, so nobody can be judged")
-    protocol = _protocol(split, targets, given=any(person.adapts is not None for person in people))
+    protocol = _protocol(split, targets, [person.adapts is not None for person in people])
     return PeopleEvaluation(run=run, data=data, protocol=protocol, scores=tuple(scores), targets=targets)
 
 
-def _protocol(split: RecordSplit, targets: TargetKind, *, given: bool) -> str:
-    if given:
-        return "each client adapts on its records of train and is judged on those of test, single model, inductive"
+def _protocol(split: RecordSplit, targets: TargetKind, given: Sequence[bool]) -> str:
+    """How clients were judged; `given`: of which the data say on which records they adapt."""
+    end, said = "single model, inductive", "its records of train and is judged on those of test"
+    if all(given):
+        return f"each client adapts on {said}, {end}"
     shots, of_each = (
         "half of" if split.shots is None else f"{split.shots} of",
         "" if targets.numbers else " of each class",
     )
     return (
-        f"each client adapts on {shots} its records{of_each} and is judged on the others; {split.repeats} "
-        f"splits at random (seed {split.seed}), single model, inductive"
+        f"each client {'without records of train ' if any(given) else ''}adapts on {shots} its records{of_each} and is "
+        f"judged on the others; {split.repeats} splits at random (seed {split.seed}), "
+        + (f"each other one adapts on {said}, once; " if any(given) else "")
+        + end
     )
 
 

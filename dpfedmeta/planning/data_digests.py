@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -46,8 +47,12 @@ class HeldData:
 def held_data(dataset: Dataset, own: Population | None) -> HeldData:
     """Return the digests of the clients' data, made of the data set or given by the caller."""
     decoded = dataset.train.decoded_digest()
+    digest, targets = dataset.train.digest(decoded), dataset.task.targets
+    if targets is not None:
+        # The loss and the range of numbers to predict are in no record, and change every message.
+        digest = hashlib.sha256(f"{digest} {targets!r}".encode()).hexdigest()
     return HeldData(
-        sha256=dataset.train.digest(decoded),
+        sha256=digest,
         own=own is not None,
         clients=None if own is None else clients_digest(own),
         decoded=decoded,

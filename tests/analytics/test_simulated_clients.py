@@ -18,9 +18,11 @@ from dpfedmeta.analytics.simulated_clients import SimulatedClients
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SUMMARY
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.verification.verify import audit
+from tests.data.test_labels import TARGETS, number, rows_of, task_in
 
 SMALL = {
     "population.clients": "60", "population.cohort": "30", "server.rounds": "2", "server.noise_multiplier": "2",
@@ -123,3 +125,14 @@ def test_algorithms_without_exact_messages_have_no_norms(settings, monkeypatch):
     monkeypatch.setattr(Ground, "plan", SimpleNamespace(algorithm=SimpleNamespace(releases=True)))
     with pytest.raises(RefusedPlan, match="no exact message"):
         Ground(request_of(settings)).check_messages()
+
+
+def test_another_loss_gives_other_answers(tmp_path):
+    """An analysis that is asked again with the same noise must have the same answers, and no record holds the loss."""
+    digests = set()
+    for other in ({}, {"loss": "huber"}):
+        task = task_in(tmp_path, rows_of(number), "target", kind="regression", targets={**TARGETS, **other})
+        clients = SimulatedClients(SimpleNamespace(names=None, run=None))
+        vars(clients)["_dataset"] = open_dataset(task, tmp_path)
+        digests.add(clients.digest)
+    assert len(digests) == 2

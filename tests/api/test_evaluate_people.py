@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import yaml
 
+from dpfedmeta.api.evaluate_people import _protocol
+from dpfedmeta.learning.evaluation.people import RecordSplit
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 from tests.conftest import dpfedmeta
 from tests.federation.test_local_data import COLUMNS, rows_of, write
 
@@ -134,3 +137,14 @@ def test_names_of_clients_are_no_markup(run):
 def test_repeats_are_of_people_alone(run):
     said = dpfedmeta("evaluate", "runs/mine", "--repeats", "3", folder=run, code=2).error
     assert "--repeats: splits the records of people (--on PATH)" in said
+
+
+def test_the_protocol_says_it_of_clients_with_and_without_records_of_train():
+    split = RecordSplit(shots=None, repeats=3, seed=4)
+    every, some, none = (_protocol(split, OWN_CLASSES, given) for given in ([True] * 2, [True, False], [False] * 2))
+    assert every.startswith("each client adapts on its records of train and is judged on those of test, single")
+    assert none.startswith("each client adapts on half of its records of each class and is judged on the others; 3")
+    assert some.startswith("each client without records of train adapts on half of its records of each class")
+    assert "each other one adapts on its records of train" in some
+    assert "splits" not in every
+    assert "train" not in none

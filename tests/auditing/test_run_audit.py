@@ -191,6 +191,21 @@ def test_an_attack_on_what_is_not_known_says_so():
             attack_on(plan, cell)
 
 
+def test_canary_records_have_no_numbers_to_predict():
+    """A client does not take them, so both worlds would be the same, and nothing would ever be found."""
+    given = {"task.ways": "1"}
+    plan = make_plan(
+        audited_settings("dp-agrlr", "sinusoids", None, given, as_planned=False), load_task("sinusoids")[0]
+    )
+    refused = [cell.name for cell in plan.planned if cell.unit == "record" and np.isfinite(cell.epsilon)]
+    for cell in plan.planned:
+        if cell.name in refused:
+            with pytest.raises(NoAttack, match="numbers to predict"):
+                attack_on(plan, cell)
+    assert refused
+    assert attack_on(plan, plan.planned[0])
+
+
 def test_directions_are_a_function_of_their_number():
     one, again, other = (RandomDirections(seed=2).of(number, 500) for number in (3, 3, 4))
     assert torch.equal(one, again)

@@ -93,3 +93,22 @@ def test_another_record_target_name_or_order_is_other_data():
     assert len(set(digests)) == 7
     assert clients_digest(made()) == digests[0]
     assert isinstance(clients_digest(made({"odd": 3})), str)
+
+
+def test_columns_of_pandas_are_read_and_known_by_their_values():
+    """They are arrays of objects, of which every process has others in other places."""
+    texts = ["a class"] * 3 + ["another class"] * 3
+    whole = [1000] * 3 + [2000] * 3
+    for targets in (texts, whole):
+        given = np.empty(6, dtype=object)
+        copies = [made({"ann": (records(6), given.copy())}) for _ in range(2)]
+        for each in copies:
+            for place, value in enumerate(targets):
+                # Another object of the same value.
+                each.held["ann"][1][place] = type(value)(str(value)[:1] + str(value)[1:])
+        plain = made({"ann": (records(6), targets)})
+        assert not dict(copies[0].problems())
+        assert torch.equal(copies[0].episode(0).support_images, plain.episode(0).support_images)
+        assert clients_digest(copies[0]) == clients_digest(copies[1])
+    mixed = np.array(["a", 1, "a", 1], dtype=object)
+    assert "labels are not numbers" in dict(made({"ann": (records(4), mixed)}).problems())["ann"]

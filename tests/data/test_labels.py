@@ -13,6 +13,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.population import clients_digest, open_population
 from dpfedmeta.data.sources.sinusoids import draw_curve
 from dpfedmeta.data.task import load_task
+from dpfedmeta.planning.data_digests import held_data
 
 COLUMNS = ("age", "pulse")
 LABELS = ["well", "ill", "unsure"]
@@ -82,6 +83,16 @@ def test_another_order_of_the_list_is_another_population(tmp_path):
     assert len({*digests}) == 3
 
 
+def test_another_loss_is_not_what_a_run_began_with(tmp_path):
+    digests = {
+        held_data(open_dataset(task_in(
+            tmp_path, rows_of(number), "target", kind="regression", targets={**TARGETS, **other}
+        ), tmp_path), None).sha256
+        for other in ({}, {"loss": "huber"}, {"loss": "huber", "huber": 2.0}, {"highest": 200})
+    }  # fmt: skip
+    assert len(digests) == 4
+
+
 def test_labels_outside_the_list_are_one_line_that_names_them(tmp_path):
     task = task_in(tmp_path, rows_of(in_turn), labels=LABELS[:2])
     with pytest.raises(InputError, match=r"outside the task's public list \(well, ill\): unsure of c1 \(4 records\)"):
@@ -106,6 +117,23 @@ def test_numbers_to_predict_reach_clients_scaled_and_apart_from_the_features(tmp
         assert found.dtype == torch.float32
         assert found.tolist() == pytest.approx(wanted)
         assert len({*ages.tolist()}) == 8
+
+
+def test_numbers_are_scaled_before_they_are_rounded(tmp_path):
+    """Times in seconds, of which float32 keeps every 128th."""
+    targets = {"centre": 1_700_000_000, "scale": 8, "lowest": 0, "highest": 2_000_000_000}
+    times = rows_of(lambda client, record: 1_700_000_000 + client + 10 * record)
+    task = task_in(tmp_path, times, "target", kind="regression", targets=targets)
+    found = open_dataset(task, tmp_path).train.images[:, -1]
+    assert {*(8 * found).tolist()} == {client + 10 * record for client in range(6) for record in range(8)}
+
+
+def test_the_ends_of_the_range_are_in_it(tmp_path):
+    """0.1 in float32 is larger than 0.1."""
+    targets = {"centre": 0, "scale": 1, "lowest": 0, "highest": 0.1}
+    ends = rows_of(lambda client, record: record % 2 / 10)
+    task = task_in(tmp_path, ends, "target", kind="regression", targets=targets)
+    assert open_dataset(task, tmp_path).train.classes == 4
 
 
 def test_standardisation_is_of_features_alone(tmp_path):

@@ -54,6 +54,8 @@ def attack_on(plan: Plan, cell: Guarantee) -> Attack:
     in_client = cell.unit == "record" and plan.privacy.record is not None
     if in_client and plan.network.form.vocabulary is not None:
         raise NoAttack("no sequence of tokens is extreme enough to serve as a canary record")
+    if in_client and plan.algorithm.adaptation.targets.numbers:
+        raise NoAttack("canary records have classes, and here records have numbers to predict")
     added = cell.adjacency == "add-remove"
     worlds = _glaring(plan) if in_client else ClientWorlds(plan=plan, other=0 if added else -1)
     if cell.observer == "public":

@@ -22,6 +22,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.config.schema import EvaluationSettings, RunSettings, TrackSettings
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
 from dpfedmeta.planning.privacy.solve import make_privacy
 
@@ -191,6 +192,7 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
     for trial in trials:
         try:
             settings = settings_of(trial)
+            _check_has_accuracies(settings)
             # Seeds share a plan.
             shared = replace(settings, run=RunSettings(), evaluation=EvaluationSettings(), track=TrackSettings())
             if shared not in plans:
@@ -201,6 +203,14 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
             raise InputError(f"{error} (in the combination {values})") from error
         found[trial.name] = plans[shared]
     return found
+
+
+def _check_has_accuracies(settings: Settings) -> None:
+    if targets_of(task_of(settings)[0]).numbers:
+        raise InputError(
+            f"dataset = {settings.dataset}: predicts numbers, and a sweep chooses by accuracy on validation classes; "
+            "train each setting by itself and compare validation_error"
+        )
 
 
 def _planned(settings: Settings) -> PrivacyPlan:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dpfedmeta.core.errors import InputError
@@ -97,8 +98,7 @@ class RecordsPopulation:
         for name in self._names:
             digest.update(f"{name!r}\n".encode())
             try:
-                parts = [np.ascontiguousarray(np.asarray(part)) for part in self.held[name]]
-                content = [f"{part.dtype} {part.shape}\n".encode() + part.tobytes() for part in parts]
+                content = [_bytes(np.ascontiguousarray(np.asarray(part))) for part in self.held[name]]
             except Exception:
                 # Whatever it is, it counts as zero.
                 content = [b"unreadable\n"]
@@ -111,6 +111,12 @@ class RecordsPopulation:
         return tuple(self.held)
 
 
+def _bytes(part: npt.NDArray[Any]) -> bytes:
+    """An array as bytes, which of objects (a column of pandas) are those of their values, and not their addresses."""
+    content = repr(part.tolist()).encode() if part.dtype == object else part.tobytes()
+    return f"{part.dtype} {part.shape}\n".encode() + content
+
+
 def _classes(targets: Any) -> IntArray:
     """Number the classes of a client from 0 on, in the order of their names or numbers.
 
@@ -118,6 +124,10 @@ def _classes(targets: Any) -> IntArray:
         InputError: They are no texts and no whole numbers.
     """
     given = np.asarray(targets)
+    if given.dtype == object:
+        # Columns of pandas, of texts or whole numbers.
+        values = given.reshape(-1).tolist()
+        given = np.asarray(values) if len({type(value) for value in values}) == 1 else given
     if given.dtype.kind == "U":
         return np.unique(given.reshape(-1), return_inverse=True)[1]
     found: IntArray = checked_labels(given if given.dtype != object else targets).numpy()

@@ -58,8 +58,9 @@ class Contents:
 
     Attributes:
         classes: The classes, in the order in which their images are decoded.
-        decode: Yields blocks of any length, uint8 [images, channels, height, width] or float32 [records, numbers]; all
-            blocks together are the records class by class. Only a few of them are in memory at a time.
+        decode: Yields blocks of any length, uint8 [images, channels, height, width] or float32 [records, numbers]
+            (float64 before numbers to predict are scaled); all blocks together are the records class by class. Only a
+            few of them are in memory at a time.
     """
 
     classes: tuple[ClassEntry, ...]

@@ -58,9 +58,10 @@ def _scaled(where: str, found: Contents, targets: TargetRange) -> Contents:
 
     def decode() -> Iterator[FloatRecords]:
         for block in found.decode():
-            records = np.array(block, dtype=np.float32)
-            records[:, -1] = (records[:, -1].astype(np.float64) - targets.centre) / targets.scale
-            yield records
+            # Scaled before it is rounded: of 1,700,000,001 float32 keeps 1,700,000,000.
+            records = np.array(block, dtype=np.float64)
+            records[:, -1] = (records[:, -1] - targets.centre) / targets.scale
+            yield records.astype(np.float32)
 
     return replace(found, decode=decode)
 

@@ -196,7 +196,8 @@ def _contents(
 
     def decode() -> Iterator[FloatRecords]:
         for cell in made:
-            yield records[list(cell.rows)].astype(np.float32)
+            # Numbers to predict are rounded once they are scaled, and not before (user_sources.labels).
+            yield records[list(cell.rows)].astype(np.float64 if form.targets else np.float32)
 
     return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
 

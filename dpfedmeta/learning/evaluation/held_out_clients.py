@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from torch import Tensor
 
 from dpfedmeta.core.params import Params, arrays_of
@@ -60,10 +61,14 @@ class WholeClientsBenchmark:
 
     def episode(self, number: int) -> Episode:
         """Episode number `number`: of each client in turn, then of each again with another split."""
+        return self.clients.split_again(*self._whose(number)).episode()
+
+    def _whose(self, number: int) -> tuple[int, int]:
+        """(Client, turn) of an episode."""
         able = able_numbers(self.clients)
         turn, place = divmod(number, len(able))
         generator = public_generator(self.clients.seed, Purpose.EVALUATION, turn)
-        return self.clients.split_again(able[int(generator.permutation(len(able))[place])], turn).episode()
+        return able[int(generator.permutation(len(able))[place])], turn
 
     @property
     def protocol(self) -> str:
@@ -110,4 +115,20 @@ class WholeClientsBenchmark:
 
     def _accuracies(self, workers: Workers, learners: Mapping[str, Learner], episodes: int) -> dict[str, Accuracy]:
         found = outcomes(workers, self, learners, episodes)
-        return {name: Accuracy.of(values[:, 0].tolist()) for name, values in found.items()}
+        whose = [self._whose(number)[0] for number in range(episodes)]
+        return {name: over_clients(values[:, 0].tolist(), whose) for name, values in found.items()}
+
+
+def over_clients(values: Sequence[float], whose: Sequence[int]) -> Accuracy:
+    """The mean over clients, and its interval over them: two splits of one client are no independent draws.
+
+    Args:
+        values: Of each episode.
+        whose: Client of each episode; with one client alone the interval is over its splits.
+    """
+    plain, clients = Accuracy.of(values), sorted({*whose})
+    if len(clients) in (1, len(values)):
+        return plain
+    means = [np.mean([value for value, own in zip(values, whose, strict=True) if own == client]) for client in clients]
+    own = Accuracy.of([float(mean) for mean in means])
+    return replace(plain, mean=own.mean, ci95=own.ci95)

@@ -62,6 +62,7 @@ def test_too_many_combinations(sweep_file):
         ({"dataset": "omnigolt"}, "no such task"),
         ({"config": "nowhere.yaml"}, "nowhere.yaml"),
         ({"privacy.client.epsilon": "null"}, "neither a target"),
+        ({"dataset": "sinusoids"}, "a sweep chooses by accuracy"),
     ],
 )
 def test_a_combination_that_train_would_refuse_is_refused_before_the_first_run(sweep_file, fixed, reason):

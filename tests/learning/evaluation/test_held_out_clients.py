@@ -9,8 +9,9 @@ import torch
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.episodes.shape import WholeShape
 from dpfedmeta.data.populations.whole_population import everybody
+from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.learning.evaluation.baselines import Adapted
-from dpfedmeta.learning.evaluation.held_out_clients import AdaptedWhole, WholeClientsBenchmark
+from dpfedmeta.learning.evaluation.held_out_clients import AdaptedWhole, WholeClientsBenchmark, over_clients
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_logits
 from dpfedmeta.learning.models.initial_weights import initial_weights
@@ -55,6 +56,25 @@ def test_accuracies_are_means_over_clients_with_a_head_of_their_own_classes(benc
     assert found.keys() > {"accuracy_pixel_prototype", "accuracy_pixel_neighbour"}
     assert (benchmark.sizes, "inductive" in benchmark.protocol) == ({}, True)
     assert "TRANSDUCTIVE" in replace(benchmark, transductive=True).protocol
+
+
+def test_further_splits_of_the_same_clients_do_not_make_the_interval_narrower(benchmark):
+    """Each of three clients has the same value in every turn, so more turns say nothing more of clients."""
+    values = {0: 0.2, 1: 0.5, 3: 0.8}
+    once = Accuracy.of(list(values.values()))
+    for turns in (1, 2, 50):
+        whose = [client for _ in range(turns) for client in values]
+        found = over_clients([values[client] for client in whose], whose)
+        assert (found.mean, found.ci95) == pytest.approx((once.mean, once.ci95))
+        assert (found.episodes, len(found.values)) == (3 * turns, 3 * turns)
+    # One client alone has splits, and a client with more turns counts as one.
+    assert over_clients([0.2, 0.4], [5, 5]).ci95 == Accuracy.of([0.2, 0.4]).ci95
+    assert over_clients([0.2, 0.4, 0.9], [5, 5, 6]).mean == pytest.approx(0.6)
+    weights = initial_weights(SPEC, 0)
+    accuracy = benchmark.accuracy(InProcess(), SPEC, weights, HOW, 9)
+    means = [np.mean([own_accuracy(benchmark.episode(number), 4) for number in range(9)
+                      if benchmark.episode(number).support_labels.shape == (size,)]) for size in (2, 6, 8)]  # fmt: skip
+    assert accuracy.ci95 == pytest.approx(Accuracy.of(means).ci95)
 
 
 def test_classes_that_a_client_does_not_have_get_no_prediction(benchmark):
