@@ -43,24 +43,24 @@ def squared_errors(run: dp.Run, curves: int = 500) -> dict[int, float]:
     return dict(zip((0, 1, 10), np.mean(errors, axis=0).tolist(), strict=True))
 
 
-def main(words: Sequence[str] | None = None, changes: Mapping[str, Any] | None = None) -> None:
+def main(changes: Mapping[str, Any] | None = None) -> dp.Run:
     """Train and print."""
+    run = dp.train(dp.Settings.preset("maml", "sinusoids", {**AS_PUBLISHED, **(changes or {})}))
+    print(run)
+    for steps, error in squared_errors(run).items():
+        print(f"after {steps} steps on ten points: squared error {error:.3f}")
+    return run
+
+
+def options_of(words: Sequence[str] | None = None) -> dict[str, Any]:
+    """Settings from the command line."""
     made = argparse.ArgumentParser(description=__doc__)
     made.add_argument("--rounds", type=int, default=5000, help="rounds of 25 curves (5,000; published: 70,000)")
     made.add_argument("--lr", type=float, default=0.001, help="server step size (0.001, as published)")
     made.add_argument("--out", default="runs", help="parent folder of the run")
     options = made.parse_args(words)
-    values = {
-        **AS_PUBLISHED,
-        "server.rounds": options.rounds,
-        "server.lr": options.lr,
-        "run.dir": options.out,
-        **(changes or {}),
-    }
-    run = dp.train(dp.Settings.preset("maml", "sinusoids", values))
-    for steps, error in squared_errors(run).items():
-        print(f"after {steps} steps on ten points: squared error {error:.3f}")
+    return {"server.rounds": options.rounds, "server.lr": options.lr, "run.dir": options.out}
 
 
 if __name__ == "__main__":
-    main()
+    main(options_of())

@@ -45,6 +45,8 @@ class ObservedRound:
 class NoAccuracy:
     """The network of an audit learns nothing that anybody asks for."""
 
+    score_name = "accuracy"
+
     def accuracy(self, *words: object) -> NoAccuracy:
         """None."""
         return self

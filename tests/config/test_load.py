@@ -139,7 +139,7 @@ WRONG = [
     ("clip.initial", "0"), ("clip.initial", "inf"), ("clip.policy", "windows"), ("meta.order", "3"),
     ("meta.lr", "nan"), ("privacy.client.epsilon", "0"), ("privacy.client.epsilon", ".inf"),
     ("privacy.client.delta", "0"), ("privacy.client.delta", "1"), ("privacy.record.observer", "me"),
-    ("task.ways", "1"), ("task.shots", "0"), ("model.norm", "off"), ("run.seed", "-1"), ("run.device", "tpu"),
+    ("task.ways", "0"), ("task.shots", "0"), ("model.norm", "off"), ("run.seed", "-1"), ("run.device", "tpu"),
     ("evaluation.episodes", "1"), ("track.wandb", "on"),
 ]  # fmt: skip
 

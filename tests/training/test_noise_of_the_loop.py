@@ -77,6 +77,8 @@ def nowhere_finite(shape, image):
 class NoAccuracy:
     """Of noise there is nothing to measure."""
 
+    score_name = "accuracy"
+
     def accuracy(self, *words):
         return self
 
