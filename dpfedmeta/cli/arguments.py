@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
@@ -42,8 +42,8 @@ class _Parser(argparse.ArgumentParser):
         words = sys.argv[1:] if args is None else args
         if words != self.words:
             self.words = words
-            flags = [name for action in self._actions if action.nargs == 0 for name in action.option_strings]
-            _say_given_twice(words, flags)
+            taken = {name: action.nargs for action in self._actions for name in action.option_strings}
+            _say_given_twice(words, taken)
         return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
@@ -55,21 +55,22 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message}{hint} (--help lists the options)")
 
 
-def _say_given_twice(words: Sequence[str], flags: Collection[str]) -> None:
+def _say_given_twice(words: Sequence[str], taken: Mapping[str, Any]) -> None:
     """Say which options are given two values, of which the last one holds, as everywhere on a command line.
 
     Args:
         words: What was typed.
-        flags: Options that take no value.
+        taken: How many values each of the command's own options takes, as argparse says it; a setting takes one.
     """
     given: dict[str, tuple[str, str]] = {}
-    for place, word in enumerate(words):
+    for place, word in enumerate(takewhile(lambda word: word != "--", words)):
         option, equals, value = word.partition("=")
-        if not option.startswith("--") or option in ("--", *flags):
+        if not option.startswith("--") or taken.get(option) == 0:
             continue
         name = SHORT_FORMS.get(option[2:], option[2:])
         if not equals:
-            value = " ".join(takewhile(lambda other: not other.startswith("--"), words[place + 1 :]))
+            values = list(takewhile(lambda other: not other.startswith("--"), words[place + 1 :]))
+            value = " ".join(values if taken.get(option) in ("+", "*") else values[:1])
         first, before = given.get(name, (option, value))
         given[name] = option, value
         if value != before:

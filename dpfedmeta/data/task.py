@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding, read_text
-from dpfedmeta.core.pydantic_errors import YAML_ERRORS, first_problem, nearest, read_yaml
+from dpfedmeta.core.pydantic_errors import YAML_ERRORS, first_problem, nearest, read_yaml, shown
 from dpfedmeta.data.data_dirs import default_data_folder
 from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.episodes.shape import RecordForm
@@ -231,7 +231,7 @@ def _parse(text: str, where: str) -> Task:
         raise InputError(f"{where}: {first_problem(error, Task)}") from error
     _check_split(task, where)
     _check_form(task, where)
-    _check_labels(task, where)
+    check_labels(task, where)
     return task
 
 
@@ -249,13 +249,23 @@ def _labels(given: object, where: str) -> tuple[str, ...]:
     )
 
 
-def _check_labels(task: Task, where: str) -> None:
-    """Check that the public list of labels, or the range of numbers, fits the data."""
+_LONGEST_LABEL = 200
+
+
+def check_labels(task: Task, where: str) -> None:
+    """Check that the public list of labels, or the range of numbers, fits the data.
+
+    Raises:
+        InputError: It does not.
+    """
     if not task.labels and task.targets is None:
         return
     key = "targets" if task.targets is not None else "labels"
     if task.labels and (len(set(task.labels)) != len(task.labels) or len(task.labels) < 2 or not all(task.labels)):
-        raise InputError(f"{where}: labels: expected two names or more, each once, found {', '.join(task.labels)}")
+        found = shown(", ".join(task.labels))
+        raise InputError(f"{where}: labels: expected two names or more, each once, found {found}")
+    if any(len(name) > _LONGEST_LABEL for name in task.labels):
+        raise InputError(f"{where}: labels: expected at most {_LONGEST_LABEL} letters each")
     published = _reader(task)
     if task.shared_classes is not None or not (published is None or published.numbers):
         raise InputError(

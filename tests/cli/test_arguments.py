@@ -87,8 +87,14 @@ def test_words_behind_a_flag_are_not_its_value(capfd):
     made = parser("Does it.", settings=False)
     made.add_argument("--json", action="store_true")
     made.add_argument("runs", nargs="*")
-    assert made.parse_known_args(["--json", "one", "--json", "two"])[0].json
+    made.add_argument("--out")
+    made.add_argument("--shots", nargs="+")
+    assert made.parse_known_args(["--json", "one", "--out=a", "--json", "two"])[0].json
+    made.parse_known_args(["--out", "a", "--shots", "1", "2", "--out", "a", "one", "--shots", "1", "2"])
+    made.parse_known_args(["--out", "a", "--", "--out", "b"])
     assert capfd.readouterr().err == ""
+    made.parse_known_args(["--shots", "1", "2", "--shots", "1", "3"])
+    assert capfd.readouterr().err == "note: --shots 1 2 is replaced by --shots 1 3\n"
 
 
 def test_options_are_not_abbreviated():

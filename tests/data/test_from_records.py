@@ -105,7 +105,7 @@ def test_columns_of_pandas_are_read_and_known_by_their_values():
         for each in copies:
             for place, value in enumerate(targets):
                 # Another object of the same value.
-                each.held["ann"][1][place] = type(value)(str(value)[:1] + str(value)[1:])
+                each.held["ann"][1][place] = (str if targets is texts else int)(str(value)[:1] + str(value)[1:])
         plain = made({"ann": (records(6), targets)})
         assert not dict(copies[0].problems())
         assert torch.equal(copies[0].episode(0).support_images, plain.episode(0).support_images)

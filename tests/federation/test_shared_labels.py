@@ -69,6 +69,9 @@ def test_plans_of_own_labels_say_nothing_new():
     [
         ({"kind": "os:system"}, "no kind of this program: 'os:system'"),
         ({"labels": ["well", "ill\x1b[2J"]}, "labels by characters that cannot be printed"),
+        ({"labels": ["well", "well"]}, "the plan: labels: expected two names or more, each once"),
+        ({"labels": ["well", "i" * 201]}, "the plan: labels: expected at most 200 letters each"),
+        ({"train_rotations": 4}, "the plan: train_rotations: "),
     ],
 )
 def test_a_server_names_neither_code_nor_terminal_codes(more, words):

@@ -4,7 +4,7 @@ import pytest
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.federation.offers.signed_document import checked_names, difference, foreign, form_of
+from dpfedmeta.federation.offers.signed_document import check_own, checked_names, difference, foreign, form_of
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 STATED = {"a": 1.0, "b": {"c": [1, 2.5, None], "d": "text", "e": True}}
@@ -55,6 +55,12 @@ def test_no_setting_of_a_server_names_code(name):
     """Whichever of them takes package.module:name, today or later."""
     assert foreign(SETTINGS) is None
     assert foreign(with_text(name, "os:system")) == f"{name} = os:system"
+
+
+def test_clients_that_are_only_simulated_are_in_no_plan():
+    check_own(SETTINGS)
+    with pytest.raises(Refused, match=r"population\.episodes = whole, for simulated clients alone"):
+        check_own(replace(SETTINGS, population=replace(SETTINGS.population, episodes="whole")))
 
 
 def test_the_settings_that_may_name_code_are_among_these():

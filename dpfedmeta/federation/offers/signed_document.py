@@ -26,7 +26,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_names import names
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
-from dpfedmeta.data.task import OwnSource, Task
+from dpfedmeta.data.task import OwnSource, Task, check_labels
 from dpfedmeta.data.user_sources.readers import columns_in
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.learning.meta.target_kind import KINDS
@@ -217,6 +217,10 @@ def task_of(content: Mapping[str, Any]) -> Task:
     task: Task = TypeAdapter(Task).validate_python({**form, "source": OwnSource(reader="folder", path=".")})
     if task.kind not in names(KINDS):
         raise Refused(f"the plan predicts what is no kind of this program: {task.kind!r}")
+    try:
+        check_labels(task, "the plan")
+    except InputError as error:
+        raise Refused(str(error)) from error
     columns = columns_of(content)
     if columns and (len({*columns}) != len(columns) or task.form.shape != (len(columns),)):
         raise Refused(f"the plan names {len(columns)} columns for records of the form {task.form.shape}")
@@ -305,11 +309,13 @@ def for_clients(settings: Settings, task: Task) -> Settings:
 
 
 def check_own(settings: Settings) -> None:
-    """Check that no setting of a server names code or files.
+    """Check that no setting of a server names code or files, or clients that are only simulated.
 
     Raises:
         Refused: A setting does.
     """
+    if settings.population.episodes != "fixed":
+        raise Refused(f"the plan has population.episodes = {settings.population.episodes}, for simulated clients alone")
     problem = foreign(settings)
     if problem is not None:
         raise Refused(f"the plan has {problem}, and clients run no code and read no files that the server names")
