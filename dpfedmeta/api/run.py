@@ -172,13 +172,15 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> Rounds:
 
 
 def _one_level(row: Mapping[str, Any]) -> dict[str, Any]:
-    nested = ("epsilons", "validation_accuracy", "validation_accuracy_untrained")
-    plain = {name: value for name, value in row.items() if name not in nested}
+    # Of classes an accuracy, of numbers to predict an error.
+    validations = {name: value for name, value in row.items() if name.startswith("validation_") and value is not None}
+    plain = {name: value for name, value in row.items() if name != "epsilons" and not name.startswith("validation_")}
     epsilons = {f"epsilon_{cell}": value for cell, value in row["epsilons"].items()}
-    validation = row.get("validation_accuracy") or {}
-    measured = {"validation_accuracy": validation.get("mean"), "validation_ci95": validation.get("ci95")}
-    if "validation_accuracy_untrained" in row:
-        measured["validation_accuracy_untrained"] = row["validation_accuracy_untrained"]["mean"]
+    measured: dict[str, Any] = {"validation_accuracy": None, "validation_ci95": None}
+    for name, value in validations.items():
+        measured[name] = value["mean"]
+        if not name.endswith("_untrained"):
+            measured["validation_ci95"] = value["ci95"]
     beside = {name: plain.get(name) for name in ("aggregate_norm", "noise_norm_expected", "aborted")}
     return {**plain, **beside, **epsilons, **measured}
 

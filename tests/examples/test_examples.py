@@ -137,6 +137,8 @@ def test_an_example_runs(path, tmp_path, monkeypatch, capsys):
     run = module.main({**TINY, **window, "run.dir": tmp_path, "run.name": "r"})
     assert run.status == "completed"
     assert len(RunDirectory(run.path).rounds()) == 3
+    # One number for a name, of runs that predict numbers too.
+    assert not [name for row in run.rounds for name, value in row.items() if isinstance(value, dict)]
     assert len(capsys.readouterr().out.splitlines()) > 10
 
 

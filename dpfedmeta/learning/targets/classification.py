@@ -134,7 +134,8 @@ def area_under_roc(scores: Tensor, positive: Tensor) -> float | None:
     others = len(positive) - count
     if not count or not others:
         return None
-    ranks = rankdata(scores.detach().double().numpy())
+    # Outputs that diverged are all alike: they tell nobody apart.
+    ranks = rankdata(scores.detach().double().nan_to_num(nan=-float("inf")).numpy())
     total = float(ranks[np.asarray(positive.numpy(), dtype=bool)].sum())
     return (total - count * (count + 1) / 2) / (count * others)
 

@@ -70,6 +70,7 @@ def test_the_area_under_the_curve_is_mann_and_whitneys():
     )
     assert area_under_roc(scores, positive) == pytest.approx(wanted)
     assert area_under_roc(scores, torch.ones(40, dtype=torch.bool)) is None
+    assert area_under_roc(torch.full((40,), torch.nan), positive) == 0.5
 
 
 def test_with_one_class_the_area_is_not_defined_and_balanced_accuracy_is_accuracy():
