@@ -30,9 +30,14 @@ def ending_words(snapshot: Snapshot, summary: Mapping[str, Any]) -> str:
 
 def warning(snapshot: Snapshot) -> str | None:
     """Return the warning about all numbers of the page; None where the run completed, or its budget ended it."""
-    rounds = f"{snapshot.rounds} of {snapshot.content.plan.rounds} rounds"
     if snapshot.stage == "interrupted":
-        return f"INTERRUPTED after {rounds}, to which all results refer; go on with: {how_to_go_on(snapshot.run)}"
+        done = len(snapshot.rows or ())
+        # A round that was cut off is charged, and has no row.
+        more = f" ({snapshot.rounds - done} more charged)" if snapshot.rounds > done else ""
+        return (
+            f"INTERRUPTED after {done} of {snapshot.content.plan.rounds} rounds{more}, to which all results refer; "
+            f"go on with: {how_to_go_on(snapshot.run)}"
+        )
     if snapshot.words is None:
         return None
     return (

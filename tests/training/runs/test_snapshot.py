@@ -26,6 +26,7 @@ from dpfedmeta.reporting.html import page as page_module
 from dpfedmeta.reporting.html.live_report import watch
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.reporting.html.privacy_statement import check_report
+from dpfedmeta.reporting.html.run_status import warning
 from dpfedmeta.training.results import snapshot
 from dpfedmeta.training.results.snapshot import read_run, stage_of
 from dpfedmeta.training.verification.verify import audit
@@ -288,3 +289,10 @@ def test_a_training_process_is_verified_and_reported_while_it_writes(tiny_task_f
     assert training.returncode == 0
     assert looked >= 10
     assert verified(run) == ["report.html agrees"]
+
+
+def test_a_round_that_was_cut_off_is_charged_and_not_done(writer):
+    writer.rounds(3)
+    writer.ledger.charge(planned_charge(writer.plan, 3))
+    writer.end("interrupted")
+    assert warning(read_run(writer.run)).startswith("INTERRUPTED after 3 of 8 rounds (1 more charged), to which")
