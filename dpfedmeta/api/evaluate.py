@@ -30,9 +30,9 @@ from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.whole_population import check_whole, everybody
 from dpfedmeta.learning.evaluation import (
     Benchmark,
-    Classification,
     EvaluationQuestion,
     FineTuning,
+    SharedClassifier,
     choose_fine_tuning,
     distribution,
     investigate,
@@ -302,7 +302,7 @@ def _drawn(folder: Path, name: str, content: Mapping[str, Any]) -> tuple[Path, .
 
 
 def _classified(run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str, Any]:
-    held_out_evaluation = Classification(pool=dataset.test, seed=run.settings.run.seed)
+    held_out_evaluation = SharedClassifier(pool=dataset.test, seed=run.settings.run.seed)
     found = held_out_evaluation.compete(workers, run.network, run.weights, run.untrained, run.adaptation, 0)
     results = {name: accuracy.as_json() for name, accuracy in found.items()}
     return {"protocol": held_out_evaluation.protocol, "note": None, "results": [results]}

@@ -120,26 +120,10 @@ def _with_encoder(given: Mapping[str, Given]) -> dict[str, Given]:
     steps = enabled is not None and enabled.value is True and (release is None or release.value == "steps")
     file = "encoder-steps.yaml" if steps else "encoder.yaml"
     where, content = f"configs/{file}", read_yaml((resources.files("dpfedmeta.configs") / file).read_text("utf-8"))
-    bounded = _bounded(made.get("clip.policy"))
     for name, value in flattened(content):
-        # Without a bound there is nothing to divide by; Adam takes steps of the same length in any unit.
-        if name == "server.unit" and not bounded:
-            continue
         if name not in made or made[name].level <= 1:
             made[name] = Given(value=value, level=1, where=where)
     return made
-
-
-def _bounded(policy: Given | None) -> bool:
-    """Return whether a clip policy bounds messages, as every policy of the user's own has to."""
-    from dpfedmeta.privacy.clip_policies.policy_checks import named_policy
-
-    if policy is None or not isinstance(policy.value, str) or ":" in policy.value:
-        return True
-    try:
-        return bool(getattr(named_policy(policy.value), "bounded", True))
-    except InputError:  # no policy of this name, which is said where the settings are checked
-        return True
 
 
 def task_of(settings: Settings, data_folder: Path | None = None) -> tuple[Task, dict[str, Split]]:

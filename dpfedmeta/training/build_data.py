@@ -15,7 +15,7 @@ from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.population import Population, VirtualPopulation
 from dpfedmeta.data.populations.shards import ShardPopulation
 from dpfedmeta.data.populations.whole_population import AbleClients, WholePopulation, check_whole, everybody
-from dpfedmeta.learning.evaluation import Benchmark, Classification, HeldOutEvaluation
+from dpfedmeta.learning.evaluation import Benchmark, HeldOutEvaluation, SharedClassifier
 from dpfedmeta.learning.evaluation.held_out_clients import WholeClientsBenchmark
 from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.models.frozen import mixes_queries
@@ -99,7 +99,7 @@ def held_out_evaluation(plan: Plan, dataset: Dataset, split: Literal["val", "tes
     if dataset.task.shared_classes is not None:
         # A validation looks at as many images as its episodes would hold.
         few = plan.settings.evaluation.validation_episodes * plan.settings.evaluation.queries
-        return Classification(pool=pool, seed=seed, images=few if split == "val" else None)
+        return SharedClassifier(pool=pool, seed=seed, images=few if split == "val" else None)
     # Where the network cannot tell support from query images, the protocol must say so.
     mixed, whole = mixes_queries(build_network(plan.network)), whole_clients(plan, pool)
     if whole is not None:

@@ -151,6 +151,10 @@ def test_a_client_that_cannot_be_read_counts_as_zero(side_of, pairs, algo, how):
     name, _, together = algo.partition(" ")
     given = {"run.chunk": "4"} if together else {}
     _, side, model = side_of(MISSHAPEN[how](pairs), name, **given)
+    if name == "dp-agrlr-micro" and how.endswith("image of NaN"):
+        # A record of NaN makes its own micro-episode 0, and the client's noise is sent all the same.
+        assert backend_sum(side, model, 5).noise_variance == backend_sum(side, model, 1).noise_variance > 0
+        return
     with_it, without = backend_sum(side, model, 5, 1, 2), backend_sum(side, model, 1, 2)
     assert all(torch.allclose(with_it.value[n], without.value[n], atol=1e-5) for n in model)
     assert with_it.noise_variance == without.noise_variance

@@ -199,7 +199,7 @@ def test_vectors_have_no_encoder(tmp_path):
 
 
 def test_without_a_clip_bound_clients_teach_too(tiny_task_file, tmp_path):
-    """Over an encoder the server steps in units of the bound; maml has none, and was divided by infinity."""
+    """dp-agr steps in units of its bound; maml has none, and was divided by infinity."""
     assert settings_of(tiny_task_file, tmp_path, "dp-agr", ENCODED).server.unit == "bound"
     run = trained(tiny_task_file, tmp_path, "maml", ENCODED)
     before, after = load_file(run.initial_weights), load_file(run.weights)

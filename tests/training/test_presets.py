@@ -21,7 +21,7 @@ from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.populations.shards import ShardPopulation
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.learning.algorithms.fedavg import FedAvg
-from dpfedmeta.learning.evaluation import Classification
+from dpfedmeta.learning.evaluation import SharedClassifier
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.learning.server_step import initial_state, step
@@ -372,7 +372,7 @@ def test_the_meta_learners_differ_in_their_policy_alone(algo, policy):
 def test_validation_looks_at_public_images_and_the_test_at_all_of_its_own(digits):
     plan = plan_of("dp-fedavg")
     validation, test = held_out_evaluation(plan, digits, "val"), held_out_evaluation(plan, digits, "test")
-    assert isinstance(validation, Classification)
+    assert isinstance(validation, SharedClassifier)
     assert validation.images == 60
-    assert isinstance(test, Classification)
+    assert isinstance(test, SharedClassifier)
     assert test.images is None

@@ -1,7 +1,6 @@
 """Evaluation on public data: personalised adaptation by few-shot episodes, or one classifier for all."""
 
 from dpfedmeta.learning.evaluation.accuracy import Accuracy, HeldOutEvaluation
-from dpfedmeta.learning.evaluation.classification import Classification
 from dpfedmeta.learning.evaluation.few_shot import (
     PROTOCOL,
     TRANSDUCTIVE_PROTOCOL,
@@ -14,17 +13,18 @@ from dpfedmeta.learning.evaluation.few_shot import (
     pixel_prototype_accuracy,
 )
 from dpfedmeta.learning.evaluation.personalisation import EvaluationQuestion, Findings, distribution, investigate
+from dpfedmeta.learning.evaluation.shared_classifier import SharedClassifier
 
 __all__ = [
     "PROTOCOL",
     "TRANSDUCTIVE_PROTOCOL",
     "Accuracy",
     "Benchmark",
-    "Classification",
     "EvaluationQuestion",
     "Findings",
     "FineTuning",
     "HeldOutEvaluation",
+    "SharedClassifier",
     "adapted_accuracy",
     "choose_fine_tuning",
     "distribution",

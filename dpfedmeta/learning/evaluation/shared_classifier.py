@@ -22,7 +22,7 @@ _IMAGES_PER_CHUNK = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification:
+class SharedClassifier:
     """The same classes as in training, on other images; no adaptation.
 
     Attributes:

@@ -6,7 +6,7 @@ import torch
 
 from dpfedmeta.core.worker_pool import InProcess, open_workers
 from dpfedmeta.data.episodes.class_pool import ClassPool
-from dpfedmeta.learning.evaluation import Classification
+from dpfedmeta.learning.evaluation import SharedClassifier
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.spec import NetworkSpec
@@ -34,30 +34,30 @@ def brightness():
 
 
 def test_the_accuracy_of_a_known_classifier(pool):
-    found = Classification(pool=pool, seed=0).accuracy(InProcess(), SPEC, brightness(), NONE, 7)
+    found = SharedClassifier(pool=pool, seed=0).accuracy(InProcess(), SPEC, brightness(), NONE, 7)
     assert found.mean == pytest.approx(0.9)
     assert found.ci95 == pytest.approx(1.96 * math.sqrt(0.09 / 999))
     assert found.as_json()["images"] == 1000
 
 
 def test_fewer_images_are_a_sample_of_both_classes(pool):
-    found = Classification(pool=pool, seed=0, images=200).accuracy(InProcess(), SPEC, brightness(), NONE, 7)
+    found = SharedClassifier(pool=pool, seed=0, images=200).accuracy(InProcess(), SPEC, brightness(), NONE, 7)
     assert found.episodes == 200
     assert 0.8 < found.mean < 0.98
 
 
 @pytest.mark.slow
 def test_workers_change_nothing(pool):
-    held_out_evaluation = Classification(pool=pool, seed=0)
+    held_out_evaluation = SharedClassifier(pool=pool, seed=0)
     with open_workers(2) as workers:
         together = held_out_evaluation.accuracy(workers, SPEC, brightness(), NONE, 7)
     assert together == held_out_evaluation.accuracy(InProcess(), SPEC, brightness(), NONE, 7)
 
 
 def test_a_prediction_depends_on_no_other_image(pool):
-    whole = Classification(pool=pool, seed=0).accuracy(InProcess(), SPEC, brightness(), NONE, 7)
+    whole = SharedClassifier(pool=pool, seed=0).accuracy(InProcess(), SPEC, brightness(), NONE, 7)
     parts = [
-        Classification(pool=ClassPool(path=pool.path, names=("dark", "light"), first=(0, 600), counts=(a, b)), seed=0)
+        SharedClassifier(pool=ClassPool(path=pool.path, names=("dark", "light"), first=(0, 600), counts=(a, b)), seed=0)
         for a, b in ((600, 0), (0, 400))
     ]
     hits = [part.accuracy(InProcess(), SPEC, brightness(), NONE, 7) for part in parts]
@@ -66,5 +66,5 @@ def test_a_prediction_depends_on_no_other_image(pool):
 
 def test_the_contest_is_against_the_untrained(pool):
     untrained = {name: torch.zeros_like(value) for name, value in brightness().items()}
-    found = Classification(pool=pool, seed=0).compete(InProcess(), SPEC, brightness(), untrained, NONE, 7)
+    found = SharedClassifier(pool=pool, seed=0).compete(InProcess(), SPEC, brightness(), untrained, NONE, 7)
     assert found["accuracy"].mean > found["accuracy_untrained"].mean
