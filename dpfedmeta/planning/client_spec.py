@@ -217,7 +217,7 @@ def _check_targets(settings: Settings, task: Task) -> None:
                 f"{task.name} has numbers to predict and no classes; give task.ways=1 (--ways 1), and with task.shots "
                 "and task.queries how many records a client adapts on and learns from"
                 if targets.numbers
-                else "a client needs two classes or more to tell apart"
+                else "a client needs classes to tell apart; give 2 or more"
             )
         )
     if not targets.numbers and not targets.masked and ways > targets.outputs(ways):

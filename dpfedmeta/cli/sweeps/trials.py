@@ -23,6 +23,7 @@ from dpfedmeta.config.schema import EvaluationSettings, RunSettings, TrackSettin
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.meta.target_kind import targets_of
+from dpfedmeta.planning.client_spec import check_protocol
 from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
 from dpfedmeta.planning.privacy.solve import make_privacy
 
@@ -192,7 +193,7 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
     for trial in trials:
         try:
             settings = settings_of(trial)
-            _check_has_accuracies(settings)
+            _check_task(settings)
             # Seeds share a plan.
             shared = replace(settings, run=RunSettings(), evaluation=EvaluationSettings(), track=TrackSettings())
             if shared not in plans:
@@ -205,12 +206,14 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
     return found
 
 
-def _check_has_accuracies(settings: Settings) -> None:
-    if targets_of(task_of(settings)[0]).numbers:
+def _check_task(settings: Settings) -> None:
+    task = task_of(settings)[0]
+    if targets_of(task).numbers:
         raise InputError(
             f"dataset = {settings.dataset}: predicts numbers, and a sweep chooses by accuracy on validation classes; "
             "train each setting by itself and compare validation_error"
         )
+    check_protocol(settings, task)
 
 
 def _planned(settings: Settings) -> PrivacyPlan:
