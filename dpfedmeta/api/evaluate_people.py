@@ -121,7 +121,7 @@ def evaluate_people(
 
 
 def _protocol(split: RecordSplit, targets: TargetKind, given: Sequence[bool]) -> str:
-    """How clients were judged; `given`: of which the data say on which records they adapt."""
+    """Describe how clients were judged; `given` tells of each if the data say on which records it adapts."""
     end, said = "single model, inductive", "its records of train and is judged on those of test"
     if all(given):
         return f"each client adapts on {said}, {end}"

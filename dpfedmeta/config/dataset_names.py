@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # Presets are for images; what they say of the network has no meaning for other records.
 _NETWORKS: Mapping[str, str] = {"vectors": "mlp", "tokens": "text"}
-_NO_IMAGES = ("sinusoids",)
 _DECIDED = ("model.name", "population.clients", "population.kind", "task.ways", "meta.learn")
 
 
@@ -186,10 +185,12 @@ def _values(dataset: str) -> dict[str, object]:
 
 
 def _has_own_values(dataset: str) -> bool:
-    """Whether data decide over settings: the user's own, and built-in ones that are no images."""
-    if dataset in _NO_IMAGES:
-        return True
-    return not _built_in(dataset) and Path(dataset).exists()
+    """Return true of data that decide over settings: the user's own, and built-in ones that are no images."""
+    if not _built_in(dataset):
+        return Path(dataset).exists()
+    from dpfedmeta.data.task import load_task
+
+    return load_task(dataset)[0].form.kind != "images"
 
 
 def _built_in(dataset: str) -> bool:

@@ -109,7 +109,7 @@ def population_of(settings: Settings, given: Population | Mapping[Any, Any] | No
 
 
 def authors_of(settings: Settings) -> int:
-    """How many authors (drawers) together are one whole client, where the data name none."""
+    """Number of authors (drawers) that are one whole client together, where the data name no clients."""
     return settings.task.shots + settings.task.queries
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.peak_memory import memory_of_machine
 from dpfedmeta.core.plugins.user_code import check_there
 from dpfedmeta.core.pydantic_errors import nearest
 from dpfedmeta.data.data_dirs import check_data_folder
@@ -21,6 +19,7 @@ from dpfedmeta.learning.models.spec import BUILT_IN, NETWORKS
 from dpfedmeta.learning.models.weight_shapes import (
     built_in_channels,
     check_convolutions,
+    check_memory,
     learned_part,
     stand_ins,
     weight_shapes,
@@ -83,21 +82,10 @@ def _check_built_in_network(settings: Settings, task: Task) -> None:
     if ":" in settings.model.name:
         return
     spec = network_spec(settings, task)
-    weights = stand_ins(weight_shapes(spec))
-    _check_memory(sum(math.prod(weight.shape) for weight in weights.values()))
-    learned_part(spec, weights)
+    check_memory(spec)
+    learned_part(spec, stand_ins(weight_shapes(spec)))
     check_convolutions(spec, built_in_channels(spec))
     check_built_in(spec, task)
-
-
-def _check_memory(weights: int) -> None:
-    # The weights, their gradient and the sum of a round, each in float32: less than any run holds.
-    needed, there = 12 * weights, memory_of_machine()
-    if needed > there:
-        raise InputError(
-            f"the network has {weights:,} weights: with their gradient and their sum {needed / 2**30:,.0f} GiB, and "
-            f"this machine has {there / 2**30:,.1f} GiB; lower model.width or task.ways, or take another network"
-        )
 
 
 def _check_model(settings: Settings) -> None:

@@ -25,9 +25,9 @@ from dpfedmeta.learning.models.registry import (
     check_records_uncoupled,
     convolved_channels,
 )
-from dpfedmeta.learning.models.spec import HEAD, NetworkSpec
+from dpfedmeta.learning.models.spec import HEAD, NETWORKS, NetworkSpec
 from dpfedmeta.learning.models.trainable import check_head_is_free, check_parameters
-from dpfedmeta.learning.models.weight_shapes import check_convolutions
+from dpfedmeta.learning.models.weight_shapes import check_convolutions, check_memory
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
 from dpfedmeta.learning.server_step import Rule
 from dpfedmeta.planning.client_spec import (
@@ -190,6 +190,8 @@ def make_plan(
 
 
 def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgorithm, *, heads: bool) -> None:
+    if spec.name in NETWORKS:
+        check_memory(spec)
     network, trial = build_network(spec), algorithm.trial(spec)
     check_parameters(network, spec.name)
     if settings.record.enabled:

@@ -193,7 +193,8 @@ def table_of(found: Sequence[Mapping[str, Mapping[str, float | None]]]) -> str:
         own = {measure: [each[name][measure] for each in found] for measure in found[0][name]}
         difference = np.array(own["accuracy"], dtype=float) - alone
         half = 1.96 * difference.std(ddof=1) / len(found) ** 0.5 if len(found) > 1 else 0.0
-        shown = [f"{_mean(own[measure]):.3f}" for measure in ("accuracy", "balanced", "auc")]
+        means = [_mean(own[measure]) for measure in ("accuracy", "balanced", "auc")]
+        shown = ["-" if mean is None else f"{mean:.3f}" for mean in means]
         rows.append(f"| {name} | {' | '.join(shown)} | {difference.mean():+.3f} ± {half:.3f} |")
     return "\n".join(rows)
 

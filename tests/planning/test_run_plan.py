@@ -356,3 +356,9 @@ def test_held_out_episodes_are_as_clients_hold_them_or_as_the_evaluation_says():
     assert evaluation_shape(resolve("maml", "cifar-fs", None, given | judged)) == EpisodeShape(
         ways=5, shots=1, queries=9
     )
+
+
+def test_a_network_larger_than_the_machine_is_refused_by_whoever_makes_the_plan():
+    settings = resolve("maml", "strokes", None, {"model.width": "100000"})
+    with pytest.raises(InputError, match=r"270,003,700,005 weights: .* GiB, and this machine has"):
+        make_plan(settings, load_task("strokes")[0])

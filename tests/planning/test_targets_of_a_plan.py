@@ -109,7 +109,7 @@ def test_a_head_of_own_classes_stays_refused_under_noisy_steps(tasks, which):
     [
         ("numbers", 2, "has numbers to predict and no classes; give task.ways=1"),
         ("shared", 4, "task.ways = 4: the public list of class has only 3 labels"),
-        ("shared", 1, "a client needs two classes or more"),
+        ("shared", 1, "a client needs classes to tell apart; give 2 or more"),
     ],
 )
 def test_ways_fit_the_labels(tasks, which, ways, words):

@@ -246,39 +246,31 @@ def chosen_of(
 
 
 class Choice(Protocol):
-    """Images of a pool, and how they are turned, mirrored and moved: `Chosen`, or `whole_episode.WholeChoice`.
-
-    Attributes:
-        pool: Where they come from.
-        places: [rows, columns], places in the pool's array.
-        turns: [rows], rotations by 90 degrees.
-        flips: [rows, columns]; None: none is mirrored.
-        shifts: [rows, columns, 2]; None: none is moved.
-    """
+    """Images of a pool, and how they are turned, mirrored and moved: `Chosen`, or `whole_episode.WholeChoice`."""
 
     @property
     def pool(self) -> ClassPool:
-        """See above."""
+        """Pool that the images come from."""
         ...
 
     @property
     def places(self) -> npt.NDArray[np.int64]:
-        """See above."""
+        """[rows, columns], places in the pool's array."""
         ...
 
     @property
     def turns(self) -> Sequence[int]:
-        """See above."""
+        """[rows], rotations by 90 degrees."""
         ...
 
     @property
     def flips(self) -> npt.NDArray[np.bool_] | None:
-        """See above."""
+        """[rows, columns], which images are mirrored; None: none."""
         ...
 
     @property
     def shifts(self) -> npt.NDArray[np.int64] | None:
-        """See above."""
+        """[rows, columns, 2], pixels by which images are moved; None: none is."""
         ...
 
     def episode(self) -> Episode:

@@ -56,7 +56,7 @@ class WholeShape:
         return f"{each}, up to {self.most_records} records in all"
 
     def support_of(self, count: int) -> int:
-        """How many of `count` records of a class are support, for a count of at least 2."""
+        """Number of support records among `count` records of a class, for a count of at least 2."""
         # A share such as 0.29 of 100 is 28.999... in floats.
         return min(count - 1, max(1, int(self.support_share * count + 1e-9)))
 

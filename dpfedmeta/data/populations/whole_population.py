@@ -67,7 +67,7 @@ class WholePopulation:
         return self.chosen(client).episode()
 
     def chosen(self, client: int) -> WholeChoice:
-        """Which records these are."""
+        """Choice of its records, before anybody looks at one."""
         return self._chosen(client, public_generator(self.seed, Purpose.CLIENT_DATA, client))
 
     def split_again(self, client: int, turn: int) -> WholeChoice:
@@ -137,7 +137,7 @@ class AbleClients:
 
     @property
     def clients(self) -> int:
-        """How many they are."""
+        """Number of them."""
         return len(able_numbers(self.of))
 
     def episode(self, client: int) -> Episode:

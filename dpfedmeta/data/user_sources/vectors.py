@@ -280,40 +280,18 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
         InputError: It cannot be read, an array is missing, of another size or type.
     """
     held = _arrays(path)
-    records, size = held["records"], len(held["records"])
-    if records.ndim > 2 and records.dtype.kind in "fiub":
-        form = " x ".join(map(str, records.shape[1:]))
-        raise InputError(
-            f"{path}: records: {len(records):,} arrays of {form}, where {what} [n, d] are expected; images belong into "
-            "files (a folder, or a list of them), where their pixels are scaled; if these are vectors, lay them flat: "
-            "records.reshape(len(records), -1)"
-        )
-    if what == "vectors" and records.dtype == np.uint8 and records.ndim == 2:
-        raise InputError(
-            f"{path}: records: bytes (uint8), which look like pixels and would reach the network as numbers up to "
-            f"{records.max(initial=0)}; scale them (records.astype('float32') / 255), or say that they are numbers "
-            "(records.astype('int16'))"
-        )
-    if records.ndim < 2 or records.dtype.kind not in "fiub" or not records.size:
-        raise InputError(f"{path}: records: expected numbers [n, d], found {records.dtype} {list(records.shape)}")
-    numbers = held.get(_TARGETS)
-    if numbers is not None and numbers.dtype.kind not in "fiu":
-        raise InputError(f"{path}: {_TARGETS}: expected numbers [n], found {numbers.dtype}")
+    records = held["records"]
+    _check_records(path, what, records)
     lengths = {name: len(array) if array.ndim == 1 else list(array.shape) for name, array in held.items()}
-    lengths["records"] = len(records)
-    if any(length != len(records) for length in lengths.values()):
+    lengths["records"] = size = len(records)
+    if any(length != size for length in lengths.values()):
         raise InputError(f"{path}: arrays of different lengths, or of more than one axis: {lengths}; expected [n] each")
+    targets = _own_targets(path, what, held[_TARGETS]) if _TARGETS in held else [None] * size
     classes, clients, splits = (
         [str(value).strip() for value in held[name].tolist()] if name in held else [""] * size for name in ARRAYS[1:]
     )
-    targets: list[float | None] = [None] * size
-    if numbers is not None:
-        if what == "tokens":
-            raise InputError(f"{path}: {_TARGETS}: only vectors have numbers to predict; give classes")
-        classes, targets = [TARGET] * size, [float(value) for value in numbers.tolist()]
-        missing = [f"record {number}" for number in np.flatnonzero(~np.isfinite(numbers)).tolist()]
-        if missing:
-            raise InputError(f"{path}: {_TARGETS}: {len(missing)} number(s) are missing or infinite: {listed(missing)}")
+    if _TARGETS in held:
+        classes = [TARGET] * size
     odd = [f"record {number} ({split!r})" for number, split in enumerate(splits) if split and part_of(split) is None]
     if odd or not all(classes):
         unnamed = [f"record {number}" for number, name in enumerate(classes) if not name]
@@ -332,6 +310,37 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
     )
     check_labels(str(path), rows)
     return rows, _with_targets(rows, records.astype(np.float64))
+
+
+def _check_records(path: Path, what: str, records: Any) -> None:
+    """Refuse records that are no numbers [n, d]: images, bytes, texts."""
+    if records.ndim > 2 and records.dtype.kind in "fiub":
+        form = " x ".join(map(str, records.shape[1:]))
+        raise InputError(
+            f"{path}: records: {len(records):,} arrays of {form}, where {what} [n, d] are expected; images belong into "
+            "files (a folder, or a list of them), where their pixels are scaled; if these are vectors, lay them flat: "
+            "records.reshape(len(records), -1)"
+        )
+    if what == "vectors" and records.dtype == np.uint8 and records.ndim == 2:
+        raise InputError(
+            f"{path}: records: bytes (uint8), which look like pixels and would reach the network as numbers up to "
+            f"{records.max(initial=0)}; scale them (records.astype('float32') / 255), or say that they are numbers "
+            "(records.astype('int16'))"
+        )
+    if records.ndim < 2 or records.dtype.kind not in "fiub" or not records.size:
+        raise InputError(f"{path}: records: expected numbers [n, d], found {records.dtype} {list(records.shape)}")
+
+
+def _own_targets(path: Path, what: str, numbers: Any) -> list[float]:
+    """Read numbers to predict; refuse what is missing or no number."""
+    if what == "tokens":
+        raise InputError(f"{path}: {_TARGETS}: only vectors have numbers to predict; give classes")
+    if numbers.dtype.kind not in "fiu":
+        raise InputError(f"{path}: {_TARGETS}: expected numbers [n], found {numbers.dtype}")
+    missing = [f"record {number}" for number in np.flatnonzero(~np.isfinite(numbers)).tolist()]
+    if missing:
+        raise InputError(f"{path}: {_TARGETS}: {len(missing)} number(s) are missing or infinite: {listed(missing)}")
+    return [float(value) for value in numbers.tolist()]
 
 
 def _arrays(path: Path) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class HeldOutEvaluation(Protocol):
 
     @property
     def score_name(self) -> str:
-        """What scores are called in files: accuracy, or error of numbers to predict."""
+        """Name of the scores in files: accuracy, or error of numbers to predict."""
         ...
 
     @property

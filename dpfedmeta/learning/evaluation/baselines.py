@@ -240,17 +240,16 @@ def _plain(records: Tensor, vocabulary: int | None) -> Tensor:
 
 
 def _nearest_mean(support: Tensor, query: Tensor, labels: Tensor) -> Tensor:
-    ways = int(labels.max()) + 1
-    if labels.shape[0] % ways == 0 and torch.equal(labels, torch.arange(ways).repeat_interleave(len(labels) // ways)):
+    # Of a public list of labels a client may hold a few.
+    held = torch.unique(labels)
+    each, rest = divmod(len(labels), len(held))
+    if not rest and torch.equal(labels, held.repeat_interleave(each)):
         # Class by class with the same number of shots, as episodes come.
-        means = support.reshape(ways, labels.shape[0] // ways, -1).mean(1)
+        means = support.reshape(len(held), each, -1).mean(1)
     else:
-        # Of a public list of labels a client may hold a few.
-        held = torch.unique(labels)
-        means = torch.stack([support[labels == each].mean(0) for each in held])
-        nearest: Tensor = held[torch.cdist(query, means).argmin(1)]
-        return nearest
-    return torch.cdist(query, means).argmin(1)
+        means = torch.stack([support[labels == label].mean(0) for label in held])
+    nearest: Tensor = held[torch.cdist(query, means).argmin(1)]
+    return nearest
 
 
 @lru_cache(maxsize=4)

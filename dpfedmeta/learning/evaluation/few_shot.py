@@ -43,21 +43,16 @@ MOST_VALIDATION_EPISODES = 40
 
 
 class EpisodeSequence(Protocol):
-    """A fixed sequence of episodes of public data, picklable.
-
-    Attributes:
-        transductive: Whether normalisation takes its statistics from support and query images together.
-        targets: Kind of the labels, which says how predictions are judged.
-    """
+    """A fixed sequence of episodes of public data, picklable."""
 
     @property
     def transductive(self) -> bool:
-        """See above."""
+        """True if normalisation takes its statistics from support and query images together."""
         ...
 
     @property
     def targets(self) -> TargetKind:
-        """See above."""
+        """Kind of the labels, which says how predictions are judged."""
         ...
 
     def episode(self, number: int) -> Episode:
@@ -99,7 +94,7 @@ class Benchmark:
 
     @property
     def score_name(self) -> str:
-        """What scores are called in files."""
+        """Name of the scores in files."""
         return self.targets.score_name
 
     @property
@@ -137,14 +132,25 @@ class Benchmark:
         network, trained = with_ways(network, trained, outputs)
         at = (adaptation.steps,)
         after = Adapted(network=network, weights=arrays_of(trained), adaptation=adaptation, at=at)
-        learners: dict[str, Learner] = {
-            name: after,
-            f"{name}_before_adaptation": replace(after, at=(0,)),
-            f"{name}_untrained": replace(after, weights=arrays_of(untrained)),
-            **{f"{name}_{end}": each for end, each in self.targets.baselines(network.vocabulary).items()},
-        }
-        found = outcomes(workers, self, learners, episodes)
+        found = outcomes(workers, self, competitors(after, untrained), episodes)
         return {each: Accuracy.of(values[:, 0].tolist(), score=name) for each, values in found.items()}
+
+
+def competitors(after: Adapted, untrained: Params) -> dict[str, Learner]:
+    """Learners by the names of their scores in summary.json: a model, itself not adapted or not trained, baselines.
+
+    Args:
+        after: The trained model, judged after adaptation.
+        untrained: Weights before round 0.
+    """
+    targets = after.adaptation.targets
+    name = targets.score_name
+    return {
+        name: after,
+        f"{name}_before_adaptation": replace(after, at=(0,)),
+        f"{name}_untrained": replace(after, weights=arrays_of(untrained)),
+        **{f"{name}_{end}": each for end, each in targets.baselines(after.network.vocabulary).items()},
+    }
 
 
 def episodes_digest(workers: Workers, benchmarks: Sequence[EpisodeSequence], episodes: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -14,8 +15,8 @@ from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.populations.whole_population import WholePopulation, able_numbers
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
-from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype
-from dpfedmeta.learning.evaluation.few_shot import episodes_digest, outcomes
+from dpfedmeta.learning.evaluation.baselines import Adapted, Learner
+from dpfedmeta.learning.evaluation.few_shot import competitors, episodes_digest, outcomes
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.meta.whole_clients import head_rows, ways_held
@@ -46,17 +47,16 @@ class WholeClientsBenchmark:
     Attributes:
         clients: All of them; those with too few records take no part.
         transductive: Whether normalisation takes its statistics from support and query images together.
-        targets: Kind of the labels.
+        targets: Kind of the labels: whole clients number classes of their own (planning.client_spec).
     """
 
     clients: WholePopulation
     transductive: bool = False
-    # Whole clients number classes of their own (planning.client_spec).
-    targets: TargetKind = OWN_CLASSES
+    targets: ClassVar[TargetKind] = OWN_CLASSES
 
     @property
     def score_name(self) -> str:
-        """What scores are called in files."""
+        """Name of the scores in files."""
         return self.targets.score_name
 
     def episode(self, number: int) -> Episode:
@@ -88,7 +88,7 @@ class WholeClientsBenchmark:
         self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
     ) -> Accuracy:
         """Compute the accuracy of the model after adaptation, as the mean over clients."""
-        learner = self._adapted(network, model, adaptation, adaptation.steps)
+        learner = AdaptedWhole(network=network, weights=arrays_of(model), adaptation=adaptation, at=(adaptation.steps,))
         return self._accuracies(workers, {"it": learner}, episodes)["it"]
 
     def compete(
@@ -101,17 +101,8 @@ class WholeClientsBenchmark:
         episodes: int,
     ) -> dict[str, Accuracy]:
         """The same clients for all: the trained model after and before adaptation, the untrained one, pixels."""
-        learners: dict[str, Learner] = {
-            "accuracy": self._adapted(network, trained, adaptation, adaptation.steps),
-            "accuracy_before_adaptation": self._adapted(network, trained, adaptation, 0),
-            "accuracy_untrained": self._adapted(network, untrained, adaptation, adaptation.steps),
-            "accuracy_pixel_prototype": PixelPrototype(vocabulary=network.vocabulary),
-            "accuracy_pixel_neighbour": PixelNeighbour(vocabulary=network.vocabulary),
-        }
-        return self._accuracies(workers, learners, episodes)
-
-    def _adapted(self, network: NetworkSpec, model: Params, adaptation: Adaptation, steps: int) -> Learner:
-        return AdaptedWhole(network=network, weights=arrays_of(model), adaptation=adaptation, at=(steps,))
+        after = AdaptedWhole(network=network, weights=arrays_of(trained), adaptation=adaptation, at=(adaptation.steps,))
+        return self._accuracies(workers, competitors(after, untrained), episodes)
 
     def _accuracies(self, workers: Workers, learners: Mapping[str, Learner], episodes: int) -> dict[str, Accuracy]:
         found = outcomes(workers, self, learners, episodes)

@@ -92,11 +92,11 @@ class TargetKind(Hashable, Protocol):
         ...
 
     def baselines(self, vocabulary: int | None) -> Mapping[str, Learner]:
-        """What needs no network, by the ends of names in summary.json."""
+        """Baselines without a network, by the ends of their names in summary.json."""
         ...
 
     def alone(self, vocabulary: int | None, counts: tuple[int, ...]) -> Mapping[str, Scorer]:
-        """What a person has without anybody else, by its words, who has so many records of each class."""
+        """Baselines from a person's own records alone, by their words; `counts` are the records of each class."""
         ...
 
 

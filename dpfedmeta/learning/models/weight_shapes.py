@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.peak_memory import memory_of_machine
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.data.episodes.shape import Kind
 from dpfedmeta.learning.models.spec import BODY, HEAD, LEAST_SHORT_CHANNELS, NETWORKS, NetworkSpec
@@ -53,6 +55,22 @@ def weight_shapes(spec: NetworkSpec) -> Shapes:
         for name, shape in layer.items()
     }
     return {**body, f"{HEAD}weight": (spec.ways, features), f"{HEAD}bias": (spec.ways,)}
+
+
+def check_memory(spec: NetworkSpec) -> None:
+    """Refuse a built-in network that needs more memory than this machine has.
+
+    Raises:
+        InputError: Says how much it needs.
+    """
+    weights = sum(math.prod(shape) for shape in weight_shapes(spec).values())
+    # The weights, their gradient and the sum of a round, each in float32: less than any run holds.
+    needed, there = 12 * weights, memory_of_machine()
+    if needed > there:
+        raise InputError(
+            f"the network has {weights:,} weights: with their gradient and their sum {needed / 2**30:,.0f} GiB, and "
+            f"this machine has {there / 2**30:,.1f} GiB; lower model.width or task.ways, or take another network"
+        )
 
 
 def stand_ins(shapes: Mapping[str, Shape]) -> dict[str, FloatArray]:

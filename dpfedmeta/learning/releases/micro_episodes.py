@@ -102,12 +102,10 @@ class MicroEpisodes:
         """Return whether the records are ordered by class, with the planned numbers of support and query records."""
         import torch
 
-        ways = torch.arange(self.client.ways, device=episode.support_labels.device)
         if not self.adaptation.targets.masked:
-            # Shared labels: any, but the same for all records of a class. Numbers to predict: any.
-            if self.adaptation.targets.numbers:
-                return True
-            ways = episode.support_labels[:: self.client.shots]
+            # A label that means the same for all clients belongs to its record, and moves one micro-episode alone.
+            return True
+        ways = torch.arange(self.client.ways, device=episode.support_labels.device)
         return torch.equal(episode.support_labels, ways.repeat_interleave(self.client.shots)) and torch.equal(
             episode.query_labels, ways.repeat_interleave(self.client.queries)
         )

@@ -72,7 +72,7 @@ def _promising(settings: Settings) -> str:
 
 
 def _without_privacy(settings: Settings) -> str:
-    """What to type for the same training without clipping and noise."""
+    """Remedy: the same training without clipping and noise."""
     if _preset_promises(settings):
         return "train without privacy: --algo maml"
     return f"leave clip.policy out to train without privacy ({settings.algo} then clips nothing and adds no noise)"
