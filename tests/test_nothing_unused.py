@@ -54,7 +54,7 @@ def trees():
     return {
         str(path.relative_to(PACKAGE)): ast.parse(path.read_text())
         for path in sorted(PACKAGE.rglob("*.py"))
-        if not (path.relative_to(PACKAGE).parts[0] in ("configs", "tasks"))
+        if path.relative_to(PACKAGE).parts[0] not in ("configs", "tasks")
     }
 
 
@@ -144,9 +144,7 @@ def signature(node, method):
     names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
     optional = {*names[len(names) - len(node.args.defaults) :]} if node.args.defaults else set()
     optional |= {
-        arg.arg
-        for arg, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-        if default is not None
+        arg.arg for arg, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if default is not None
     }
     static = any(ast.unparse(each) == "staticmethod" for each in node.decorator_list)
     return names[method and not static :], optional

@@ -198,7 +198,11 @@ def test_an_archive_does_not_lie_in_its_own_run(run, place, monkeypatch):
             with pytest.raises(InputError, match="is inside the run directory"):
                 check_archive_place(type(run.path)(own), type(run.path)(way))
     check_archive_place(run.path, type(run.path)("b/x.zip"))
-    for wrong, why in (("b/x.tar", "expected a .zip"), ("c/x.zip", "in a folder that exists"), ("a", "expected a .zip")):
+    for wrong, why in (
+        ("b/x.tar", "expected a .zip"),
+        ("c/x.zip", "in a folder that exists"),
+        ("a", "expected a .zip"),
+    ):
         with pytest.raises(InputError, match=why):
             check_archive_place(run.path, type(run.path)(wrong))
     (run.path.parent / "b" / "x.zip").touch()
