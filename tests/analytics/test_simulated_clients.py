@@ -13,7 +13,7 @@ from dpfedmeta.analytics.analyses.quantile import Quantile
 from dpfedmeta.analytics.analysis_request import Request, options_of
 from dpfedmeta.analytics.client_answers import HeldImages
 from dpfedmeta.analytics.execute import Place
-from dpfedmeta.analytics.initial_clip_bound import _begun, planned_after_start, with_private_start
+from dpfedmeta.analytics.initial_clip_bound import _begun, _request, planned_after_start, with_private_start
 from dpfedmeta.analytics.public_context import Ground
 from dpfedmeta.analytics.simulated_clients import SimulatedClients
 from dpfedmeta.config.load import resolve, to_yaml
@@ -161,3 +161,21 @@ def test_a_model_that_is_adapted_is_of_the_plans_network(settings, tmp_path, cha
     assert asked["same"].model == np.concatenate([each.numpy().ravel() for each in weights["same"].values()]).tobytes()
     with pytest.raises(InputError, match=r"expected|network|lack"):
         _ = asked["other"].model
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize(("clients", "cohort"), [(60, 60.0), (5000, 2000.0)])
+def test_the_analysis_of_a_training_is_asked_with_the_trainings_own_numbers(settings, seed, clients, cohort):
+    given = replace(
+        settings,
+        run=replace(settings.run, noise_seed=seed),
+        population=replace(settings.population, clients=clients),
+        clip=replace(settings.clip, quantile=0.7),
+        privacy=replace(settings.privacy, client=replace(settings.privacy.client, delta=3e-4)),
+    )
+    request = _request(given)
+    assert (request.kind, request.epsilon, request.delta) == ("quantile", Quantile.default_epsilon, 3e-4)
+    assert (request.clients, request.cohort, request.noise_seed) == (clients, cohort, seed)
+    assert request.analysis == Quantile(quantile=0.7)
+    # The bound that is to be found is not asked for once more.
+    assert request.settings == replace(given, clip=replace(given.clip, start="given"))

@@ -1,4 +1,4 @@
-"""Files that are kept line by line: half a last line, which a crash leaves, does not spoil what is appended afterwards."""
+"""Files that are kept line by line: half a last line that a crash left spoils nothing that is appended later."""
 
 import json
 
