@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation import entry_points
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.client import client
@@ -186,3 +187,45 @@ def test_an_analysis_depends_on_each_client_and_on_the_model(monkeypatch):
     ]
     assert len({*others}) == len(others)
     assert digest(model=b"other") == digest()
+
+
+@pytest.mark.parametrize(
+    "guard", ["check_federation", "check", "plan", "for_clients", "planned", "check_graph", "agreement_for"]
+)
+def test_each_guard_alone_ends_an_analysis_before_its_charge(monkeypatch, guard):
+    """Whatever could not be asked, signed or agreed on: with all other guards content."""
+    asked = []
+
+    def looks(name):
+        def look(*given):
+            asked.append((name, given))
+            if name == guard:
+                raise InputError(name)
+            return name
+
+        return look
+
+    for name in ("check_federation", "for_clients", "check_graph", "agreement_for"):
+        monkeypatch.setattr(analytics_server, name, looks(name))
+
+    class Ground:
+        task = "task"
+        plan = property(lambda self: looks("plan")())
+
+    request = SimpleNamespace(names=None, settings="settings", planned=looks("planned"))
+    found = analytics_server.RemoteClients(request=request, company=SimpleNamespace(roster=ROSTER))
+    found.__dict__["ground"] = Ground()
+    with pytest.raises(InputError, match=guard):
+        found.check(SimpleNamespace(check=looks("check")))
+    expected = {
+        "check_federation": ("settings", ROSTER), "check": (found.ground,), "plan": (), "planned": (),
+        "for_clients": ("settings", "task"), "check_graph": ("planned",), "agreement_for": (request, "planned"),
+    }  # fmt: skip
+    assert all(given == expected[name] for name, given in asked)
+
+
+@pytest.mark.parametrize("changes", [{"names": "names.jsonl"}, {"settings": None}])
+def test_real_clients_are_asked_of_no_file_of_names(changes):
+    request = SimpleNamespace(**{"names": None, "settings": object(), **changes})
+    with pytest.raises(InputError, match="--names: is only for simulated clients"):
+        analytics_server.RemoteClients(request=request, company=None).check(None)
