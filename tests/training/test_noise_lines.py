@@ -30,7 +30,8 @@ def test_what_was_spent_before_is_counted_by_its_releases():
 def test_the_population_and_every_change_of_the_rounds_are_said():
     words = said(schedule=(Change(from_round=3, cohort_scale=0.5), Change(from_round=6, noise_scale=1.5)))
     for part in (
-        "population 1,000 clients", "10 rounds, at most 4 per client", "from round 3 on: cohort x 0.5, server noise x 1",
+        "population 1,000 clients", "10 rounds, at most 4 per client",
+        "from round 3 on: cohort x 0.5, server noise x 1",
         "from round 6 on: cohort x 1, server noise x 1.5", "server noise z = 2",
     ):  # fmt: skip
         assert part in words, part
