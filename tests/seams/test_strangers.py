@@ -214,6 +214,7 @@ REFUSED = {
     "settings of nobody": ({"clip.own.every": "2"}, InputError, "takes no settings of its own"),
     "a setting it does not take": ({"clip.policy": POLICY, "clip.own.evry": "2"}, InputError, "did you mean every"),
     "a value it does not take": ({"clip.policy": POLICY, "clip.own.every": "0"}, InputError, r"clip\.own\.every"),
+    "a policy that is none": ({"clip.policy": f"{HERE}.own_policy:HalvingState"}, InputError, "has no planned; it"),
     "noise without a price": ({"server.noise": f"{HERE}.own_noise:Costless"}, InputError, r"needs noise\(multiplier\)"),
     "noise at another price": ({"server.noise": f"{HERE}.own_noise:Cheat"}, RefusedPlan, "but the plan counts"),
     "an aggregation that hides": ({"aggregation.mode": f"{HERE}.own_aggregation:Blind"}, InputError, "sees ="),

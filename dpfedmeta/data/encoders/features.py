@@ -63,7 +63,7 @@ def encoded_pools(
 
     name = f"features-{encoding.name.replace(':', '-').replace('/', '-')}-{encoding.size}"
     path = cached(folder, name, key, (encoding.card.features,), contents).path
-    return dict(_with_features(pools, path, encoding, key))
+    return dict(_with_features(pools, path, key))
 
 
 def prepare(encoding: Encoding) -> None:
@@ -85,7 +85,7 @@ def _owners(pool: ClassPool) -> tuple[str, ...]:
 
 
 def _with_features(
-    pools: Mapping[Split, ClassPool], path: Path, encoding: Encoding, key: list[object]
+    pools: Mapping[Split, ClassPool], path: Path, key: list[object]
 ) -> Iterator[tuple[Split, ClassPool]]:
     begin = 0
     digest = hashlib.sha256(repr(key).encode()).hexdigest()
