@@ -30,6 +30,8 @@ PLAN = "plan.json"
 LEDGER = "ledger.jsonl"
 ROUNDS = "rounds.jsonl"
 SUMMARY = "summary.json"
+# Of a run that a private sweep chose: what the choice costs.
+SELECTION = "selection.json"
 EVALUATION = "evaluation.json"
 EPISODES = "episodes.json"
 REPORT = "report.html"
