@@ -150,12 +150,9 @@ def check_numbers(form: OfferForm, own: PrivacyPlan, content: Mapping[str, Any],
     """
     found = difference(json.loads(json.dumps(constants(own))), content["privacy"], "privacy")
     if found is not None:
-        versions = (
-            "" if (theirs := _version(content)) == __version__ else f" (version {theirs} there, {__version__} here)"
-        )
-        raise Refused(
-            f"the {form.kind} states other numbers than this client computes from its {source}{versions}: {found}"
-        )
+        theirs = _version(content)
+        words = f"the {form.kind} states other numbers than this client computes from its {source}: {found}"
+        raise Refused(words if theirs == __version__ else f"{words} (version {theirs} there, {__version__} here)")
 
 
 def _version(content: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What earlier versions wrote of a record-level layer, by the kind of message that they named, is read as it was meant."""
+"""Record-level layers of earlier versions, by the kind of message that they named, are read as they were meant."""
 
 from dataclasses import asdict, fields, replace
 
