@@ -1,4 +1,4 @@
-"""What earlier versions wrote of a record-level layer, by the kind of message that they named, is read as it was meant."""
+"""What earlier versions wrote of a record-level layer, by the kind of message they named, is read as it was meant."""
 
 from dataclasses import asdict, fields, replace
 
