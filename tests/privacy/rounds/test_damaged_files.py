@@ -1,6 +1,5 @@
-"""Files beside a ledger that were damaged, lost or taken from elsewhere: refused by name, before anything rests on them."""
+"""Files beside a ledger that were damaged, lost or taken from elsewhere are refused, before anything rests on them."""
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +18,7 @@ from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSou
 from dpfedmeta.privacy.rounds.cohort_log import Participations, participations_file, reopen_participations
 from dpfedmeta.privacy.rounds.noise_state import keep_noise_state, kept_noise_state
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT, left_out
-from dpfedmeta.privacy.rounds.stored_release import SumDigests, StoredRelease, keep_release, load_release
+from dpfedmeta.privacy.rounds.stored_release import StoredRelease, SumDigests, keep_release, load_release
 from dpfedmeta.privacy.samplers import Cohort
 
 PLAN = PrivacyPlan(clients=50, cohort=5, rounds=6, noise_multiplier=2.0, sampler="fixed")
