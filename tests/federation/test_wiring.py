@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dpfedmeta.core.errors import InputError
@@ -229,3 +230,55 @@ def test_real_clients_are_asked_of_no_file_of_names(changes):
     request = SimpleNamespace(**{"names": None, "settings": object(), **changes})
     with pytest.raises(InputError, match="--names: is only for simulated clients"):
         analytics_server.RemoteClients(request=request, company=None).check(None)
+
+
+@pytest.fixture
+def summed(monkeypatch, tmp_path):
+    """(name of the run, mark of the kept sum) of an analysis; no client is asked."""
+    named, questions = [], []
+
+    def signs(request, privacy, plan, task, *, run, server, roster):
+        named.append(run)
+        return SimpleNamespace(digest=run, roster=roster, server=server.public)
+
+    def adds(asking, identity, attempt, start):
+        assert (attempt.run, attempt.round, identity) == (named[-1], 0, b"k" * 32)
+        questions.append((asking, attempt.again, start))
+        return SimpleNamespace(survivors=(0, 1), total=np.arange(4))
+
+    monkeypatch.setattr(analytics_server, "sign_analysis", signs)
+    monkeypatch.setattr(analytics_server, "secure_sum", adds)
+
+    def make(run="a", again=(), clients=(0, 1), told=b"seeds"):
+        folder = SimpleNamespace(secret=tmp_path, path=tmp_path)
+        monkeypatch.setattr(analytics_server, "identity_of", lambda path: SimpleNamespace(run=run))
+        company = analytics_server.Company(channel="wire", identity=b"k" * 32, roster=ROSTER, seconds=7.0, heard=print)
+        found = analytics_server.RemoteClients(request=None, company=company)
+        found.__dict__["ground"] = SimpleNamespace(plan=None, task=None)
+        asking = SimpleNamespace(plan=None, cohort=SimpleNamespace(clients=np.array(clients), again=again))
+        analysis = SimpleNamespace(form=lambda plan: SimpleNamespace(length=2))
+        sums = found.sums(analysis, asking, told, folder)
+        return sums, named[-1], questions
+
+    return make
+
+
+OTHER_QUESTIONS = {
+    "run": {"run": "b"}, "attempt": {"again": (1, 7)}, "cohort": {"clients": (0, 2)}, "order": {"clients": (1, 0)},
+    "what is told": {"told": b"others"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHER_QUESTIONS)
+def test_the_sum_of_an_analysis_is_kept_for_its_own_question(summed, other, tmp_path):
+    """Another one is asked of the clients anew; the same one is not."""
+    first, name, questions = summed()
+    again, same, _ = summed()
+    assert (again.entered, again.part(1).tolist(), same) == (first.entered, first.part(1).tolist(), name)
+    assert (again.entered, again.part(1).tolist()) == (2, [2, 3])
+    assert len(questions) == 1
+    asking, *_ = questions[0]
+    assert (asking.told.path, asking.seconds, asking.heard) == (tmp_path / TOLD, 7.0, print)
+    _, named, _ = summed(**OTHER_QUESTIONS[other])
+    assert len(questions) == 2
+    assert (named == name) == (other != "run")

@@ -65,10 +65,18 @@ def test_a_secret_is_gone_when_it_was_used(malicious):
     drawn = noting(table, 0)
     table.phase()
     assert len({*drawn[:3]}) == 3
+    sealing = set[bytes]()
     for phase, expected in HELD[malicious].items():
         assert table.server.phase is ProtocolPhase[phase]
         assert held(table.clients[0], drawn) == expected, phase
+        # Keys that opened the neighbours' shares go with the key that they came from.
+        if phase not in ("SHARES", "AGREE" if malicious else "MASKED"):
+            assert not sealing & reachable(table.clients[0])
         table.phase()
+        if phase == "SHARES":
+            channels = table.clients[0]._secrets.channels.values()
+            sealing = {key for channel in channels for key in (channel.out, channel.back)}
+    assert len(sealing) == 14
     assert table.clients[0]._secrets is None
 
 

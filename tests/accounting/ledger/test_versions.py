@@ -1,4 +1,4 @@
-"""Record-level layers of earlier versions, by the kind of message that they named, are read as they were meant."""
+"""What earlier versions wrote of a record-level layer, by the kind of message they named, is read as it was meant."""
 
 from dataclasses import asdict, fields, replace
 
