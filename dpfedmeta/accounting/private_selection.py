@@ -20,8 +20,8 @@ from dpfedmeta.accounting.release_costs import cost_of, released
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.random.random_sources import FloatArray
 
-# Runs beyond this probability are not counted with, where no cap is given.
-_NEVER = 1e-12
+# What is drawn differs from the law with this probability, which counts as a cap would.
+_NEVER = 1e-11
 _MOST_MEAN, _MOST_RUNS = 1000.0, 10**6
 # e to this is still a float.
 _LARGEST_EXPONENT = 600.0
@@ -44,8 +44,8 @@ class RunCount:
     def __post_init__(self) -> None:
         if not 1.0 < self.mean <= _MOST_MEAN:
             raise InputError(f"{self.mean:g} runs in expectation: expected a number above 1 and at most {_MOST_MEAN:g}")
-        if not -1.0 < self.eta <= 10.0:
-            raise InputError(f"eta = {self.eta:g}: expected a number above -1 and at most 10")
+        if not 0.0 <= self.eta <= 10.0:
+            raise InputError(f"eta = {self.eta:g}: expected a number from 0 to 10")
         if self.cap is not None and not self.mean <= self.cap <= _MOST_RUNS:
             raise InputError(f"a cap of {self.cap} runs: expected at least the mean, {self.mean:g}")
 
@@ -67,7 +67,7 @@ class RunCount:
         total = 0.0
         for count, probability in enumerate(self._probabilities(_MOST_RUNS), start=1):
             total += probability
-            if uniform < total or (1.0 - total < _NEVER and probability < _NEVER):
+            if uniform < total or 1.0 - total < _NEVER:
                 return count
         return _MOST_RUNS
 
@@ -100,8 +100,9 @@ def selected_divergences(orders: Sequence[float], divergences: FloatArray, count
     """
     of, eta = np.asarray(orders, dtype=np.float64), count.eta
     beside = (1.0 + eta) * ((1.0 - 1.0 / of) * divergences + math.log(1.0 / count.gamma) / of)
-    found: FloatArray = divergences + float(np.min(beside)) + math.log(count.mean) / (of - 1.0)
-    return found
+    found = divergences + float(np.min(beside)) + math.log(count.mean) / (of - 1.0)
+    # A divergence of a higher order is no smaller, so what bounds it bounds those of lower orders too.
+    return np.minimum.accumulate(found[::-1])[::-1]  # type: ignore[no-any-return]
 
 
 def largest_divergences(plans: Sequence[PrivacyPlan]) -> FloatArray:
@@ -153,7 +154,7 @@ class SelectionCost:
         mean: E[K].
         eta: Shape of the law of K.
         cap: The most runs, or None.
-        beyond: P(K > cap).
+        beyond: P(K > cap), with what is drawn otherwise than the law says.
     """
 
     epsilon: float
@@ -183,7 +184,7 @@ def selection_cost(plans: Sequence[PrivacyPlan], count: RunCount) -> SelectionCo
 
     one, delta = largest_divergences(plans), plans[0].client_delta
     chosen = selected_divergences(ORDERS, one, count)
-    beyond = 0.0 if count.cap is None else count.tail(count.cap)
+    beyond = _NEVER if count.cap is None else count.tail(count.cap) + _NEVER
 
     def lost(divergences: FloatArray, rare: float, epsilon: float) -> float:
         beside = (1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT))) * rare

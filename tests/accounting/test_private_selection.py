@@ -16,16 +16,13 @@ from dpfedmeta.accounting.private_selection import RunCount, largest_divergences
 from dpfedmeta.core.errors import InputError, RefusedPlan
 
 PLAN = PrivacyPlan(clients=1000, cohort=100.0, rounds=30, noise_multiplier=2.0, client_delta=1e-5)
-LAWS = [(-0.5, 10.0), (0.0, 1.5), (0.0, 10.0), (0.0, 100.0), (0.5, 10.0), (1.0, 10.0), (3.0, 100.0)]
+LAWS = [(0.0, 1.5), (0.0, 10.0), (0.0, 100.0), (0.5, 10.0), (1.0, 10.0), (3.0, 100.0)]
 
 
 @pytest.mark.parametrize(("eta", "mean"), LAWS)
 def test_divergences_are_those_of_dp_accounting(eta, mean):
-    """An implementation of the same theorem by others; it knows no shape below 0."""
+    """An implementation of the same theorem by others."""
     found = selected_divergences(ORDERS, np.array(ORDERS) / 18.0, RunCount(mean=mean, eta=eta))
-    if eta < 0:
-        assert np.all(found > np.array(ORDERS) / 18.0)
-        return
     accountant = RdpAccountant(ORDERS)
     accountant.compose(RepeatAndSelectDpEvent(GaussianDpEvent(3.0), mean=mean, shape=eta))
     known = np.isfinite(accountant.rdp)
@@ -87,7 +84,7 @@ def lost_by_the_best(epsilon, deviation, count, cap=None):
 
 
 @pytest.mark.parametrize(
-    ("eta", "mean", "cap"), [(0.0, 10.0, None), (1.0, 10.0, None), (1.0, 10.0, 60), (1.0, 5.0, 40)]
+    ("eta", "mean", "cap"), [(0.0, 10.0, None), (1.0, 10.0, None), (1.0, 10.0, 150), (1.0, 5.0, 40)]
 )
 def test_the_best_of_a_toy_leaks_more_than_one_run_and_no_more_than_is_said(eta, mean, cap):
     plan, delta = replace(PLAN, cohort=1000.0, rounds=1, noise_multiplier=2.0, client_delta=0.01), 0.01
@@ -122,7 +119,7 @@ def test_a_cap_costs_and_one_that_costs_too_much_is_refused():
     free = selection_cost([PLAN], RunCount(mean=10.0, eta=1.0)).epsilon
     capped = selection_cost([PLAN], RunCount(mean=10.0, eta=1.0, cap=250))
     assert free < capped.epsilon < 1.2 * free
-    assert 0 < capped.beyond < 1e-10
+    assert 0 < capped.beyond < 1e-9
     with pytest.raises(RefusedPlan, match="raise the cap"):
         selection_cost([PLAN], RunCount(mean=10.0, eta=1.0, cap=20))
 
@@ -141,7 +138,10 @@ def test_the_worst_setting_of_the_list_counts_and_more_runs_cost_more():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sampler": "check-ins", "capacity": 200, "max_participations": 1}, "no plain Renyi divergence"),
+        (
+            {"sampler": "check-ins", "cohort": 1000 / 30, "capacity": 200, "max_participations": 1},
+            "no plain Renyi divergence",
+        ),
         ({"noise_multiplier": 0.0}, "no plain Renyi divergence"),
     ],
 )

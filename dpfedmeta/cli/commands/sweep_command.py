@@ -45,7 +45,7 @@ def options_of() -> argparse.ArgumentParser:
         "--private",
         type=float,
         metavar="RUNS",
-        help="choose with a guarantee: so many runs in expectation, of settings drawn from the grid; the best is kept",
+        help="choose with a guarantee: so many runs in expectation, settings drawn from the grid, the best released",
     )
     made.add_argument("--eta", type=float, default=0.0, help="shape of the law of their number: 0 or 1 (--private)")
     made.add_argument("--cap", type=int, help="the most runs that are done, whose price is counted (--private)")

@@ -132,7 +132,8 @@ class RoundSum:
             return None
         if self.form is None:
             self.form = form_of(found)
-        if {name: value.shape for name, value in found.items()} != {name: v.shape for name, v in self.form.items()}:
+        shapes = {name: value.shape for name, value in self.form.items()}
+        if {name: value.shape for name, value in found.items()} != shapes:
             return None
         return np.concatenate([found[name].reshape(-1) for name in self.form])
 
