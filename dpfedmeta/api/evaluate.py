@@ -313,7 +313,8 @@ def _whole(request: EvaluationRequest, run: TrainedRun, dataset: Dataset, worker
     shape = request.whole(run.settings)
     assert shape is not None
     clients = everybody(dataset.test, shape, request.seeds[0], authors_of(run.settings))
-    held_out = WholeClientsBenchmark(clients=clients, transductive=request.transductive or run.mixes_queries)
+    mixed = request.transductive or run.mixes_queries
+    held_out = WholeClientsBenchmark(clients=clients, transductive=mixed, targets=run.adaptation.targets)
     found = held_out.compete(workers, run.network, run.weights, run.untrained, run.adaptation, request.episodes)
     results: dict[str, object] = {name: accuracy.as_json() for name, accuracy in found.items()}
     spread = {name: distribution(found[name].values) for name in ("accuracy", "accuracy_untrained")}

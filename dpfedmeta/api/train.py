@@ -99,7 +99,7 @@ def train(
             settings = with_members(settings, aggregation, mechanism)
             if settings.clip.start == "quantile":
                 settings = _started(settings, folder, population, told, secure_rng=secure_rng)
-            options = replace(options, secure_rng=secure_rng, population=population_of(settings, population))
+            options = replace(options, secure_rng=secure_rng, population=population_of(settings, population, folder))
             return Run(run_training(settings, options, told)[0].path)
         if secure_rng:
             raise InputError("secure_rng: a resumed run keeps the randomness that it began with; leave it out")
@@ -111,7 +111,7 @@ def train(
         go_on(
             run,
             lambda: _kept_settings(run, settings, clip_policy, brought=workers is not None),
-            lambda kept: run_training(kept, replace(options, population=population_of(kept, population)), told),
+            lambda kept: run_training(kept, replace(options, population=population_of(kept, population, folder)), told),
             extend=extend_to is not None,
             told=partial(tell, told, "on_remark"),
         )

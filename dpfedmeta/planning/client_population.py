@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from dpfedmeta.config.settings import Settings
@@ -14,6 +15,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.population import Population, open_population
 from dpfedmeta.data.populations.shards import ShardPopulation
 from dpfedmeta.data.populations.whole_population import open_whole
+from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.client_spec import episode_shape, whole_shape
 
 
@@ -88,7 +90,9 @@ def plan_population(
     return own
 
 
-def population_of(settings: Settings, given: Population | Mapping[Any, Any] | None) -> Population | None:
+def population_of(
+    settings: Settings, given: Population | Mapping[Any, Any] | None, data_folder: Path | None = None
+) -> Population | None:
     """Return clients that were handed over, those of a mapping from each to its records and targets as whole clients.
 
     Raises:
@@ -105,7 +109,8 @@ def population_of(settings: Settings, given: Population | Mapping[Any, Any] | No
         )
     from dpfedmeta.data.populations.from_records import RecordsPopulation
 
-    return RecordsPopulation(held=given, shape=whole, seed=settings.run.seed)
+    task, _ = load_task(settings.dataset, data_folder)
+    return RecordsPopulation(held=given, shape=whole, seed=settings.run.seed, labels=task.labels, range=task.targets)
 
 
 def authors_of(settings: Settings) -> int:
@@ -153,7 +158,7 @@ def _check_labels(own: Population, pool: ClassPool) -> None:
     """Refuse pairs where labels mean the same for all clients: they are numbered anew in each."""
     from dpfedmeta.data.populations.from_pairs import SequencePopulation
 
-    if (pool.labels or pool.targets) and isinstance(own, SequencePopulation):
+    if pool.shared and isinstance(own, SequencePopulation):
         raise InputError(
             "population: pairs are numbered anew in every client, but the task has labels that all clients share, or "
             "numbers to predict; hand over a population of your own, whose episodes hold places in the list "

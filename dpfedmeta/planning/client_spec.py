@@ -95,7 +95,7 @@ def _check_whole(settings: Settings, task: Task) -> None:
         raise InputError(f"{where}: the clients of {task.name} are shards of equal size; leave it out")
     if settings.population.most_shots is not None:
         raise InputError(f"{where}: population.most_shots is for fixed episodes; leave out one of them")
-    if meta.learn == "all":
+    if meta.learn == "all" and targets_of(task).masked:
         raise InputError(
             f"{where} with meta.learn = all: a learned head has a row for each of a fixed number of classes; use "
             "--meta.learn body, whose head begins at zero for any number of them"
@@ -205,11 +205,8 @@ def check_protocol(settings: Settings, task: Task) -> None:
 
 def _check_targets(settings: Settings, task: Task) -> None:
     targets, ways = targets_of(task), settings.task.ways
-    if not targets.masked and whole_shape(settings) is not None:
-        raise InputError(
-            f"population.episodes = whole: {task.name} has shared labels or numbers to predict, and whole clients "
-            "number classes of their own; use --population.episodes fixed"
-        )
+    if whole_shape(settings) is not None:
+        return
     if targets.numbers != (ways == 1):
         raise InputError(
             f"task.ways = {ways}: "

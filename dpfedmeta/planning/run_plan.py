@@ -206,7 +206,7 @@ def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgor
     whole = isinstance(algorithm, WholeClients)
     if heads or whole or algorithm.adaptation.rule != PLAIN:
         check_head_is_free(network, spec.name)
-    if whole:
+    if whole and algorithm.adaptation.targets.masked:
         _check_no_rows(spec, settings, algorithm)
     division = algorithm.needs.division
     if division is not None and division.linear_head and not isinstance(network.get_submodule("head"), nn.Linear):

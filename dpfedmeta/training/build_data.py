@@ -102,9 +102,9 @@ def held_out_evaluation(plan: Plan, dataset: Dataset, split: Literal["val", "tes
         return SharedClassifier(pool=pool, seed=seed, images=few if split == "val" else None)
     # Where the network cannot tell support from query images, the protocol must say so.
     mixed, whole = mixes_queries(build_network(plan.network)), whole_clients(plan, pool)
+    targets = targets_of(dataset.task)
     if whole is not None:
         check_whole(pool, whole.shape, split, whole.authors)
-        return WholeClientsBenchmark(clients=replace(whole, seed=seed), transductive=mixed)
+        return WholeClientsBenchmark(clients=replace(whole, seed=seed), transductive=mixed, targets=targets)
     shape = evaluation_shape(plan.settings)
-    targets = targets_of(dataset.task)
     return Benchmark(pool=pool, shape=shape, seed=seed, split=split, transductive=mixed, targets=targets)

@@ -15,6 +15,8 @@ from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import WholeShape
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
+from dpfedmeta.learning.meta.target_kind import TargetKind
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import CLIENTS_PER_CHUNK, clients_per_task, nobody, sum_chunk
@@ -134,15 +136,20 @@ class Largest:
     Attributes:
         shape: Public limits of a client.
         form: Shape of a record.
+        targets: Kind of the labels.
     """
 
     shape: WholeShape
     form: tuple[int, ...]
+    targets: TargetKind = OWN_CLASSES
     clients: int = 1
 
     def episode(self, client: int) -> Episode:
         """The data of the client."""
         labels = torch.arange(self.shape.most_records) % self.shape.most_ways
+        if not self.targets.masked:
+            # Its outputs are the same, whichever of them are held.
+            labels = self.targets.blank(self.shape.most_records)
         end = self.shape.support_of(self.shape.most_records // self.shape.most_ways) * self.shape.most_ways
         # Of tokens 0 alone is padding, and no record is nothing else.
         images = torch.ones(self.shape.most_records, *self.form)
@@ -156,7 +163,9 @@ class Largest:
 
 def compute_largest(public: ClientRunner, shape: WholeShape, workers: Workers) -> None:
     """Have every worker compute one client of the largest size that a plan allows, so that its memory is measured."""
-    largest = replace(public, population=Largest(shape=shape, form=public.network.form.shape), source=nobody(0))
+    targets = public.algorithm.adaptation.targets
+    held = Largest(shape=shape, form=public.network.form.shape, targets=targets)
+    largest = replace(public, population=held, source=nobody(0))
     weights = _learned(public)
     arrays = {name: value.numpy() for name, value in weights.items()}
     length = dimension(public.form(weights))

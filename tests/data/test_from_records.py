@@ -9,6 +9,7 @@ import torch
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import WholeShape
+from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.populations.from_records import RecordsPopulation
 from dpfedmeta.data.populations.population import clients_digest
 
@@ -121,3 +122,43 @@ def test_one_number_that_is_none_is_told_wherever_it_stands(value, place):
     values = records(4)
     values[place, place % 3] = value
     assert dict(made({"one": (values, [0, 0, 1, 1])}).problems()) == {"one": "records hold NaN or infinity"}
+
+
+LIST = ("sitting", "walking", "7")
+
+
+def test_labels_of_a_public_list_are_given_by_their_names():
+    held = {
+        "ann": (records(4), ["walking", "walking", "sitting", "walking"]),
+        "bob": (records(3, 1), np.array([7, 7, 7])),
+    }
+    clients = replace(made(held), labels=LIST)
+    ann, bob = clients.episode(0), clients.episode(1)
+    of_record = dict(zip(map(tuple, records(4).tolist()), [1, 1, 0, 1], strict=True))
+    for images, labels in ((ann.support_images, ann.support_labels), (ann.query_images, ann.query_labels)):
+        assert [of_record[tuple(row)] for row in images.tolist()] == labels.tolist()
+    assert len(ann.support_labels) + len(ann.query_labels) == 4
+    assert {*bob.support_labels.tolist(), *bob.query_labels.tolist()} == {2}
+    assert clients_digest(clients) != clients_digest(replace(clients, labels=LIST[::-1]))
+    wrong = replace(made({"a": (records(2), ["walking", "flying"])}), labels=LIST)
+    with pytest.raises(InputError, match=r"label 'flying' is not in the task's public list \(sitting, walking, 7\)"):
+        wrong.episode(0)
+    with pytest.raises(InputError, match="no 2 records"):
+        replace(made({"a": (records(2), ["walking", "sitting"])}), labels=LIST).episode(0)
+
+
+def test_numbers_to_predict_are_scaled_by_public_constants():
+    known = TargetRange(centre=20, scale=4, lowest=0, highest=40)
+    held = {"ann": (records(5), [20.0, 24, 16, 40, 0])}
+    episode = replace(made(held), range=known).episode(0)
+    of_record = dict(zip(map(tuple, records(5).tolist()), [0.0, 1, -1, 5, -5], strict=True))
+    for images, numbers in (
+        (episode.support_images, episode.support_labels),
+        (episode.query_images, episode.query_labels),
+    ):
+        assert [of_record[tuple(row)] for row in images.tolist()] == numbers.tolist()
+    assert (len(episode.support_labels), len(episode.query_labels)) == (2, 3)
+    for odd, why in (([1, 41], "target 41 is missing, or outside the public range"), ([1, None], "target nan"),
+                     (["a", "b"], "targets are not numbers")):  # fmt: skip
+        with pytest.raises(InputError, match=why):
+            replace(made({"a": (records(2), odd)}), range=known).episode(0)

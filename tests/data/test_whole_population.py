@@ -247,3 +247,61 @@ def test_a_class_of_a_whole_client_is_turned_as_one_and_its_images_are_changed_o
             assert {*np.unique(chosen.shifts).tolist()} <= {-2, -1, 0, 1, 2}
             assert len(np.unique(chosen.shifts, axis=0)) > 3
     assert set(seen) == set(range(rotations))
+
+
+LABELS = ("class0", "class1", "class2", "class3", "class4")
+
+
+def listed(pool):
+    """The same classes by names of one list: what a client's first class is called, all clients call so."""
+    numbers = Counter()
+    names = []
+    for client in pool.clients:
+        names.append(LABELS[numbers[client]])
+        numbers[client] += 1
+    return replace(pool, names=tuple(names), labels=LABELS)
+
+
+def test_with_a_public_list_every_record_is_used_and_keeps_its_label(pool):
+    """One class is enough, and the only record of a class is support."""
+    shared = listed(pool)
+    clients = everybody(shared, SHAPE, 3, 1)
+    assert able_numbers(clients) == (0, 1, 2, 3)
+    for client in range(4):
+        held, chosen, episode = holdings(clients, client), clients.chosen(client), clients.episode(client)
+        assert len(chosen.places) == sum(held.values())
+        assert len({*chosen.places[:, 0].tolist()}) == len(chosen.places)
+        labels = torch.cat([episode.support_labels, episode.query_labels])
+        assert Counter(LABELS[label] for label in labels.tolist()) == held
+        assert labels.tolist() == shared.listed(chosen.places[:, 0]).tolist()
+        once = {LABELS.index(name) for name, count in held.items() if count == 1}
+        assert once <= {*episode.support_labels.tolist()} - {*episode.query_labels.tolist()}
+        assert len(episode.query_labels) > 0
+    said = population_statement(clients).text
+    assert "one that has no 2 records (of one class, where there are classes) counts as zero" in said
+
+
+def test_nobody_with_a_record_of_each_class_alone_takes_part(tmp_path):
+    poor = listed(pool_of(tmp_path, {"ann": [1, 1, 1], "bob": [1]}))
+    with pytest.raises(InputError, match=r"none of the 2 client\(s\) of the val split holds 2 records \(of one class"):
+        check_whole(poor, SHAPE, "val", 1)
+
+
+def test_numbers_to_predict_stay_with_their_records(tmp_path):
+    """They stand behind the numbers of a vector; all records of a client are one class."""
+    vectors = np.random.default_rng(0).normal(size=(17, 4)).astype(np.float32)
+    np.save(tmp_path / "vectors.npy", vectors)
+    pool = ClassPool(path=tmp_path / "vectors.npy", names=("target",) * 3, first=(0, 5, 6), counts=(5, 1, 11),
+                     clients=("ann", "bob", "cid"), targets=True)  # fmt: skip
+    clients = everybody(pool, SHAPE, 3, 1)
+    sizes = {}
+    for client in able_numbers(clients):
+        episode = clients.episode(client)
+        rows = torch.cat([
+            torch.cat([episode.support_images, episode.support_labels[:, None]], 1),
+            torch.cat([episode.query_images, episode.query_labels[:, None]], 1),
+        ])  # fmt: skip
+        places = clients.chosen(client).places[:, 0]
+        assert torch.equal(rows, torch.from_numpy(vectors[places]))
+        sizes[len(rows)] = len(episode.support_labels)
+    assert sizes == {5: 2, 11: 5}

@@ -135,7 +135,18 @@ def test_pairs_which_number_labels_anew_are_refused(tasks):
 
 
 @pytest.mark.parametrize("which", ["shared", "numbers"])
-def test_whole_clients_number_classes_of_their_own(tasks, which):
-    settings = settings_of(tasks, which, "maml", **{"population.episodes": "whole", "meta.learn": "body"})
-    with pytest.raises(InputError, match=r"population.episodes = whole: .* has shared labels or numbers to predict"):
-        check_protocol(settings, load_task(tasks[which])[0])
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-fedavg"])
+def test_whole_clients_learn_one_head_for_all(tasks, which, algo):
+    settings = settings_of(tasks, which, algo, **{"population.episodes": "whole"})
+    plan = make_plan(settings, load_task(tasks[which])[0])
+    learned = plan.algorithm.learned(plan.network, plan.algorithm.initial(plan.network, 0))
+    assert learned["head.weight"].shape[0] == {"shared": 3, "numbers": 1}[which]
+    # Numbers have no classes that could be balanced.
+    assert plan.algorithm.adaptation.balance == {"shared": "classes", "numbers": "records"}[which]
+
+
+@pytest.mark.parametrize("which", ["shared", "numbers"])
+def test_whole_clients_promise_records_nothing(tasks, which):
+    settings = settings_of(tasks, which, "dp-agrlr-micro", **{"population.episodes": "whole"})
+    with pytest.raises(RefusedPlan, match=r"population\.episodes = whole with record\.enabled"):
+        make_plan(settings, load_task(tasks[which])[0])

@@ -219,3 +219,54 @@ def test_evaluate_judges_whole_clients_unless_sizes_are_given(ran, dpfedmeta):
     assert "whole clients are judged once" in left.error
     left = dpfedmeta("evaluate", run.path, "--ways", "2", code=2)
     assert "holds 2 classes with 5 shots" in left.error
+
+
+def ragged_task(folder, kind):
+    """Clients with other numbers of records, of labels that no client has all of; or with numbers to predict."""
+    draw, rows, labels = np.random.default_rng(3), list[list[object]](), ["a", "b", "c"]
+    column = "target" if kind == "numbers" else "class"
+    for client in range(24):
+        split = "val" if client < 3 else "test" if client < 6 else "train"
+        for _ in range(2 + client % 5):
+            x = np.round(draw.normal(size=3), 3)
+            label = round(float(x.sum()), 3) if kind == "numbers" else labels[(client + int(x[0] > 0)) % 3]
+            rows.append([f"p{client:02d}", split, label, *x])
+    write_csv(folder / f"{kind}.csv", [["client", "split", column, "x", "y", "z"], *rows])
+    more = (
+        "kind: regression\ntargets: {centre: 0, scale: 1, lowest: -20, highest: 20}\n"
+        if kind == "numbers"
+        else "labels: [a, b, c]\n"
+    )
+    (folder / f"{kind}.yaml").write_text(
+        f"name: {kind}\nsource: {{reader: vectors, path: {kind}.csv}}\nfeatures: 3\n{more}"
+    )
+    return folder / f"{kind}.yaml", rows
+
+
+@pytest.mark.parametrize("kind", ["shared", "numbers"])
+def test_whole_clients_of_a_public_list_or_with_numbers_train_and_are_verified(tmp_path, kind):
+    task, rows = ragged_task(tmp_path, kind)
+    given = {"population.cohort": "6"}
+    run, status = run_training(settings_of(task, tmp_path / "runs", **given))
+    summary = run.read_json("summary.json")
+    assert status == "completed"
+    score = {"shared": "accuracy", "numbers": "error"}[kind]
+    assert "whole held-out clients" in summary[score]["protocol"]
+    assert load_file(run.weights)["head.weight"].shape[0] == {"shared": 3, "numbers": 1}[kind]
+    audit(run)
+    # Limits that nobody reaches change no bit.
+    larger, _ = run_training(settings_of(task, tmp_path / "b", **given, **{"task.most_records": "5000"}))
+    assert weights_of(larger) == weights_of(run)
+    # The same people as a mapping.
+    held: dict[str, Any] = {}
+    for client, split, label, *numbers in rows:
+        if split == "train":
+            own = held.setdefault(client, ([], []))
+            own[0].append(numbers)
+            own[1].append(label)
+    mapped = dpfedmeta.train(settings_of(task, tmp_path / "c", **given), population=held, quiet=True)
+    assert mapped.summary["population"]["kind"] == "own"
+    assert {*mapped.summary} >= {score, f"{score}_untrained"}
+    if kind == "shared":
+        (found,) = dpfedmeta.evaluate(run.path, episodes=6, workers=1)
+        assert "whole held-out clients" in found.protocol

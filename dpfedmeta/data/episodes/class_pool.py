@@ -74,6 +74,11 @@ class ClassPool:
         return _open(self.path)
 
     @property
+    def shared(self) -> bool:
+        """True if outputs mean the same for all clients: one public list of labels, or numbers to predict."""
+        return bool(self.labels) or self.targets
+
+    @property
     def classes(self) -> int:
         """Number of classes, rotations not counted."""
         return len(self.first)

@@ -33,7 +33,9 @@ class WholeSplit:
     query: Sequence[IntArray]
 
 
-def split_whole(generator: np.random.Generator, held: Sequence[IntArray], shape: WholeShape) -> WholeSplit | None:
+def split_whole(
+    generator: np.random.Generator, held: Sequence[IntArray], shape: WholeShape, *, shared: bool = False
+) -> WholeSplit | None:
     """Split the records of a client within classes.
 
     Classes that are too many are left out at random. Of records that are too many, the largest classes lose first.
@@ -42,21 +44,40 @@ def split_whole(generator: np.random.Generator, held: Sequence[IntArray], shape:
         generator: Draws by number alone, whatever the records contain.
         held: The records of each class, by their numbers.
         shape: Public limits.
+        shared: Whether labels are of one list for all clients (of numbers to predict: all records are one class). Then
+            one class is enough, and the only record of a class is support.
 
     Returns:
-        None where the client has fewer than two classes with two records.
+        None where the client has too few records: see `is_enough`.
     """
-    able = [place for place, own in enumerate(held) if len(own) >= LEAST_RECORDS]
-    if len(able) < LEAST_WAYS:
+    if not is_enough([len(own) for own in held], shared=shared):
         return None
+    able = [place for place, own in enumerate(held) if len(own) >= (1 if shared else LEAST_RECORDS)]
     classes = [able[place] for place in generator.permutation(len(able))[: shape.most_ways].tolist()]
     support, query = list[IntArray](), list[IntArray]()
     for place, count in zip(classes, _limited([len(held[each]) for each in classes], shape.most_records), strict=True):
         chosen = held[place][generator.permutation(len(held[place]))[:count]]
-        own = shape.support_of(count)
+        own = shape.support_of(count) if count > 1 else 1
         support.append(chosen[:own])
         query.append(chosen[own:])
     return WholeSplit(classes=classes, support=support, query=query)
+
+
+def is_enough(counts: Sequence[int], *, shared: bool) -> bool:
+    """Return whether a client with so many records of each class takes part.
+
+    Args:
+        counts: Of each class.
+        shared: Whether labels are of one list for all clients: one class of two records is enough; else two are.
+    """
+    return sum(count >= LEAST_RECORDS for count in counts) >= (1 if shared else LEAST_WAYS)
+
+
+def too_few(*, shared: bool) -> str:
+    """Words for what a client with too little does not have."""
+    if shared:
+        return f"no {LEAST_RECORDS} records (of one class, where there are classes)"
+    return f"no {LEAST_WAYS} classes with {LEAST_RECORDS} records each"
 
 
 def _limited(counts: Sequence[int], most: int) -> list[int]:
@@ -83,7 +104,7 @@ class WholeChoice:
         turns: [n], rotations by 90 degrees.
         flips: [n, 1], which images are mirrored; None: none.
         shifts: [n, 1, 2], pixels by which images are then moved; None: none is moved.
-        labels: [n].
+        labels: [n], numbers of the client's classes, by its own count.
         support: How many of them are the support set.
     """
 
@@ -103,7 +124,12 @@ class WholeChoice:
         """The episode of images that are made already, [n, ...]."""
         import torch
 
-        labels, end = torch.from_numpy(self.labels), self.support
+        pool, end = self.pool, self.support
+        if pool.targets:
+            # Numbers to predict stand behind the numbers of a vector.
+            images, labels = images[:, :-1].contiguous(), images[:, -1].contiguous()
+        else:
+            labels = torch.from_numpy(pool.listed(self.places[:, 0]) if pool.labels else self.labels)
         return Episode(
             support_images=images[:end],
             support_labels=labels[:end],
@@ -124,9 +150,9 @@ def choose_whole(
         held: The client's classes by their places in the pool, each with the numbers of the client's images inside it.
 
     Returns:
-        None where the client has fewer than two classes with two records.
+        None where the client has too few records: see `is_enough`.
     """
-    split = split_whole(generator, [pool.first[index] + slots for index, slots in held], shape)
+    split = split_whole(generator, [pool.first[index] + slots for index, slots in held], shape, shared=pool.shared)
     if split is None:
         return None
     sets = (split.support, split.query)

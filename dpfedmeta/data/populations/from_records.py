@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,30 +16,34 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_generator
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import WholeShape
-from dpfedmeta.data.episodes.whole_episode import split_whole
+from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.data.episodes.whole_episode import split_whole, too_few
 from dpfedmeta.data.populations.from_pairs import checked_images, checked_labels, raw_records
-from dpfedmeta.data.populations.whole_population import TOO_FEW
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordsPopulation:
     """Whole clients from a mapping: client number i is the i-th of its keys.
 
-    In training, a client that cannot be read, or without two classes of two records, counts as zero, and nobody is
-    told; look before, with `problems`. With several worker processes the mapping is sent to them, so it must be
-    picklable and small; else use --run.workers 1.
+    In training, a client that cannot be read, or with too few records, counts as zero, and nobody is told; look before,
+    with `problems`. With several worker processes the mapping is sent to them, so it must be picklable and small; else
+    use --run.workers 1.
 
     Attributes:
         held: For each client (records, targets). Records are bytes or numbers in [0, 1] of the shape [n, channels,
             height, width], or vectors [n, numbers], taken as they are unless they are bytes. Targets are the classes,
-            [n]: texts or whole numbers from 0 on, each client's own.
+            [n]: texts or whole numbers from 0 on, each client's own, or the names of `labels`; or numbers to predict.
         shape: Public limits of an episode.
         seed: Of the public generators.
+        labels: Public list of labels that all clients share; empty: each has classes of its own.
+        range: Public constants of numbers to predict; None: targets are classes.
     """
 
     held: Mapping[Any, tuple[Any, Any]]
     shape: WholeShape
     seed: int
+    labels: tuple[str, ...] = ()
+    range: TargetRange | None = None
 
     @property
     def clients(self) -> int:
@@ -58,19 +62,35 @@ class RecordsPopulation:
             raise IndexError(f"client {client} of a population of {self.clients}")
         try:
             records, targets = self.held[self._names[client]]
-            images, classes = checked_images(raw_records(records)), _classes(targets)
-            if len(images) != len(classes):
-                raise InputError(f"{len(images)} records, but {len(classes)} targets")
-            by_class = [np.flatnonzero(classes == each) for each in np.unique(classes)]
-            split = split_whole(public_generator(self.seed, Purpose.CLIENT_DATA, client), by_class, self.shape)
+            images, numbers = checked_images(raw_records(records)), self._numbers(targets)
+            if len(images) != len(numbers):
+                raise InputError(f"{len(images)} records, but {len(numbers)} targets")
+            classes = np.zeros(len(numbers), dtype=np.int64) if self.range else numbers
+            by_class, shared = [np.flatnonzero(classes == each) for each in np.unique(classes)], self._shared
+            generator = public_generator(self.seed, Purpose.CLIENT_DATA, client)
+            split = split_whole(generator, by_class, self.shape, shared=shared)
             if split is None:
-                raise InputError(TOO_FEW)
+                raise InputError(too_few(shared=shared))
         except InputError as error:
             raise InputError(f"client {client}: {error}") from None
-        (support, own), (query, other) = (_set(part) for part in (split.support, split.query))
+        support, query = (np.concatenate(part) for part in (split.support, split.query))
+        own, other = (
+            torch.from_numpy(numbers[rows] if shared else _own_numbers(part))
+            for rows, part in ((support, split.support), (query, split.query))
+        )
         return Episode(
             support_images=images[support], support_labels=own, query_images=images[query], query_labels=other
         )
+
+    @property
+    def _shared(self) -> bool:
+        return bool(self.labels) or self.range is not None
+
+    def _numbers(self, targets: Any) -> npt.NDArray[Any]:
+        """Number the classes, by a client's own count or by the public list, or scale numbers to predict."""
+        if self.range is not None:
+            return _scaled(targets, self.range)
+        return _listed(targets, self.labels) if self.labels else _classes(targets)
 
     def problems(self) -> Iterator[tuple[Any, str]]:
         """SECRET, as the data are: (client, what is wrong with its records), for the owner of the data."""
@@ -95,6 +115,8 @@ class RecordsPopulation:
     def digest(self) -> str:
         """SECRET: digest of all names, records and targets, in their order."""
         digest = hashlib.sha256(f"{self.clients} {self.shape} {self.seed}\n".encode())
+        if self._shared:
+            digest.update(f"{self.labels} {self.range}\n".encode())
         for name in self._names:
             digest.update(f"{name!r}\n".encode())
             try:
@@ -134,7 +156,27 @@ def _classes(targets: Any) -> IntArray:
     return found
 
 
-def _set(by_class: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """(Numbers of records, labels) of a set, class by class."""
-    labels = np.repeat(np.arange(len(by_class)), [len(own) for own in by_class])
-    return torch.from_numpy(np.concatenate(by_class)), torch.from_numpy(labels)
+def _listed(targets: Any, labels: tuple[str, ...]) -> IntArray:
+    """Return places in the public list of labels, which are given by their names."""
+    names = [str(name) for name in np.asarray(targets).reshape(-1).tolist()]
+    odd = sorted({*names} - {*labels})
+    if odd:
+        raise InputError(f"label {odd[0]!r} is not in the task's public list ({', '.join(labels)})")
+    return np.asarray([labels.index(name) for name in names], dtype=np.int64)
+
+
+def _scaled(targets: Any, known: TargetRange) -> npt.NDArray[np.float32]:
+    """Return numbers to predict, as a network sees them."""
+    try:
+        numbers = np.asarray(targets, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise InputError("targets are not numbers") from None
+    odd = known.outside(numbers.tolist())
+    if odd:
+        raise InputError(f"target {numbers[odd[0]]:g} is missing, or outside the public range ({known.words})")
+    return ((numbers - known.centre) / known.scale).astype(np.float32)
+
+
+def _own_numbers(by_class: Sequence[IntArray]) -> IntArray:
+    """Labels of a set, class by class."""
+    return np.repeat(np.arange(len(by_class)), [len(own) for own in by_class])

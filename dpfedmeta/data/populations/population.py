@@ -13,6 +13,7 @@ from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import Chosen, Episode, choose_episode, drawn_classes
 from dpfedmeta.data.episodes.shape import ASKED, OWN, EpisodeShape
+from dpfedmeta.data.episodes.whole_episode import too_few
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.disjoint import DisjointPopulation, NaturalPopulation
 from dpfedmeta.data.populations.natural import RealPopulation
@@ -261,12 +262,13 @@ def _whole_statement(population: WholePopulation) -> PopulationStatement:
         "clients that the data name" if pool.clients else f"clients, {population.authors} drawers of an alphabet each"
     )
     chosen = "" if population.clients == most else f", chosen from {most:,} by run.seed"
+    least = too_few(shared=True) if pool.shared else "no two classes of two records"
     megabytes = shape.most_records * int(np.prod(pool.images.shape[1:])) * 4 / 1e6
     text = (
         f"{population.clients:,} {what}{chosen}; each uses all its records, {100 * shape.support_share:g}% of a class "
         f"as support, up to {shape.most_ways} classes and {shape.most_records:,} records ({megabytes:.3g} MB in "
-        "memory), and one that has no two classes of two records counts as zero: a client is one of them, a record is "
-        "one of its records"
+        f"memory), and one that has {least} counts as zero: a client is one of them, a record is one of "
+        "its records"
     )
     return PopulationStatement(
         kind="natural", clients=population.clients, records=0, images=None, clients_per_image=None, text=text

@@ -12,15 +12,13 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_generator
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.data.episodes.shape import LEAST_RECORDS, LEAST_WAYS, WholeShape
-from dpfedmeta.data.episodes.whole_episode import WholeChoice, choose_whole
+from dpfedmeta.data.episodes.shape import WholeShape
+from dpfedmeta.data.episodes.whole_episode import WholeChoice, choose_whole, is_enough, too_few
 from dpfedmeta.data.populations.disjoint import groups_of
 from dpfedmeta.data.populations.natural import held_by_name, name_of_client
 
 # As in disjoint.py: keys beside the clients' own numbers, which stand alone.
 _PARTITION, _SLOTS, _GROUPS = 1, 3, 5
-
-TOO_FEW = f"no {LEAST_WAYS} classes with {LEAST_RECORDS} records each"
 
 Held = list[tuple[int, IntArray]]
 
@@ -29,7 +27,7 @@ Held = list[tuple[int, IntArray]]
 class WholePopulation:
     """Clients that the data name, or drawers of one alphabet, each with all its records.
 
-    Client number i is the same client as in `natural.RealPopulation`. One without two classes of two records counts as
+    Client number i is the same client as in `natural.RealPopulation`. One with too few records (`is_enough`) counts as
     zero in every round; how many these are is nobody's but the owner's (check_task says it).
 
     Attributes:
@@ -77,7 +75,7 @@ class WholePopulation:
     def _chosen(self, client: int, generator: np.random.Generator) -> WholeChoice:
         found = choose_whole(self.pool, generator, self.shape, self._held(client))
         if found is None:
-            raise InputError(f"client {client} has {TOO_FEW}")
+            raise InputError(f"client {client} has {too_few(shared=self.pool.shared)}")
         return found
 
     def holdings(self, client: int) -> Mapping[str, int]:
@@ -86,7 +84,7 @@ class WholePopulation:
 
     def is_able(self, client: int) -> bool:
         """SECRET: whether a client has enough records to take part."""
-        return sum(len(slots) >= LEAST_RECORDS for _, slots in self._held(client)) >= LEAST_WAYS
+        return is_enough([len(slots) for _, slots in self._held(client)], shared=self.pool.shared)
 
     def _held(self, client: int) -> Held:
         """All classes of a client, each with the numbers of its images inside it."""
@@ -154,9 +152,9 @@ def check_whole(pool: ClassPool, shape: WholeShape, split: str, authors: int) ->
     clients = everybody(pool, shape, 0, authors)
     if not able_numbers(clients):
         raise InputError(
-            f"none of the {clients.clients} client(s) of the {split} split holds {LEAST_WAYS} classes with "
-            f"{LEAST_RECORDS} records each, the least of a client with population.episodes = whole; put clients with "
-            "more records into it"
+            f"none of the {clients.clients} client(s) of the {split} split holds "
+            f"{too_few(shared=pool.shared).removeprefix('no ')}, the least of a client with population.episodes = "
+            "whole; put clients with more records into it"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -32,11 +31,12 @@ WHOLE_TRANSDUCTIVE = WHOLE_PROTOCOL.replace("inductive", "TRANSDUCTIVE (statisti
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdaptedWhole(Adapted):
-    """A network that adapts with a head of as many classes as the client has."""
+    """A network that adapts with a head of as many classes as the client has, or of all labels of a public list."""
 
     def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
         """After each number of steps."""
-        own = replace(self, weights=head_rows(self.weights, ways_held(episode)))
+        masked = self.adaptation.targets.masked
+        own = replace(self, weights=head_rows(self.weights, ways_held(episode))) if masked else self
         return Adapted.predictions(own, episode, transductive=transductive)
 
 
@@ -47,12 +47,12 @@ class WholeClientsBenchmark:
     Attributes:
         clients: All of them; those with too few records take no part.
         transductive: Whether normalisation takes its statistics from support and query images together.
-        targets: Kind of the labels: whole clients number classes of their own (planning.client_spec).
+        targets: Kind of the labels.
     """
 
     clients: WholePopulation
     transductive: bool = False
-    targets: ClassVar[TargetKind] = OWN_CLASSES
+    targets: TargetKind = OWN_CLASSES
 
     @property
     def score_name(self) -> str:
@@ -107,17 +107,19 @@ class WholeClientsBenchmark:
     def _accuracies(self, workers: Workers, learners: Mapping[str, Learner], episodes: int) -> dict[str, Accuracy]:
         found = outcomes(workers, self, learners, episodes)
         whose = [self._whose(number)[0] for number in range(episodes)]
-        return {name: over_clients(values[:, 0].tolist(), whose) for name, values in found.items()}
+        name = self.score_name
+        return {each: over_clients(values[:, 0].tolist(), whose, name) for each, values in found.items()}
 
 
-def over_clients(values: Sequence[float], whose: Sequence[int]) -> Accuracy:
+def over_clients(values: Sequence[float], whose: Sequence[int], score: str = "accuracy") -> Accuracy:
     """The mean over clients, and its interval over them: two splits of one client are no independent draws.
 
     Args:
         values: Of each episode.
         whose: Client of each episode; with one client alone the interval is over its splits.
+        score: What the values are called.
     """
-    plain, clients = Accuracy.of(values), sorted({*whose})
+    plain, clients = Accuracy.of(values, score=score), sorted({*whose})
     if len(clients) in (1, len(values)):
         return plain
     means = [np.mean([value for value, own in zip(values, whose, strict=True) if own == client]) for client in clients]

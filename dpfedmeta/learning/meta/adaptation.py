@@ -138,8 +138,9 @@ def adaptation_of(
 ) -> Adaptation:
     """The inner loop; `adapt` where the settings leave it open."""
     chosen = settings.meta
-    # Equally many records of each class need no weights.
-    balance = settings.task.balance if settings.population.episodes == "whole" else "records"
+    # Equally many records of each class need no weights, and numbers have no classes.
+    weighted = settings.population.episodes == "whole" and not targets.numbers
+    balance = settings.task.balance if weighted else "records"
     return Adaptation(
         adapt=chosen.adapt or adapt,
         steps=chosen.steps,

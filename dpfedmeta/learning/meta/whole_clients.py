@@ -1,4 +1,4 @@
-"""Clients that use all their records: each is computed alone, with a head of as many classes as it holds."""
+"""Clients that use all their records: each is computed alone, with a head for its own classes or for all labels."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 class WholeClients:
     """A method for whole clients: one after the other, so that no record is padded and time follows their records.
 
-    The head that clients begin with is the same for every class, and is not sent, so a client takes as many rows of it
-    as it has classes.
+    Where clients number their own classes, the head that they begin with is the same for every class, and is not sent,
+    so a client takes as many rows of it as it has classes. With a public list of labels, or numbers to predict, all
+    take the whole head, and it may be learned.
 
     Attributes:
         method: An exact method.
@@ -46,7 +47,11 @@ class WholeClients:
     releases: ClassVar[bool] = False
     message_deviation: ClassVar[float] = 0.0
     parts: ClassVar[int] = 1
-    linear_head: ClassVar[bool] = True
+
+    @property
+    def linear_head(self) -> bool:
+        """True if clients take rows of the head."""
+        return self.adaptation.targets.masked
 
     @property
     def adaptation(self) -> Adaptation:
@@ -56,20 +61,24 @@ class WholeClients:
 
     @property
     def needs(self) -> DataNeeds:
-        """Any numbers of records within the limits, classes numbered without a gap."""
+        """Any numbers of records within the limits."""
         own: DataNeeds = self.method.needs
         return DataNeeds(queries=own.queries, division=self)
 
     def fits(self, episode: Episode) -> bool:
-        """Return whether an episode is within the limits, and has records of each of its classes to adapt on."""
+        """Return whether an episode is within the limits; of own classes, with records of each to adapt on."""
         import torch
 
         support, query = episode.support_labels, episode.query_labels
+        targets, most = self.adaptation.targets, self.shape.most_ways
+        if len(support) + len(query) > self.shape.most_records:
+            return False
+        if not targets.masked:
+            return targets.numbers or len(torch.unique(torch.cat([support, query]))) <= most
         classes = torch.unique(support)
         ways = len(classes)
         return (
-            LEAST_WAYS <= ways <= self.shape.most_ways
-            and len(support) + len(query) <= self.shape.most_records
+            LEAST_WAYS <= ways <= most
             and torch.equal(classes, torch.arange(ways, device=classes.device))
             and (len(query) == 0 or int(query.max()) < ways)
         )
@@ -107,9 +116,11 @@ class WholeClients:
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
     ) -> Iterator[Params | Released[RecordUnit, Params]]:
-        """Exact messages, each with a head of the client's own classes."""
+        """Exact messages, each with a head of the client's own classes, or of all labels."""
+        masked = self.adaptation.targets.masked
         for episode, noise in zip(episodes, noises, strict=True):
-            yield from self.method.messages(_with_head_of(context, ways_held(episode)), [episode], bound, [noise])
+            own = _with_head_of(context, ways_held(episode)) if masked else context
+            yield from self.method.messages(own, [episode], bound, [noise])
 
     def shortened(self) -> WholeClients:
         """Two steps."""

@@ -11,6 +11,7 @@ from dpfedmeta.core.params import flatten
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import WholeShape
+from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.learning.algorithms.fedavg import FedAvg
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.algorithms.proto_maml import ProtoMaml, Prototypes
@@ -27,6 +28,8 @@ from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.models.weight_shapes import learned_part
+from dpfedmeta.learning.targets.classification import Classification
+from dpfedmeta.learning.targets.regression import Regression
 from dpfedmeta.simulation.client_data import DataForm
 from tests.learning.meta.clients import context_of
 
@@ -216,3 +219,110 @@ def test_what_is_no_whole_client_counts_as_zero(support, query, fits):
     needs = WholeClients(method=METHODS["maml"], shape=SHAPE).needs
     form = DataForm(image=(6,), ways=9, counts=needs.counts, queries=needs.queries, divided=needs.division)
     assert form.fits(labelled(support, query)) is fits
+
+
+RANGE = TargetRange(centre=0.0, scale=1.0, lowest=-30.0, highest=30.0, loss="huber")
+# Kind, and network with a head that is learned: one output for each label of the list, or one number.
+ONE_HEAD: dict[str, Any] = {
+    "shared": (Classification(shared=5), replace(SPEC, ways=5, learn="all")),
+    "numbers": (Regression(range=RANGE), replace(SPEC, ways=1, learn="all")),
+}
+
+
+def of_one_head(kind):
+    """Methods, network, and clients whose labels are places in a list of five, of which nobody has all; or numbers."""
+    targets, spec = ONE_HEAD[kind]
+    balance = "records" if targets.numbers else "classes"
+    how = replace(ALL, targets=targets, balance=balance)
+    methods = {
+        "maml": Maml(order=2, adaptation=how),
+        "maml-head": Maml(order=2, adaptation=replace(how, adapt="head", lr=0.5)),
+        "fomaml": Maml(order=1, adaptation=how),
+        "reptile": Reptile(adaptation=how),
+        "fedavg": FedAvg(adaptation=how, records=60, own_head=True),
+    }
+    if targets.numbers:
+        clients = [
+            replace(each, support_labels=each.support_images.sum(1), query_labels=each.query_images.sum(1))
+            for each in CLIENTS
+        ]
+    else:
+        lists = (torch.tensor([0, 2, 4]), torch.tensor([3, 1]), torch.tensor([4]))
+        sizes = (CLIENTS[0], CLIENTS[1], ragged([3], [4], 2))
+        clients = [
+            replace(each, support_labels=own[each.support_labels], query_labels=own[each.query_labels])
+            for each, own in zip(sizes, lists, strict=True)
+        ]
+    return methods, spec, clients
+
+
+def plain_loss(targets, outputs, labels):
+    """The mean over classes of the mean over each one's records; of numbers Huber's, over records."""
+    if not targets.numbers:
+        return by_class(outputs, labels)
+    return torch.nn.functional.huber_loss(outputs.squeeze(1), labels)
+
+
+@pytest.mark.parametrize("kind", ONE_HEAD)
+@pytest.mark.parametrize("number", range(3))
+def test_with_one_head_for_all_a_message_is_that_of_plain_steps_on_a_clients_own_records(kind, number):
+    """One client after the other by plain autograd: no mask, no record of anybody else, nothing padded."""
+    methods, spec, clients = of_one_head(kind)
+    episode, targets, network = clients[number], ONE_HEAD[kind][0], build_network(spec)
+    learned, _ = moved(spec)
+    assert "head.weight" in learned
+    start = {name: value.clone().requires_grad_() for name, value in learned.items()}
+    theta = start
+    for _ in range(3):
+        loss = plain_loss(targets, apply(network, theta, episode.support_images, None), episode.support_labels)
+        steps = torch.autograd.grad(loss, tuple(theta.values()), create_graph=True)
+        theta = {name: value - 0.1 * step for (name, value), step in zip(theta.items(), steps, strict=True)}
+    loss = plain_loss(targets, apply(network, theta, episode.query_images, None), episode.query_labels)
+    expected = torch.cat([each.flatten() for each in torch.autograd.grad(loss, tuple(start.values()))])
+    (found,) = messages(methods["maml"], [episode], spec)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    # Federated averaging steps on both sets alike.
+    images = torch.cat([episode.support_images, episode.query_images])
+    labels = torch.cat([episode.support_labels, episode.query_labels])
+    theta = start
+    for _ in range(3):
+        steps = torch.autograd.grad(plain_loss(targets, apply(network, theta, images, None), labels), [*theta.values()])
+        theta = {
+            n: (v - 0.1 * step).detach().requires_grad_() for (n, v), step in zip(theta.items(), steps, strict=True)
+        }
+    (found,) = messages(methods["fedavg"], [episode], spec)
+    expected = flatten({name: (start[name] - theta[name]).detach() for name in start})
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ONE_HEAD)
+def test_with_one_head_for_all_no_bit_depends_on_limits_or_on_other_clients(kind):
+    methods, spec, clients = of_one_head(kind)
+    larger = replace(SHAPE, most_ways=40, most_records=10_000)
+    for name, method in methods.items():
+        together = messages(method, clients, spec)
+        for episode, beside in zip(clients, together, strict=True):
+            (alone,) = messages(method, [episode], spec)
+            assert torch.equal(alone, beside), name
+            (of_many,) = messages(method, [episode], spec, larger)
+            assert torch.equal(alone, of_many), name
+            assert float(alone.norm()) > 0
+
+
+def test_the_limits_of_clients_with_one_head_are_those_of_classes_and_records():
+    for targets, support, query, fits in (
+        (Classification(shared=12), [4], [4], True),  # one class
+        (Classification(shared=12), [0, 7], [9], True),  # a class that has query records alone
+        (Classification(shared=12), list(range(8)), [8], False),  # too many classes
+        (Classification(shared=12), [1] * 30, [1] * 31, False),  # too many records
+        (Classification(shared=12), [1], [12], False),  # outside the list
+        (Regression(range=RANGE), [0.5] * 20, [0.1 * n for n in range(40)], True),  # more numbers than classes may be
+        (Regression(range=RANGE), [0.5] * 30, [0.5] * 31, False),
+        (Regression(range=RANGE), [0.5], [31.0], False),  # outside the range
+        (Regression(range=RANGE), [0.5], [float("nan")], False),
+    ):
+        needs = WholeClients(method=Maml(order=1, adaptation=replace(ALL, targets=targets)), shape=SHAPE).needs
+        form = DataForm(
+            image=(6,), ways=12, counts=needs.counts, queries=needs.queries, divided=needs.division, targets=targets
+        )
+        assert form.fits(labelled(support, query)) is fits, (targets, support, query)

@@ -1,0 +1,289 @@
+"""People as they are: a model for hospitals, wearers or patients, judged on each one's own records beside baselines.
+
+    python examples/people/people.py --population heart --data heart-disease --out heart --trials 43
+    python examples/people/people.py --population wisdm --data wisdm --out wisdm
+    python examples/people/people.py --population parkinsons --data parkinsons --out parkinsons
+
+Everybody takes part with all of its records, however many there are. Hospitals train on 66% of their patients and are
+judged on the others, in one random split after another. Of wearers and patients some train, and others are judged: each
+adapts the model on its first records and is judged on its later ones. Twelve people, on whom constants were chosen,
+train always and judge nothing (--development: two thirds of these train, and the others judge).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from populations import POPULATIONS, PeopleTask, Person, half_of
+
+import dpfedmeta as dp
+from dpfedmeta.api.evaluate_people import evaluate_people
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.learning.evaluation.baselines import Alone, OwnRidge
+from dpfedmeta.learning.evaluation.people import RecordSplit
+from dpfedmeta.learning.meta.target_kind import TargetKind
+from dpfedmeta.learning.targets.classification import Classification
+from dpfedmeta.learning.targets.regression import Regression
+
+DEVELOPMENT, JUDGED = 12, 6
+"""People that constants are chosen on, and of the others those that judge one trial."""
+
+COMMON = {
+    "meta.method": "fedavg", "meta.order": None, "meta.adapt": None, "meta.learn": "all", "meta.batch": None,
+    "population.episodes": "whole", "population.sampler": "fixed", "population.max_participations": None,
+    "task.most_records": 1000, "clip.policy": "none", "server.optimizer": "sgd", "server.beta1": 0.0, "server.lr": 1.0,
+    "server.final_lr": None, "model.norm": "none", "model.features": "raw", "evaluation.episodes": 2,
+    "evaluation.validation_episodes": 2, "evaluation.adapt": "all", "run.workers": 1,
+}  # fmt: skip
+# One client's whole contribution has to disappear in the noise.
+OF_CLIENTS = {"clip.policy": "constant", "clip.initial": 0.3, "privacy.client.delta": 1e-3}
+
+Scores = dict[str, dict[str, dict[str, float | None]]]
+"""Measures by person, model and measure."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class People:
+    """Clients (dpfedmeta.data.populations.population.Population): all records of each, those that adapt as support.
+
+    A model that is learned for adaptation has later records as query set; federated averaging steps on both alike.
+    """
+
+    task: PeopleTask
+    held: Sequence[Person]
+
+    @property
+    def clients(self) -> int:
+        """Number of them."""
+        return len(self.held)
+
+    def episode(self, client: int) -> Episode:
+        """All records of a client; where all of them adapt, the first half adapts."""
+        own = self.held[client]
+        adapts = np.arange(len(own.adapts)) < len(own.adapts) // 2 if own.adapts.all() else own.adapts
+        return episode_of(self.task, own, adapts)
+
+
+def episode_of(task: PeopleTask, own: Person, adapts: np.ndarray) -> Episode:
+    """The records of a person as a network has them."""
+    records = torch.from_numpy(((own.records - task.mean) / task.deviation).astype(np.float32))
+    targets = own.targets if task.labels else _range(task, own.targets)
+    labels, support = torch.from_numpy(targets), torch.from_numpy(adapts)
+    return Episode(
+        support_images=records[support],
+        support_labels=labels[support],
+        query_images=records[~support],
+        query_labels=labels[~support],
+    )
+
+
+def _range(task: PeopleTask, numbers: np.ndarray) -> np.ndarray:
+    known = TargetRange(**task.targets)  # type: ignore[arg-type]
+    return ((numbers - known.centre) / known.scale).astype(np.float32)
+
+
+def kind_of(task: PeopleTask) -> TargetKind:
+    """How predictions are judged."""
+    if task.labels:
+        return Classification(shared=len(task.labels))
+    return Regression(range=TargetRange(**task.targets))  # type: ignore[arg-type]
+
+
+def write_task(task: PeopleTask, folder: Path) -> Path:
+    """Write the task file: public labels and constants, and made-up people for every part.
+
+    A run wants people for validation and test that are nobody; nothing is chosen by them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    generator, spread = np.random.default_rng(0), 2 * len(task.labels) or 4
+    targets = np.tile(np.arange(len(task.labels)), 2) if task.labels else np.full(4, task.targets.get("centre", 0.0))
+    made_up = [
+        Person(
+            name=f"made-up-{split}",
+            records=np.round(generator.normal(task.mean, task.deviation, (spread, len(task.mean))), 2),
+            targets=targets,
+            adapts=np.full(spread, fill_value=False),
+        )
+        for split in ("train", "val", "test")
+    ]
+    write_table(task, folder / "made-up.csv", made_up, {each.name: each.name[8:] for each in made_up})
+    content = {
+        "name": task.name,
+        "source": {"reader": "vectors", "path": "made-up.csv"},
+        "features": len(task.mean),
+        "mean": [*task.mean],
+        "deviation": [*task.deviation],
+        **({"labels": [*task.labels]} if task.labels else {"kind": "regression", "targets": dict(task.targets)}),
+    }
+    (folder / f"{task.name}.yaml").write_text(yaml.safe_dump(content))
+    return folder / f"{task.name}.yaml"
+
+
+def write_table(task: PeopleTask, path: Path, held: Sequence[Person], parts: Mapping[str, str]) -> None:
+    """Write people's records as a table; records that adapt are of the part train, unless `parts` names one."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        column = "class" if task.labels else "target"
+        writer.writerow(["client", "split", column, *(f"x{number}" for number in range(len(task.mean)))])
+        for own in held:
+            for record, target, adapts in zip(own.records.tolist(), own.targets.tolist(), own.adapts, strict=True):
+                part = parts.get(own.name, "train" if adapts else "test")
+                writer.writerow([own.name, part, task.labels[target] if task.labels else target, *record])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trial:
+    """One training, and who is judged by it.
+
+    Attributes:
+        name: Of the run.
+        trained: Clients, with the records that train.
+        judged: People, with the records that adapt and those that judge.
+    """
+
+    name: str
+    trained: list[Person]
+    judged: list[Person]
+
+
+def trials_of(
+    task: PeopleTask, held: Sequence[Person], first: int, count: int | None, *, development: bool
+) -> list[Trial]:
+    """Splits of every hospital; or folds of people, each of whom is judged once."""
+    if not task.left_out:
+        splits = range(1000 + first, 1002 + first) if development else range(first, first + (count or 20))
+        return [_split(held, split) for split in splits]
+    order = [held[place] for place in np.random.default_rng(0).permutation(len(held))]
+    chosen, others = order[:DEVELOPMENT], order[DEVELOPMENT:]
+    if development:
+        train = 2 * DEVELOPMENT // 3
+        return [Trial(name="development", trained=chosen[:train], judged=chosen[train:])]
+    folds = [others[start : start + JUDGED] for start in range(0, len(others), JUDGED)]
+    made = [
+        Trial(name=f"fold-{number}", trained=[each for each in order if each not in fold], judged=fold)
+        for number, fold in enumerate(folds)
+    ]
+    return made[first : None if count is None else first + count]
+
+
+def _split(held: Sequence[Person], split: int) -> Trial:
+    judged = [half_of(own, number, split) for number, own in enumerate(held)]
+    return Trial(name=f"split-{split}", trained=[own.of(own.adapts) for own in judged], judged=judged)
+
+
+def judged(task: PeopleTask, file: Path, trial: Trial, out: Path, more: Mapping[str, object]) -> Scores:
+    """Train, and judge every model on everybody's own records."""
+    people = People(task=task, held=trial.trained)
+    rounds = {**task.training, **more}.get("server.rounds")
+    sizes = {"population.clients": people.clients, "population.cohort": people.clients, "evaluation.every": rounds}
+    changes = {**COMMON, **task.training, **sizes, **more, "run.dir": str(out / "runs"), "run.name": trial.name}
+    path = out / "runs" / trial.name
+    if not (path / "summary.json").is_file():
+        algo = "maml" if "privacy.client.epsilon" not in more else "dp-agr"
+        dp.train(dp.Settings.preset(algo, file, changes), population=people, quiet=True)
+    table = out / f"{trial.name}.csv"
+    write_table(task, table, trial.judged, {})
+    found: Scores = {}
+    for each in evaluate_people(path, table, RecordSplit(shots=None, repeats=2, seed=0)).scores:
+        models = next(iter(each.measures.values()))
+        found[each.name] = {model: {name: own[model] for name, own in each.measures.items()} for model in models}
+    for name, own in in_one_place(task, trial).items():
+        found[name]["all data in one place"] = own
+    return found
+
+
+def in_one_place(task: PeopleTask, trial: Trial) -> dict[str, dict[str, float | None]]:
+    """Softmax or ridge regression on all records that train, judged like the others; nothing adapts."""
+    kind, found = kind_of(task), dict[str, dict[str, float | None]]()
+    parts = [episode_of(task, own, np.ones(len(own.targets), dtype=bool)) for own in trial.trained]
+    records, labels = (
+        torch.cat([getattr(each, name) for each in parts]) for name in ("support_images", "support_labels")
+    )
+    for own in trial.judged:
+        query = episode_of(task, own, own.adapts)
+        episode = Episode(
+            support_images=records,
+            support_labels=labels,
+            query_images=query.query_images,
+            query_labels=query.query_labels,
+        )
+        model = Alone() if task.labels else OwnRidge()
+        found[own.name] = dict(kind.measures(model.outputs(episode, kind.outputs(1)), query.query_labels))
+    return found
+
+
+def table_of(task: PeopleTask, found: Sequence[Scores]) -> str:
+    """Means with 95% intervals as Markdown, and the paired difference from each one alone.
+
+    Over splits of the mean over hospitals, or over people.
+    """
+    if task.left_out:
+        units = [[own] for trial in found for own in trial.values()]
+    else:
+        units = [list(trial.values()) for trial in found]
+    names = kind_of(task).measure_names
+    models = list(units[0][0])
+    values = {
+        (model, name): [_mean([own[model][name] for own in unit]) for unit in units]
+        for model in models
+        for name in names
+    }
+    alone = next(model for model in models if model.startswith("each alone"))
+    head = f"| model | {' | '.join(names)} | {names[0]} less alone |"
+    rows = [head, "|" + "---|" * (len(names) + 2)]
+    for model in models:
+        cells = [_shown(values[model, name]) for name in names]
+        pairs = zip(values[model, names[0]], values[alone, names[0]], strict=True)
+        difference = [one - other for one, other in pairs if one is not None and other is not None]
+        rows.append(f"| {model} | {' | '.join(cells)} | {_shown(difference, sign=True)} |")
+    return "\n".join(rows)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _shown(values: Sequence[float | None], *, sign: bool = False) -> str:
+    known = np.array([value for value in values if value is not None])
+    if not len(known):
+        return "-"
+    half = 1.96 * known.std(ddof=1) / len(known) ** 0.5 if len(known) > 1 else 0.0
+    return f"{known.mean():{'+' if sign else ''}.3f} ± {half:.3f}"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Judge all trials and print one table."""
+    made = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    made.add_argument("--population", choices=POPULATIONS, required=True, help="whose records")
+    made.add_argument("--data", type=Path, required=True, help="folder with the published files")
+    made.add_argument("--out", type=Path, required=True, help="folder for runs and tables")
+    made.add_argument("--first", type=int, default=0, help="number of the first trial (0)")
+    made.add_argument("--trials", type=int, help="how many: random splits (20), or folds of people (all)")
+    made.add_argument("--epsilon", type=float, help="promise it to whole clients, at delta 1e-3 towards the public")
+    made.add_argument("--development", action="store_true", help="judge on the people that constants are chosen on")
+    made.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="other settings than the example's")
+    options = made.parse_args(words)
+    task = POPULATIONS[options.population]
+    more = {name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in options.set)}
+    if options.epsilon is not None:
+        more = {**OF_CLIENTS, "privacy.client.epsilon": options.epsilon, **more}
+    held, file, found = task.read(options.data), write_task(task, options.out), list[Scores]()
+    print(f"{len(held)} clients, {sum(len(own.targets) for own in held):,} records")
+    for trial in trials_of(task, held, options.first, options.trials, development=options.development):
+        found.append(judged(task, file, trial, options.out, more))
+        (options.out / "found.json").write_text(json.dumps(found, indent=1))
+    print(table_of(task, found))
+
+
+if __name__ == "__main__":
+    main()
