@@ -247,7 +247,7 @@ def test_what_is_stated_beside_the_names_is_of_those_who_were_asked(clients, coh
     plan = request.planned()
     found = request.analysis.result(plan, SimpleNamespace(value={"b": 50, "a": 50, "c": 90}))
     assert [*found["names"]] == ["c", "a", "b"]
-    threshold = request.analysis._threshold(plan)
+    threshold = request.analysis._threshold(plan)  # type: ignore[attr-defined]
     assert (found["threshold"], found["deviation"]) == (threshold.lowest, threshold.deviation)
     assert found["share_seen"] == pytest.approx(threshold.lowest / cohort)
     form = request.analysis.form(plan)

@@ -11,12 +11,13 @@ from dpfedmeta.cli.sweeps.trials import Trial
 from dpfedmeta.core.files.atomic_files import mend_last_line
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines
 from dpfedmeta.privacy.rounds.cohort_log import Participations, _read, participations_file
-from dpfedmeta.privacy.rounds.round_sum import keep_left_out, left_out
+from dpfedmeta.privacy.rounds.round_sum import keep_left_out
 from dpfedmeta.privacy.rounds.stored_release import SumDigests
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.training.state.private_timings import keep_seconds, seconds_before
 from dpfedmeta.training.tracking.callbacks import JsonLines
+from dpfedmeta.training.verification.verify import left_out
 
 TORN = [b'{"round": 9', b"{", b"\0\0\0\0", b'{"round": 9}\0\0']
 

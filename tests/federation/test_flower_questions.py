@@ -44,7 +44,7 @@ def node(content, most, *, damaged=False):
         PullObject=pulled,
         ConfirmMessageReceived=lambda request: None,
     )
-    return _Node(client, flower_client.Node(node_id=7), most), fetched
+    return _Node(client, flower_client.Node(node_id=7), most), fetched  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("size", "taken"), [(99, True), (100, True), (101, False), (10_000, False)])

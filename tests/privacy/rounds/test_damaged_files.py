@@ -17,9 +17,10 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSource
 from dpfedmeta.privacy.rounds.cohort_log import Participations, participations_file, reopen_participations
 from dpfedmeta.privacy.rounds.noise_state import keep_noise_state, kept_noise_state
-from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT, left_out
+from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
 from dpfedmeta.privacy.rounds.stored_release import StoredRelease, SumDigests, keep_release, load_release
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.training.verification.verify import left_out
 
 PLAN = PrivacyPlan(clients=50, cohort=5, rounds=6, noise_multiplier=2.0, sampler="fixed")
 EVENT = PLAN.phases[0].event
