@@ -159,6 +159,8 @@ def _server(words: Sequence[str], console: Console) -> int:
 
     _check_seconds("--seconds", options.seconds)
     _check_seconds("--wait", options.wait)
+    if options.listen.count(":") == 1:
+        raise InputError(f"--listen {options.listen}: expected an address alone; the port goes to --port")
     for option, port in (("--port", options.port), ("--page", options.page)):
         if port is not None and not 0 <= port <= 65535:
             raise InputError(f"{option} {port}: expected a port, a number up to 65535")
