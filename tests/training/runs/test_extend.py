@@ -320,3 +320,35 @@ def test_every_target_that_a_run_began_with_stays_its_limit(client, record, expe
     found = extension.promise(settings, plan)
     by_cell = dict(zip([(cell.unit, cell.observer) for cell in guarantees(plan)], found.limits, strict=True))
     assert by_cell == {cell: expected.get(cell, math.inf) for cell in CELLS}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "status", "words"),
+    [
+        ([0, 0, 0], "completed", None),
+        ([0, 0, 1], "budget", "2 of 3 rounds are charged and the run is not completed; its promise is used up"),
+        ([0, 0, 1, 2], "budget", "2 of 3 rounds are charged"),
+        ([0, 0, 1, 0], "completed", None),
+        ([0, 0, 0], "interrupted", "finish it first"),
+        ([0, 0], None, "finish it first"),
+    ],
+)
+def test_a_run_is_extended_when_each_of_its_rounds_is_charged_however_often(tmp_path, attempts, status, words):
+    """Further attempts at a round are no rounds."""
+    done, charges = -1, []
+    for attempt in attempts:
+        done += not attempt
+        charges.append(SimpleNamespace(round=done, attempt=attempt))
+    run = RunDirectory(tmp_path)
+    if status is not None:
+        run.write_json("summary.json", {"status": status})
+    plan = PrivacyPlan(clients=100, cohort=10, rounds=3, noise_multiplier=2.0)
+    content = SimpleNamespace(plan=plan, charges=charges)
+    settings = resolve("dp-agr", "strokes", None, {"privacy.client.epsilon": "null", **NOISE})
+    if words is None:
+        assert extension.extended_plan(run, settings, content, 5) == plan.extended(5)
+        with pytest.raises(InputError, match="already has 3; give more"):
+            extension.extended_plan(run, settings, content, 3)
+    else:
+        with pytest.raises(InputError, match=words):
+            extension.extended_plan(run, settings, content, 5)
