@@ -34,7 +34,7 @@ from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.targets.classification import Classification
 from dpfedmeta.learning.targets.regression import Regression
 
-DEVELOPMENT, JUDGED = 12, 6
+DEVELOPMENT, JUDGED = 12, 12
 """People that constants are chosen on, and of the others those that judge one trial."""
 
 COMMON = {
