@@ -165,3 +165,23 @@ PARKINSONS = PeopleTask(
               "evaluation.lr": 0.1},
 )  # fmt: skip
 POPULATIONS = {each.name: each for each in (HEART, WISDM, PARKINSONS)}
+
+COMMON = {
+    "meta.method": "fedavg", "meta.order": None, "meta.adapt": None, "meta.learn": "all", "meta.batch": None,
+    "population.episodes": "whole", "population.sampler": "fixed", "population.max_participations": None,
+    "task.most_records": 1000, "clip.policy": "none", "server.optimizer": "sgd", "server.beta1": 0.0, "server.lr": 1.0,
+    "server.final_lr": None, "model.norm": "none", "model.features": "raw", "evaluation.episodes": 2,
+    "evaluation.validation_episodes": 2, "evaluation.adapt": "all", "run.workers": 1,
+}  # fmt: skip
+# Episodes of a fixed size, in parts that share no record, under secure sums: of a label as many records as Long Beach
+# has of the healthy. Switzerland has one healthy patient, so it sends noise alone.
+OF_RECORDS = {
+    "population.episodes": "fixed", "task.ways": 2, "task.shots": 10, "task.queries": 10, "task.most_records": 400,
+    "task.balance": "classes", "meta.method": "maml", "meta.order": 2, "meta.adapt": "all", "meta.steps": 5,
+    "meta.lr": 0.1, "meta.divisions": 1, "record.micro_shots": 1, "record.micro_queries": 1, "clip.policy": "constant",
+    "clip.initial": 0.3, "privacy.client.epsilon": None, "privacy.record.delta": 1e-4, "aggregation.dropout": 0.2,
+    "server.rounds": 10, "server.optimizer": "adam", "server.beta1": 0.9, "server.lr": 0.1, "server.final_lr": 0.03,
+    "evaluation.shots": 1, "evaluation.queries": 1,
+}  # fmt: skip
+# One client's whole contribution has to disappear in the noise.
+OF_CLIENTS = {"clip.policy": "constant", "clip.initial": 0.3, "privacy.client.delta": 1e-3}
