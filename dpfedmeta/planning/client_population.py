@@ -163,8 +163,8 @@ def _check_labels(own: Population, pool: ClassPool) -> None:
     if pool.shared and isinstance(own, SequencePopulation):
         raise InputError(
             "population: pairs are numbered anew in every client, but the task has labels that all clients share, or "
-            "numbers to predict; hand over a population of your own, whose episodes hold places in the list "
-            "(examples/heart/heart.py)"
+            "numbers to predict; hand over a mapping from each client to (records, targets), with "
+            "population.episodes = whole"
         )
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
-from populations import POPULATIONS, PeopleTask, Person, half_of
+from populations import COMMON, OF_CLIENTS, OF_RECORDS, POPULATIONS, PeopleTask, Person, half_of
 
 import dpfedmeta as dp
 from dpfedmeta.api.evaluate_people import evaluate_people
@@ -34,18 +34,8 @@ from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.targets.classification import Classification
 from dpfedmeta.learning.targets.regression import Regression
 
-DEVELOPMENT, JUDGED = 12, 6
+DEVELOPMENT, JUDGED = 12, 12
 """People that constants are chosen on, and of the others those that judge one trial."""
-
-COMMON = {
-    "meta.method": "fedavg", "meta.order": None, "meta.adapt": None, "meta.learn": "all", "meta.batch": None,
-    "population.episodes": "whole", "population.sampler": "fixed", "population.max_participations": None,
-    "task.most_records": 1000, "clip.policy": "none", "server.optimizer": "sgd", "server.beta1": 0.0, "server.lr": 1.0,
-    "server.final_lr": None, "model.norm": "none", "model.features": "raw", "evaluation.episodes": 2,
-    "evaluation.validation_episodes": 2, "evaluation.adapt": "all", "run.workers": 1,
-}  # fmt: skip
-# One client's whole contribution has to disappear in the noise.
-OF_CLIENTS = {"clip.policy": "constant", "clip.initial": 0.3, "privacy.client.delta": 1e-3}
 
 Scores = dict[str, dict[str, dict[str, float | None]]]
 """Measures by person, model and measure."""
@@ -98,14 +88,14 @@ def kind_of(task: PeopleTask) -> TargetKind:
     return Regression(range=TargetRange(**task.targets))
 
 
-def write_task(task: PeopleTask, folder: Path) -> Path:
-    """Write the task file: public labels and constants, and made-up people for every part.
+def write_task(task: PeopleTask, folder: Path, trained: Sequence[Person] = ()) -> Path:
+    """Write the task file: public labels and constants, and made-up people for validation and test.
 
-    A run wants people for validation and test that are nobody; nothing is chosen by them.
+    Nothing is chosen by these. Who trains is in the table where records are promised something, else made up too.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    generator, spread = np.random.default_rng(0), 2 * len(task.labels) or 4
-    targets = np.tile(np.arange(len(task.labels)), 2) if task.labels else np.full(4, task.targets.get("centre", 0.0))
+    generator, spread = np.random.default_rng(0), 24 * max(1, len(task.labels))
+    targets = np.arange(spread) % len(task.labels) if task.labels else np.full(spread, task.targets.get("centre", 0.0))
     made_up = [
         Person(
             name=f"made-up-{split}",
@@ -115,10 +105,11 @@ def write_task(task: PeopleTask, folder: Path) -> Path:
         )
         for split in ("train", "val", "test")
     ]
-    write_table(task, folder / "made-up.csv", made_up, {each.name: each.name[8:] for each in made_up})
+    parts = {each.name: each.name[8:] for each in made_up}
+    write_table(task, folder / "people.csv", [*trained, *made_up[bool(trained) :]], parts)
     content = {
         "name": task.name,
-        "source": {"reader": "vectors", "path": "made-up.csv"},
+        "source": {"reader": "vectors", "path": "people.csv"},
         "features": len(task.mean),
         "mean": [*task.mean],
         "deviation": [*task.deviation],
@@ -188,8 +179,12 @@ def judged(task: PeopleTask, file: Path, trial: Trial, out: Path, more: Mapping[
     changes = {**COMMON, **task.training, **sizes, **more, "run.dir": str(out / "runs"), "run.name": trial.name}
     path = out / "runs" / trial.name
     if not (path / "summary.json").is_file():
-        algo = "maml" if "privacy.client.epsilon" not in more else "dp-agr"
-        dp.train(dp.Settings.preset(algo, file, changes), population=people, quiet=True)
+        if "privacy.record.epsilon" in more:
+            file = write_task(task, out / f"{trial.name}-data", trial.trained)
+            dp.train(dp.Settings.preset("dp-agrlr-secure", file, changes), quiet=True)
+        else:
+            algo = "maml" if "privacy.client.epsilon" not in more else "dp-agr"
+            dp.train(dp.Settings.preset(algo, file, changes), population=people, quiet=True)
     table = out / f"{trial.name}.csv"
     write_table(task, table, trial.judged, {})
     found: Scores = {}
@@ -270,6 +265,7 @@ def main(words: Sequence[str] | None = None) -> None:
     made.add_argument("--first", type=int, default=0, help="number of the first trial (0)")
     made.add_argument("--trials", type=int, help="how many: random splits (20), or folds of people (all)")
     made.add_argument("--epsilon", type=float, help="promise it to whole clients, at delta 1e-3 towards the public")
+    made.add_argument("--records", type=float, help="promise it to records of hospitals under sums, at 1e-4")
     made.add_argument("--development", action="store_true", help="judge on the people that constants are chosen on")
     made.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="other settings than the example's")
     options = made.parse_args(words)
@@ -277,6 +273,8 @@ def main(words: Sequence[str] | None = None) -> None:
     more = {name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in options.set)}
     if options.epsilon is not None:
         more = {**OF_CLIENTS, "privacy.client.epsilon": options.epsilon, **more}
+    if options.records is not None:
+        more = {**OF_RECORDS, "privacy.record.epsilon": options.records, **more}
     held, file, found = task.read(options.data), write_task(task, options.out), list[Scores]()
     print(f"{len(held)} clients, {sum(len(own.targets) for own in held):,} records")
     for trial in trials_of(task, held, options.first, options.trials, development=options.development):

@@ -47,7 +47,6 @@ class PeopleTask:
         targets: Public constants of numbers, as a task file has them.
         left_out: Whether judged people are others than those who train; else each is split, again and again.
         training: Settings, beside those that all populations share.
-        of_records: Settings of episodes of a fixed size, with privacy of records.
     """
 
     name: str
@@ -58,7 +57,6 @@ class PeopleTask:
     targets: Mapping[str, object] = field(default_factory=dict)
     left_out: bool = True
     training: Mapping[str, object] = field(default_factory=dict)
-    of_records: Mapping[str, object] = field(default_factory=dict)
 
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -152,8 +150,8 @@ WISDM = PeopleTask(
     mean=tuple(mean for count, mean, _ in _AXES for _ in range(count)),
     deviation=tuple(deviation for count, _, deviation in _AXES for _ in range(count)),
     labels=ACTIVITIES,
-    training={"meta.steps": 20, "meta.lr": 0.1, "server.rounds": 60, "model.name": "mlp", "model.width": 64,
-              "evaluation.steps": 30, "evaluation.lr": 0.1},
+    training={"meta.steps": 10, "meta.lr": 0.1, "server.rounds": 20, "model.name": "mlp", "model.width": 64,
+              "evaluation.steps": 5, "evaluation.lr": 0.1},
 )  # fmt: skip
 PARKINSONS = PeopleTask(
     name="parkinsons",
@@ -161,9 +159,29 @@ PARKINSONS = PeopleTask(
     mean=(65.0, 0.3, -5.5, -10.0, -6.5, -6.3, -5.4, -3.7, -1.4, -4.5, -4.3, -4.0, -3.4, -4.5, 22.0, 0.54, 0.65, 0.22),
     deviation=(9.0, 0.5, 0.6, 0.7, 0.7, 0.6, 0.7, 0.6, 0.6, 0.7, 0.6, 0.6, 0.7, 1.0, 4.5, 0.1, 0.07, 0.09),
     targets={"centre": 21, "scale": 8, "lowest": 0, "highest": 108, "loss": "huber"},
-    training={"meta.method": "maml", "meta.order": 2, "meta.steps": 10, "meta.lr": 0.1, "server.rounds": 100,
-              "server.optimizer": "adam", "server.lr": 0.01, "server.final_lr": 0.001, "model.name": "mlp",
-              "model.width": 32, "meta.adapt": "head", "evaluation.adapt": "head", "evaluation.steps": 10,
+    training={"meta.method": "maml", "meta.order": 2, "meta.steps": 10, "meta.lr": 0.1, "server.rounds": 20,
+              "server.optimizer": "adam", "server.lr": 0.003, "server.final_lr": 0.003, "model.name": "mlp",
+              "model.width": 16, "meta.adapt": "head", "evaluation.adapt": "head", "evaluation.steps": 10,
               "evaluation.lr": 0.1},
 )  # fmt: skip
 POPULATIONS = {each.name: each for each in (HEART, WISDM, PARKINSONS)}
+
+COMMON = {
+    "meta.method": "fedavg", "meta.order": None, "meta.adapt": None, "meta.learn": "all", "meta.batch": None,
+    "population.episodes": "whole", "population.sampler": "fixed", "population.max_participations": None,
+    "task.most_records": 1000, "clip.policy": "none", "server.optimizer": "sgd", "server.beta1": 0.0, "server.lr": 1.0,
+    "server.final_lr": None, "model.norm": "none", "model.features": "raw", "evaluation.episodes": 2,
+    "evaluation.validation_episodes": 2, "evaluation.adapt": "all", "run.workers": 1,
+}  # fmt: skip
+# Episodes of a fixed size, in parts that share no record, under secure sums: of a label as many records as Long Beach
+# has of the healthy. Switzerland has one healthy patient, so it sends noise alone.
+OF_RECORDS = {
+    "population.episodes": "fixed", "task.ways": 2, "task.shots": 10, "task.queries": 10, "task.most_records": 400,
+    "task.balance": "classes", "meta.method": "maml", "meta.order": 2, "meta.adapt": "all", "meta.steps": 5,
+    "meta.lr": 0.1, "meta.divisions": 1, "record.micro_shots": 1, "record.micro_queries": 1, "clip.policy": "constant",
+    "clip.initial": 0.3, "privacy.client.epsilon": None, "privacy.record.delta": 1e-4, "aggregation.dropout": 0.2,
+    "server.rounds": 10, "server.optimizer": "adam", "server.beta1": 0.9, "server.lr": 0.1, "server.final_lr": 0.03,
+    "evaluation.shots": 1, "evaluation.queries": 1,
+}  # fmt: skip
+# One client's whole contribution has to disappear in the noise.
+OF_CLIENTS = {"clip.policy": "constant", "clip.initial": 0.3, "privacy.client.delta": 1e-3}

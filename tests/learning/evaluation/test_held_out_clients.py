@@ -17,6 +17,7 @@ from dpfedmeta.learning.meta.inner_loop import adapted_logits
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.targets.classification import Classification
 from tests.data.test_whole_population import pool_of
 
 SPEC = NetworkSpec(name="linear", channels=1, image_size=4, ways=9, width=4, norm="none", learn="body")
@@ -91,3 +92,14 @@ def test_classes_that_a_client_does_not_have_get_no_prediction(benchmark):
         benchmark.episode(0), transductive=False
     )
     assert set(all_rows.tolist()) == {8}
+
+
+def test_of_a_public_list_a_client_may_get_a_label_that_it_does_not_have(benchmark):
+    weights = initial_weights(SPEC, 0)
+    weights["head.bias"] = torch.arange(9.0)
+    arrays = {name: value.numpy() for name, value in weights.items()}
+    shared = Classification(shared=9)
+    learner = AdaptedWhole(network=SPEC, weights=arrays, adaptation=replace(HOW, targets=shared), at=(0,))
+    (labels,) = learner.predictions(benchmark.episode(0), transductive=False)
+    assert set(labels.tolist()) == {8}
+    assert replace(benchmark, targets=shared).score_name == "accuracy"
