@@ -115,7 +115,8 @@ def largest_divergences(plans: Sequence[PrivacyPlan]) -> FloatArray:
     for name in ("clients", "sampler", "client_delta"):
         if len({getattr(plan, name) for plan in plans}) > 1:
             raise RefusedPlan(f"the settings differ in {name}, so there is no one guarantee for whichever is chosen")
-    return np.max([_divergences(plan) for plan in dict.fromkeys(plans)], axis=0)  # type: ignore[no-any-return]
+    largest: FloatArray = np.max([_divergences(plan) for plan in dict.fromkeys(plans)], axis=0)
+    return largest
 
 
 def _divergences(plan: PrivacyPlan) -> FloatArray:

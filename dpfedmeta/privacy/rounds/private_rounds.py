@@ -152,6 +152,11 @@ class PrivateRounds:
         weakref.finalize(self, self._rounds.close)
 
     @property
+    def clients(self) -> int:
+        """N."""
+        return self._rounds.plan.clients
+
+    @property
     def released(self) -> int:
         """Number of rounds that are released."""
         return self._rounds.released
