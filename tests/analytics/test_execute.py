@@ -3,23 +3,27 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dpfedmeta.accounting.events.events import Earlier
-from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content
+from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics import execute
 from dpfedmeta.analytics.analyses import heavy_hitters
 from dpfedmeta.analytics.analysis_request import Request
-from dpfedmeta.analytics.execute import Place, begin, resume
+from dpfedmeta.analytics.execute import Place, begin, resume, summary_content
 from dpfedmeta.analytics.simulated_clients import SimulatedClients
 from dpfedmeta.analytics.verification import check_counted, is_analysis, verify
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory, check_is_run
 from dpfedmeta.planning.privacy.prior_spending import check_still_there, earlier_releases
+from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.state.resume import settings_of_run
 from dpfedmeta.training.verification.verify import audit
 from tests.seams.test_strangers import stripes_in
@@ -261,3 +265,26 @@ def test_an_analysis_is_no_training_run(tmp_path):
         with pytest.raises(InputError, match="is an analysis and no training run"):
             ask(run)
     assert sorted(path.name for path in run.path.iterdir()) == files
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("fixed", [None, object()])
+def test_a_summary_states_each_number_from_where_it_is_known(seed, fixed):
+    plan = PrivacyPlan(clients=100, cohort=10, rounds=1, noise_multiplier=2.0)
+    charges = (Charge(round=0, event=plan.phases[0].event, inputs="x"),)
+    asked: Any = SimpleNamespace(
+        kind="quantile", clients=100, cohort=10.0, fixed=fixed, noise_seed=seed,
+        analysis=SimpleNamespace(server_sees="the sum"),
+    )  # fmt: skip
+    content: Any = SimpleNamespace(plan=plan, charges=charges, heads=("first", "second"))
+    stated = summary_content(asked, content, {"bound": 0.5})
+    assert stated.pop("versions")
+    assert stated.pop("simulation") == (None if seed is None else SIMULATION)
+    assert stated == {
+        "status": "completed", "analysis": "quantile", "clients": 100, "cohort": 10.0,
+        **({} if fixed is None else {"sampler": "fixed"}), "found": {"bound": 0.5}, "server_sees": "the sum",
+        "guarantees": [cell.as_json() for cell in spent(plan, charges)],
+        "planned": [cell.as_json() for cell in guarantees(plan)],
+        # The last line's: the head of a ledger says how far it went.
+        "ledger": {"head": "second", "lines": 2},
+    }  # fmt: skip

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import Message
 from flwr.common.serde import message_to_proto
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -44,7 +45,11 @@ def node(content, most, *, damaged=False):
         PullObject=pulled,
         ConfirmMessageReceived=lambda request: None,
     )
+<<<<<<< HEAD
     return _Node(client, flower_client.Node(node_id=7), most), fetched  # type: ignore[attr-defined]
+=======
+    return _Node(client, Node(node_id=7), most), fetched
+>>>>>>> mu48
 
 
 @pytest.mark.parametrize(("size", "taken"), [(99, True), (100, True), (101, False), (10_000, False)])
