@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dpfedmeta.auditing.audit_rounds import audit_rounds
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.errors import InputError, RefusedPlan
+    from dpfedmeta.federation.flower import private_strategy as flower
     from dpfedmeta.privacy.clip_policies import choices as clip
     from dpfedmeta.privacy.rounds.private_rounds import PrivateRounds
     from dpfedmeta.privacy.rounds.promise import Promise
@@ -40,6 +41,7 @@ __all__ = [
     "audit_rounds",
     "clip",
     "evaluate",
+    "flower",
     "load",
     "load_personal",
     "plan",
@@ -66,12 +68,13 @@ _HOME = {
     "plan": "api.plan",
     "train": "api.train",
 }
+_PARTS = {"clip": "privacy.clip_policies.choices", "flower": "federation.flower.private_strategy"}
 
 
 def __getattr__(name: str) -> Any:
     # On first use: PyTorch takes seconds to import, and setup.cfg reads the version from here.
-    if name == "clip":
-        return import_module("dpfedmeta.privacy.clip_policies.choices")
+    if name in _PARTS:
+        return import_module(f"dpfedmeta.{_PARTS[name]}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -23,6 +23,14 @@ for command in command_names():
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         main([command, "--help"])
     found[command] = brought()
+import dpfedmeta
+from dpfedmeta import InputError, RefusedPlan, Settings
+for key, wrong in (("cohort", 10**9), ("noise_multiplier", 1e-300), ("shots", 1000), ("model.name", "conv9")):
+    for door in (dpfedmeta.plan, dpfedmeta.train):
+        try:
+            door(Settings.preset("dp-agr", "omniglot", dict([(key, wrong)])))
+        except (InputError, RefusedPlan):
+            found[door.__name__ + " refuses " + key] = brought()
 import requests
 found["planted"] = brought()
 print(json.dumps(found))
@@ -71,4 +79,5 @@ def test_what_needs_no_pytorch_brings_none():
     found = json.loads(done.stdout)
     assert found.pop("planted") == ["requests"]
     assert len(found) > len(LIGHT)
+    assert sum(" refuses " in name for name in found) == 8, "a wrong setting was not refused in Python"
     assert {name: brought for name, brought in found.items() if brought} == {}

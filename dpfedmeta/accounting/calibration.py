@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -208,7 +209,7 @@ def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
         def towards_the_server(noise: float) -> float:
             return _of_client(replace(plan, noise_multiplier=noise), "server")
 
-        noise = smallest_noise(towards_the_server, targets.client_epsilon, "(client, server)", start=1.0)
+        noise = _smallest_that_fits(towards_the_server, targets.client_epsilon, "(client, server)")
     if targets.record_epsilon is not None:
 
         def reached(noise: float) -> float:
@@ -216,8 +217,32 @@ def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
 
         if not noise or reached(noise) > targets.record_epsilon:
             cell = f"(record, {targets.record_observer})"
-            noise = max(noise, smallest_noise(reached, targets.record_epsilon, cell, start=1.0))
+            noise = max(noise, _smallest_that_fits(reached, targets.record_epsilon, cell))
     return replace(plan, noise_multiplier=noise)
+
+
+def _smallest_that_fits(reached: Callable[[float], float], epsilon: float, cell: str) -> float:
+    """The smallest noise, where a sum of whole numbers may have too few bits for some that are tried on the way.
+
+    Raises:
+        RefusedPlan: It has too few for the noise that is needed.
+    """
+
+    refusals: list[RefusedPlan] = []
+
+    def tried(noise: float) -> float:
+        try:
+            return reached(noise)
+        except RefusedPlan as error:
+            refusals.append(error)
+            return 0.0  # more than enough, so a smaller one is looked for
+
+    noise = smallest_noise(tried, epsilon, cell, start=1.0)
+    try:
+        reached(noise)
+    except RefusedPlan:
+        raise refusals[0] from None
+    return noise
 
 
 def _calibrate_record(plan: PrivacyPlan, epsilon: float, observer: Literal["server", "public"]) -> PrivacyPlan:

@@ -41,6 +41,7 @@ from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.learning.evaluation.held_out_clients import WholeClientsBenchmark
 from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.planning.client_population import authors_of
+from dpfedmeta.planning.data_digests import changed_since
 from dpfedmeta.planning.user_modules import own_modules
 from dpfedmeta.reporting.plots.evaluation_plots import clients_plot, comparison_plot, steps_plot
 from dpfedmeta.simulation.distributed.consistency_check import check_together
@@ -138,6 +139,8 @@ def evaluations(
             else:
                 content = _classified(run, dataset, Watched(workers, partial(watch, f"{name}: images")))
             path = run.directory.path
+            notes = (content["note"], changed_since(run.directory, dataset))
+            content = content | {"note": "; ".join(filter(None, notes)) or None}
             yield Evaluation(name=name, path=path, folder=folders[path], content={**_of_run(run), **content})
 
 

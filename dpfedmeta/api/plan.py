@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.planning.early_checks import check_first
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ def plan(settings: Settings, *, clip_policy: ClipPolicy[Any] | None = None) -> P
         RefusedPlan: A guarantee that is asked for would not hold.
     """
     check_settings(settings)
+    if clip_policy is None:
+        check_first(settings)
     from dpfedmeta.planning.run_plan import make_plan  # brings PyTorch, and wrong settings need none
     from dpfedmeta.training.tracking.plan_summary import planned_of
 

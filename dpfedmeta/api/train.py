@@ -16,6 +16,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.plugins.plugin_registry import name_of
+from dpfedmeta.planning.early_checks import check_first
 from dpfedmeta.training.tracking.callbacks import Callback, tell
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ def train(
         CallbackFailed: A callback raised; the run ended cleanly, its status is `interrupted`, and it can be resumed.
     """
     _check_arguments(settings, resume, extend_to, workers)
+    folder = None if data_folder is None else Path(data_folder)
+    brought = (clip_policy, population, aggregation, mechanism)
+    if resume is None and settings is not None and all(each is None for each in brought):
+        check_first(settings, folder)
     from dpfedmeta.api.run import Run
     from dpfedmeta.planning.client_population import population_of
     from dpfedmeta.reporting.html.pictures import draw_pictures
@@ -83,7 +88,6 @@ def train(
 
     with Terminal(Console(emoji=False), _RESUME) as terminal:
         told = (*(() if quiet else (terminal,)), *callbacks)
-        folder = None if data_folder is None else Path(data_folder)
         options = RunOptions(
             data_folder=folder,
             clip_policy=clip_policy,

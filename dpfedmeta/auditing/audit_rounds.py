@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,18 @@ class RoundsVerdict:
     confirmed: float | None
     runs: int
     seed: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the finding as JSON; a bound of inf is null."""
+        bounds = {"audited": self.audited, "confirmed": self.confirmed}
+        shown = {name: value if value is not None and math.isfinite(value) else None for name, value in bounds.items()}
+        return {
+            "promised": asdict(self.promised),
+            **shown,
+            "refuted": self.refuted,
+            "runs": self.runs,
+            "seed": self.seed,
+        }
 
     @property
     def refuted(self) -> bool:
@@ -86,6 +99,8 @@ def audit_rounds(
         InputError: A number is out of range, so many runs could not show a violation, or the promise is not about a
             client.
     """
+    if not callable(function) or not isinstance(like, Mapping) or not like:
+        raise InputError("audit_rounds: expected a function, and like: a mapping from names to arrays")
     for name, value, least in (("clients", clients, 2), ("rounds", rounds, 1), ("runs", runs, 100)):
         if type(value) is not int or value < least:
             raise InputError(f"audit_rounds: {name} = {value!r}, expected a whole number of at least {least}")
@@ -99,11 +114,16 @@ def audit_rounds(
     seed = secrets.randbits(63) if seed is None else seed
     trial = _Trial(function=function, like=like, clients=clients, rounds=rounds, length=length, delta=promise.delta)
     generator = np.random.default_rng(seed)
-    pattern, test = trial.choose(runs // 2, generator)
-    audited = test.epsilon(*trial.scores(pattern, runs - runs // 2, generator), promise.delta, _MISS)
+    pattern, part, test = trial.choose(runs // 2, generator)
+
+    def bound(count: int, miss: float) -> float:
+        there, away = (found[:, part] for found in trial.scores(pattern, count, generator))
+        return test.epsilon(there, away, promise.delta, miss)
+
+    audited = bound(runs - runs // 2, _MISS)
     confirmed = None
     if audited > promise.epsilon:
-        confirmed = test.epsilon(*trial.scores(pattern, SECOND_SAMPLE * runs, generator), promise.delta, SECOND_MISS)
+        confirmed = bound(SECOND_SAMPLE * runs, SECOND_MISS)
     return RoundsVerdict(promised=promise, audited=audited, confirmed=confirmed, runs=runs, seed=seed)
 
 
@@ -129,20 +149,21 @@ class _Trial:
     length: float
     delta: float
 
-    def choose(self, runs: int, generator: np.random.Generator) -> tuple[int, ThresholdTest]:
-        """(pattern, threshold) with the largest bound; used on other runs than those that chose it."""
+    def choose(self, runs: int, generator: np.random.Generator) -> tuple[int, int, ThresholdTest]:
+        """(pattern, part, threshold) with the largest bound; used on other runs than those that chose it."""
         found = []
         for pattern in _PATTERNS[: self.rounds]:
-            one, other = self.scores(pattern, runs, generator)
-            for value in np.quantile(np.concatenate([one, other]), np.linspace(0.02, 0.98, _THRESHOLDS)).tolist():
-                for inside in (True, False):
-                    test = ThresholdTest(value=value if inside else -value, inside=inside)
-                    found.append((test.epsilon(one, other, self.delta, _MISS), pattern, test))
-        _, pattern, test = max(found, key=lambda each: each[0])
-        return pattern, test
+            scores = self.scores(pattern, runs, generator)
+            for part in range(scores[0].shape[1]):
+                one, other = (each[:, part] for each in scores)
+                for value in np.quantile(np.concatenate([one, other]), np.linspace(0.02, 0.98, _THRESHOLDS)).tolist():
+                    for inside in (True, False):
+                        test = ThresholdTest(value=value if inside else -value, inside=inside)
+                        found.append((test.epsilon(one, other, self.delta, _MISS), pattern, part, test))
+        return max(found, key=lambda each: each[0])[1:]
 
     def scores(self, pattern: int, runs: int, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """(scores of runs with the canary, of runs without), half of them each."""
+        """(scores of runs with the canary, of runs without), half of them each: of all arrays, and of each alone."""
         drawn = generator.spawn(runs)
         halves = (drawn[: runs // 2], drawn[runs // 2 :])
         one, other = (
@@ -151,17 +172,20 @@ class _Trial:
         )
         return one, other
 
-    def _score(self, generator: np.random.Generator, pattern: int, there: bool) -> float:
+    def _score(self, generator: np.random.Generator, pattern: int, there: bool) -> FloatArray:
         size = sum(value.size for value in self.like.values())
         zeros = {name: np.zeros(value.shape) for name, value in self.like.items()}
-        canary = {name: np.full(value.shape, self.length / np.sqrt(size)) for name, value in self.like.items()}
-        state, score = None, 0.0
+        # Signs in turns: noise that is one number for several coordinates falls out.
+        signs = {name: (1.0 - 2.0 * (np.arange(v.size) % 2)).reshape(v.shape) for name, v in self.like.items()}
+        canary = {name: value * (self.length / np.sqrt(size)) for name, value in signs.items()}
+        state, score = None, np.zeros(1 + len(self.like))
         for round_ in range(self.rounds):
             sends = round_ % pattern == 0
             updates: dict[int, Update] = {client: zeros for client in range(self.clients) if client != _CANARY}
             if there:
                 updates[_CANARY] = canary if sends else zeros
             state, released = self.function(state, updates, generator)
-            seen = sum(float(np.sum(np.asarray(released[name], dtype=float))) for name in self.like)
+            parts = [np.sum(signs[name] * np.asarray(released[name], dtype=float)) for name in self.like]
+            seen = np.array([sum(parts), *parts])
             score += seen if sends else -seen
         return score

@@ -177,7 +177,7 @@ def built(form: type[Form], plain: Mapping[str, Any], given: Mapping[str, Given]
         made: Form = TypeAdapter(form).validate_python(nested, strict=False)
     except ValidationError as error:
         name = ".".join(str(part) for part in error.errors()[0]["loc"])
-        where = next((e.where for n, e in given.items() if name.startswith(n)), "the settings")
+        where = next((e.where for n, e in given.items() if f"{name}.".startswith(f"{n}.")), "the settings")
         raise InputError(f"{where}: {first_problem(error, form)}") from error
     return made
 

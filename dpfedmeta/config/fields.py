@@ -9,7 +9,6 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import first_problem
 
 # In Python "0.3" is no number and True is none either; YAML reads `1e-4` as text, so files are read less strictly.
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -41,6 +40,8 @@ def explained(place: str) -> Callable[[_Form], _Form]:
 
 def problem(form: type, error: ValidationError, place: str) -> str:
     """Describe what is wrong with a table that was built by hand, by the full name of the setting."""
+    from dpfedmeta.core.pydantic_errors import first_problem  # for errors alone
+
     words = first_problem(error, form, place)
     hint = getattr(form, "missing_words", None)
     return f"{words}; {hint}" if hint and error.errors()[0]["type"] == "missing" else words

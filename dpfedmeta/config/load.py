@@ -144,6 +144,29 @@ def to_yaml(settings: Settings) -> str:
     return yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False)
 
 
+# Settings that are younger than the form of a federation's offers, each with the value that leaves all as it was.
+YOUNGER: dict[str, Any] = {}
+
+
+def offered_text(settings: Settings) -> str:
+    """The settings for clients of neighbouring versions too: without younger ones that leave all as it was."""
+    content = dataclasses.asdict(settings)
+    for name, usual in YOUNGER.items():
+        section, _, key = name.partition(".")
+        if content[section][key] == usual:
+            del content[section][key]
+    return yaml.safe_dump(content, sort_keys=False)
+
+
+def offered_settings(text: str, where: str) -> Settings:
+    """The inverse of `offered_text`, in this version or a neighbouring one.
+
+    Raises:
+        InputError: Names the key, the value, and what would be right.
+    """
+    return resolve_text(text, where, YOUNGER)
+
+
 def of_preset(algo: str, dataset: str | None) -> Settings:
     """Return the settings of a preset where nothing else is given.
 

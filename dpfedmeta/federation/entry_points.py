@@ -102,6 +102,7 @@ def run_server(
     """
     private, _ = operator_identity(options.keys), read_invitation(options.keys / INVITATION)
     run = Path(settings.run.dir, str(settings.run.name))
+    from dpfedmeta.federation.server.attendance import attendance
     from dpfedmeta.federation.server.status_page import Page, Progress
     from dpfedmeta.federation.server.training_server import check_federation, serve
     from dpfedmeta.reporting.html.pictures import draw_pictures
@@ -110,7 +111,9 @@ def run_server(
     check_federation(settings, roster)
     with ExitStack() as open_:
         channel = open_.enter_context(listening(options, cards, say))
-        progress = Progress({card.identity: card.name for card in cards}, channel.present)
+        names = {card.identity: card.name for card in cards}
+        open_.enter_context(attendance(names, channel.present, say))
+        progress = Progress(names, channel.present)
         if options.page is not None:
             page = Page(progress, options.page_host, options.page)
             open_.callback(page.close)
@@ -129,7 +132,7 @@ def run_server(
             heard=progress.heard,
             blamed=say,
             waiting=say,
-            names=[card.name for card in cards],
+            names=list(names.values()),
             page=draw_pictures,
         )
 

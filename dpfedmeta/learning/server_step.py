@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params, scaled, zeros_like
-from dpfedmeta.privacy.clip_policy import ClipPolicy, bound_problem
+from dpfedmeta.privacy.clip_policies.next_bound import next_bound
+from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.units import ClientUnit
 
@@ -162,10 +162,8 @@ def step(
     )
     update = optimizer.rule(moments)
     model = {n: w - rate * update[n] for n, w in state.model.items()}
-    policy_state, bound = policy.next_bound(state.policy, aggregate)
-    problem = bound_problem(bound) if math.isfinite(state.bound) else None
-    if problem is not None:
-        raise InputError(f"clip.policy: after round {state.round} its next_bound gives {problem}")
+    after, bounded = f"clip.policy: after round {state.round}", math.isfinite(state.bound)
+    policy_state, bound = next_bound(policy, state.policy, aggregate, after, bounded=bounded)
     following = replace(state, round=done, model=model, first=first, second=second, policy=policy_state, bound=bound)
     if not averages:
         return following

@@ -26,6 +26,7 @@ def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
             (
                 remark_of(settings.algo),
                 _everybody(settings),
+                _nobody(settings),
                 _used_up(settings),
                 _record_delta(settings, task),
                 _public_classes(settings, task),
@@ -66,6 +67,17 @@ def _everybody(settings: Settings) -> str | None:
     return (
         f"all {population.clients} clients take part in every round, so sampling adds no privacy, and a client cannot "
         f"be hidden among so few: client-level privacy is out of reach, whatever its epsilon; {unit}"
+    )
+
+
+def _nobody(settings: Settings) -> str | None:
+    """Cohorts are numbers of clients, and a share in place of one gives rounds without anybody."""
+    cohort, clients = settings.population.cohort, settings.population.clients
+    if cohort >= 1:
+        return None
+    return (
+        f"population.cohort = {cohort:g} is a number of clients, so {math.exp(-cohort):.0%} of the rounds have nobody; "
+        f"for a share of {cohort:g} of the {clients:,} clients give --cohort {max(1, round(cohort * clients))}"
     )
 
 

@@ -75,6 +75,8 @@ def plan_population(
             "images where you make them, and give task.shift=0 (--task.shift 0)"
         )
     _check_protocol(own)
+    if own.clients == 0:
+        raise InputError("population: holds no clients; hand over a mapping or a population with at least one")
     if own.clients != chosen.clients:
         raise InputError(
             f"population.clients = {chosen.clients:,}, but {own.clients:,} clients were handed over; give "

@@ -88,6 +88,17 @@ def kept_data(run: RunDirectory) -> HeldData:
         raise InputError(f"{path}: lost or damaged; restore it from a backup") from error
 
 
+def changed_since(run: RunDirectory, dataset: Dataset) -> str | None:
+    """Words for an evaluation on other images than those that a run began with; None: the same, or nobody knows."""
+    try:
+        kept = kept_data(run).decoded
+    except InputError:
+        return None  # a copy without secret/
+    if kept is None or kept == dataset.train.decoded_digest():
+        return None
+    return f"THE IMAGES OF {dataset.task.name} HAVE CHANGED since this run began: not comparable with its summary"
+
+
 def _own_by_plan(run: RunDirectory) -> bool:
     """Runs of earlier versions wrote it nowhere else."""
     plan: dict[str, Any] = run.read_json(PLAN)

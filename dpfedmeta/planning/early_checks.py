@@ -14,7 +14,7 @@ from dpfedmeta.core.pydantic_errors import nearest
 from dpfedmeta.data.data_dirs import check_data_folder
 from dpfedmeta.data.populations.capacity_checks import check_said
 from dpfedmeta.data.storage.decoded_cache import Split
-from dpfedmeta.data.task import Task
+from dpfedmeta.data.task import Task, task_names
 from dpfedmeta.learning.models.spec import BUILT_IN, NETWORKS
 from dpfedmeta.learning.models.weight_shapes import (
     built_in_channels,
@@ -51,6 +51,12 @@ def check_first(settings: Settings, data_folder: Path | None = None, *, simulate
         RefusedPlan: A guarantee that is asked for would not hold.
     """
     check_data_folder(data_folder)
+    if settings.dataset in task_names() and Path(settings.dataset).exists():
+        warnings.warn(
+            f"dataset = {settings.dataset}: the built-in task; for what lies here under this name give "
+            f"./{settings.dataset}",
+            stacklevel=2,
+        )
     task, splits = task_of(settings)
     check_protocol(settings, task)
     _check_model(settings)

@@ -46,8 +46,10 @@ from dpfedmeta.planning.network_trial.synthetic_clients import rehearsal_of
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.planning.public_weights import check_initial
 from dpfedmeta.planning.server_optimizer import rule_of
+from dpfedmeta.privacy.clip_policies.next_bound import check_answers
 from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client
 from dpfedmeta.privacy.mechanisms import Mechanism
+from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
 from dpfedmeta.privacy.samplers import Sampler, sampler_of
 
@@ -185,6 +187,9 @@ def make_plan(
     )
     check_mechanism(plan.mechanism, privacy)
     _ = plan.policy, plan.rule  # their own checks, before the first round
+    if ":" in settings.clip.policy or own_policy is not None:
+        learned = algorithm.learned(network, algorithm.initial(network, 0))
+        check_answers(plan.policy, "clip.policy", with_attachment(learned, plan.policy.attachment))
     check_uncoupled(rehearsal_of(settings, network, algorithm, private=plan.private))
     return plan
 

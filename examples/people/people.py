@@ -76,7 +76,7 @@ def episode_of(task: PeopleTask, own: Person, adapts: np.ndarray) -> Episode:
 
 
 def _range(task: PeopleTask, numbers: np.ndarray) -> np.ndarray:
-    known = TargetRange(**task.targets)  # type: ignore[arg-type]
+    known = TargetRange(**task.targets)
     return ((numbers - known.centre) / known.scale).astype(np.float32)
 
 
@@ -84,7 +84,7 @@ def kind_of(task: PeopleTask) -> TargetKind:
     """How predictions are judged."""
     if task.labels:
         return Classification(shared=len(task.labels))
-    return Regression(range=TargetRange(**task.targets))  # type: ignore[arg-type]
+    return Regression(range=TargetRange(**task.targets))
 
 
 def write_task(task: PeopleTask, folder: Path, trained: Sequence[Person] = ()) -> Path:

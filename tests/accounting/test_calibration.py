@@ -192,3 +192,20 @@ def test_the_target_that_is_missed_by_most_is_named_with_its_share(tighter):
     )
     assert share == pytest.approx(0.9)
     assert words.startswith(f"({tighter}, ")
+
+
+@pytest.mark.parametrize("parts", [8, 720])
+def test_bits_that_are_too_few_for_much_noise_carry_what_a_record_among_many_parts_needs(parts):
+    """A search that begins at noise 1, for which there are too few bits, goes on below it."""
+    layer = replace(SUMS.record, query_records=parts)
+
+    def with_bits(bits):
+        secure = SecureRounds(bits=bits, dimension=8192, parts=parts)
+        return replace(SUMS, clients=5, cohort=5.0, colluding=1, noise_multiplier=0.0, record=layer, secure=secure)
+
+    target = Targets(record_epsilon=2.5)
+    found = calibrate(with_bits(16), target)
+    assert 0.99 * 2.5 <= epsilon(found, "record", "server") <= 2.5
+    assert found.noise_multiplier >= 0.999 * calibrate(with_bits(20), target).noise_multiplier
+    with pytest.raises(RefusedPlan, match="too few for a sum of 5 clients"):
+        calibrate(with_bits(10), Targets(record_epsilon=1e-3))

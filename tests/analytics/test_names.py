@@ -2,14 +2,19 @@
 
 import math
 import os
+from hashlib import blake2b
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise, ThresholdedNoise
+from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.invertible_bloom_table import (
+    _CHECKS,
     PRIME,
+    REPETITIONS,
     DecodingFailed,
     Limbs,
     NameTable,
@@ -212,3 +217,38 @@ def test_bytes_that_read_alike_are_one_name():
 def test_a_folder_whose_name_is_no_text_keeps_nobody_from_answering():
     name = os.fsdecode(b"caf\xe9")
     assert table().decode(of(table(), [name, "b"])) == {"caf\\udce9": 1, "b": 1}
+
+
+@pytest.mark.parametrize("change", ["seed", "cells", "name", "check"])
+def test_cells_and_checks_of_a_name_are_those_of_a_keyed_hash(change):
+    """By another seed its cells are others, else a table that cannot be taken apart stays one in the next try."""
+    seed, cells, encoded = b"seed", 31, encode("name", 12)
+    words = np.frombuffer(blake2b(encoded, key=seed, digest_size=8 * (REPETITIONS + _CHECKS)).digest(), dtype="<u8")
+    found = NameTable(names=9, length=12, cells=cells, seed=seed)._of_one(encoded)
+    expected = [part * cells + int(words[part]) % cells for part in range(REPETITIONS)]
+    assert found[0] == expected
+    assert found[1][-_CHECKS:].tolist() == [1 + int(word) % (PRIME - 1) for word in words[REPETITIONS:]]
+    others = {
+        "seed": NameTable(names=9, length=12, cells=cells, seed=b"other")._of_one(encoded),
+        "cells": NameTable(names=9, length=12, cells=37, seed=seed)._of_one(encoded),
+        "name": NameTable(names=9, length=12, cells=cells, seed=seed)._of_one(encode("names", 12)),
+        "check": NameTable(names=9, length=12, cells=cells, seed=b"other")._of_one(encoded),
+    }
+    place = 1 if change == "check" else 0
+    assert list(others[change][place]) != list(found[place])
+
+
+@pytest.mark.parametrize(("clients", "cohort"), [(1000, 100.0), (1000, 1000.0)])
+def test_what_is_stated_beside_the_names_is_of_those_who_were_asked(clients, cohort):
+    request = Request(
+        kind="heavy-hitters", epsilon=4.0, delta=1e-4, cohort=cohort, clients=clients, own={}, noise_seed=None,
+        names="names.jsonl",
+    )  # fmt: skip
+    plan = request.planned()
+    found = request.analysis.result(plan, SimpleNamespace(value={"b": 50, "a": 50, "c": 90}))
+    assert [*found["names"]] == ["c", "a", "b"]
+    threshold = request.analysis._threshold(plan)  # type: ignore[attr-defined]
+    assert (found["threshold"], found["deviation"]) == (threshold.lowest, threshold.deviation)
+    assert found["share_seen"] == pytest.approx(threshold.lowest / cohort)
+    form = request.analysis.form(plan)
+    assert (found["tries_allowed"], form.parts) == (form.parts, found["tries_allowed"])

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dpfedmeta.accounting.events.events import Earlier
@@ -12,12 +13,12 @@ from dpfedmeta.analytics.analyses.quantile import Quantile
 from dpfedmeta.analytics.analysis_request import Request, options_of
 from dpfedmeta.analytics.client_answers import HeldImages
 from dpfedmeta.analytics.execute import Place
-from dpfedmeta.analytics.initial_clip_bound import _begun, planned_after_start, with_private_start
+from dpfedmeta.analytics.initial_clip_bound import _begun, _request, planned_after_start, with_private_start
 from dpfedmeta.analytics.public_context import Ground
 from dpfedmeta.analytics.simulated_clients import SimulatedClients
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.files.run_directory import SUMMARY
+from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, save_weights
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
@@ -136,3 +137,45 @@ def test_another_loss_gives_other_answers(tmp_path):
         vars(clients)["_dataset"] = open_dataset(task, tmp_path)
         digests.add(clients.digest)
     assert len(digests) == 2
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_an_analysis_asks_as_many_clients_as_there_are(settings, more):
+    asked = SimulatedClients(request_of(settings, clients=60 + more, cohort=30.0))
+    with pytest.raises(InputError, match=f"{60 + more} clients were asked for, but the data have 60"):
+        asked.check(Quantile())
+
+
+@pytest.mark.parametrize("change", [{"width": 8}, {"name": "conv3-blur"}, {"norm": "none"}])
+def test_a_model_that_is_adapted_is_of_the_plans_network(settings, tmp_path, change):
+    """Else its numbers would be read as another layer's."""
+    other = replace(settings, model=replace(settings.model, **change))
+    weights = {}
+    for name, given in (("same", settings), ("other", other)):
+        plan = Ground(request_of(given)).plan
+        run = RunDirectory(tmp_path / name)
+        run.weights.parent.mkdir(parents=True)
+        weights[name] = plan.algorithm.initial(plan.network, 5)
+        save_weights(run.weights, weights[name])
+    asked = {name: Ground(request_of(settings, run=str(tmp_path / name))) for name in weights}
+    assert asked["same"].model == np.concatenate([each.numpy().ravel() for each in weights["same"].values()]).tobytes()
+    with pytest.raises(InputError, match=r"expected|network|lack"):
+        _ = asked["other"].model
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize(("clients", "cohort"), [(60, 60.0), (5000, 2000.0)])
+def test_the_analysis_of_a_training_is_asked_with_the_trainings_own_numbers(settings, seed, clients, cohort):
+    given = replace(
+        settings,
+        run=replace(settings.run, noise_seed=seed),
+        population=replace(settings.population, clients=clients),
+        clip=replace(settings.clip, quantile=0.7),
+        privacy=replace(settings.privacy, client=replace(settings.privacy.client, delta=3e-4)),
+    )
+    request = _request(given)
+    assert (request.kind, request.epsilon, request.delta) == ("quantile", Quantile.default_epsilon, 3e-4)
+    assert (request.clients, request.cohort, request.noise_seed) == (clients, cohort, seed)
+    assert request.analysis == Quantile(quantile=0.7)
+    # The bound that is to be found is not asked for once more.
+    assert request.settings == replace(given, clip=replace(given.clip, start="given"))

@@ -18,12 +18,13 @@ from dpfedmeta.api.print_evaluation import evaluate_runs
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
-from dpfedmeta.core.files.run_directory import create, save_weights
-from dpfedmeta.data.dataset import Dataset
+from dpfedmeta.core.files.run_directory import RunDirectory, create, save_weights
+from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.task import load_task
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.planning.client_spec import network_spec
+from dpfedmeta.planning.data_digests import held_data, keep_data
 from dpfedmeta.reporting.html.evaluation_section import evaluations_section
 
 SMALL = {"model.width": "4", "task.ways": "3", "task.shots": "2", "evaluation.queries": "3", "meta.steps": "2"}
@@ -174,6 +175,18 @@ def without_pictures(monkeypatch):
 
 
 @pytest.mark.usefixtures("without_pictures")
+def test_images_that_changed_since_the_run_began_are_said(run, tiny_task_file, tmp_path):
+    now = held_data(open_dataset(str(tiny_task_file)), None)
+    for held, changed in ((now, False), (replace(now, decoded="0" * 64), True), (replace(now, decoded=None), False)):
+        keep_data(RunDirectory(run), held)
+        found, printed = evaluated(tmp_path, run)
+        words = "HAVE CHANGED since this run began"
+        assert (words in printed.replace("\n", " "), words in (found["note"] or "")) == (changed, changed)
+        assert (words in str(evaluations_section(run))) is changed
+    (run / "secret/data.json").unlink()
+    assert words not in evaluated(tmp_path, run)[1]
+
+
 def test_evaluations_are_kept_by_what_they_measured(run, tmp_path):
     evaluated(tmp_path, run)
     evaluated(tmp_path, run, shots=(1,))

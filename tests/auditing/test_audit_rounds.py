@@ -1,5 +1,7 @@
 """Rounds that somebody wrote: one that keeps its promise, and mistakes that are seen."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,56 @@ def one_seed(state, updates, generator):
     return noise, noisy(total([clipped(u, 1.0) for u in updates.values()]), Z, np.random.default_rng(noise))
 
 
+def weighted_by_norm(state, updates, generator):
+    """Clients weigh by what they say of themselves."""
+    weights = {client: 1 + np.sqrt(sum(np.sum(v**2) for v in each.values())) for client, each in updates.items()}
+    sums = [{n: weights[c] * v for n, v in clipped(each, 1.0).items()} for c, each in updates.items()]
+    return state, noisy(total(sums), Z, generator)
+
+
+def clipped_by_coordinate(state, updates, generator):
+    """Each coordinate is clipped to the bound, and not the whole."""
+    return state, noisy(
+        total([{n: np.clip(v, -1, 1) for n, v in each.items()} for each in updates.values()]), Z, generator
+    )
+
+
+def noise_on_one_array(state, updates, generator):
+    """The second array is forgotten."""
+    sums = total([clipped(update, 1.0) for update in updates.values()])
+    return state, {**noisy(sums, Z, generator), "b": sums["b"] / CLIENTS}
+
+
+def one_number_of_noise(state, updates, generator):
+    """All coordinates of an array have the same noise."""
+    sums = total([clipped(update, 1.0) for update in updates.values()])
+    return state, {name: (value + Z * generator.normal(size=())) / CLIENTS for name, value in sums.items()}
+
+
+def raw_momentum(state, updates, generator):
+    """The server's momentum is of sums before noise and before clipping."""
+    raw = total(list(updates.values()))
+    kept = {name: 0.9 * (state or raw)[name] + raw[name] for name in LIKE}
+    sums = total([clipped(update, 1.0) for update in updates.values()])
+    return kept, noisy({name: sums[name] + 0.1 * kept[name] for name in LIKE}, Z, generator)
+
+
+def never_clipped(state, updates, generator):
+    """max in place of min."""
+    norms = [np.sqrt(sum(np.sum(v**2) for v in each.values())) for each in updates.values()]
+    long = [
+        {n: v * max(1.0, 1.0 / norm if norm else 1.0) for n, v in each.items()}
+        for each, norm in zip(updates.values(), norms, strict=True)
+    ]
+    return state, noisy(total(long), Z, generator)
+
+
+def fixed_seed(state, updates, generator):
+    """The noise comes from a seed in the program."""
+    state = state or np.random.default_rng(0)
+    return state, noisy(total([clipped(update, 1.0) for update in updates.values()]), Z, state)
+
+
 def audited(function, **given):
     return dp.audit_rounds(function, promise=PROMISE, like=LIKE, clients=CLIENTS, rounds=ROUNDS, seed=4, **given)
 
@@ -65,7 +117,11 @@ def test_rounds_that_keep_their_promise_are_not_refuted():
     assert str(found).startswith("no violation of (client, public) epsilon")
 
 
-SLOW = [pytest.param(each, marks=pytest.mark.slow) for each in (noise_by_count, bound_from_norms)]
+OTHERS = (
+    noise_by_count, bound_from_norms, weighted_by_norm, one_number_of_noise, raw_momentum,
+    never_clipped, fixed_seed,
+)  # fmt: skip
+SLOW = [pytest.param(each, marks=pytest.mark.slow) for each in OTHERS]
 
 
 @pytest.mark.parametrize("mistake", [average_clipped, one_seed, *SLOW])
@@ -74,6 +130,37 @@ def test_mistakes_are_refuted(mistake):
     assert found.refuted
     assert found.confirmed > PROMISE.epsilon
     assert "does not hold" in str(found)
+
+
+def test_an_array_without_noise_is_seen():
+    assert audited(noise_on_one_array, runs=200).refuted
+
+
+@pytest.mark.slow
+def test_a_bound_on_each_coordinate_is_refuted_where_there_are_many():
+    like = {"w": np.zeros((40, 10)), "b": np.zeros(2)}
+    found = dp.audit_rounds(
+        clipped_by_coordinate, promise=PROMISE, like=like, clients=CLIENTS, rounds=ROUNDS, seed=4, runs=200, length=1e4
+    )
+    assert found.refuted
+
+
+@pytest.mark.slow
+def test_a_hundred_audits_of_right_rounds_confirm_no_alarm():
+    """At the boundary: the promise is what the rounds keep, and no more."""
+    verdicts = [
+        dp.audit_rounds(honest, promise=PROMISE, like=LIKE, clients=CLIENTS, rounds=ROUNDS, seed=seed, runs=200)
+        for seed in range(100)
+    ]
+    assert not any(verdict.refuted for verdict in verdicts)
+
+
+def test_a_finding_is_json():
+    found = audited(honest, runs=200)
+    content = json.loads(json.dumps(found.as_json()))
+    assert content["promised"]["epsilon"] == PROMISE.epsilon
+    assert content["refuted"] is False
+    assert {"audited", "confirmed", "runs", "seed"} <= set(content)
 
 
 def test_the_attack_shows_most_of_what_a_mechanism_gives_away():

@@ -211,6 +211,8 @@ def test_directions_are_a_function_of_their_number():
     assert torch.equal(one, again)
     assert float(one.norm()) == pytest.approx(1.0)
     assert abs(float(one @ other)) < 0.25
+    # Of a second audit they are others: what it finds does not rest on the first one's luck.
+    assert abs(float(one @ RandomDirections(seed=3).of(3, 500))) < 0.25
 
 
 def test_one_run_and_one_shot_see_something_of_a_weak_promise():

@@ -325,3 +325,8 @@ def test_help_shows_every_setting_once_with_a_meaning():
 
 def test_no_default_is_infinite():
     assert not any(isinstance(value, float) and not math.isfinite(value) for _, _, value in setting_fields())
+
+
+def test_a_wrong_value_is_of_the_place_that_gave_it_and_not_of_a_name_that_begins_like_it():
+    with pytest.raises(InputError, match=r"^the command line: model\.encoder_size: input should be greater"):
+        resolve("encoder-agr", "cifar-fs", None, {"model.encoder_size": "4"})

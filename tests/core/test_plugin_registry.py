@@ -1,7 +1,9 @@
 """Members of a seam: found by their name, with settings of their own, and refused where they break a protocol."""
 
+import ast
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -125,3 +127,35 @@ def test_a_member_that_lacks_a_part_of_its_protocol_is_refused_by_name(member):
     members.check_protocol("clip.policy", "mine", member, "Settings")
     with pytest.raises(InputError, match=r"^clip\.policy = mine: Taking has no initial; it needs Settings, initial, n"):
         members.check_protocol("clip.policy", "mine", member, "Settings", "initial", "next_bound")
+
+
+# Functions that find a member of somebody's own, and how often each checks what it found and what that made.
+CHECKED = {
+    "accounting/events/sampling.py sampling_of": 2, "accounting/release_costs/__init__.py cost_named": 1,
+    "data/sources/__init__.py published_reader": 1, "learning/meta/target_kind.py targets_of": 2,
+    "planning/client_spec.py algorithm_of": 2, "planning/client_spec.py method_of": 2,
+    "planning/privacy/aggregation.py aggregation_of": 1, "planning/server_optimizer.py rule_of": 1,
+    "privacy/clip_policies/policy_checks.py named_policy": 1, "privacy/planned_mechanism.py mechanism_of": 1,
+    "training/trackers/__init__.py trackers_of": 1,
+}  # fmt: skip
+# Of ours alone, by name; and one that looks again at what was checked.
+OF_OURS = {
+    "analytics/analysis_request.py made": 0, "data/encoders/encoding.py _member": 0,
+    "planning/client_spec.py check_protocol": 0,
+}  # fmt: skip
+
+
+def test_whoever_finds_a_member_checks_that_it_is_one():
+    package, found = Path(members.__file__).parents[2], {}
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                called = [ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)]
+                if "find(archive" in ast.unparse(node) or node.name == "find_any":
+                    continue  # a file to download
+                if {"members.find", "find"} & {*called}:
+                    checks = [name.removeprefix("members.") for name in called]
+                    found[f"{path.relative_to(package)} {node.name}"] = sum(
+                        checks.count(name) for name in ("check_protocol", "issubclass", "callable")
+                    )
+    assert found == CHECKED | OF_OURS

@@ -9,8 +9,10 @@ import torch
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import (
     CONFIG,
+    LEDGER,
     RunDirectory,
     append_lines,
+    check_archive_place,
     check_is_run,
     create,
     load_weights,
@@ -182,3 +184,27 @@ def test_a_folder_of_runs_is_told_what_it_holds(tmp_path):
         check_is_run(tmp_path)
     with pytest.raises(InputError, match=r"it holds no config\.yaml$"):
         check_is_run(tmp_path / "none")
+
+
+@pytest.mark.parametrize("place", ["a/x.zip", "./b/../a/x.zip", "link/x.zip", "a/checkpoint/x.zip"])
+def test_an_archive_does_not_lie_in_its_own_run(run, place, monkeypatch):
+    """By any way of writing the place, from within the folder or not."""
+    (run.path / LEDGER).write_text("{}\n")
+    (run.path.parent / "b").mkdir()
+    (run.path.parent / "link").symlink_to(run.path)
+    monkeypatch.chdir(run.path.parent)
+    for way in (place, str(run.path.parent / place)):
+        for own in ("a", run.path, "link"):
+            with pytest.raises(InputError, match="is inside the run directory"):
+                check_archive_place(type(run.path)(own), type(run.path)(way))
+    check_archive_place(run.path, type(run.path)("b/x.zip"))
+    for wrong, why in (
+        ("b/x.tar", "expected a .zip"),
+        ("c/x.zip", "in a folder that exists"),
+        ("a", "expected a .zip"),
+    ):
+        with pytest.raises(InputError, match=why):
+            check_archive_place(run.path, type(run.path)(wrong))
+    (run.path.parent / "b" / "x.zip").touch()
+    with pytest.raises(InputError, match="exists already"):
+        check_archive_place(run.path, type(run.path)("b/x.zip"))

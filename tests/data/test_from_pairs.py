@@ -286,3 +286,57 @@ def test_labels_of_other_libraries_are_checked_too(label):
 
     with pytest.raises(InputError, match="labels"):
         from_torchmeta(Drawn(), SHAPE, 1, 0).episode(0)
+
+
+def _tensors(change=None):
+    """Two pairs of float images; `change` alters one thing of them."""
+    pairs = [pair(0), pair(1, labels=(1, 5, 8))]
+    found = [[[torch.from_numpy(images) / 16, torch.from_numpy(labels)] for images, labels in each] for each in pairs]
+    if change is not None:
+        change(found)
+    return found
+
+
+def _set(client, part, place, made):
+    def change(found):
+        found[client][part][place] = made(found[client][part][place])
+
+    return change
+
+
+ALTERED = {
+    f"{what} of {'support' if part == 0 else 'query'} of client {client}": _set(client, part, place, made)
+    for client in (0, 1)
+    for part in (0, 1)
+    for what, place, made in (
+        ("one pixel", 0, lambda images: torch.cat([images[:-1], images[-1:] + 1 / 64])),
+        ("kind of numbers", 0, lambda images: images.view(torch.int32)),
+        ("order of images", 0, lambda images: images.flip(0)),
+        ("form", 0, lambda images: images.reshape(len(images), 1, 4, 16)),
+        ("one label", 1, lambda labels: torch.cat([labels[:-1], labels[-1:] + 1])),
+        ("kind of labels", 1, lambda labels: labels.view(torch.float64)),
+    )
+}
+ALTERED |= {
+    "order of clients": lambda found: found.reverse(),
+    "a client fewer": lambda found: found.pop(),
+    "what is unreadable": lambda found: found.__setitem__(0, "nothing"),
+    "support for query": lambda found: found[0].reverse(),
+}
+
+
+@pytest.mark.parametrize("what", ALTERED)
+def test_whatever_differs_the_digest_of_pairs_does(what):
+    """Bytes alike count as others where they are read as other numbers."""
+    assert from_pairs(_tensors(ALTERED[what]), SHAPE).digest() != from_pairs(_tensors(), SHAPE).digest()
+
+
+def test_pairs_are_known_by_their_values_and_by_the_size_of_their_episodes():
+    known = from_pairs(_tensors(), SHAPE).digest()
+    assert from_pairs(_tensors(), SHAPE).digest() == known
+    assert from_pairs(tuple(_tensors()), EpisodeShape(ways=3, shots=1, queries=2)).digest() != known
+
+
+def test_a_form_that_was_said_is_the_populations():
+    assert from_pairs([pair(0)], SHAPE, (1, 8, 8)).image == (1, 8, 8)
+    assert from_pairs([pair(0)], SHAPE).image is None

@@ -115,6 +115,15 @@ def test_columns_of_pandas_are_read_and_known_by_their_values():
     assert "labels are not numbers" in dict(made({"ann": (records(4), mixed)}).problems())["ann"]
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", range(4))
+def test_one_number_that_is_none_is_told_wherever_it_stands(value, place):
+    """In the support set or the query set, which the split decides."""
+    values = records(4)
+    values[place, place % 3] = value
+    assert dict(made({"one": (values, [0, 0, 1, 1])}).problems()) == {"one": "records hold NaN or infinity"}
+
+
 LIST = ("sitting", "walking", "7")
 
 

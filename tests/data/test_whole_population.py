@@ -14,7 +14,7 @@ from dpfedmeta.data.episodes import gpu_sampling
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.gpu_sampling import drawn
 from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
-from dpfedmeta.data.episodes.whole_episode import split_whole
+from dpfedmeta.data.episodes.whole_episode import choose_whole, split_whole
 from dpfedmeta.data.populations.class_counts import holdings
 from dpfedmeta.data.populations.natural import RealPopulation
 from dpfedmeta.data.populations.population import clients_digest, population_statement
@@ -224,6 +224,29 @@ def test_whatever_decides_over_an_episode_is_in_the_digest(pool):
         ),
     ]
     assert len({clients_digest(each) for each in (clients, *changed)}) == 7
+
+
+@pytest.mark.parametrize("rotations", [1, 4])
+@pytest.mark.parametrize("changes", [{}, {"flip": True, "shift": 2}])
+def test_a_class_of_a_whole_client_is_turned_as_one_and_its_images_are_changed_one_by_one(tmp_path, rotations, changes):
+    """An image that is turned otherwise than its class would be a record of another class."""
+    pool, seen = pool_of(tmp_path, {"ann": [6, 6, 6]}, rotations=rotations, **changes), Counter()
+    for seed in range(12):
+        chosen = choose_whole(pool, np.random.default_rng(seed), SHAPE, [(n, np.arange(6)) for n in range(3)])
+        turns = np.asarray(chosen.turns)
+        for label in range(3):
+            (turn,) = {*turns[chosen.labels == label].tolist()}
+            seen[turn] += 1
+        # Each image is one record of its own class, in one of the two sets.
+        assert sorted(chosen.places[:, 0].tolist()) == list(range(18))
+        assert len({(label, place // 6) for label, place in zip(chosen.labels, chosen.places[:, 0], strict=True)}) == 3
+        assert (chosen.flips is None) == (chosen.shifts is None) == (not changes)
+        if changes:
+            assert chosen.flips.shape == (18, 1)
+            assert 0 < chosen.flips.sum() < 18
+            assert {*np.unique(chosen.shifts).tolist()} <= {-2, -1, 0, 1, 2}
+            assert len(np.unique(chosen.shifts, axis=0)) > 3
+    assert set(seen) == set(range(rotations))
 
 
 LABELS = ("class0", "class1", "class2", "class3", "class4")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -617,3 +618,11 @@ def test_a_ledger_counts_what_the_cell_counts(tmp_path, unit, cohort, bits, dime
     # Without what rounding costs, it would be more than the cell allows.
     if found[1] > 2.0 * gaussian_epsilon(math.sqrt(2) * costs[0].mu, 1e-5):
         assert tight.further(costs, run="a") > 2
+
+
+@pytest.mark.parametrize("epsilon", [None, 1e6])
+def test_a_promise_of_more_rounds_than_a_plan_has_allows_them_all_and_no_more(epsilon):
+    layer = RecordLayer(support_noise=None, query_noise=3.0, support_steps=1, support_records=1, query_records=4)
+    plan = PrivacyPlan(clients=10, cohort=10, rounds=3, noise_multiplier=2.0, sampler="fixed", record=layer)
+    promised = {n: most_participations(plan, Promise(unit="record", epsilon=epsilon, participations=n)) for n in (2, 9)}
+    assert promised == {2: 2, 9: 3}

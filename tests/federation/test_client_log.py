@@ -6,7 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from dpfedmeta.federation.client import client_log
-from dpfedmeta.federation.client.client_log import company_words, epsilon_words, joined_words
+from dpfedmeta.federation.client.client_log import (
+    analysis_words,
+    cell_words,
+    company_words,
+    epsilon_words,
+    joined_words,
+    offered_words,
+)
 
 
 def words(monkeypatch, taken, more, *, epsilon=lambda n: 0.25 * n, secure=None):
@@ -47,3 +54,32 @@ def test_a_client_is_told_on_whom_it_counts(company, cohort, colluding):
     assert ("draws cohorts at random" in said) == (company == "drawn" and cohort < 10)
     assert ("one of the clients" in said) == (colluding == 1)
     assert colluding == 1 or "3 of the clients" in said
+
+
+@pytest.mark.parametrize("secure", [None, object()])
+@pytest.mark.parametrize("asked", ["plan", "analysis"])
+def test_every_offer_says_what_is_seen_on_whom_it_counts_what_liars_can_do_and_every_cell(monkeypatch, asked, secure):
+    if asked == "analysis" and secure is None:
+        pytest.skip("answers to an analysis are always under masks")
+    monkeypatch.setattr(client_log, "dishonest_words", lambda privacy: "liars")
+    cells = [SimpleNamespace(unit=unit, observer="server", epsilon=2.0, delta=1e-5) for unit in ("record", "client")]
+    privacy = SimpleNamespace(
+        rounds=9, cohort=5.0, clients=10, colluding=3, secure=secure, server_sees="sum" if secure else "messages"
+    )
+    settings = SimpleNamespace(algo="dp-agr", aggregation=SimpleNamespace(company="drawn"))
+    plan = SimpleNamespace(
+        settings=settings, privacy=privacy, shape=SimpleNamespace(ways=2, shots=3, queries=4), planned=cells
+    )
+    analysis = SimpleNamespace(asks="how many it holds", server_sees="the sum of answers")
+    encoding = SimpleNamespace(words=lambda name: f"encoder of {name}")
+    signed = SimpleNamespace(
+        plan=plan, privacy=privacy, analysis=analysis, run=b"r" * 32, request=SimpleNamespace(kind="histogram"),
+        task=SimpleNamespace(name="strokes", encoding=encoding),
+    )  # fmt: skip
+    said = [*offered_words(signed)] if asked == "plan" else [*analysis_words(signed, cells)]
+    seen = "the sum of answers" if asked == "analysis" else "the sum of all" if secure else "every client's vector"
+    assert any(line.startswith(f"the server sees {seen}") for line in said)
+    # Where the server sees every vector anyway, nobody's company hides anything.
+    assert (company_words(privacy, "drawn") in said) == (secure is not None)
+    assert said[-3:] == ["liars", *map(cell_words, cells)]
+    assert any("encoder of strokes" in line for line in said) == (asked == "plan")

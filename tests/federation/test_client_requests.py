@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpfedmeta.federation.server.client_requests import ClientRequests
+from dpfedmeta.federation.server.client_requests import ClientRequests, Told
 from dpfedmeta.federation.server.quorum import TooFew, offer_until_answered
 from dpfedmeta.federation.wire_format import Attempt, Question, QuestionKind, Said, answer
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
@@ -120,3 +120,23 @@ def test_who_declined_is_not_offered_the_plan_in_every_look(asking):
     asking.channel.asked.clear()
     asking.offer(asking.channel.present())
     assert asking.channel.asked == []
+
+
+OTHERS = {
+    "round": Attempt(run=SIGNED.run, round=4, again=(1, 7)), "count": Attempt(run=SIGNED.run, round=3, again=(2, 7)),
+    "mark": Attempt(run=SIGNED.run, round=3, again=(1, 8)), "first": Attempt(run=SIGNED.run, round=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("other", OTHERS)
+def test_whom_clients_were_told_of_is_kept_for_that_attempt(tmp_path, other, killed):
+    """Of another attempt the vectors are others, so its survivors may be."""
+    told, attempt = Told(path=tmp_path / "told.json"), Attempt(run=SIGNED.run, round=3, again=(1, 7))
+    assert told.survivors(attempt) is None
+    told.note(attempt, iter([2, 0]))
+    told = Told(path=tmp_path / "told.json") if killed else told
+    assert told.survivors(attempt) == {0, 2}
+    assert told.survivors(OTHERS[other]) is None
+    told.note(OTHERS[other], [1])
+    assert (told.survivors(attempt), told.survivors(OTHERS[other])) == (None, {1})

@@ -1,7 +1,9 @@
 from dataclasses import fields, is_dataclass, replace
 
 import pytest
+import yaml
 
+from dpfedmeta.config import load
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.offers.signed_document import check_own, checked_names, difference, foreign, form_of
@@ -61,6 +63,19 @@ def test_clients_that_are_only_simulated_are_in_no_plan():
     check_own(SETTINGS)
     with pytest.raises(Refused, match=r"population\.episodes = whole, for simulated clients alone"):
         check_own(replace(SETTINGS, population=replace(SETTINGS.population, episodes="whole")))
+
+
+def test_a_younger_setting_is_sent_only_where_it_changes_something(monkeypatch):
+    """A neighbouring version knows no setting of its names, and this one takes what is not said for what it was."""
+    younger = {"server.beta1": SETTINGS.server.beta1, "meta.steps": 7}
+    monkeypatch.setattr(load, "YOUNGER", younger)
+    said = yaml.safe_load(load.offered_text(SETTINGS))
+    assert "beta1" not in said["server"]
+    assert said["meta"]["steps"] == SETTINGS.meta.steps != 7
+    assert load.offered_settings(load.offered_text(SETTINGS), "the plan") == SETTINGS
+    usual = replace(SETTINGS, meta=replace(SETTINGS.meta, steps=7))
+    assert "steps" not in yaml.safe_load(load.offered_text(usual))["meta"]
+    assert load.offered_settings(load.offered_text(usual), "the plan") == usual
 
 
 def test_the_settings_that_may_name_code_are_among_these():

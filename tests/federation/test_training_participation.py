@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from dpfedmeta.core.params import dimension
+from dpfedmeta.core.version import __version__
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
@@ -211,8 +212,8 @@ def test_a_server_writes_no_line_of_its_own_into_a_client_s_log(silos, tmp_path)
     answer = offered(session, party, replace(session.signed, text=text, signature=signature))
     assert answer[6] != Said.ACCEPTED
     said = log_of(tmp_path)
-    # Also of a plan of another version, which is what the process ends with.
-    content["version"] = "9\x1b[2J"
+    # Also of a plan of another form, which is what the process ends with.
+    content["format"] = "9\x1b[2J"
     text = json.dumps(content, sort_keys=True).encode()
     signature = Identity(silos.server).sign(FORM.mark + text)
     offered(session, party, replace(session.signed, text=text, signature=signature))
@@ -221,3 +222,20 @@ def test_a_server_writes_no_line_of_its_own_into_a_client_s_log(silos, tmp_path)
     assert "algo = x\\x1b[2J\\x0around 0: nothing left: unknown" in said
     assert all(letter.isprintable() or letter == "\n" for letter in said)
     assert all(line[:2] == "20" for line in said.splitlines())
+
+
+@pytest.mark.parametrize("there", ["0.1.9", "0.3.0"])
+def test_a_neighbouring_version_takes_part_where_it_computes_the_same_numbers(there, silos, tmp_path):
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
+    party, content = session.parties[silos.roster[0]], json.loads(session.signed.text)
+    content["version"] = there
+
+    def signed():
+        text = json.dumps(content, sort_keys=True).encode()
+        return replace(session.signed, text=text, signature=Identity(silos.server).sign(FORM.mark + text))
+
+    assert offered(session, party, signed())[6] == Said.ACCEPTED
+    content["privacy"]["record_delta"] *= 1.01
+    assert offered(session, party, signed())[6] != Said.ACCEPTED
+    assert f"(version {there} there, {__version__} here)" in log_of(tmp_path)
+    assert party.unfit is None

@@ -59,6 +59,16 @@ def test_clients_that_are_used_up_are_said_before_the_first_round(clients, there
     assert not any("become smaller" in each for each in said("dp-agr-correlated"))
 
 
+def test_a_share_in_place_of_a_number_of_clients_is_said():
+    def words(cohort):
+        given = {"population.clients": "60", "population.cohort": cohort, "server.rounds": "3"}
+        return [each for each in said("dp-agr", **given) if "is a number of clients" in each]
+
+    (caution,) = words("0.1")
+    assert "so 90% of the rounds have nobody; for a share of 0.1 of the 60 clients give --cohort 6" in caution
+    assert words("1") == []
+
+
 def test_without_a_promise_nothing_is_said():
     assert said("maml") == ()
 

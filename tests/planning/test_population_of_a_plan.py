@@ -82,3 +82,8 @@ def test_records_that_a_population_states_are_compared_without_a_look_at_anybody
 def test_what_is_no_population_is_one_line(tiny_strokes, own):
     with pytest.raises(InputError, match=r"has no clients; it needs .*from_pairs"):
         population(tiny_strokes, own=own, clients=3, cohort=2)
+
+
+def test_a_population_of_nobody_is_refused_as_such(tiny_strokes):
+    with pytest.raises(InputError, match=r"^population: holds no clients; hand over"):
+        population(tiny_strokes, own=from_pairs([], SHAPE), clients=5, cohort=2)

@@ -13,7 +13,7 @@ from dpfedmeta.reporting.plots.epsilon_plot import epsilon_plot, tick_words
 
 @pytest.fixture
 def make_run(tmp_path):
-    def made(name, algo, mean, cells, dataset="strokes", seed=0):
+    def made(name, algo, mean, cells, dataset="strokes", seed=0, **more):
         path = tmp_path / name
         path.mkdir()
         config = {"algo": algo, "privacy": {"cells": cells}, "run": {"seed": seed}}
@@ -22,7 +22,7 @@ def make_run(tmp_path):
         names = [("client", "public"), ("client", "server"), ("record", "server"), ("record", "public")]
         stated = [{"unit": u, "observer": o, "epsilon": e} for (u, o), e in zip(names, cells, strict=True)]
         # The plot goes by name: the order in the file says nothing.
-        summary = {"status": "completed", "algo": algo, "dataset": dataset, "guarantees": stated[::-1]}
+        summary = {"status": "completed", "algo": algo, "dataset": dataset, "guarantees": stated[::-1], **more}
         names = ("accuracy", "accuracy_untrained", "accuracy_pixel_prototype")
         (path / "summary.json").write_text(json.dumps(summary | dict.fromkeys(names, accuracy if mean else None)))
         return RunDirectory(path)
@@ -62,6 +62,13 @@ def test_each_algorithm_is_drawn_over_the_cell_that_it_is_for(make_run, monkeypa
     assert [tick.get_text() for tick in of_record.get_xticklabels()] == ["2.5"]
     with Image.open(tmp_path / "out.png") as image:
         assert image.width > 300
+
+
+def test_over_an_encoder_the_line_before_training_is_the_public_encoder(make_run, monkeypatch, tmp_path):
+    run = make_run("a", "encoder-agr", 0.8, [1.5, None, None, 0.8], encoder="lite0")
+    (axis,) = drawn(monkeypatch, tmp_path / "out.png", [run])
+    labels = axis.get_legend_handles_labels()[1]
+    assert set(labels) == {"encoder-agr, public encoder, no client", "encoder-agr"}
 
 
 def test_runs_on_two_data_sets_are_refused(make_run, tmp_path):

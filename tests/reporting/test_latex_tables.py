@@ -74,6 +74,15 @@ def test_the_table_is_sound_latex(group):
     assert latex("a~b^c#d$e<f>") == r"a\textasciitilde{}b\textasciicircum{}c\#d\$e\textless{}f\textgreater{}"
 
 
+def test_a_note_says_that_the_untrained_model_is_the_public_encoder(group):
+    assert "no client" not in latex_table([group])
+    for run in group.runs:
+        path = run.path / "summary.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "encoder": "lite0"}))
+    again = Group.of("mine", [run.path for run in group.runs])
+    assert "% untrained, of mine: public encoder, no client" in latex_table([again]).splitlines()
+
+
 def test_pictures_are_vectors_with_their_fonts(group, tmp_path):
     folder = tmp_path / "figures"
     written = write_pictures([group], folder)

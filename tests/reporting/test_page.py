@@ -207,6 +207,13 @@ def test_accuracies_and_their_references_stand_in_it(make_run):
     assert shown["nearest class prototype in pixels"] == "66.0% ± 0.4"
 
 
+def test_a_comparison_says_where_the_untrained_model_is_a_public_encoder(make_run, tmp_path):
+    runs = [make_run("a", encoder="lite0"), make_run("b")]
+    give_configs(runs)
+    page = write_comparison(group_runs(runs), tmp_path / "out.html").read_text(encoding="utf-8")
+    assert [row[4] for row in tables_of(page)[0][1:]] == ["55.0% ± 0.4 (public encoder, no client)", "55.0% ± 0.4"]
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "inf"), (float("inf"), "inf"), (1.4951, "1.5"), (0.0, "0"), (1234.5, "1234")]
 )

@@ -65,6 +65,14 @@ def test_accuracy_is_in_percent_and_begins_before_round_0(figure_of):
     assert "%" in by_round.get_ylabel()
 
 
+def test_over_an_encoder_the_start_is_called_the_public_encoder(figure_of):
+    by_round, _ = figure_of(plots, plots.accuracy_plot, ROWS, {**SUMMARY, "encoder": "lite0"})
+    labels = " ".join(by_round.get_legend_handles_labels()[1])
+    assert "test classes, public encoder, no client; and at the end" in labels
+    assert "raw features" in labels
+    assert "pixel" not in labels
+
+
 def test_an_older_run_has_no_round_0_and_none_is_made_up(figure_of):
     older = [{name: value for name, value in each.items() if "untrained" not in name} for each in ROWS]
     by_round, _ = figure_of(plots, plots.accuracy_plot, older, {"algo": "dp-agr", "dataset": "strokes"})

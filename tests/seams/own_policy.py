@@ -96,12 +96,41 @@ class Unbounded(Halving):
 
 
 class Runaway(Halving):
-    """Gives what is no bound after the first round."""
+    """Gives what is no bound: at once, or after so many rounds."""
 
-    given = 0.0
+    given, after = 0.0, 0
 
     def next_bound(self, state, aggregate):
+        if state.rounds < self.after:
+            return replace(state, rounds=state.rounds + 1), state.bound
         return replace(state, bound=self.given), self.given
+
+
+class Swapped(Halving):
+    """Gives bound and state in the wrong order."""
+
+    def next_bound(self, state, aggregate):
+        return state.bound, state
+
+
+class Counting(Halving):
+    """Remembers something outside its state."""
+
+    calls = 0
+
+    def next_bound(self, state, aggregate):
+        type(self).calls += 1
+        bound = self.start / self.calls
+        return replace(state, bound=bound), bound
+
+
+class Writing(Halving):
+    """Writes into what was released."""
+
+    def next_bound(self, state, aggregate):
+        for value in aggregate.value.values():
+            value.zero_()
+        return state, state.bound
 
 
 class Forgetful:

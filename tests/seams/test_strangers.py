@@ -15,7 +15,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.release_costs import cost_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.caveats import word_of_authors
@@ -53,16 +53,48 @@ def test_a_policy_of_ones_own(tiny_task_file, tmp_path):
 
 
 @pytest.mark.parametrize("bound", ["inf", "nan", "-1", "0", "5e-324", "1e300"])
-def test_a_policy_that_gives_what_is_no_bound_ends_the_run_in_one_line(bound, tiny_task_file, tmp_path, monkeypatch):
+def test_a_policy_that_gives_what_is_no_bound_is_refused_before_a_charge(bound, tiny_task_file, tmp_path, monkeypatch):
     monkeypatch.setattr(own_policy.Runaway, "given", float(bound))
-    with pytest.raises(
-        InputError, match=r"^clip\.policy: after round 0 its next_bound gives .*expected a number from"
-    ) as e:
+    with pytest.raises(InputError, match=r"^clip\.policy: its next_bound gives .*expected a number from") as e:
         trained(tiny_task_file, tmp_path, "dp-agr", {"clip.policy": f"{HERE}.own_policy:Runaway"})
     assert "\n" not in str(e.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_that_gives_what_is_no_bound_later_ends_the_run_in_one_line(tiny_task_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_policy.Runaway, "given", float("nan"))
+    monkeypatch.setattr(own_policy.Runaway, "after", 3)
+    given = {"clip.policy": f"{HERE}.own_policy:Runaway", "server.rounds": "5"}
+    with pytest.raises(InputError, match=r"^clip\.policy: after round 3 its next_bound gives nan, expected") as e:
+        trained(tiny_task_file, tmp_path, "dp-agr", given)
+    assert "\n" not in str(e.value)
     run = RunDirectory(tmp_path / "run")
-    assert not run.rounds_file.exists() or not run.rounds()
+    assert [row["round"] for row in run.rounds()] == [0, 1, 2]
     assert not run.weights.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Swapped", r"its next_bound gives \(.*expected \(state, bound\), with a state as initial\(\) gives"),
+        ("Counting", r"its next_bound gives .*, then .*, for the same state and release; keep all"),
+    ],
+)
+def test_a_policy_that_is_no_pure_function_is_refused_before_a_charge(name, words, tiny_task_file, tmp_path):
+    with pytest.raises(InputError, match=rf"^clip\.policy: {words}"):
+        trained(tiny_task_file, tmp_path, "dp-agr", {"clip.policy": f"{HERE}.own_policy:{name}"})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_that_writes_into_a_release_changes_no_update(tiny_task_file, tmp_path):
+    given = {"clip.policy": f"{HERE}.own_policy:Writing"}
+    written = trained(tiny_task_file, tmp_path / "written", "dp-agr", given)
+    plain = trained(tiny_task_file, tmp_path / "plain", "dp-agr", {"clip.policy": "constant"})
+    norms = [[row["aggregate_norm"] for row in run.rounds()] for run in (written, plain)]
+    assert norms[0] == norms[1]
+    assert load_weights(written.weights).keys() == load_weights(plain.weights).keys()
+    for name, value in load_weights(written.weights).items():
+        assert torch.equal(value, load_weights(plain.weights)[name])
 
 
 def test_a_mechanism_of_ones_own_is_charged_with_what_it_costs(tiny_task_file, tmp_path):
@@ -214,6 +246,7 @@ REFUSED = {
     "settings of nobody": ({"clip.own.every": "2"}, InputError, "takes no settings of its own"),
     "a setting it does not take": ({"clip.policy": POLICY, "clip.own.evry": "2"}, InputError, "did you mean every"),
     "a value it does not take": ({"clip.policy": POLICY, "clip.own.every": "0"}, InputError, r"clip\.own\.every"),
+    "a policy that is none": ({"clip.policy": f"{HERE}.own_policy:HalvingState"}, InputError, "has no planned; it"),
     "noise without a price": ({"server.noise": f"{HERE}.own_noise:Costless"}, InputError, r"needs noise\(multiplier\)"),
     "noise at another price": ({"server.noise": f"{HERE}.own_noise:Cheat"}, RefusedPlan, "but the plan counts"),
     "an aggregation that hides": ({"aggregation.mode": f"{HERE}.own_aggregation:Blind"}, InputError, "sees ="),

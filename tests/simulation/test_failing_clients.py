@@ -17,12 +17,13 @@ from dpfedmeta.data.populations.population import VirtualPopulation
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.run_plan import make_plan
-from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT, left_out
+from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.verification.verify import left_out
 
 SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",
          "clip.window": "2", "population.clients": "1000", "population.cohort": "12"}  # fmt: skip

@@ -246,6 +246,8 @@ def test_a_sum_is_read_modulo_two_to_the_bits(tiny_strokes):
         ({"aggregation.mode": "secured"}, "secure"),
         ({**POISSON, "population.dropout": "0.01", "population.availability": "diurnal"}, "reveals something"),
         ({**POISSON, "server.timeout": "3"}, "reveals something about its cohort"),
+        ({**POISSON, **RECORDS, "record.client_ledgers": "true"}, r"with record\.client_ledgers: too few"),
+        ({"aggregation.mode": "messages", "aggregation.protocol": "true"}, "only for secure aggregation"),
     ],
 )
 def test_what_is_refused(tiny_strokes, given, words):

@@ -67,7 +67,10 @@ def test_every_file_names_the_encoder_and_it_verifies(finished):
     assert "tiny_encoder:tiny at 16 pixels (CC0; trained on nothing)" in said
     assert finished.read_json("summary.json")["encoder"] == OWN
     assert "summary.json agrees" in audit(finished).remarks
-    assert "tiny_encoder:tiny at 16 pixels" in write_report(finished).read_text()
+    page = write_report(finished).read_text()
+    assert "tiny_encoder:tiny at 16 pixels" in page
+    assert "<td>public encoder, no client</td>" in page
+    assert "untrained weights" not in page
 
 
 @pytest.mark.parametrize("key", ["encoder", "begins_with"])

@@ -1,6 +1,7 @@
 """Which object of a run is handed to what: all that is measured, kept or told is of public data, or of nobody's."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,11 +9,14 @@ import pytest
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.planning.caveats import cautions
+from dpfedmeta.planning.public_weights import initial_words
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.training import loop, setup
 from dpfedmeta.training import run_training as module
@@ -77,6 +81,34 @@ def test_each_part_of_the_data_is_for_one_thing(ran, tiny_strokes):
     assert kept["episodes_digest"] == made.test.episodes_digest(InProcess(), 2)
     assert kept["episodes_digest"] != made.validation.episodes_digest(InProcess(), 2)
     assert kept["protocol"] == made.test.protocol
+
+
+def test_a_run_s_files_state_all_that_a_reader_is_promised(ran):
+    """Whoever reads a run reads these names; that their numbers are the ledger's is checked by --verify."""
+    _, made = ran.trained
+    plan, stated = made.plan, ran.run.read_json("plan.json")
+    rate = stated.pop("cost")["clients_per_second"]
+    assert rate > 0
+    assert stated == json.loads(
+        json.dumps(
+            {
+                "planned": [cell.as_json() for cell in plan.planned],
+                "begins_with": initial_words(plan.settings),
+                "cautions": cautions(plan.settings, made.dataset.task),
+                "privacy": constants(plan.privacy),
+                "population": asdict(made.statement),
+                "phases": [{"rounds": each.rounds, "event": each.event.as_json()} for each in plan.privacy.phases],
+            }
+        )
+    )
+    assert ran.run.read_json("plan.json")["cost"]["seconds"] == pytest.approx(12 / rate)
+    summary = ran.run.read_json("summary.json")
+    assert {
+        "status", "algo", "dataset", "task", "rounds", "population", "aggregation", "begins_with", "accuracy",
+        "guarantees", "planned", "ledger", "simulation", "seconds", "clients_per_second", "versions",
+    } <= summary.keys()  # fmt: skip
+    assert summary["ledger"] == {"rounds": 2, "head": read_content(ran.run.ledger).heads[-1]}
+    assert summary["simulation"]
 
 
 @pytest.mark.parametrize("alike", [True, False])

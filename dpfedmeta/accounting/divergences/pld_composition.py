@@ -8,8 +8,6 @@ from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsilon
 from dpfedmeta.accounting.divergences.pld_round import (
@@ -26,14 +24,16 @@ from dpfedmeta.accounting.events.noise_cost import Noise
 from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a second to import, and a loop that only goes on needs none of it
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates
 
 ComposedBy = Literal["pld", "rdp", "gdp"]
 # (sampler, q, noise, how many rounds), for each phase.
 _Rounds = tuple[tuple[str, float, Noise, int], ...]
 # (one round, its grid, how many rounds) -> the range of their losses.
-_Width = Callable[[PrivacyLossDistribution, float, int], float]
+_Width = Callable[["PrivacyLossDistribution", float, int], float]
 
 # Widths of the privacy-loss grid. Estimates are pessimistic, so a coarse grid is looser, never wrong: it is refined
 # until epsilon changes by less than _CONVERGED, or one round takes more than _POINTS points.
@@ -149,6 +149,8 @@ def closed_epsilon(phases: Sequence[Phase], neighbours: Neighbours, delta: float
         replaced client under Poisson sampling is one removed and one added, so (e, d) for either gives
         (2 e, (1 + exp(e)) d) for both. gdp: the rounds without their sampling, which only helps.
     """
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
     moved = DISTANCES[neighbours]
     noises = [(phase.event.noise, phase.rounds) for phase in phases]
     squared = sum(count * noise.mu(moved) ** 2 for noise, count in noises if noise is not None)
@@ -168,6 +170,7 @@ def closed_epsilon(phases: Sequence[Phase], neighbours: Neighbours, delta: float
 
 def _replaced_by_moments(moments: FloatArray, delta: float) -> float:
     """By way of the population without the client."""
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
     def lost(epsilon: float) -> float:
         return (1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT))) * float(compute_delta(ORDERS, moments, epsilon)[0])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting.pld.pld_pmf import PLDPmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 from dpfedmeta.accounting.events.noise_cost import Noise
 from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.pld_pmf import PLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 # e to this loss is still a float; beyond, a - 1 is a.
 _FLOAT = 500.0
@@ -44,6 +47,8 @@ def one_round(sampler: str, rate: float, noise: Noise, neighbours: Neighbours, g
 
 def by_coins(rate: float, noise: Noise, grid: float) -> PrivacyLossDistribution:
     """A client that is added or removed, and takes part by a coin of its own: (1-q)N(0)+qN(C) against N(0)."""
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     largest = largest_loss("add-remove", rate, noise)
     least = math.log1p(-rate) if rate < 1 else -largest
     return PrivacyLossDistribution(
@@ -93,6 +98,8 @@ def _probabilities(distribution: PrivacyLossDistribution) -> list[FloatArray]:
 
 def by_coupling(rate: float, noise: Noise, grid: float) -> PrivacyLossDistribution:
     """A client whose message is replaced, with cohorts coupled to each other (`fixed_size_profile`)."""
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     largest = largest_loss("replace-one", rate, noise)
     return PrivacyLossDistribution(_on_grid(grid, -largest, largest, fixed_size_profile, rate, noise))
 

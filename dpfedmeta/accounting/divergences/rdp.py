@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting import DpEvent, NeighboringRelation
-from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant, compute_epsilon
 
 from dpfedmeta.accounting.events.events import Event, Phase, neighbours_of
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent, NeighboringRelation
 
 # Whole orders: their divergence is a closed sum, of as many terms as the order. They reach from epsilon 1e-3 to 10^4 at
 # any delta in use; the later parts are for small epsilons.
@@ -40,6 +42,8 @@ def rdp_epsilon(phases: Sequence[Phase], delta: float, *, patient: bool = True) 
         patient: Under fixed-size sampling D_a is itself a bound, whose K need not be convex: look at all orders.
             Otherwise end there too, with what may be a larger bound.
     """
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
     ends_early = not patient or neighbours_of(phases) == "add-remove"
     orders: tuple[int, ...] = ()
     moments, epsilon = np.zeros(0), math.inf
@@ -56,6 +60,8 @@ def rdp_epsilon(phases: Sequence[Phase], delta: float, *, patient: bool = True) 
 
 def moments_of(phases: Sequence[Phase], orders: tuple[int, ...]) -> FloatArray | None:
     """Renyi divergences of all rounds together, by order; None for noise unknown to RDP."""
+    from dp_accounting import NeighboringRelation
+
     of_coins = neighbours_of(phases) == "add-remove"
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE if of_coins else NeighboringRelation.REPLACE_ONE
     total = np.zeros(len(orders))
@@ -75,6 +81,8 @@ def divergences(event: Event, relation: NeighboringRelation, orders: tuple[int, 
 
     Cached, since a search over rounds and an audit of a plan ask for the same ones again.
     """
+    from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
+
     accountant, described = RdpAccountant(orders, relation), round_event(event)
     if described is None or not accountant.supports(described):
         return None

@@ -175,11 +175,26 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
         promised = f"What was promised for {rounds_words(found.plan.rounds)}"
         console.print(guarantee_table(guarantees(found.plan), promised, word=found.word))
     of_run = {"simulation": found.simulation, "status": snapshot.stage}
-    code = _show(console, options, found.plan, found.guarantees, title, of_run, word=found.word)
+    code = _show(console, options, found.plan, found.guarantees, title, of_run | _chosen(run), word=found.word)
     if options.verify is not None and not options.json:
         for remark in (*found.remarks, *shown):
             console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     return code
+
+
+def _chosen(run: RunDirectory) -> dict[str, str | None]:
+    """Return what there is to say of a run that a private sweep chose."""
+    from dpfedmeta.core.files.run_directory import SELECTION
+
+    if not (run.path / SELECTION).exists():
+        return {}
+    cost = run.read_json(SELECTION)
+    try:
+        epsilon, delta = float(cost["epsilon"]), float(cost["delta"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(f"{run.path / SELECTION}: damaged: has no epsilon and delta") from error
+    words = "chosen by a private sweep: report (client, public) epsilon"
+    return {"chosen": f"{words} = {epsilon:.4g} at delta = {delta:g}, and no smaller number of the run alone"}
 
 
 def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
@@ -244,6 +259,8 @@ def _show(
     console.print(guarantee_table(cells, title, word=word))
     if (of_run or {}).get("simulation"):
         console.print((of_run or {})["simulation"], style="bold yellow")
+    if (of_run or {}).get("chosen"):
+        console.print((of_run or {})["chosen"], style="bold yellow", highlight=False, soft_wrap=True)
     if options.explain:
         for line in guarantee_words(cells):
             console.print(line, highlight=False, soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -49,6 +50,16 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument("--strict", action="store_true", help="exit code 1 if a second sample is above the promise too")
     made.add_argument("--json", action="store_true", help="print JSON and nothing else")
     made.add_argument("--plot", type=Path, metavar="PNG", help="also draw promised and audited epsilon")
+    made.add_argument(
+        "--function",
+        metavar="MODULE:ROUND",
+        help="attack rounds that somebody wrote: round(state, updates by client, generator) -> (state, release)",
+    )
+    made.add_argument(
+        "--promise", type=float, metavar="EPSILON", help="(client, public) of all its rounds (--function)"
+    )
+    made.add_argument("--like", metavar="MODULE:MODEL", help="names and shapes of an update (default: MODULE:LIKE)")
+    made.add_argument("--badge", type=Path, metavar="SVG", help="also write a badge (--function)")
     return made
 
 
@@ -60,6 +71,11 @@ def main(words: Sequence[str], console: Console) -> int:
     typed = words[1:] if run else words
     options, given = made.parse_known_args(typed)[0], given_settings(made, typed)
     check_output("--plot", options.plot, PICTURE_ENDINGS)
+    if options.function is not None:
+        return _of_function(options, run, given, console)
+    for name in ("promise", "like", "badge"):
+        if getattr(options, name) is not None:
+            raise InputError(f"--{name} belongs to --function")
     if run is not None:
         if options.algo or options.dataset or options.config:
             raise InputError(f"{run}: it has its own settings; leave out --algo, --dataset, --config")
@@ -109,3 +125,51 @@ def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str
             console.print(f"{each.cell} by {each.audit}: {NOT_CONFIRMED}", highlight=False, soft_wrap=True)
         console.print(f"audit seed {found.seed} (--audit-seed repeats it)", highlight=False, soft_wrap=True)
     return FAILED if options.strict and found.refuted else DONE
+
+
+def _of_function(options: argparse.Namespace, run: Path | None, given: dict[str, str], console: Console) -> int:
+    """Attack rounds that somebody wrote."""
+    if options.promise is None:
+        raise InputError("--function: --promise is missing: the epsilon that all its rounds together keep")
+    if run is not None or options.algo or options.dataset or options.config:
+        raise InputError("--function: needs no run, --algo, --dataset or --config; leave them out")
+    check_output("--badge", options.badge, (".svg",))
+    sizes = {"server.rounds": 4, "population.clients": 10}
+    numbers = {name: _number(name, given.pop(name, str(usual)), int) for name, usual in sizes.items()}
+    delta = _number("privacy.client.delta", given.pop("privacy.client.delta", "1e-5"))
+    if given:
+        raise InputError(f"--{next(iter(given))}: is no setting of a function; known are --rounds, --clients, --delta")
+    from dpfedmeta.auditing.audit_rounds import audit_rounds
+    from dpfedmeta.core.plugins.user_code import own_object, raised
+    from dpfedmeta.privacy.rounds.promise import PromisedCell
+
+    module = options.function.partition(":")[0]
+    function = own_object("--function", options.function)
+    like = own_object("--like", options.like or f"{module}:LIKE")
+    promise = PromisedCell(epsilon=options.promise, delta=delta)
+    counts = {"clients": numbers["population.clients"], "rounds": numbers["server.rounds"], "runs": options.runs}
+    try:
+        found = audit_rounds(function, promise=promise, like=like, seed=options.audit_seed, **counts)
+    except InputError:
+        raise
+    except Exception as error:  # whatever somebody's own rounds raise
+        raise InputError(f"--function = {options.function}: failed ({raised(error)})") from error
+    if options.badge is not None:
+        from dpfedmeta.reporting.plots.audit_badge import draw_badge
+
+        draw_badge(options.badge, found)
+    if options.json:
+        print_json(found.as_json())
+    else:
+        style = "bold red" if found.refuted else None
+        console.print(str(found), style=style, highlight=False, soft_wrap=True)
+        console.print("That nothing is found proves nothing.", highlight=False)
+        console.print(f"audit seed {found.seed} (--audit-seed repeats it)", highlight=False, soft_wrap=True)
+    return FAILED if options.strict and found.refuted else DONE
+
+
+def _number(name: str, value: str, kind: type[int] | type[float] = float) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InputError(f"{name} = {value}: expected a {'whole ' if kind is int else ''}number") from None

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -16,6 +17,9 @@ from dpfedmeta.cli.arguments import DONE, INTERRUPTED, add_real_clients, parser,
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import nearest
+
+if TYPE_CHECKING:
+    from dpfedmeta.federation.json_log import JsonLog
 
 SUMMARY = "clients that hold their own data: keys, server, client, demo (all of it here)"
 
@@ -56,6 +60,21 @@ def parsers_of() -> dict[str, argparse.ArgumentParser]:
 
 def _say(console: Console) -> Callable[[str], None]:
     return lambda line: console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _json_log() -> JsonLog:
+    from dpfedmeta.federation.json_log import JsonLog
+
+    return JsonLog(lambda line: print(line, flush=True))
+
+
+def _add_log(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--log",
+        choices=("text", "json"),
+        default="text",
+        help="json: a JSON object a line, for log collectors (text)",
+    )
 
 
 def _keys_parser() -> argparse.ArgumentParser:
@@ -140,6 +159,8 @@ def _server(words: Sequence[str], console: Console) -> int:
 
     _check_seconds("--seconds", options.seconds)
     _check_seconds("--wait", options.wait)
+    if options.listen.count(":") == 1:
+        raise InputError(f"--listen {options.listen}: expected an address alone; the port goes to --port")
     for option, port in (("--port", options.port), ("--page", options.page)):
         if port is not None and not 0 <= port <= 65535:
             raise InputError(f"{option} {port}: expected a port, a number up to 65535")
@@ -159,9 +180,11 @@ def _server(words: Sequence[str], console: Console) -> int:
         server_options(options), page_host=options.page_listen, page=None if options.no_page else options.page
     )
     again = shlex.join(["dpfedmeta", "federate", "server", *words]).replace("{", "{{").replace("}", "}}")
+    log = _json_log() if options.log == "json" else None
+    say = _say(console) if log is None else log.say
     with Terminal(console, again) as terminal:
-        run, status = run_server(chosen, settings, cards, callbacks=[terminal], say=_say(console))
-    _say(console)(f"report: {run.path / REPORT}")
+        run, status = run_server(chosen, settings, cards, callbacks=[log or terminal], say=say)
+    say(f"report: {run.path / REPORT}")
     return INTERRUPTED if status == "interrupted" else DONE
 
 
@@ -173,6 +196,7 @@ def _server_parser() -> argparse.ArgumentParser:
         "--page-listen", default="127.0.0.1", metavar="HOST", help="address of the status page (127.0.0.1)"
     )
     made.add_argument("--no-page", action="store_true", help="serve no status page")
+    _add_log(made)
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     return made
 
@@ -211,6 +235,7 @@ def _client_parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--dry-run", action="store_true", help="show what would be promised and sent; send nothing")
     made.add_argument("--stay", action="store_true", help="after a run, wait for further runs")
+    _add_log(made)
     return made
 
 
@@ -250,9 +275,10 @@ def _client(words: Sequence[str], console: Console) -> int:
         dry_run=options.dry_run,
         stay=options.stay,
     )
-    model = run_client(chosen, _say(console))
+    say = _json_log().say if options.log == "json" else _say(console)
+    model = run_client(chosen, say)
     if model is not None:
-        _say(console)(f"adapted model: {model}")
+        say(f"adapted model: {model}")
     return DONE
 
 

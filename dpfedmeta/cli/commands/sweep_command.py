@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, FAILED, INTERRUPTED, parser, settings_from
+from dpfedmeta.core.errors import InputError
+
+if TYPE_CHECKING:
+    from dpfedmeta.cli.sweeps.runner import SweepOptions
+    from dpfedmeta.cli.sweeps.sweep_file import Sweep
 
 SUMMARY = "the YAML of `wandb sweep`, run on this machine"
 
@@ -35,6 +41,14 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument(
         "--count-tuning", action="store_true", help="privacy cost of all runs of the folder, if clients are real"
     )
+    made.add_argument(
+        "--private",
+        type=float,
+        metavar="RUNS",
+        help="choose with a guarantee: so many runs in expectation, settings drawn from the grid, the best released",
+    )
+    made.add_argument("--eta", type=float, default=0.0, help="shape of the law of their number: 0 or 1 (--private)")
+    made.add_argument("--cap", type=int, help="the most runs that are done, whose price is counted (--private)")
     return made
 
 
@@ -60,6 +74,10 @@ def main(words: Sequence[str], console: Console) -> int:
         train=TRAIN if given.launch is None else launched_words(given.launch),
         launched=given.launch is not None,
     )
+    if given.private is not None:
+        return _private(sweep, options, given, console)
+    if given.eta or given.cap is not None:
+        raise InputError("--eta and --cap belong to --private")
     if given.count_tuning:
         from dpfedmeta.cli.sweeps.tuning_cost import cost_lines, tuning_cost
 
@@ -70,3 +88,20 @@ def main(words: Sequence[str], console: Console) -> int:
         return DONE
     status = run_sweep(sweep, options, console)
     return {"completed": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[status]
+
+
+def _private(sweep: Sweep, options: SweepOptions, given: argparse.Namespace, console: Console) -> int:
+    from dpfedmeta.accounting.private_selection import RunCount
+    from dpfedmeta.cli.sweeps.private_sweep import check_private, price_lines, run_private
+
+    if given.count_tuning:
+        raise InputError("--private and --count-tuning exclude each other: its price is known before the first run")
+    count = RunCount(mean=given.private, eta=given.eta, cap=given.cap)
+    made = check_private(sweep, options, count)
+    console.print("\n".join(price_lines(made.cost)), highlight=False, soft_wrap=True)
+    if given.dry_run:
+        return DONE
+    best, _ = run_private(sweep, options, count)
+    words = f"the chosen run: {best.path}; nothing else of the search may be shown"
+    console.print(words, highlight=False, soft_wrap=True)
+    return DONE

@@ -11,6 +11,7 @@ from pathlib import Path
 from dpfedmeta.core.errors import InputError
 
 PUBLIC, SECRET = 0o644, 0o600
+_TAIL = 4096
 PAGE_ENDINGS, PICTURE_ENDINGS = (".html",), (".png",)
 
 
@@ -104,6 +105,20 @@ def cut_torn_line(path: Path) -> bool:
             file.truncate(end)
             os.fsync(file.fileno())
     return bool(torn)
+
+
+def mend_last_line(path: Path) -> None:
+    """Remove a torn last line before something is appended to it: the two together would be no line at all.
+
+    A look at the end of the file is enough where it is whole.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
+        tail = file.read()
+    if tail and (not tail.endswith(b"\n") or b"\0" in tail):
+        cut_torn_line(path)
 
 
 def check_output(name: str, path: Path | None, endings: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from dpfedmeta.core.files.atomic_files import (
     append_text,
     check_output_folder,
     end_of_whole_lines,
+    mend_last_line,
     replace_file,
     sync_folder,
 )
@@ -29,6 +30,8 @@ PLAN = "plan.json"
 LEDGER = "ledger.jsonl"
 ROUNDS = "rounds.jsonl"
 SUMMARY = "summary.json"
+# Of a run that a private sweep chose: what the choice costs.
+SELECTION = "selection.json"
 EVALUATION = "evaluation.json"
 EPISODES = "episodes.json"
 REPORT = "report.html"
@@ -253,7 +256,8 @@ def write_text(path: Path, text: str, mode: int = PUBLIC) -> None:
 
 
 def append_lines(path: Path, rows: Iterable[Mapping[str, Any]], mode: int = PUBLIC) -> None:
-    """Append JSON lines and flush them to disk."""
+    """Append JSON lines and flush them to disk; what a crash left of a last line is dropped."""
+    mend_last_line(path)
     append_text(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows), mode)
 
 

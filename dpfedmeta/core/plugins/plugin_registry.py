@@ -7,7 +7,7 @@ clip policy `window`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from inspect import signature
@@ -17,7 +17,6 @@ from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.plugin_names import module_of, names
-from dpfedmeta.core.pydantic_errors import first_problem, nearest
 
 
 def one_of(folder: str) -> AfterValidator:
@@ -25,7 +24,7 @@ def one_of(folder: str) -> AfterValidator:
 
     def check(name: str) -> str:
         if ":" not in name and name not in names(folder):
-            raise ValueError(f"unknown{nearest(name, names(folder))}; known are {', '.join(names(folder))}")
+            raise ValueError(f"unknown{_nearest(name, names(folder))}; known are {', '.join(names(folder))}")
         return name
 
     return AfterValidator(check)
@@ -38,7 +37,7 @@ def one_of_each(folder: str) -> AfterValidator:
         for name in given:
             if ":" not in name and name not in names(folder):
                 known = ", ".join(names(folder))
-                raise ValueError(f"{name} is unknown{nearest(name, names(folder))}; known are {known}")
+                raise ValueError(f"{name} is unknown{_nearest(name, names(folder))}; known are {known}")
         return given
 
     return AfterValidator(check)
@@ -63,7 +62,7 @@ def find(setting: str, name: str, folder: str) -> Any:
     if name not in names(folder):
         known = ", ".join(names(folder))
         raise InputError(
-            f"{setting} = {name}: unknown{nearest(name, names(folder))}; known are {known}, or "
+            f"{setting} = {name}: unknown{_nearest(name, names(folder))}; known are {known}, or "
             "package.module:name of your own"
         )
     return import_module(module_of(name, folder)).MEMBER
@@ -104,10 +103,12 @@ def own_settings(section: str, name: str, member: Any, given: Mapping[str, Any])
     known = [field.name for field in fields(form)]
     for key in given:
         if key not in known:
-            raise InputError(f"{section}.own.{key}: {name} takes no such setting{nearest(key, known)}")
+            raise InputError(f"{section}.own.{key}: {name} takes no such setting{_nearest(key, known)}")
     try:
         return {"own": TypeAdapter(form).validate_python(dict(given))}
     except ValidationError as error:
+        from dpfedmeta.core.pydantic_errors import first_problem
+
         raise InputError(f"{section}.own.{first_problem(error, form)} ({name})") from error
 
 
@@ -137,3 +138,9 @@ def check_takes(setting: str, name: str, function: Callable[..., Any], *given: A
         raise InputError(
             f"{setting} = {name}: its {function.__name__}{taken} is given {len(given)} arguments{besides} ({error})"
         ) from error
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    from dpfedmeta.core.pydantic_errors import nearest  # for errors alone
+
+    return nearest(name, known)

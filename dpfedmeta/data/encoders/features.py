@@ -22,8 +22,10 @@ from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Contents, S
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# Images of one call of a worker process, and of one pass through the network.
+# Images of one call of a worker process; the most of one pass through the network, and its most pixels: a larger
+# encoder_size, which a server's plan may ask of a client, takes more time and not more memory.
 _BLOCK, _BATCH = 256, 32
+_PIXELS = _BATCH * 160**2
 
 
 def encoded_pools(
@@ -63,7 +65,7 @@ def encoded_pools(
 
     name = f"features-{encoding.name.replace(':', '-').replace('/', '-')}-{encoding.size}"
     path = cached(folder, name, key, (encoding.card.features,), contents).path
-    return dict(_with_features(pools, path, encoding, key))
+    return dict(_with_features(pools, path, key))
 
 
 def prepare(encoding: Encoding) -> None:
@@ -85,7 +87,7 @@ def _owners(pool: ClassPool) -> tuple[str, ...]:
 
 
 def _with_features(
-    pools: Mapping[Split, ClassPool], path: Path, encoding: Encoding, key: list[object]
+    pools: Mapping[Split, ClassPool], path: Path, key: list[object]
 ) -> Iterator[tuple[Split, ClassPool]]:
     begin = 0
     digest = hashlib.sha256(repr(key).encode()).hexdigest()
@@ -181,10 +183,11 @@ def encoded_images(network: nn.Module, images: ImageArray, encoding: Encoding) -
     from torch.nn.functional import interpolate
 
     card, found = encoding.card, []
+    together = max(1, min(_BATCH, _PIXELS // encoding.size**2))
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (card.mean, card.deviation))
     with torch.inference_mode():
-        for start in range(0, len(images), _BATCH):
-            places = np.minimum(np.arange(start, start + _BATCH), len(images) - 1)
+        for start in range(0, len(images), together):
+            places = np.minimum(np.arange(start, start + together), len(images) - 1)
             batch = torch.from_numpy(images[places]).float() / 255
             batch = batch.expand(-1, 3, -1, -1)
             smaller = batch.shape[-1] > encoding.size

@@ -150,11 +150,17 @@ def check_numbers(form: OfferForm, own: PrivacyPlan, content: Mapping[str, Any],
     """
     found = difference(json.loads(json.dumps(constants(own))), content["privacy"], "privacy")
     if found is not None:
-        raise Refused(f"the {form.kind} states other numbers than this client computes from its {source}: {found}")
+        theirs = _version(content)
+        words = f"the {form.kind} states other numbers than this client computes from its {source}: {found}"
+        raise Refused(words if theirs == __version__ else f"{words} (version {theirs} there, {__version__} here)")
+
+
+def _version(content: Mapping[str, Any]) -> str:
+    return str(content.get("version"))[:60]
 
 
 def content_of(text: bytes, form: OfferForm) -> dict[str, Any]:
-    """Parse a signed text, and check that its form and version are those of this program.
+    """Parse a signed text, and check that it is of a form that this program reads, whatever version wrote it.
 
     Raises:
         Refused: It is not a text of this form.
@@ -164,12 +170,12 @@ def content_of(text: bytes, form: OfferForm) -> dict[str, Any]:
         content = json.loads(text)
         if not isinstance(content, dict):
             raise Refused("this is not the plan of a federation")
-        for key, own in (("format", form.format), ("version", __version__), ("generator", GENERATOR)):
+        for key, own in (("format", form.format), ("generator", GENERATOR)):
             if content.get(key) != own:
                 theirs = str(content.get(key))[:60]
                 raise InputError(
                     f"the server's plan has {key} {theirs!r}, but this client has {own!r}: install the server's "
-                    "version of dpfedmeta, or ask its operator to install this one"
+                    f"version of dpfedmeta ({_version(content)}), or ask its operator to install {__version__}"
                 )
         if set(content) != _KEYS | form.own:
             raise Refused("this is not the plan of a federation")

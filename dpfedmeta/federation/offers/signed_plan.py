@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.config.load import resolve_text, to_yaml
+from dpfedmeta.config.load import offered_settings, offered_text
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.task import Task
@@ -114,7 +114,7 @@ def sign_plan(plan: Plan, task: Task, *, run: bytes, server: Identity, roster: S
         privacy=plan.privacy,
         promised=plan.planned,
         clients=plan.privacy.clients,
-        settings=to_yaml(settings),
+        settings=offered_text(settings),
     )
     return SignedPlan(plan=replace(plan, settings=settings), **parts)
 
@@ -157,7 +157,7 @@ def _made(text: bytes) -> tuple[Plan, Task]:
     """The plan that the settings give here: solving it takes a second, and clients of one process share it."""
     content = content_of(text, FORM)
     try:
-        settings = resolve_text(content["settings"], "the server's plan")
+        settings = offered_settings(content["settings"], "the server's plan")
         task = task_of(content)
         check_own(settings)
     except (InputError, RefusedPlan, ValidationError, TypeError, LookupError, AttributeError) as error:

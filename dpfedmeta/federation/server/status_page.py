@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.version import __version__
+from dpfedmeta.federation.json_log import finite
 from dpfedmeta.training.tracking.callbacks import Callback, Row
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class Progress(Callback):
         """Record the plan and its guarantees."""
         settings = planned.settings
         population = settings.population
-        self._all = sampling_of(population.sampler).fixed_size and population.cohort == population.clients
+        fixed = sampling_of(population.sampler).fixed_size
+        self._all = fixed and population.cohort == population.clients
         cells = [guarantee.as_json() for guarantee in planned.guarantees]
         plan = {
             "algo": settings.algo,
@@ -63,6 +65,7 @@ class Progress(Callback):
             "clients": population.clients,
             "cells": cells,
             "everyone": self._all,
+            "fixed_size": fixed,
         }
         self._set(plan=plan)
 
@@ -95,16 +98,36 @@ class Progress(Callback):
         there = {*self._present()}
         clients = [{"name": name, "connected": identity in there} for identity, name in self._names.items()]
         with self._lock:
-            found: dict[str, Any] = _finite({**self._state, "connected": clients})
+            found: dict[str, Any] = finite({**self._state, "connected": clients})
             return found
 
     def _set(self, **values: Any) -> None:
         with self._lock:
             self._state.update(values)
 
+    def health(self) -> dict[str, Any]:
+        """What the run is doing, for whoever restarts a server that does not answer; it tells no round."""
+        with self._lock:
+            return {"status": self._state["status"], "version": __version__}
+
+
+def _answer(progress: Progress, page: bytes, path: str) -> tuple[int, str, bytes]:
+    """(HTTP status, kind of content, content) of a path."""
+    if path == "/":
+        return 200, "text/html; charset=utf-8", page
+    if path == "/state.json":
+        return 200, "application/json", json.dumps(progress.snapshot(), allow_nan=False).encode()
+    if path == "/health":
+        return 200, "application/json", json.dumps(progress.health()).encode()
+    if path == "/metrics":
+        from dpfedmeta.federation.server.metrics import exposition  # a library that only those who scrape need
+
+        return 200, "text/plain; version=0.0.4; charset=utf-8", exposition(progress.snapshot())
+    return 404, "text/plain; charset=utf-8", b"not here\n"
+
 
 class Page:
-    """The page, served until it is closed.
+    """The page, /state.json, /health and /metrics, served until it is closed.
 
     Args:
         progress: What it shows.
@@ -125,13 +148,8 @@ class Page:
                 if not _named_so(self.headers.get_all("Host", []), named):
                     # Another site's name may lead to this machine, and its pages could then read this one.
                     self._reply(421, "text/plain; charset=utf-8", b"the page is not served under this name\n")
-                elif self.path == "/":
-                    self._reply(200, "text/html; charset=utf-8", page)
-                elif self.path == "/state.json":
-                    content = json.dumps(progress.snapshot(), allow_nan=False).encode()
-                    self._reply(200, "application/json", content)
                 else:
-                    self._reply(404, "text/plain; charset=utf-8", b"not here\n")
+                    self._reply(*_answer(progress, page, self.path))
 
             def _reply(self, status: int, kind: str, content: bytes) -> None:
                 self.send_response(status)
@@ -178,14 +196,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,8 +13,8 @@ import numpy as np
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.files.atomic_files import SECRET, append_text, replace_file
-from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
+from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, load_weights
 from dpfedmeta.core.params import flatten
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.federation.channel import IDENTITY_BYTES, Channel
@@ -140,7 +139,7 @@ class Federation:
         name = lambda number: self.names[number] if self.names else f"client {number}"  # noqa: E731
         text = blame.text(name)
         line = {"round": blame.round, "clients": blame.clients, "text": text}
-        append_text(run.secret / _FAULTS, json.dumps(line) + "\n", SECRET)
+        append_lines(run.secret / _FAULTS, [line], SECRET)
         # Who takes part in a round is as secret as the cohort.
         shown = text if all_are_asked(asking) else "shares of a client were wrong"
         self.blamed(f"round {blame.round}: {shown} (secret/{_FAULTS})")

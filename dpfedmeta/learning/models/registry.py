@@ -122,6 +122,20 @@ _REGISTRY: Mapping[str, Callable[[NetworkSpec], nn.Module]] = {
 }
 
 
+# What wraps a module for speed: it hides the children, and cannot be called with the weights of another client.
+_WRAPPERS = ("OptimizedModule", "ScriptModule", "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+
+
+def _check_plain(network: nn.Module, name: str) -> None:
+    forms = (form.__name__ for module in network.modules() for form in type(module).__mro__)
+    wrapper = next((form for form in forms if form in _WRAPPERS), None)
+    if wrapper is not None:
+        raise InputError(
+            f"model.name = {name}: its factory returns a compiled, scripted or parallel module ({wrapper}); return the "
+            "plain one (run.workers and cluster launches spread the work)"
+        )
+
+
 def build_network(spec: NetworkSpec) -> nn.Module:
     """The network of a spec; its own weights are never used, see `initial_weights`.
 
@@ -151,6 +165,7 @@ def build_network(spec: NetworkSpec) -> nn.Module:
         raise InputError(f"model.name = {spec.name}: the factory failed ({raised(error)})") from error
     if not isinstance(network, nn.Module):
         raise InputError(f"model.name = {spec.name}: the factory returned {type(network).__name__}, not a Module")
+    _check_plain(network, spec.name)
     return network
 
 

@@ -21,6 +21,7 @@ from dpfedmeta.core.random.fresh_seeds import new_source
 from dpfedmeta.core.random.noise_key import keep_secret, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.privacy.charged import release_sum
+from dpfedmeta.privacy.clip_policies.next_bound import next_bound
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import MechanismState
 from dpfedmeta.privacy.message_form import with_attachment
@@ -193,7 +194,7 @@ class ChargedRounds:
             remembered = self._before(number)
             releasing = partial(release_sum, self._mechanism, number, query, remembered)
             released, following = self._journal.release(cohort, releasing, bound=query.sensitivity)
-            state, bound = self._policy.next_bound(self._state, released)
+            state, bound = next_bound(self._policy, self._state, released, f"PrivateRounds: clip: after round {number}")
             stored = StoredRelease(
                 round=number,
                 attempt=attempt,

@@ -33,8 +33,10 @@ from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.random_sources import SEEDS
+from dpfedmeta.privacy.clip_policies.next_bound import check_answers
 from dpfedmeta.privacy.clip_policies.policy_checks import check_policy, own_policy_name, planned_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
+from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds, begun, source_of
 from dpfedmeta.privacy.rounds.private_round import PrivateRound
 from dpfedmeta.privacy.rounds.promise import Promise, RoundsRequest, promises_of
@@ -136,6 +138,8 @@ class PrivateRounds:
             simulation=noise_seed is not None,
         )
         policy, form = _policy_of(clip, request), None if like is None else _form_like(like)
+        if form is not None and not isinstance(clip, ClipSettings):
+            check_answers(policy, "PrivateRounds: clip", with_attachment(form, policy.attachment))
         if form is None:
             request.check_form_known()
         self._like = like
@@ -146,6 +150,11 @@ class PrivateRounds:
         self._rounds = ChargedRounds(self.run, request, policy, form, source, per_layer=per_layer)
         # The locks go when the last reference goes, however that is.
         weakref.finalize(self, self._rounds.close)
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return self._rounds.plan.clients
 
     @property
     def released(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Hashable, Iterable, Mapping
@@ -14,13 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines
+from dpfedmeta.core.files.atomic_files import SECRET
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines
-from dpfedmeta.core.params import Params, dimension, flatten, norm, unflatten
+from dpfedmeta.core.params import Params, dimension, flatten, unflatten
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment, moved_by_a_client
+from dpfedmeta.privacy.clipping import ROUNDING
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
 from dpfedmeta.privacy.message_form import clipped_message, with_attachment
+from dpfedmeta.privacy.rounds.round_sum_jit import add_shortened, squared_length
 from dpfedmeta.privacy.units import Bounded, ClientUnit
 
 LEFT_OUT = "left-out.jsonl"
@@ -80,16 +81,34 @@ class RoundSum:
         # The first update says the form, so it is looked at alone.
         with self._lock if self.form is None else nullcontext():
             message = self._message(update) if due else None
-        whole = None if message is None else self._whole(message)
+        length = math.inf if message is None else math.sqrt(squared_length(message))
+        # In float64 a norm is finite where every scalar is of use.
+        added = message if math.isfinite(length) else None
+        plain = self._attachment is None and not self._per_layer
+        whole = None if added is None or plain else self._whole(added)
         with self._lock:
-            if whole is None:
+            if added is None or not (plain or whole is not None):
                 self.left_out += 1
+                return
+            if self._total is None:
+                self._total = self._zeros()
+            if whole is not None:
+                np.add(self._total, whole, out=self._total)
             else:
-                self._total = whole if self._total is None else np.add(self._total, whole, out=self._total)
+                factor = self._bound / length * ROUNDING if length > self._bound else 1.0
+                add_shortened(added, factor, 1.0 / self._numbers.units[0], self._total[0])
 
-    def _whole(self, message: Params) -> Any:
-        clipped = clipped_message(message, self._bound, self._attachment, per_layer=self._per_layer)
-        return self._numbers.accepted(flatten(clipped))
+    def _whole(self, message: FloatArray) -> Any:
+        assert self.form is not None
+        given = unflatten(cast(Any, message), self.form)
+        return self._numbers.accepted(
+            flatten(clipped_message(given, self._bound, self._attachment, per_layer=self._per_layer))
+        )
+
+    def _zeros(self) -> IntArray:
+        assert self.form is not None
+        size = dimension(with_attachment(self.form, self._attachment))
+        return np.zeros((len(self._numbers.units), size), dtype=np.int64)
 
     def query(self) -> Bounded[ClientUnit, Params]:
         """The sum with its sensitivity.
@@ -103,12 +122,11 @@ class RoundSum:
                 "a mapping from names to arrays"
             )
         form = with_attachment(self.form, self._attachment)
-        total: Any = self._total
-        if total is None:
-            total = np.zeros((len(self._numbers.units), dimension(form)), dtype=np.int64)
+        total: Any = self._zeros() if self._total is None else self._total
         return Bounded(value=unflatten(self._numbers.values(total), form), sensitivity=self.sensitivity)
 
-    def _message(self, update: object) -> Params | None:
+    def _message(self, update: object) -> FloatArray | None:
+        """A copy of its own, which whoever holds the arrays cannot change between its norm and its sum."""
         found = real_arrays(update)
         if found is None:
             return None
@@ -117,9 +135,7 @@ class RoundSum:
         shapes = {name: value.shape for name, value in self.form.items()}
         if {name: value.shape for name, value in found.items()} != shapes:
             return None
-        message = cast(Params, {name: found[name] for name in self.form})
-        # In float64 a norm is finite where every scalar is of use.
-        return message if math.isfinite(norm(message)) else None
+        return np.concatenate([found[name].reshape(-1) for name in self.form])
 
 
 def form_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Params:
@@ -130,7 +146,7 @@ def form_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Params:
 
 
 def real_arrays(update: object) -> dict[str, FloatArray] | None:
-    """An update in float64 on the CPU, from arrays of any library; None where it is no mapping of real arrays."""
+    """An update as floats on the CPU, from arrays of any library; None where it is no mapping of real arrays."""
     if not isinstance(update, Mapping):
         return None
     found = {}
@@ -161,7 +177,7 @@ def _real_array(value: Any) -> FloatArray | None:
     if array.dtype.kind not in "fiuV" or array.dtype.names:
         return None
     with np.errstate(all="ignore"):
-        return array.astype(np.float64)
+        return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
 def keep_left_out(run: RunDirectory, round_: int, messages: int) -> None:
@@ -172,20 +188,3 @@ def keep_left_out(run: RunDirectory, round_: int, messages: int) -> None:
         where their code does.
     """
     append_lines(run.secret / LEFT_OUT, [{"round": round_, "messages": messages}], SECRET)
-
-
-def left_out(run: RunDirectory) -> dict[int, int]:
-    """SECRET: messages that were left out, by round; of a round that was done again those of its last attempt.
-
-    Raises:
-        InputError: The file is damaged.
-    """
-    path = run.secret / LEFT_OUT
-    if not path.exists():
-        return {}
-    content = path.read_bytes()
-    try:
-        lines = [json.loads(line) for line in content[: end_of_whole_lines(content)].decode().splitlines()]
-        return {int(line["round"]): int(line["messages"]) for line in lines}
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f'{path}: damaged: a line is not {{"round": ..., "messages": ...}}') from error

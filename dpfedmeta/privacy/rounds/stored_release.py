@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line, end_of_whole_lines, replace_file
+from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
 from dpfedmeta.core.files.run_directory import RELEASES, RunDirectory, append_lines
 from dpfedmeta.core.params import Params, digest, host
 from dpfedmeta.privacy.clip_policies.policy_state import packed, unpacked
@@ -157,7 +157,6 @@ class SumDigests:
         self._path = run.secret / _SUMS
         self._known: dict[tuple[int, int], set[str]] = {}
         if self._path.exists():
-            cut_torn_line(self._path)
             content = self._path.read_bytes()
             try:
                 for line in content[: end_of_whole_lines(content)].decode().splitlines():

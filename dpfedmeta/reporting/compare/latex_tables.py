@@ -14,7 +14,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory, write_text
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
-from dpfedmeta.training.results.evaluation_store import SIZES, size, size_and_count
+from dpfedmeta.training.results.evaluation_store import SIZES, row_label, size, size_and_count
 from dpfedmeta.training.terminal.tables import number
 
 _CELLS = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
@@ -143,6 +143,8 @@ def _line(group: Group) -> list[str]:
 def _notes(groups: Sequence[Group]) -> Iterator[str]:
     """Yield the further statements that the table's caption needs."""
     yield "accuracy: mean and 95% interval on held-out test classes, over episodes, or over several seeds"
+    if encoded := [group.label for group in groups if group.summaries[0].get("encoder")]:
+        yield f"untrained, of {', '.join(encoded)}: {row_label('accuracy_untrained', '', {'encoder': True})}"
     measured = (size_and_count(summary.get("accuracy") or {}) for group in groups for summary in group.summaries)
     yield from dict.fromkeys(filter(None, measured))
     for cell in _CELLS:

@@ -23,7 +23,7 @@ from dpfedmeta.reporting.html.rerun_command import command, settings_shown
 from dpfedmeta.reporting.html.run_status import ending_words, refresh, warning
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
-from dpfedmeta.training.results.evaluation_store import size, size_and_count, with_sizes
+from dpfedmeta.training.results.evaluation_store import row_label, size, size_and_count, with_sizes
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
@@ -174,6 +174,7 @@ def _render(template: str, **values: Any) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["epsilon"] = number
     environment.filters["percent"] = _percent
+    environment.filters["row_label"] = row_label
     style = Markup(_text("page.css"))
     return environment.from_string(_text(template)).render(style=style, **values)
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.reporting.compare.seed_groups import Cell, Group, Measured
 from dpfedmeta.reporting.plots.style import GREY, SMALL, entitle, looks_of, mark, save
-from dpfedmeta.training.results.evaluation_store import size_and_count
+from dpfedmeta.training.results.evaluation_store import row_label, size_and_count
 
 _CLIENT_PUBLIC, _RECORD_SERVER = ("client", "public"), ("record", "server")
 _WORDS = {
@@ -34,12 +34,14 @@ class Curve:
         cell: The guarantee that it is for; None: it has none.
         points: (epsilon, accuracy), in order of epsilon, which is 0 where there is no guarantee.
         untrained: Accuracy before training, where it was measured.
+        before: What had it.
     """
 
     algo: str
     cell: Cell | None
     points: tuple[tuple[float, Measured], ...]
     untrained: Measured | None = None
+    before: str = "untrained"
 
 
 def epsilon_plot(path: Path, groups: Sequence[Group]) -> None:
@@ -59,7 +61,8 @@ def epsilon_plot(path: Path, groups: Sequence[Group]) -> None:
         )
     keys = dict.fromkeys((str(group.summaries[0]["algo"]), _cell(group)) for group in found)
     curves = [_curve(algo, cell, [g for g in found if _key(g) == (algo, cell)]) for algo, cell in keys]
-    pixels = [value for group in found if (value := group.accuracy("accuracy_pixel_prototype")) is not None]
+    of_pixels = (group for group in found if not group.summaries[0].get("encoder"))
+    pixels = [value for group in of_pixels if (value := group.accuracy("accuracy_pixel_prototype")) is not None]
     draw_curves(path, curves, names[0], pixels[0] if pixels else None)
 
 
@@ -140,7 +143,7 @@ def _draw(axis: Axes, curve: Curve, cell: Cell | None, colour: str, shape: str) 
     )  # fmt: skip
     if curve.untrained is not None:
         level = 100 * curve.untrained.mean
-        axis.axhline(level, color=colour, linestyle="--", linewidth=1.0, label=f"{curve.algo}, untrained")
+        axis.axhline(level, color=colour, linestyle="--", linewidth=1.0, label=f"{curve.algo}, {curve.before}")
 
 
 def _benchmark(summary: Mapping[str, Any]) -> str:
@@ -164,4 +167,6 @@ def _curve(algo: str, cell: Cell | None, members: Sequence[Group]) -> Curve:
         if (accuracy := group.accuracy()) is not None
     ]
     points.sort(key=lambda point: point[0])
-    return Curve(algo=algo, cell=cell, points=tuple(points), untrained=members[0].accuracy("accuracy_untrained"))
+    untrained = members[0].accuracy("accuracy_untrained")
+    before = row_label("accuracy_untrained", "untrained", members[0].summaries[0])
+    return Curve(algo=algo, cell=cell, points=tuple(points), untrained=untrained, before=before)

@@ -61,7 +61,7 @@ def clients_plot(path: Path, name: str, evaluation: Evaluation) -> None:
     for axis, result in zip(panels, results, strict=True):
         # Hatched and dotted otherwise, for who sees no colours.
         for (key, label, colour, _), hatch, style in zip(_PATHS[:2], ("", "///"), (":", "-."), strict=True):
-            found = result["clients"][key]
+            found, label = result["clients"][key], row_label(key, label, evaluation)
             edges = [100 * edge for edge in found["histogram"]["edges"]]
             counts = found["histogram"]["episodes"]
             share = [100 * count / sum(counts) for count in counts]
@@ -97,7 +97,7 @@ def comparison_plot(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
         for number, ((name, evaluation), (colour, style)) in enumerate(looked):
             result, shape = evaluation["results"][place], mark(number)
             _path(axis, result, "accuracy", label=name, colour=colour, style=style, shape=shape)
-            untrained = f"{name}, untrained"
+            untrained = f"{name}, {row_label('accuracy_untrained', 'untrained', evaluation)}"
             _path(
                 axis, result, "accuracy_untrained", label=untrained, colour=colour, style=":", shape=shape, faint=True
             )
@@ -125,6 +125,7 @@ def _classifiers(path: Path, evaluations: Mapping[str, Evaluation]) -> None:
     # One above the other, so that intervals do not hide each other.
     shown = (("accuracy", "trained", BLUE, "o", -0.12), ("accuracy_untrained", "untrained", ORANGE, "s", 0.12))
     for key, label, colour, shape, shift in shown:
+        label = " or ".join(dict.fromkeys(row_label(key, label, evaluation) for evaluation in evaluations.values()))
         values = [evaluation["results"][0][key] for evaluation in evaluations.values()]
         mean, spread = ([100 * value[part] for value in values] for part in ("mean", "ci95"))
         places = [place + shift for place in range(len(values))]

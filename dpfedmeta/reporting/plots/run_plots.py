@@ -24,6 +24,7 @@ from dpfedmeta.reporting.plots.style import (
     save,
     show_zero,
 )
+from dpfedmeta.training.results.evaluation_store import row_label
 
 Rows = Sequence[Mapping[str, Any]]
 Point = tuple[float, Mapping[str, Any]]
@@ -61,14 +62,14 @@ def _accuracy(axis: Axes, rows: Rows, summary: Mapping[str, Any], places: Sequen
     """Along the way on validation classes; on test classes before and after, which is all that is measured there."""
     pixels = summary.get("accuracy_pixel_prototype")
     if pixels:
-        axis.axhline(
-            100 * pixels["mean"], color=GREY, linestyle=":", linewidth=1.4, label="pixel prototypes, test classes"
-        )
+        label = f"{row_label('accuracy_pixel_prototype', 'pixel prototypes', summary)}, test classes"
+        axis.axhline(100 * pixels["mean"], color=GREY, linestyle=":", linewidth=1.4, label=label)
     ends = ((0.0, summary.get("accuracy_untrained")), (places[-1] if places else 0.0, summary.get("accuracy")))
     test = [(place, value) for place, value in ends if value]
     # Nothing is known between the two: they are joined by dots.
     look = {"color": ORANGE, "marker": "D", "linestyle": (0, (1, 4))}
-    _points(axis, test, label="test classes, untrained and at the end", **look)
+    before = row_label("accuracy_untrained", "untrained", summary)
+    _points(axis, test, label=f"test classes, {before}; and at the end", **look)
     _points(axis, validation_points(rows, places), color=BLUE, marker="o", linestyle="-", label="validation classes")
     axis.grid(alpha=0.25)
 

@@ -68,8 +68,10 @@ def _contest(evaluation: Mapping[str, Any], results: Results) -> Table:
         if key in results[0]:
             table.add_row(row_label(key, label, evaluation), *(_shown(result[key]) for result in results))
     if "clients" in results[0]:
-        for key, label in (("accuracy", "worst 10% of clients, this run"), ("accuracy_untrained", "..., untrained")):
-            table.add_row(label, *(f"{100 * result['clients'][key]['worst_tenth']:.1f}%" for result in results))
+        for key, label in (("accuracy", "this run"), ("accuracy_untrained", "untrained")):
+            tenths = (100 * result["clients"][key]["worst_tenth"] for result in results)
+            model = row_label(key, label, evaluation)
+            table.add_row(f"worst 10% of clients, {model}", *(f"{tenth:.1f}%" for tenth in tenths))
     if "queries" in results[0]:
         table.add_row("queries per class", *(str(result["queries"]) for result in results))
         table.add_row("steps", *(str(result["accuracy"]["steps"]) for result in results))

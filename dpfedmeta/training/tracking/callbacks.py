@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import cut_torn_line
 from dpfedmeta.core.files.run_directory import ROUNDS, RunDirectory, append_lines, write_text
 
 if TYPE_CHECKING:
@@ -105,7 +104,6 @@ class JsonLines(Callback):
         self._run = RunDirectory(run)
         self._path = run / ROUNDS
         append_lines(self._path, [])  # a run that ends before its first round has the file too
-        cut_torn_line(self._path)
         self._next = max((int(row.get("round", -1)) for row in self._run.rounds()), default=-1) + 1
 
     def on_round(self, row: Row) -> None:

@@ -22,7 +22,7 @@ from dpfedmeta.core.files.atomic_files import end_of_whole_lines
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.prior_spending import check_still_there
-from dpfedmeta.privacy.rounds.round_sum import left_out
+from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
 from dpfedmeta.training.results.snapshot import Snapshot, read_run
 from dpfedmeta.training.state.extend import check_extension
 from dpfedmeta.training.verification.earlier_bounds import agreed
@@ -230,3 +230,20 @@ def realised(run: RunDirectory, plan: PrivacyPlan, charges: Sequence[Charge]) ->
         left_out=(sum(dropped.values()), len(dropped)),
         record_server=record_server(phases_of(charges), terms).epsilon if most else 0.0,
     )
+
+
+def left_out(run: RunDirectory) -> dict[int, int]:
+    """SECRET: messages that were left out, by round; of a round that was done again those of its last attempt.
+
+    Raises:
+        InputError: The file is damaged.
+    """
+    path = run.secret / LEFT_OUT
+    if not path.exists():
+        return {}
+    content = path.read_bytes()
+    try:
+        lines = [json.loads(line) for line in content[: end_of_whole_lines(content)].decode().splitlines()]
+        return {int(line["round"]): int(line["messages"]) for line in lines}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f'{path}: damaged: a line is not {{"round": ..., "messages": ...}}') from error

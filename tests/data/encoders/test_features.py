@@ -65,6 +65,15 @@ def test_every_pass_has_as_many_images(both, encoding, count):
     assert found.shape == (count, 64)
 
 
+@pytest.mark.parametrize(("size", "together"), [(160, 32), (161, 31), (320, 8), (1024, 1)])
+def test_large_images_go_through_in_fewer_at_a_time(both, size, together):
+    """A server's plan may ask a client for 1,024 pixels a side: that costs it time, and no more memory than 160."""
+    encoding, seen = encoding_of(f"{OWN}:tiny", None, size), []
+    images = np.asarray(both[0].train.images[:2])
+    encoded_images(lambda batch: seen.append(len(batch)) or torch.zeros(len(batch), 64), images, encoding)
+    assert set(seen) == {together}
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -160,3 +160,37 @@ def test_weights_drawn_by_other_libraries_follow_run_seed_too(name):
     first, same, other = (initial_weights(spec, seed)["head.bias"] for seed in (0, 0, 1))
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
+
+
+def plain(channels, image_size, ways, **_):
+    made = nn.Module()
+    made.body, made.head = nn.Flatten(), nn.Linear(channels * image_size**2, ways)
+    made.forward = lambda images: made.head(made.body(images))
+    return made
+
+
+def scripted(channels, image_size, ways, **_):
+    return torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(channels * image_size**2, ways)))
+
+
+def compiled(**given):
+    return torch.compile(plain(**given))
+
+
+def compiled_inside(**given):
+    made = plain(**given)
+    made.body = torch.compile(made.body)
+    return made
+
+
+def parallel(**given):
+    return nn.DataParallel(plain(**given))
+
+
+@pytest.mark.parametrize("wrapped", [scripted, compiled, compiled_inside, parallel])
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_compiled_and_parallel_networks_are_asked_for_as_plain_ones(wrapped):
+    spec = NetworkSpec(name=f"{__name__}:{wrapped.__name__}", channels=1, image_size=8, ways=3, width=4, norm="none")
+    with pytest.raises(InputError, match=r"returns a compiled, scripted or parallel module \(\w+\); return the plain"):
+        build_network(spec)
+    assert build_network(replace(spec, name=f"{__name__}:plain")) is not None

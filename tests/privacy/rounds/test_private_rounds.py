@@ -24,10 +24,11 @@ from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policies.window_policy import Window
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_of_rounds
-from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT, RoundSum, form_of, left_out
+from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT, RoundSum, form_of
 from dpfedmeta.privacy.rounds.stored_release import keep_release, load_release
 from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
 from dpfedmeta.privacy.units import message_of
+from dpfedmeta.training.verification.verify import left_out
 from tests.conftest import dpfedmeta
 
 ROUNDS = 3

@@ -1,6 +1,7 @@
 """More rounds for a completed run: one plan of all rounds, within the promise, on the same ledger."""
 
 import json
+import math
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -285,3 +286,69 @@ def test_a_ledger_that_is_extended_at_the_wrong_place_is_refused(run):
     Ledger(stated, replace(content.plan, rounds=9, ends=(3,)), content.identity)
     with pytest.raises(InputError, match="extended plan"):
         read_content(stated)
+
+
+CELLS = [(unit, observer) for unit in ("client", "record") for observer in ("public", "server")]
+
+
+@pytest.mark.parametrize("ledgers", [False, True])
+@pytest.mark.parametrize(
+    ("client", "record", "expected"),
+    [
+        ((None, "public", None), (None, "server"), {}),
+        ((3.0, "public", None), (None, "server"), {("client", "public"): 3.0}),
+        ((3.0, "server", None), (None, "server"), {("client", "server"): 3.0}),
+        ((None, "public", 5.0), (None, "server"), {("client", "public"): 5.0}),
+        ((3.0, "server", 5.0), (2.0, "public"), {
+            ("client", "server"): 3.0, ("client", "public"): 5.0, ("record", "public"): 2.0}),
+        ((3.0, "public", 5.0), (2.0, "server"), {("client", "public"): 3.0, ("record", "server"): 2.0}),
+    ],
+)  # fmt: skip
+def test_every_target_that_a_run_began_with_stays_its_limit(client, record, expected, ledgers):
+    settings = SimpleNamespace(
+        privacy=SimpleNamespace(
+            client=SimpleNamespace(epsilon=client[0], observer=client[1], limit=client[2]),
+            record=SimpleNamespace(epsilon=record[0], observer=record[1]),
+        ),
+        record=SimpleNamespace(client_ledgers=ledgers),
+    )
+    layer = RecordLayer(support_noise=None, query_noise=40.0, support_steps=1, support_records=1, query_records=4)
+    plan = PrivacyPlan(clients=100, cohort=10, rounds=3, noise_multiplier=2.0, record=layer)
+    begun = next(cell.epsilon for cell in guarantees(plan) if (cell.unit, cell.observer) == ("record", "server"))
+    assert begun < 2.0
+    expected = {**expected, **({("record", "server"): begun} if ledgers else {})}
+    found = extension.promise(settings, plan)
+    by_cell = dict(zip([(cell.unit, cell.observer) for cell in guarantees(plan)], found.limits, strict=True))
+    assert by_cell == {cell: expected.get(cell, math.inf) for cell in CELLS}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "status", "words"),
+    [
+        ([0, 0, 0], "completed", None),
+        ([0, 0, 1], "budget", "2 of 3 rounds are charged and the run is not completed; its promise is used up"),
+        ([0, 0, 1, 2], "budget", "2 of 3 rounds are charged"),
+        ([0, 0, 1, 0], "completed", None),
+        ([0, 0, 0], "interrupted", "finish it first"),
+        ([0, 0], None, "finish it first"),
+    ],
+)
+def test_a_run_is_extended_when_each_of_its_rounds_is_charged_however_often(tmp_path, attempts, status, words):
+    """Further attempts at a round are no rounds."""
+    done, charges = -1, []
+    for attempt in attempts:
+        done += not attempt
+        charges.append(SimpleNamespace(round=done, attempt=attempt))
+    run = RunDirectory(tmp_path)
+    if status is not None:
+        run.write_json("summary.json", {"status": status})
+    plan = PrivacyPlan(clients=100, cohort=10, rounds=3, noise_multiplier=2.0)
+    content = SimpleNamespace(plan=plan, charges=charges)
+    settings = resolve("dp-agr", "strokes", None, {"privacy.client.epsilon": "null", **NOISE})
+    if words is None:
+        assert extension.extended_plan(run, settings, content, 5) == plan.extended(5)
+        with pytest.raises(InputError, match="already has 3; give more"):
+            extension.extended_plan(run, settings, content, 3)
+    else:
+        with pytest.raises(InputError, match=words):
+            extension.extended_plan(run, settings, content, 5)

@@ -1,0 +1,171 @@
+"""A private sweep: a random number of runs, settings drawn from a fixed list, and only the best is released."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.accounting.private_selection import RunCount, SelectionCost, selection_cost
+from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, why_not_finished
+from dpfedmeta.cli.sweeps.sweep_file import Sweep
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
+from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory, write_text
+
+BEST, _SECRET, _DRAWN, _PROMISED = "best", "secret", "drawn.json", "private-sweep.json"
+_PRIVATE_FOLDER = 0o700
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateSweep:
+    """A checked private sweep.
+
+    Attributes:
+        sweep: What is left to sweep.
+        trials: The list to draw from.
+        count: The law of how often.
+        cost: What the best costs.
+    """
+
+    sweep: Sweep
+    trials: tuple[Trial, ...]
+    count: RunCount
+    cost: SelectionCost
+
+
+def check_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> PrivateSweep:
+    """Check everything before the first draw.
+
+    Raises:
+        InputError: A setting would tell of a run that is not released, or the list is no list.
+        RefusedPlan: The runs have no plain Renyi divergence.
+    """
+    if sweep.method != "grid":
+        raise InputError(
+            f"method = {sweep.method}: a private sweep draws its settings with replacement from a list that is fixed "
+            "before; write method: grid, whose combinations are that list"
+        )
+    if options.jobs != 1 or options.launched:
+        raise InputError("--private runs one at a time, on one machine: leave out --jobs and --launch")
+    left, trials = prepare(sweep, options)
+    for trial in trials:
+        settings = settings_of(trial)
+        if settings.run.noise_seed is not None:
+            raise InputError("run.noise_seed: is set, so every run would have the same noise; leave it out")
+        if settings.track.to or settings.track.wandb != "off" or settings.track.tensorboard:
+            raise InputError("track: a tracker would tell of runs that are not released; leave out track settings")
+    cost = selection_cost(list(check(trials).values()), count)
+    return PrivateSweep(sweep=left, trials=trials, count=count, cost=cost)
+
+
+def price_lines(cost: SelectionCost) -> list[str]:
+    """For people."""
+    beyond = "" if cost.cap is None else f", at most {cost.cap} (exceeded with probability {cost.beyond:.2g}, counted)"
+    return [
+        f"{cost.settings} settings; {cost.mean:g} runs in expectation{beyond}. How many there are is secret.",
+        f"(client, public), {cost.adjacency}, delta = {cost.delta:g}: epsilon = {cost.epsilon:.4g} of the chosen run, "
+        f"{cost.single:.4g} of one run without a choice (by the same moments)",
+        "Towards the server, and for records beyond their client, nothing is promised of the search: all runs compose.",
+    ]
+
+
+def run_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> tuple[RunDirectory, SelectionCost]:
+    """Do the runs, and release the best by public validation, once.
+
+    K and the settings are drawn from the operating system and on disk before the first run, so a search that was cut
+    off goes on with the same; a run that did not finish is done again, with fresh noise and cohorts.
+
+    Guarantee:
+        (client, public) `cost`, for whoever sees the folder `best` and what is printed. The folder `secret` holds the
+        other runs, how many there are, and their times; how long the command took tells of that as well.
+
+    Raises:
+        InputError: As `check_private` says; or a run failed, whose output is in the private folder.
+    """
+    made = check_private(sweep, options, count)
+    with opened(options.out, made.sweep, options.fixed) as (folder, lock):
+        _check_promised(folder.path / _PROMISED, made.cost)
+        best = RunDirectory(folder.path / BEST)
+        if (best.path / SELECTION).exists():
+            return best, made.cost
+        hidden = folder.path / _SECRET
+        hidden.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+        # Names that say nothing of how many there are, since the chosen run keeps its own.
+        trials = [replace(made.trials[place], name=name) for place, name in _drawn(hidden, made)]
+        own = SweepFolder(hidden)
+        if not best.path.exists():
+            for trial in trials:
+                _finish(own, trial, replace(options, out=hidden), lock)
+            _move(own.run(max(trials, key=lambda trial: _score(own.run(trial)))).path, best.path)
+        write_text(best.path / SELECTION, json.dumps(asdict(made.cost), indent=2) + "\n")
+        return best, made.cost
+
+
+def _check_promised(path: Path, cost: SelectionCost) -> None:
+    wanted: dict[str, Any] = json.loads(json.dumps(asdict(cost)))
+    if not path.exists():
+        write_text(path, json.dumps(wanted, indent=2) + "\n")
+    elif RunDirectory(path.parent).read_json(path.name) != wanted:
+        raise InputError(
+            f"{path.parent}: a private sweep with other numbers began here; go on with the same, or choose another "
+            "--out"
+        )
+
+
+def _drawn(hidden: Path, made: PrivateSweep) -> list[tuple[int, str]]:
+    """SECRET: (place in the list, name) of each run; drawn once."""
+    path = hidden / _DRAWN
+    if not path.exists():
+        runs = made.count.of(secrets.randbits(53) / 2**53)
+        runs = min(runs, made.count.cap or runs)
+        drawn = [(secrets.randbelow(len(made.trials)), secrets.token_hex(8)) for _ in range(runs)]
+        write_text(path, json.dumps(drawn) + "\n")
+    try:
+        found = [(int(place), str(name)) for place, name in json.loads(path.read_text(encoding="utf-8"))]
+        if not found or not all(0 <= place < len(made.trials) for place, _ in found):
+            raise ValueError
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: damaged; restore it from a backup: drawn again it is another search") from error
+    return found
+
+
+def _finish(own: SweepFolder, trial: Trial, options: SweepOptions, lock: int) -> None:
+    """Do one run, unless it is done."""
+    if own.run(trial).path.exists():
+        if why_not_finished(own, trial) is None:
+            return
+        own.put_aside(trial)
+    for part in (own.runs, own.path / "logs"):
+        part.mkdir(exist_ok=True)
+    with own.log(trial).open("wb") as log:
+        done = subprocess.run(
+            options.words(trial), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, pass_fds=(lock,)
+        )
+    if done.returncode != 0 or why_not_finished(own, trial) is not None:
+        raise InputError(
+            f"{own.path}: a run failed, so nothing is released; its output is in {own.path / 'logs'}. The same command "
+            "goes on"
+        )
+
+
+def _score(run: RunDirectory) -> float:
+    """Accuracy on public validation classes: post-processing of what the run would release."""
+    from dpfedmeta.reporting.compare.seed_groups import last_validation
+
+    found = last_validation(run.rounds())
+    if found is None:
+        raise InputError(f"{run.path}: has no validation accuracy to choose by; nothing is released")
+    return float(found.mean)
+
+
+def _move(chosen: Path, best: Path) -> None:
+    """Release the chosen run; times of files would tell when in the search it was."""
+    for path in (chosen, *chosen.rglob("*")):
+        os.utime(path)
+    chosen.rename(best)

@@ -1,0 +1,46 @@
+"""What earlier versions wrote of a record-level layer, by the kind of message they named, is read as it was meant."""
+
+from dataclasses import asdict, fields, replace
+
+import pytest
+
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.ledger.versions import EVENTS, _record_of, constants, plan_of
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+
+STATED = {
+    "support_noise": 3.0, "query_noise": 5.0, "support_steps": 2, "support_records": 7, "query_records": 11,
+    "query_to_message_bound": 0.5,
+}  # fmt: skip
+LAYER = RecordLayer(**STATED)
+MEANT = {
+    "query": LAYER,
+    "update": replace(LAYER, query_noise=None),
+    "episodes": replace(LAYER, support_noise=None, parts="micro-episodes"),
+}
+
+
+@pytest.mark.parametrize("message", MEANT)
+def test_a_kind_of_message_is_the_releases_that_it_had(message):
+    """A number where nothing was released has no meaning."""
+    assert _record_of({**STATED, "message": message}, EVENTS - 1) == MEANT[message]
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(RecordLayer)])
+def test_of_this_version_every_field_is_read(field):
+    others = {"parts": "others", "batch_rate": 0.5, "accountant": "rdp", "of_sum": True}
+    layer = replace(LAYER, query_noise=None)
+    changed = {field: others.get(field, 13)}
+    if field == "of_sum":
+        changed |= {"support_noise": None}
+    elif field == "query_noise":
+        layer = LAYER
+    assert asdict(_record_of({**asdict(layer), **changed}, EVENTS)) == {**asdict(layer), **changed}
+
+
+@pytest.mark.parametrize("layer", [None, *MEANT.values()])
+def test_what_a_plan_states_makes_it_again(layer):
+    plan = PrivacyPlan(
+        clients=100, cohort=10, rounds=3, noise_multiplier=2.0, record=layer, noise_mode="stacked", colluding=2
+    )
+    assert plan_of(constants(plan), EVENTS) == plan

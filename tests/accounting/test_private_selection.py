@@ -1,0 +1,163 @@
+"""The price of choosing: against dp-accounting, the paper's closed forms, and the exact divergence of a toy."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
+from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
+from scipy.stats import norm
+
+from dpfedmeta.accounting.divergences.rdp import ORDERS
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.private_selection import RunCount, largest_divergences, selected_divergences, selection_cost
+from dpfedmeta.core.errors import InputError, RefusedPlan
+
+PLAN = PrivacyPlan(clients=1000, cohort=100.0, rounds=30, noise_multiplier=2.0, client_delta=1e-5)
+LAWS = [(0.0, 1.5), (0.0, 10.0), (0.0, 100.0), (0.5, 10.0), (1.0, 10.0), (3.0, 100.0)]
+
+
+@pytest.mark.parametrize(("eta", "mean"), LAWS)
+def test_divergences_are_those_of_dp_accounting(eta, mean):
+    """An implementation of the same theorem by others."""
+    found = selected_divergences(ORDERS, np.array(ORDERS) / 18.0, RunCount(mean=mean, eta=eta))
+    accountant = RdpAccountant(ORDERS)
+    accountant.compose(RepeatAndSelectDpEvent(GaussianDpEvent(3.0), mean=mean, shape=eta))
+    known = np.isfinite(accountant.rdp)
+    assert np.count_nonzero(known) > 50
+    assert found[known] == pytest.approx(np.asarray(accountant.rdp)[known], rel=1e-9)
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
+def test_pure_privacy_is_multiplied_by_two_and_eta_as_published(eta):
+    """Corollary 3 of the paper: runs of pure (e, 0) give ((2 + eta) e, 0), whatever the mean."""
+    orders = (2, 10**4, 10**8)
+    found = selected_divergences(orders, np.full(3, 0.7), RunCount(mean=50.0, eta=eta))
+    assert found[-1] == pytest.approx((2.0 + eta) * 0.7, rel=1e-6)
+
+
+@pytest.mark.parametrize(("eta", "mean"), LAWS)
+def test_the_number_of_runs_has_its_law(eta, mean):
+    count = RunCount(mean=mean, eta=eta)
+    law = count._probabilities(10**6)
+    assert math.fsum(law) == pytest.approx(1.0, abs=1e-9)
+    assert math.fsum(number * p for number, p in enumerate(law, 1)) == pytest.approx(mean, rel=1e-6)
+    # As the paper writes it (definition 1), for a few numbers.
+    gamma = count.gamma
+    for number in (1, 2, 5):
+        if eta == 0:
+            due = (1 - gamma) ** number / (number * math.log(1 / gamma))
+        else:
+            due = (1 - gamma) ** number / (gamma**-eta - 1) * math.prod((k + eta) / (k + 1) for k in range(number))
+        assert law[number - 1] == pytest.approx(due, rel=1e-9)
+    assert count.tail(10) >= 1 - math.fsum(law[:10])
+    # Draws are the inverse of the law's cumulative sums.
+    sums = np.cumsum(law)
+    for uniform in (0.0, 0.3, 0.99, 0.5 * (sums[0] + sums[1])):
+        assert count.of(uniform) == int(np.searchsorted(sums, uniform, side="right")) + 1
+
+
+def lost_by_the_best(epsilon, deviation, count, cap=None):
+    """Exact delta of the largest of K Gaussian values, of N(1, s^2) against N(0, s^2), both ways."""
+    law = np.array(count._probabilities(1500))
+    if cap is not None:
+        law = np.concatenate([law[: cap - 1], [1 - law[: cap - 1].sum()]])
+    places = np.linspace(-12 * deviation, 12 * deviation + 1, 4001)
+    numbers = np.arange(1, len(law) + 1)
+
+    def density(shift):
+        below = norm.cdf(places, shift, deviation)
+        # d/dx of E[F(x)^K], by Horner.
+        slope = np.zeros_like(places)
+        for weight in (law * numbers)[::-1]:
+            slope = slope * below + weight
+        return slope * norm.pdf(places, shift, deviation)
+
+    one, other = density(1.0), density(0.0)
+    assert np.trapezoid(one, places) == pytest.approx(1.0, abs=1e-6)
+    return max(
+        np.trapezoid(np.maximum(left - math.exp(epsilon) * right, 0), places)
+        for left, right in ((one, other), (other, one))
+    )
+
+
+@pytest.mark.parametrize(
+    ("eta", "mean", "cap"), [(0.0, 10.0, None), (1.0, 10.0, None), (1.0, 10.0, 150), (1.0, 5.0, 40)]
+)
+def test_the_best_of_a_toy_leaks_more_than_one_run_and_no_more_than_is_said(eta, mean, cap):
+    plan, delta = replace(PLAN, cohort=1000.0, rounds=1, noise_multiplier=2.0, client_delta=0.01), 0.01
+    count = RunCount(mean=mean, eta=eta, cap=cap)
+    cost = selection_cost([plan], count)
+    assert lost_by_the_best(cost.epsilon, 2.0, count, cap) <= delta
+    # Not by far: the bound of one run would be broken.
+    exact = RunCount(mean=mean, eta=eta)
+    assert lost_by_the_best(cost.single, 2.0, exact, cap) > delta / 3
+    assert cost.single < cost.epsilon
+
+
+def test_monte_carlo_the_chosen_run_stays_within_its_price():
+    """K, settings and noise drawn as a private sweep draws them; a threshold test on 50,000 searches."""
+    count, generator, searches = RunCount(mean=8.0, eta=1.0), np.random.default_rng(3), 50_000
+    cost = selection_cost([replace(PLAN, cohort=1000.0, rounds=1, noise_multiplier=2.0, client_delta=0.01)], count)
+    law = np.array(count._probabilities(400))
+    best = {}
+    for shift in (0.0, 1.0):
+        runs = generator.choice(len(law), size=searches, p=law / law.sum()) + 1
+        # The largest of k uniform numbers.
+        best[shift] = norm.ppf(generator.random(searches) ** (1.0 / runs), shift, 2.0)
+    worst = max(
+        np.mean(best[1.0] > place) - math.exp(cost.epsilon) * np.mean(best[0.0] > place)
+        for place in np.linspace(0, 9, 60)
+    )
+    assert worst <= 0.01
+    assert max(np.mean(best[1.0] > p) - np.mean(best[0.0] > p) for p in np.linspace(0, 9, 60)) > 0.1
+
+
+def test_a_cap_costs_and_one_that_costs_too_much_is_refused():
+    free = selection_cost([PLAN], RunCount(mean=10.0, eta=1.0)).epsilon
+    capped = selection_cost([PLAN], RunCount(mean=10.0, eta=1.0, cap=250))
+    assert free < capped.epsilon < 1.2 * free
+    assert 0 < capped.beyond < 1e-9
+    with pytest.raises(RefusedPlan, match="raise the cap"):
+        selection_cost([PLAN], RunCount(mean=10.0, eta=1.0, cap=20))
+
+
+def test_the_worst_setting_of_the_list_counts_and_more_runs_cost_more():
+    noisy = replace(PLAN, noise_multiplier=4.0)
+    both = selection_cost([noisy, PLAN], RunCount(mean=10.0)).epsilon
+    assert both == selection_cost([PLAN], RunCount(mean=10.0)).epsilon
+    assert both > selection_cost([noisy], RunCount(mean=10.0)).epsilon
+    assert np.all(largest_divergences([noisy, PLAN]) == largest_divergences([PLAN]))
+    means = [selection_cost([PLAN], RunCount(mean=mean)).epsilon for mean in (2.0, 10.0, 50.0)]
+    assert means == sorted(means)
+    assert len(set(means)) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"sampler": "check-ins", "cohort": 1000 / 30, "capacity": 200, "max_participations": 1},
+            "no plain Renyi divergence",
+        ),
+        ({"noise_multiplier": 0.0}, "no plain Renyi divergence"),
+    ],
+)
+def test_runs_without_a_plain_divergence_are_refused(changes, words):
+    with pytest.raises(RefusedPlan, match=words):
+        selection_cost([replace(PLAN, **changes)], RunCount(mean=10.0))
+
+
+def test_settings_that_share_no_promise_are_refused():
+    with pytest.raises(RefusedPlan, match="differ in clients"):
+        selection_cost([PLAN, replace(PLAN, clients=2000)], RunCount(mean=10.0))
+
+
+@pytest.mark.parametrize(
+    "given", [{"mean": 1.0}, {"mean": math.nan}, {"mean": 5.0, "eta": -1.0}, {"mean": 5.0, "cap": 3}]
+)
+def test_a_law_that_is_none_is_refused(given):
+    with pytest.raises(InputError, match="expected"):
+        RunCount(**{"mean": 5.0, **given})

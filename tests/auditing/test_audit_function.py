@@ -1,0 +1,94 @@
+"""`audit --function`: what it prints, writes and refuses, and the words of its badge."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from dpfedmeta.auditing.audit_rounds import RoundsVerdict
+from dpfedmeta.privacy.rounds.promise import PromisedCell
+from dpfedmeta.reporting.plots.audit_badge import badge_words, draw_badge
+from tests.conftest import dpfedmeta
+
+MODULE = """
+import numpy as np
+
+LIKE = {"w": np.zeros(4)}
+MODEL = {"v": np.zeros(3)}
+
+
+def honest(state, updates, generator):
+    sums = {}
+    for update in updates.values():
+        norm = np.sqrt(sum(np.sum(value**2) for value in update.values()))
+        for name, value in update.items():
+            sums[name] = sums.get(name, 0) + value * min(1.0, 1.0 / norm if norm else 1.0)
+    return state, {name: value + 6 * generator.normal(size=value.shape) for name, value in sums.items()}
+
+
+def quiet(state, updates, generator):
+    return state, {name: sum(update[name] for update in updates.values()) for name in LIKE}
+
+
+number = 3
+
+
+def fails(state, updates, generator):
+    raise ValueError("no such device")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "theirs48.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def audit(folder, name, *words, code=0):
+    given = ("--promise", "1.5", "--runs", "200", "--rounds", "1", "--audit-seed", "4")
+    return dpfedmeta("audit", "--function", f"theirs48:{name}", *given, *words, folder=folder, code=code)
+
+
+def test_a_right_function_is_not_refuted_and_a_wrong_one_is(folder):
+    found = json.loads(audit(folder, "honest", "--json").out)
+    assert found["refuted"] is False
+    assert found["promised"] == {"unit": "client", "observer": "public", "epsilon": 1.5, "delta": 1e-5}
+    assert found["seed"] == 4
+    shown = audit(folder, "quiet", "--strict", "--badge", "badge.svg", code=1).out
+    assert "refuted: (client, public) epsilon 1.5 at delta 1e-05 does not hold" in shown
+    tree = ElementTree.parse(folder / "badge.svg")
+    assert "promise broken: epsilon >=" in tree.getroot().attrib["aria-label"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--function", "theirs48:honest"), "--promise is missing"),
+        (("--promise", "1.5", "--algo", "dp-agr"), "--promise belongs to --function"),
+        (("--function", "theirs48:nothing", "--promise", "1"), "has no nothing"),
+        (("--function", "theirs48:number", "--promise", "1"), "expected a function"),
+        (("--function", "theirs48:honest", "--like", "theirs48:number", "--promise", "1"), "like: a mapping"),
+        (("--function", "theirs48:honest", "--promise", "1", "--rounds", "x"), "server.rounds = x: expected a whole"),
+        (("--function", "theirs48:honest", "--promise", "1", "--cohort", "5"), "is no setting of a function"),
+        (("--function", "theirs48:honest", "--promise", "1", "--delta", "x"), "expected a number"),
+        (("--function", "theirs48:honest", "--promise", "9"), "nothing could be found; give about"),
+        (("--function", "theirs48:fails", "--promise", "1"), "no such device"),
+        (("--function", "theirs48:honest", "--like", "theirs48:MODEL", "--promise", "1", "--badge", "x.png"), ".svg"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_a_line(folder, words, said):
+    assert said in dpfedmeta("audit", *words, folder=folder, code=2).error
+
+
+@pytest.mark.parametrize("confirmed", [None, 2.5])
+def test_a_badge_never_says_private(tmp_path, confirmed):
+    verdict = RoundsVerdict(
+        promised=PromisedCell(epsilon=1.5, delta=1e-5), audited=0.31, confirmed=confirmed, runs=2000, seed=1
+    )
+    draw_badge(tmp_path / "badge.svg", verdict)
+    text = (tmp_path / "badge.svg").read_text()
+    assert "private" not in text.lower()
+    due = "no violation found; lower bound 0.31 at 95%, 2000 runs, 2026-11-26"
+    broken = "promise broken: epsilon >= 2.5 at 99.9%, 2000 runs, 2026-11-26"
+    assert badge_words(verdict, "2026-11-26") == (due if confirmed is None else broken)

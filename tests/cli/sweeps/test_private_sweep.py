@@ -1,0 +1,150 @@
+"""A private sweep: what is drawn, what stays secret, and that only the best of all runs is released, at its price."""
+
+import json
+import math
+import secrets
+import sys
+
+import pytest
+
+from dpfedmeta.accounting.private_selection import RunCount
+from dpfedmeta.cli.sweeps import private_sweep
+from dpfedmeta.cli.sweeps.private_sweep import check_private, price_lines, run_private
+from dpfedmeta.cli.sweeps.runner import SweepOptions
+from dpfedmeta.cli.sweeps.sweep_file import read_sweep
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.run_directory import SELECTION
+
+GRID = {
+    "algo": {"value": "dp-agr"},
+    "dataset": {"value": "strokes"},
+    "clip.window": {"values": [2, 8]},
+    "run.seed": {"values": [0, 1]},
+}
+SMALL = {
+    "population.clients": "500", "population.cohort": "50", "server.rounds": "9", "server.noise_multiplier": "2",
+    "privacy.client.epsilon": "null", "population.max_participations": "null",
+}  # fmt: skip
+COUNT = RunCount(mean=3.0, eta=1.0)
+
+
+@pytest.fixture
+def searched(sweep_file, program, tmp_path):
+    def run(action=run_private, count=COUNT, *, fixed=None, jobs=1, out="out", **changes):
+        options = SweepOptions(
+            out=tmp_path / out, train=(sys.executable, str(program)), jobs=jobs, fixed=SMALL | (fixed or {})
+        )
+        command = ["${env}", "${interpreter}", "${program}", "${args}"]
+        sweep = read_sweep(sweep_file(**{"parameters": GRID, "command": command, **changes}))
+        return action(sweep, options, count)
+
+    return run
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The operating system's bytes, chosen: K by the first number, then places."""
+
+    def choose(uniform, places):
+        left = list(places)
+        monkeypatch.setattr(secrets, "randbits", lambda bits: int(uniform * 2**bits))
+        monkeypatch.setattr(secrets, "randbelow", lambda below: left.pop(0))
+
+    return choose
+
+
+def test_the_best_of_the_drawn_runs_is_released_with_its_price_and_the_others_stay(searched, drawn, tmp_path):
+    drawn(0.6, [0, 2, 2])  # window 2, then window 8 twice
+    best, cost = searched()
+    assert best.path == tmp_path / "out/best"
+    content = json.loads((best.path / SELECTION).read_text())
+    assert content["epsilon"] == cost.epsilon > cost.single
+    assert best.rounds()[-1]["validation_accuracy"]["mean"] == pytest.approx(0.55)
+    hidden = tmp_path / "out/secret"
+    assert hidden.stat().st_mode & 0o777 == 0o700
+    assert len(list((hidden / "runs").iterdir())) == 2
+    # The same setting twice is two runs.
+    assert len(json.loads((hidden / "drawn.json").read_text())) == 3
+    # Asked again, the same is there and nothing is run.
+    assert searched()[0].path == best.path
+    assert len(list((hidden / "logs").iterdir())) == 3
+
+
+def test_nothing_outside_tells_how_many_runs_there_were_or_when(searched, drawn, tmp_path):
+    told = []
+    for out, uniform, places in (("one", 0.0, [3]), ("many", 0.8, [3, 0, 0, 0])):
+        drawn(uniform, places)
+        best, _ = searched(out=out)
+        public = sorted(path for path in (tmp_path / out).rglob("*") if "secret" not in path.parts and path.is_file())
+        told.append([(path.relative_to(tmp_path / out), path.read_bytes()) for path in public])
+        times = {path.stat().st_mtime for path in best.path.rglob("*")}
+        assert max(times) - min(times) < 5.0
+        assert len(best.path.name) == 4
+    assert told[0] == told[1]
+
+
+def test_a_search_that_was_cut_off_goes_on_with_what_was_drawn(searched, drawn, tmp_path, program):
+    drawn(0.6, [0, 2, 1])
+    quick = program.read_text()
+    fails = "run.mkdir(parents=True)\nif options['run.seed'] == '1': sys.exit(1)"
+    program.write_text(quick.replace("run.mkdir(parents=True)", fails))
+    with pytest.raises(InputError, match="a run failed, so nothing is released"):
+        searched()
+    assert not (tmp_path / "out/best").exists()
+    before = (tmp_path / "out/secret/drawn.json").read_bytes()
+    program.write_text(quick)
+    # Other bytes would draw one run.
+    drawn(0.0, [0])
+    searched()
+    assert (tmp_path / "out/secret/drawn.json").read_bytes() == before
+    assert len(list((tmp_path / "out/secret/set-aside").iterdir())) == 1
+    with pytest.raises(InputError, match="a private sweep with other numbers"):
+        searched(count=RunCount(mean=4.0, eta=1.0))
+
+
+def test_a_damaged_draw_is_not_drawn_again(searched, drawn, tmp_path):
+    drawn(0.6, [0, 2, 1])
+    searched()
+    (tmp_path / "out/best/selection.json").unlink()
+    (tmp_path / "out/best").rename(tmp_path / "elsewhere")
+    (tmp_path / "out/secret/drawn.json").write_text("[]")
+    with pytest.raises(InputError, match=r"drawn.json: damaged"):
+        searched()
+
+
+def test_a_cap_bounds_the_runs_and_is_paid_for(searched, drawn, tmp_path):
+    drawn(1 - 2**-53, [0] * 200)
+    count = RunCount(mean=3.0, eta=1.0, cap=60)
+    plan = searched(check_private, count)
+    assert plan.cost.beyond > 0
+    assert plan.cost.epsilon > searched(check_private, COUNT).cost.epsilon
+    folder = tmp_path / "hidden"
+    folder.mkdir()
+    assert len(private_sweep._drawn(folder, plan)) == 60
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "random", "run_cap": 5}, "with replacement from a list that is fixed"),
+        ({"jobs": 2}, "one at a time"),
+        ({"fixed": {"run.noise_seed": "3"}}, "every run would have the same noise"),
+        ({"fixed": {"track.to": "tensorboard"}}, "a tracker would tell of runs"),
+        ({"fixed": {"track.tensorboard": "true"}}, "a tracker would tell of runs"),
+        ({"fixed": {"population.cohort": "50", "population.sampler": "check-ins"}}, "."),
+        ({"fixed": {"server.noise": "toeplitz"}}, "."),
+    ],
+)
+def test_what_has_no_price_or_would_tell_is_refused_before_the_first_draw(searched, tmp_path, changes, words):
+    with pytest.raises((InputError, RefusedPlan), match=words):
+        searched(**changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_price_is_said_before_the_first_run(searched):
+    cost = searched(check_private).cost
+    words = "\n".join(price_lines(cost))
+    assert f"{cost.epsilon:.4g}" in words
+    assert "4 settings; 3 runs in expectation" in words
+    assert "all runs compose" in words
+    assert math.isfinite(cost.epsilon)

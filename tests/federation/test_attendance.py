@@ -1,0 +1,41 @@
+import time
+
+from dpfedmeta.federation.server.attendance import attendance
+
+NAMES = {b"a": "clinic A", b"b": "clinic B", b"c": "clinic C"}
+
+
+class Steps:
+    """The clients that are there, looked at one after the other; says when all were seen."""
+
+    def __init__(self, *steps):
+        self.steps, self.seen = list(steps), 0
+
+    def __call__(self):
+        self.seen += 1
+        return self.steps[min(self.seen, len(self.steps)) - 1]
+
+
+def lines(*steps, names=NAMES):
+    said, present = [], Steps(*steps)
+    with attendance(names, present, said.append, seconds=0.001):
+        until = time.monotonic() + 10
+        while present.seen <= len(steps) and time.monotonic() < until:
+            time.sleep(0.002)
+    return said
+
+
+def test_who_came_left_and_is_back_is_said_once():
+    assert lines((), (b"a", b"b"), (b"a", b"b"), (b"b",), (b"a", b"b", b"c", b"stranger")) == [
+        "connected: clinic A, clinic B; 2 of 3 clients are connected",
+        "left: clinic A; 1 of 3 clients are connected",
+        "back: clinic A; 3 of 3 clients are connected",
+        "connected: clinic C; 3 of 3 clients are connected",
+    ]
+
+
+def test_many_at_once_are_one_line():
+    many = {bytes([n]): f"site {n}" for n in range(40)}
+    assert lines(tuple(many), names=many) == [
+        "connected: site 0, site 1, site 2, site 3, site 4 and 35 more; 40 of 40 clients are connected"
+    ]

@@ -1,0 +1,71 @@
+"""A client takes no question out of a server's messages that is longer, or in more parts, than it said."""
+
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import Message
+from flwr.common.serde import message_to_proto
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.task_identity import TaskIdentity
+
+from dpfedmeta.federation.flower import flower_client
+from dpfedmeta.federation.flower.flower_channel import record_of
+from dpfedmeta.federation.flower.flower_client import _Node
+from dpfedmeta.federation.flower.http_client import TooLong
+
+
+@pytest.fixture(autouse=True)
+def an_app(monkeypatch):
+    """Flower's messages name the app that a process runs."""
+    for name in ("_run_id", "_task_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 3, raising=False)
+
+
+def node(content, most, *, damaged=False):
+    """A connection on which one question waits; (it, what was fetched)."""
+    message = Message(record_of(content), 7, "query")
+    with no_object_id_recompute():
+        message.metadata.__dict__["_message_id"] = message.object_id
+        parts, tree = get_all_nested_objects(message), get_object_tree(message)
+    head = message_to_proto(Message(type(message.content)(), 7, "query"))
+    head.metadata.CopyFrom(message_to_proto(message).metadata)
+    fetched = []
+
+    def pulled(request):
+        fetched.append(request.object_id)
+        return SimpleNamespace(object_content=b"" if damaged else parts[request.object_id].deflate())
+
+    client = SimpleNamespace(
+        PullMessages=lambda request: SimpleNamespace(messages_list=[head], message_object_trees=[tree]),
+        PullObject=pulled,
+        ConfirmMessageReceived=lambda request: None,
+    )
+    return _Node(client, flower_client.Node(node_id=7), most), fetched  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("size", "taken"), [(99, True), (100, True), (101, False), (10_000, False)])
+def test_a_question_is_as_long_as_was_said(size, taken):
+    found, fetched = node(b"x" * size, 100)
+    question, content = found._question()
+    assert question is not None
+    assert fetched
+    assert content == (b"x" * size if taken else None)
+
+
+def test_a_question_whose_parts_are_damaged_is_none():
+    assert node(b"x", 100, damaged=True)[0]._question() == (None, None)
+
+
+def test_a_question_of_many_parts_is_not_fetched(monkeypatch):
+    monkeypatch.setattr(flower_client, "_MOST_PARTS", 1)
+    found, fetched = node(b"x", 100)
+    with pytest.raises(TooLong, match="more than 1 parts"):
+        found._question()
+    assert fetched == []
+    said = []
+    found.turn(None, said.append)
+    assert said == ["dropped: the server's question has more than 1 parts"]

@@ -1,0 +1,275 @@
+"""Flower's strategies with the kernel around them, on ten clients in one process; Flower's own wrapper, attacked."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAdam, FedAvg, Krum
+from flwr.supercore.task_identity import TaskIdentity
+
+import dpfedmeta as dp
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.federation.flower.private_strategy import BOUND, PrivateStrategy, clip_mod
+from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
+
+NODES, SIZE = tuple(range(101, 111)), 6
+
+
+@pytest.fixture(autouse=True)
+def register(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    # As a process of the SuperLink's has it.
+    for name, value in {"_run_id": 1, "_node_id": 1, "_task_id": 1}.items():
+        monkeypatch.setattr(TaskIdentity, name, value)
+
+
+def rounds(tmp_path, **changes):
+    like = {"w": np.zeros(SIZE, dtype=np.float32)}
+    given = {
+        "clients": 10, "cohort": 5, "rounds": 3, "like": like, "run_dir": tmp_path / "mine",
+        "promise": dp.Promise(epsilon=50.0, delta=1e-2), "clip": dp.clip.Constant(initial=1.0),
+    }  # fmt: skip
+    return dp.PrivateRounds(**{**given, **changes})
+
+
+def app(length=5.0, examples=1, mods=()):
+    made = ClientApp(mods=list(mods))
+
+    @made.train()
+    def train(message, context):
+        model = message.content["arrays"]["w"].numpy()
+        sent = length(context.node_id) if callable(length) else length
+        arrays = ArrayRecord({"w": Array((model + sent / np.sqrt(SIZE)).astype(np.float32))})
+        metrics = MetricRecord({"num-examples": examples, "loss": 1234.5})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return made
+
+
+class Loopback(Grid):
+    """Ten nodes; what is sent to whom is noted."""
+
+    def __init__(self, client, nodes=NODES):
+        self.client, self.nodes, self.asked = client, nodes, []
+
+    def get_node_ids(self):
+        return self.nodes
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            self.asked.append((message.metadata.message_type, node))
+            context = Context(run_id=1, node_id=node, node_config={}, state=RecordDict(), run_config={})
+            replies.append(self.client(message, context))
+        return replies
+
+    run = property()
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    create_message = push_messages = pull_messages = set_run
+
+
+def start(tmp_path, grid, inner=None, rounds_=3, **changes):
+    with rounds(tmp_path, **changes) as private:
+        strategy = PrivateStrategy(inner or FedAvg(), private)
+        return private, strategy.start(grid, ArrayRecord({"w": Array(np.zeros(SIZE, dtype=np.float32))}), rounds_)
+
+
+def test_ten_clients_train_and_the_ledger_verifies(tmp_path):
+    grid = Loopback(app(mods=[clip_mod]))
+    private, result = start(tmp_path, grid)
+    assert private.ended == "completed"
+    verify_rounds(RunDirectory(tmp_path / "mine"))
+    assert {kind for kind, _ in grid.asked} == {"train"}
+    assert 0 < len(grid.asked) < 30
+    assert result.arrays["w"].numpy().shape == (SIZE,)
+    assert not result.train_metrics_clientapp
+    assert not result.evaluate_metrics_clientapp
+    # Started again, the rounds are there, nobody is asked, and the model is the same.
+    again = Loopback(app())
+    assert np.array_equal(start(tmp_path, again)[1].arrays["w"].numpy(), result.arrays["w"].numpy())
+    assert again.asked == []
+    assert len(read_content(tmp_path / "mine/ledger.jsonl").charges) == 3
+
+
+@pytest.mark.parametrize("mods", [(), (clip_mod,)])
+def test_the_model_moves_by_the_release_and_the_server_clips_whoever_did_not(tmp_path, mods):
+    seen = {}
+    grid = Loopback(app(length=1e6, examples=10**9, mods=mods))
+    private = rounds(tmp_path, rounds=1, noise_seed=3)
+    strategy = PrivateStrategy(FedAvg(), private)
+    released = strategy.start(grid, ArrayRecord({"w": Array(np.zeros(SIZE, dtype=np.float32))}), 1)
+    private.close()
+    with rounds(tmp_path / "other", rounds=1, noise_seed=3) as alone:
+        for round_ in alone:
+            for client in round_.cohort:
+                round_.add(client, {"w": np.full(SIZE, 1.0 / np.sqrt(SIZE), dtype=np.float32)})
+            seen = round_.release()
+    assert np.allclose(released.arrays["w"].numpy(), seen["w"], atol=1e-5)
+
+
+class Recorder(FedAvg):
+    """A strategy that keeps what it is shown."""
+
+    def aggregate_train(self, server_round, replies):
+        self.replies = list(replies)
+        return super().aggregate_train(server_round, self.replies)
+
+
+@pytest.mark.parametrize("inner", [FedAvg, FedAdam, Recorder])
+def test_the_strategy_inside_sees_one_result_and_no_reply(tmp_path, inner):
+    inner = inner()
+    seen = []
+    true = inner.aggregate_train
+    inner.aggregate_train = lambda number, replies: (seen.append(list(replies)), true(number, seen[-1]))[1]
+    start(tmp_path, Loopback(app()), inner)
+    assert [len(replies) for replies in seen] == [1, 1, 1]
+    metrics = [dict(reply.content["metrics"]) for replies in seen for reply in replies]
+    assert metrics == [{"num-examples": 1}] * 3
+
+
+def test_the_kernel_draws_whom_to_ask_and_flower_logs_nothing_of_it(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, logger="flwr")
+    grid = Loopback(app())
+    start(tmp_path, grid, rounds_=3)
+    drawn = (tmp_path / "mine/secret/participations.jsonl").read_text()
+    assert len(grid.asked) == sum(len(json.loads(line)["clients"]) for line in drawn.splitlines())
+    text = "\n".join(record.getMessage() for record in caplog.records)
+    for words in ("Sampled", "Received", "1234.5", "num-examples"):
+        assert words not in text
+
+
+def test_a_node_keeps_its_number_and_more_nodes_than_clients_are_never_asked(tmp_path):
+    late = tuple(range(50, 60))
+    start(tmp_path, Loopback(app()), rounds_=1, cohort=10, rounds=3)
+    grid = Loopback(app(), nodes=NODES + late)
+    start(tmp_path, grid, cohort=10, rounds=3)
+    assert {node for _, node in grid.asked} <= set(NODES)
+    assert grid.asked
+    assert (tmp_path / "mine/secret/nodes.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_no_update_counts_as_zero_and_stops_nothing(tmp_path):
+    def broken(message, context):
+        raise AssertionError
+
+    def odd(message, context):
+        return Message(RecordDict({"arrays": ArrayRecord({"v": Array(np.zeros(2))})}), reply_to=message)
+
+    class Failing(Loopback):
+        def send_and_receive(self, messages, *, timeout=None):
+            from flwr.app import Error
+
+            kept = []
+            for place, message in enumerate(messages):
+                kinds = [
+                    lambda m: odd(m, None),
+                    lambda m: Message(Error(code=1, reason="secret"), reply_to=m),
+                    lambda m: Message(RecordDict(), reply_to=m),
+                ]
+                kept.append(kinds[place % 3](message))
+            return kept
+
+    private, result = start(tmp_path, Failing(broken))
+    assert private.ended == "completed"
+    assert np.all(np.isfinite(result.arrays["w"].numpy()))
+
+
+def test_the_mod_sends_no_more_than_the_bound_and_no_metric():
+    arrays = ArrayRecord({"w": Array(np.ones(SIZE, dtype=np.float32))})
+    for length in (0.25, 5.0, np.nan):
+        asked = Message(RecordDict({"arrays": arrays, "config": ConfigRecord({BOUND: 0.5})}), 101, "train")
+        context = Context(run_id=1, node_id=101, node_config={}, state=RecordDict(), run_config={})
+        sent = app(length=length, examples=77, mods=[clip_mod])(asked, context).content
+        moved = np.linalg.norm(sent["arrays"]["w"].numpy().astype(float) - 1.0)
+        assert moved == pytest.approx(0.0 if np.isnan(length) else min(length, 0.5), rel=1e-4)
+        assert dict(sent["metrics"]) == {"num-examples": 1}
+
+
+def test_what_does_not_fit_is_said_in_a_line(tmp_path):
+    with rounds(tmp_path, rounds=1) as private:
+        strategy = PrivateStrategy(FedAvg(), private)
+        with pytest.raises(dp.InputError, match=r"n of the model is of int64: only real numbers"):
+            strategy.start(Loopback(app()), ArrayRecord({"n": Array(np.zeros(2, dtype=np.int64))}), 1)
+        with pytest.raises(dp.InputError, match="round 2 is not planned; give num_rounds=1"):
+            strategy.start(Loopback(app()), ArrayRecord({"w": Array(np.zeros(SIZE, dtype=np.float32))}), 2)
+
+
+def test_krum_inside_undoes_nothing(tmp_path):
+    private, _ = start(tmp_path, Loopback(app()), Krum(num_malicious_nodes=0))
+    assert private.ended == "completed"
+
+
+# Flower's own wrapper, attacked as ours is.
+
+
+def flowers(noise=5.0):
+    inner = FedAvg()
+    return DifferentialPrivacyServerSideAdaptiveClipping(inner, noise, 10, 1.0, clipped_count_stddev=5.0)
+
+
+def one_round_of(wrapped, examples):
+    """One round of a wrapper, as `audit_rounds` calls it; the canary weighs as many examples as it says."""
+
+    def one_round(state, updates, generator):
+        np.random.seed(int(generator.integers(2**32)))  # noqa: NPY002
+        grid = Loopback(None)
+        model = ArrayRecord({"w": Array(np.zeros(SIZE, dtype=np.float32))})
+        strategy = wrapped()
+        list(strategy.configure_train(1, model, ConfigRecord(), grid))
+        replies = []
+        for client in range(10):
+            update = updates.get(client, {"w": np.zeros(SIZE)})["w"]
+            metrics = MetricRecord({"num-examples": examples if np.any(update) else 1})
+            # Flower's wrapper divides by the norm: an update of zeros would end the run.
+            update = update + 1e-9
+            content = RecordDict({"arrays": ArrayRecord({"w": Array(update.astype(np.float32))}), "metrics": metrics})
+            message = Message(content, 0, "train")
+            message.metadata.__dict__["_src_node_id"] = NODES[client]
+            replies.append(message)
+        arrays, _ = strategy.aggregate_train(1, replies)
+        return state, {"w": arrays["w"].numpy()}
+
+    return one_round
+
+
+def test_counts_of_examples_move_flowers_own_mean_by_the_whole_bound_and_ours_by_its_share(tmp_path):
+    canary = {0: {"w": np.full(SIZE, 50.0)}}
+    _, moved = one_round_of(lambda: flowers(noise=1e-9), 10**6)(None, canary, np.random.default_rng(1))
+    assert np.linalg.norm(moved["w"]) == pytest.approx(1.0, rel=1e-3)
+
+    class One(Loopback):
+        """Nodes that send zeros, but for one that sends much and counts much."""
+
+        def __init__(self):
+            super().__init__(app(length=lambda node: 1e6 if node == NODES[0] else 0.0, examples=10**6))
+
+    means = []
+    for folder, client in (("with", One()), ("without", Loopback(app(length=0.0)))):
+        _, result = start(tmp_path / folder, client, rounds_=1, rounds=1, noise_seed=2, cohort=10)
+        means.append(result.arrays["w"].numpy())
+    # L is 10: a tenth of the bound.
+    assert np.linalg.norm(means[0] - means[1]) == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_flowers_own_wrapper_breaks_its_promise_by_counts_of_examples():
+    """Noise for 1/10 of a clip bound; a client that says it has many examples moves the mean by all of it."""
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    # A Gaussian of multiplier 5 over one round keeps epsilon 0.8 at delta 1e-2 and less.
+    promise, like = dp.Promise(epsilon=0.8, delta=1e-2), {"w": np.zeros(SIZE)}
+    found = [
+        dp.audit_rounds(
+            one_round_of(flowers, count), promise=promise, like=like, rounds=1, runs=400, length=50.0, seed=4
+        )
+        for count in (10**6, 1)
+    ]
+    assert [verdict.refuted for verdict in found] == [True, False]

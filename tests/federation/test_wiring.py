@@ -1,0 +1,284 @@
+"""What is given to a server or a client reaches whoever uses it, and a federation's names depend on all they are of."""
+
+import inspect
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation import entry_points
+from dpfedmeta.federation.channel import Channel
+from dpfedmeta.federation.client import client
+from dpfedmeta.federation.entry_points import ClientOptions, ServerOptions, asking_clients, run_client, run_server
+from dpfedmeta.federation.flower import flower_client, http_client
+from dpfedmeta.federation.server import analytics_server, status_page, training_server
+from dpfedmeta.federation.server.client_requests import TOLD
+from dpfedmeta.federation.server.remote_sums import AskedSums
+from dpfedmeta.federation.server.training_server import Federation
+from dpfedmeta.simulation.cohort_sums import SecureSums
+
+CARDS = [SimpleNamespace(identity=bytes([n]) * 32, name=f"silo {n}") for n in range(3)]
+ROSTER, NAMES = [card.identity for card in CARDS], [card.name for card in CARDS]
+OPTIONS = ServerOptions(
+    keys=Path("keys"), roster=Path("roster"), page=None, seconds=7.0, fewest=2, wait=9.0, data_folder=Path("data")
+)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server that listens nowhere; (what it says, the wire)."""
+    said, wire = [], SimpleNamespace(present=lambda: [])
+    monkeypatch.setattr(entry_points, "operator_identity", lambda keys: b"private")
+    monkeypatch.setattr(entry_points, "read_invitation", lambda path: None)
+    monkeypatch.setattr(training_server, "check_federation", lambda settings, roster: None)
+
+    class Listening:
+        def __init__(self, *given):
+            assert given[:2] == (options_now[0], CARDS)
+
+        __enter__, __exit__ = (lambda self: wire), (lambda self, *ended: None)
+
+    options_now = [OPTIONS]
+    monkeypatch.setattr(entry_points, "listening", Listening)
+    return SimpleNamespace(said=said, wire=wire, options=options_now)
+
+
+@pytest.mark.parametrize("fewest", [None, 2])
+def test_every_option_of_a_server_arrives(server, monkeypatch, fewest):
+    given, signature = {}, inspect.signature(training_server.serve)
+    monkeypatch.setattr(training_server, "serve", lambda *words, **named: given.update(
+        signature.bind(*words, **named).arguments) or ("run", "completed"))  # fmt: skip
+    server.options[0] = options = replace(OPTIONS, fewest=fewest)
+    settings = SimpleNamespace(run=SimpleNamespace(dir="runs", name="one"))
+    say, own = server.said.append, object()
+    assert run_server(options, settings, CARDS, callbacks=[own], say=say) == ("run", "completed")
+    # A server's randomness is the system's or the settings' seed.
+    assert given.keys() == signature.parameters.keys() - {"secure_rng"}
+    expected = {
+        "settings": settings, "channel": server.wire, "folder": Path("runs/one"), "identity": b"private",
+        "roster": ROSTER, "seconds": 7.0, "fewest": 3 if fewest is None else 2, "wait": 9.0,
+        "data_folder": Path("data"), "blamed": say, "waiting": say, "names": NAMES,
+    }  # fmt: skip
+    assert {name: given[name] for name in expected} == expected
+    progress = given["callbacks"][-1]
+    assert given["callbacks"][0] is own
+    assert isinstance(progress, status_page.Progress)
+    assert given["heard"] == progress.heard
+
+
+@pytest.mark.parametrize("fewest", [None, 2])
+def test_every_option_of_an_analysis_s_server_arrives(server, monkeypatch, fewest):
+    given = {}
+    monkeypatch.setattr(analytics_server, "Company", lambda **named: given.update(named) or SimpleNamespace(asked_of=1))
+    server.options[0] = options = replace(OPTIONS, fewest=fewest)
+    with asking_clients(options, CARDS, server.said.append) as found:
+        assert found == 1
+    monkeypatch.undo()
+    assert given.keys() == {field.name for field in fields(analytics_server.Company)}
+    expected = {
+        "channel": server.wire, "identity": b"private", "roster": ROSTER, "seconds": 7.0,
+        "fewest": 3 if fewest is None else 2, "wait": 9.0, "data_folder": Path("data"),
+    }  # fmt: skip
+    assert {name: given[name] for name in expected} == expected
+    given["blamed"](SimpleNamespace(text=lambda name: f"{name(2)} did it"))
+    assert server.said == ["silo 2 did it"]
+    counts = {"answered": 4, "clients": 9, "declined": 1, "unsound": 2, "absent": 3}
+    given["heard"](SimpleNamespace(asked=SimpleNamespace(name="PHASE"), **counts))
+    assert all(str(count) in server.said[1] for count in counts.values())
+
+
+@pytest.mark.parametrize("address", [None, "elsewhere:1"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_every_option_of_a_client_arrives(monkeypatch, tmp_path, address, dry_run):
+    given, wires, claimed, said = {}, {}, [], []
+    signature = inspect.signature(client.RealClient.__init__)
+    options = ClientOptions(
+        data=tmp_path / "images", invitation=tmp_path, identity=tmp_path, home=tmp_path, promise=object(),
+        server=address, patience=5.0, dry_run=dry_run,
+    )  # fmt: skip
+    invited = SimpleNamespace(identity=b"server", server="here:2", authority=b"certificate")
+    monkeypatch.setattr(entry_points, "read_identity", lambda path: b"mine")
+    monkeypatch.setattr(entry_points, "read_invitation", lambda path: invited)
+    monkeypatch.setattr(entry_points, "prepare_flower", lambda folder: None)
+    monkeypatch.setattr(entry_points, "claim", lambda *words, keep: claimed.append((*words, keep)))
+    monkeypatch.setattr(client, "RealClient", lambda *words, **named: given.update(
+        signature.bind(None, *words, **named).arguments) or SimpleNamespace(unfit=None, handed_out=True))  # fmt: skip
+    monkeypatch.setattr(http_client, "Wire", lambda **named: wires.update(named))
+    attended = []
+    monkeypatch.setattr(flower_client, "attend", lambda *words, over, say: attended.append((over(), say)))
+    assert run_client(options, said.append) is None
+    assert claimed == [(options.home, options.data, b"mine", not dry_run)]
+    expected = {"server": b"server", "promise": options.promise, "say": said.append, "dry_run": dry_run}
+    assert {name: given[name] for name in expected} == expected
+    # Its noise is the system's: only tests choose a seed.
+    assert "noise_seed" not in given
+    assert {options.data, b"mine", tmp_path / "ledger.jsonl"} <= {each for each in given.values() if each is not None}
+    assert wires == {
+        "server": address or "here:2", "authority": b"certificate", "private": b"mine", "patience": 5.0,
+    }  # fmt: skip
+    # A dry run stays until it has answered; the other one ends when the model is handed out.
+    assert attended == [(not dry_run, said.append)]
+
+
+@pytest.fixture
+def federation(monkeypatch, tmp_path):
+    """Backends of a federation whose clients need not be asked, by (secure, abort, identity of the run)."""
+    offered, named = [], []
+    monkeypatch.setattr(training_server, "offer_until_answered", lambda *words: offered.append(words))
+    monkeypatch.setattr(training_server, "sign_plan", lambda *words, run, server, roster: named.append(
+        (run, server.public, roster)) or SimpleNamespace(run=run))  # fmt: skip
+
+    def make(secure, abort, run="a"):
+        monkeypatch.setattr(training_server, "identity_of", lambda path: SimpleNamespace(run=run))
+        own = Federation(
+            channel=SimpleNamespace(spec=Channel), identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0, fewest=2,
+            wait=9.0, heard=print, waiting=repr,
+        )  # fmt: skip
+        plan = SimpleNamespace(
+            settings=SimpleNamespace(server=SimpleNamespace(abort_on_failure=abort)),
+            privacy=SimpleNamespace(secure=secure),
+        )
+        made = SimpleNamespace(plan=plan, dataset=SimpleNamespace(task=None), clients="clients", workers="workers")
+        where = SimpleNamespace(secret=tmp_path / "secret")
+        backend = own.backend(made, where)
+        assert offered.pop() == (own.asking, 2, 9.0, repr)
+        assert own.asking.told.path == where.secret / TOLD
+        assert (own.asking.seconds, own.asking.heard) == (7.0, print)
+        return backend, named.pop()
+
+    return make
+
+
+@pytest.mark.parametrize("abort", [False, True])
+@pytest.mark.parametrize("secure", [None, object()])
+def test_a_federation_adds_up_as_its_settings_say(federation, secure, abort):
+    backend, _ = federation(secure, abort)
+    assert isinstance(backend, AskedSums if secure is None else SecureSums)
+    assert (backend.clients, backend.abort_on_failure) == ("clients", abort)
+    if secure is not None:
+        assert (backend.workers, backend.added.identity) == ("workers", b"k" * 32)
+
+
+def test_no_two_runs_have_one_name(federation):
+    """A client's ledger and its noise go by the name of the run."""
+    names = [federation(None, False, run)[1][0] for run in ("a", "b", "a")]
+    assert names[0] == names[2] != names[1]
+    assert [len(name) for name in names] == [32] * 3
+
+
+def test_an_analysis_depends_on_each_client_and_on_the_model(monkeypatch):
+    """Going on with answers of other clients, or to another model, is another attempt."""
+
+    def digest(roster=tuple(ROSTER), run=None, model=b"model"):
+        request = SimpleNamespace(run=run)
+        found = analytics_server.RemoteClients(request=request, company=SimpleNamespace(roster=roster))
+        found.__dict__["ground"] = SimpleNamespace(model=model)
+        return found.digest
+
+    others = [
+        digest(),
+        digest(roster=ROSTER[::-1]),
+        digest(roster=ROSTER[:2]),
+        *(digest(roster=[*ROSTER[:n], b"z" * 32, *ROSTER[n + 1 :]]) for n in range(3)),
+        digest(run="there"),
+        digest(run="there", model=b"other"),
+    ]
+    assert len({*others}) == len(others)
+    assert digest(model=b"other") == digest()
+
+
+@pytest.mark.parametrize(
+    "guard", ["check_federation", "check", "plan", "for_clients", "planned", "check_graph", "agreement_for"]
+)
+def test_each_guard_alone_ends_an_analysis_before_its_charge(monkeypatch, guard):
+    """Whatever could not be asked, signed or agreed on: with all other guards content."""
+    asked = []
+
+    def looks(name):
+        def look(*given):
+            asked.append((name, given))
+            if name == guard:
+                raise InputError(name)
+            return name
+
+        return look
+
+    for name in ("check_federation", "for_clients", "check_graph", "agreement_for"):
+        monkeypatch.setattr(analytics_server, name, looks(name))
+
+    class Ground:
+        task = "task"
+        plan = property(lambda self: looks("plan")())
+
+    request = SimpleNamespace(names=None, settings="settings", planned=looks("planned"))
+    found = analytics_server.RemoteClients(request=request, company=SimpleNamespace(roster=ROSTER))
+    found.__dict__["ground"] = Ground()
+    with pytest.raises(InputError, match=guard):
+        found.check(SimpleNamespace(check=looks("check")))
+    expected = {
+        "check_federation": ("settings", ROSTER), "check": (found.ground,), "plan": (), "planned": (),
+        "for_clients": ("settings", "task"), "check_graph": ("planned",), "agreement_for": (request, "planned"),
+    }  # fmt: skip
+    assert all(given == expected[name] for name, given in asked)
+
+
+@pytest.mark.parametrize("changes", [{"names": "names.jsonl"}, {"settings": None}])
+def test_real_clients_are_asked_of_no_file_of_names(changes):
+    request = SimpleNamespace(**{"names": None, "settings": object(), **changes})
+    with pytest.raises(InputError, match="--names: is only for simulated clients"):
+        analytics_server.RemoteClients(request=request, company=None).check(None)
+
+
+@pytest.fixture
+def summed(monkeypatch, tmp_path):
+    """(name of the run, mark of the kept sum) of an analysis; no client is asked."""
+    named, questions = [], []
+
+    def signs(request, privacy, plan, task, *, run, server, roster):
+        named.append(run)
+        return SimpleNamespace(digest=run, roster=roster, server=server.public)
+
+    def adds(asking, identity, attempt, start):
+        assert (attempt.run, attempt.round, identity) == (named[-1], 0, b"k" * 32)
+        questions.append((asking, attempt.again, start))
+        return SimpleNamespace(survivors=(0, 1), total=np.arange(4))
+
+    monkeypatch.setattr(analytics_server, "sign_analysis", signs)
+    monkeypatch.setattr(analytics_server, "secure_sum", adds)
+
+    def make(run="a", again=(), clients=(0, 1), told=b"seeds"):
+        folder = SimpleNamespace(secret=tmp_path, path=tmp_path)
+        monkeypatch.setattr(analytics_server, "identity_of", lambda path: SimpleNamespace(run=run))
+        company = analytics_server.Company(channel="wire", identity=b"k" * 32, roster=ROSTER, seconds=7.0, heard=print)
+        found = analytics_server.RemoteClients(request=None, company=company)
+        found.__dict__["ground"] = SimpleNamespace(plan=None, task=None)
+        asking = SimpleNamespace(plan=None, cohort=SimpleNamespace(clients=np.array(clients), again=again))
+        analysis = SimpleNamespace(form=lambda plan: SimpleNamespace(length=2))
+        sums = found.sums(analysis, asking, told, folder)
+        return sums, named[-1], questions
+
+    return make
+
+
+OTHER_QUESTIONS = {
+    "run": {"run": "b"}, "attempt": {"again": (1, 7)}, "cohort": {"clients": (0, 2)}, "order": {"clients": (1, 0)},
+    "what is told": {"told": b"others"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHER_QUESTIONS)
+def test_the_sum_of_an_analysis_is_kept_for_its_own_question(summed, other, tmp_path):
+    """Another one is asked of the clients anew; the same one is not."""
+    first, name, questions = summed()
+    again, same, _ = summed()
+    assert (again.entered, again.part(1).tolist(), same) == (first.entered, first.part(1).tolist(), name)
+    assert (again.entered, again.part(1).tolist()) == (2, [2, 3])
+    assert len(questions) == 1
+    asking, *_ = questions[0]
+    assert (asking.told.path, asking.seconds, asking.heard) == (tmp_path / TOLD, 7.0, print)
+    _, named, _ = summed(**OTHER_QUESTIONS[other])
+    assert len(questions) == 2
+    assert (named == name) == (other != "run")

@@ -1,0 +1,125 @@
+"""The sum of a loop's updates against the trainer's own clipping and whole numbers, and under arrays that change."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import dpfedmeta as dp
+from dpfedmeta.accounting.ledger.ledger import Budget
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.files.run_directory import create
+from dpfedmeta.core.params import digest, flatten
+from dpfedmeta.core.random.random_sources import KeyedSource
+from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.learning.evaluation import Benchmark
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
+from dpfedmeta.privacy.message_form import clipped_message
+from dpfedmeta.privacy.rounds.round_sum import RoundSum, form_of
+from dpfedmeta.privacy.units import Bounded
+from dpfedmeta.training.loop import Training
+from dpfedmeta.training.tracking.callbacks import JsonLines
+
+FORM = {"w": np.zeros((7, 11), dtype=np.float32), "b": np.zeros(13, dtype=np.float32)}
+
+
+@pytest.fixture(autouse=True)
+def register(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("bound", [0.3, 1.0, 7.77, 1e-9, 1e12])
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_compiled_sums_are_bit_for_bit_those_of_clipping_and_whole_numbers(bound, precision):
+    generator, numbers = torch.Generator().manual_seed(3), WholeNumbers.for_bounded(bound)
+    total, expected = RoundSum(form_of(FORM), bound, None, range(40)), 0
+    for client in range(40):
+        length = bound * 10.0 ** (client % 5 - 2)
+        sent = {
+            name: length * torch.randn(value.shape, generator=generator, dtype=precision)
+            for name, value in FORM.items()
+        }
+        total.add(client, {name: value.numpy() for name, value in sent.items()})
+        ordered = {name: sent[name] for name in sorted(sent)}
+        expected = expected + numbers.accepted(flatten(clipped_message(ordered, bound, None)).double())
+    assert np.array_equal(total._total, expected.numpy())  # type: ignore[attr-defined]
+
+
+def test_an_array_that_changes_after_it_was_measured_moves_the_sum_no_further(monkeypatch):
+    from dpfedmeta.privacy.rounds import round_sum
+
+    form = {"w": FORM["w"]}
+    sent, true = {"w": np.ones(FORM["w"].shape, dtype=np.float32)}, []
+
+    def measured_then_changed(values):
+        # Another process that shares the memory.
+        true.append(sum(float(value) ** 2 for value in values))
+        for value in sent.values():
+            value[:] = 1e9
+        return true[-1]
+
+    monkeypatch.setattr(round_sum, "squared_length", measured_then_changed)
+    total = RoundSum(form_of(form), 1.0, None, [0])
+    total.add(0, sent)
+    moved = np.linalg.norm(np.concatenate([value.reshape(-1) for value in total.query().value.values()]))
+    assert true
+    assert 0.99 < moved <= 1.0
+
+
+SMALL = {
+    "model.width": "2", "server.rounds": "2", "task.ways": "3", "task.shots": "2", "task.queries": "2",
+    "population.clients": "400", "population.cohort": "40", "population.max_participations": "null",
+    "privacy.client.epsilon": "6", "privacy.client.delta": "1e-4", "clip.policy": "constant", "clip.initial": "0.7",
+    "evaluation.every": "2", "evaluation.validation_episodes": "2",
+}  # fmt: skip
+
+
+def test_the_same_updates_through_the_trainer_and_through_the_door_are_one_hash(tmp_path, tiny_strokes, tiny_task_file):
+    plan = make_plan(resolve("dp-agr", str(tiny_task_file), None, SMALL), tiny_strokes.task)
+    sent = {}
+
+    class Known:
+        """The trainer's own clipping and adding, of made-up updates."""
+
+        def cohort_sum(self, model, bound, cohort):
+            numbers, messages = WholeNumbers.for_bounded(bound), []
+            for client in cohort.clients.tolist():
+                draw = torch.Generator().manual_seed(1000 * cohort.round + client)
+                update = {name: 0.1 * torch.randn(value.shape, generator=draw) for name, value in model.items()}
+                sent[cohort.round, client] = update
+                messages.append(flatten(clipped_message(update, bound, None)).double())
+            size = sum(value.numel() for value in model.values())
+            total, _ = numbers.total(messages, size)
+            vector, start, values = numbers.values(total), 0, {}
+            for name, value in model.items():
+                values[name] = vector[start : start + value.numel()].reshape(value.shape)
+                start += value.numel()
+            return Bounded(value=values, sensitivity=bound)
+
+    run = create(tmp_path, "trained")
+    Training(
+        plan=plan, run=run, backend=Known(), workers=InProcess(),
+        validation=Benchmark(pool=tiny_strokes.val, shape=plan.shape, seed=0, split="val"), source=KeyedSource(7),
+        trackers=(JsonLines(run.path),), budget=Budget.of(plan.planned), environment="here",
+    )()  # fmt: skip
+    hashes = [json.loads(line)["release"] for line in (run.path / "rounds.jsonl").read_text().splitlines()]
+    # A loop's coordinates stand in the order of their names, the trainer's in that of the network.
+    names = {name: f"{place:03d}" for place, name in enumerate(next(iter(sent.values())))}
+    sent = {key: {names[name]: value for name, value in update.items()} for key, update in sent.items()}
+    like = next(iter(sent.values()))
+    with dp.PrivateRounds(
+        clients=400, cohort=40, rounds=2, promise=dp.Promise(epsilon=6.0, delta=1e-4), like=like, noise_seed=7,
+        clip=dp.clip.Constant(initial=0.7), run_dir=tmp_path / "mine",
+    ) as private:  # fmt: skip
+        assert private._rounds.plan.noise_multiplier == plan.privacy.noise_multiplier
+        found = []
+        for round_ in private:
+            assert round_.cohort == sorted(client for number, client in sent if number == round_.number)
+            for client in round_.cohort:
+                round_.add(client, sent[round_.number, client])
+            mean = round_.release()
+            found.append(digest({name: mean[names[name]] for name in names})[:16])
+    assert found == hashes
+    assert len(set(hashes)) == 2
