@@ -122,3 +122,23 @@ def test_patients_adapt_on_the_first_recordings_and_no_model_sees_the_time(peopl
     # Day 9 has the latest four days' mean 18.5; the first five days' mean is 14.
     assert rows["mean of own targets"][0] == "4.500 ± 0.000"
     assert {"this run, adapted", "all data in one place"} <= rows.keys()
+
+
+def test_real_hospitals_are_asked_for_the_plan_of_the_simulation(people, tmp_path, monkeypatch):
+    """With records promised, under sums: the command line of the server has every setting of the example."""
+    from dpfedmeta.cli.arguments import given_settings
+    from dpfedmeta.cli.commands.train_command import options_of
+    from dpfedmeta.config.load import resolve
+
+    monkeypatch.setitem(sys.modules, "people", people)
+    federation = importlib.import_module("federation")
+    monkeypatch.delitem(sys.modules, "federation")
+    task = people.POPULATIONS["heart"]
+    words = [*federation.settings_of(1.0, 4), "--algo", "dp-agrlr-secure"]
+    settings = resolve(
+        "dp-agrlr-secure", str(people.write_task(task, tmp_path)), None, given_settings(options_of(), words)
+    )
+    assert (settings.privacy.record.epsilon, settings.privacy.record.delta) == (1.0, 1e-4)
+    assert (settings.population.clients, settings.population.cohort, settings.population.episodes) == (4, 4, "fixed")
+    assert settings.aggregation.mode == "secure"
+    assert settings.meta.learn == "all"

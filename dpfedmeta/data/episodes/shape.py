@@ -52,8 +52,8 @@ class WholeShape:
     @property
     def words(self) -> str:
         """For people."""
-        each = f"{LEAST_WAYS} to {self.most_ways} classes with {LEAST_RECORDS} records or more each"
-        return f"{each}, up to {self.most_records} records in all"
+        least = f"{LEAST_RECORDS} records or more of each of {LEAST_WAYS} classes (of a public list: of one)"
+        return f"{least}, up to {self.most_ways} classes and {self.most_records} records in all"
 
     def support_of(self, count: int) -> int:
         """Number of support records among `count` records of a class, for a count of at least 2."""
