@@ -102,8 +102,7 @@ def selected_divergences(orders: Sequence[float], divergences: FloatArray, count
     beside = (1.0 + eta) * ((1.0 - 1.0 / of) * divergences + math.log(1.0 / count.gamma) / of)
     found = divergences + float(np.min(beside)) + math.log(count.mean) / (of - 1.0)
     # A divergence of a higher order is no smaller, so what bounds it bounds those of lower orders too.
-    least: FloatArray = np.minimum.accumulate(found[::-1])[::-1]
-    return least
+    return np.minimum.accumulate(found[::-1])[::-1]
 
 
 def largest_divergences(plans: Sequence[PrivacyPlan]) -> FloatArray:

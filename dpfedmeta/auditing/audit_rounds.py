@@ -117,8 +117,8 @@ def audit_rounds(
     pattern, part, test = trial.choose(runs // 2, generator)
 
     def bound(count: int, miss: float) -> float:
-        there, away = (found[:, part] for found in trial.scores(pattern, count, generator))
-        return test.epsilon(there, away, promise.delta, miss)
+        one, other = trial.scores(pattern, count, generator)
+        return test.epsilon(one[:, part], other[:, part], promise.delta, miss)
 
     audited = bound(runs - runs // 2, _MISS)
     confirmed = None

@@ -249,11 +249,7 @@ def test_what_is_stated_beside_the_names_is_of_those_who_were_asked(clients, coh
     analysis: Any = request.analysis
     found = analysis.result(plan, SimpleNamespace(value={"b": 50, "a": 50, "c": 90}))
     assert [*found["names"]] == ["c", "a", "b"]
-<<<<<<< HEAD
-    threshold = request.analysis._threshold(plan)  # type: ignore[attr-defined]
-=======
     threshold = analysis._threshold(plan)
->>>>>>> mu48
     assert (found["threshold"], found["deviation"]) == (threshold.lowest, threshold.deviation)
     assert found["share_seen"] == pytest.approx(threshold.lowest / cohort)
     form = request.analysis.form(plan)

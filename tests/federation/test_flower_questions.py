@@ -45,11 +45,7 @@ def node(content, most, *, damaged=False):
         PullObject=pulled,
         ConfirmMessageReceived=lambda request: None,
     )
-<<<<<<< HEAD
-    return _Node(client, flower_client.Node(node_id=7), most), fetched  # type: ignore[attr-defined]
-=======
     return _Node(client, Node(node_id=7), most), fetched
->>>>>>> mu48
 
 
 @pytest.mark.parametrize(("size", "taken"), [(99, True), (100, True), (101, False), (10_000, False)])

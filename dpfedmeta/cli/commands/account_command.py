@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
     from dpfedmeta.core.files.run_directory import RunDirectory
+    from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
     from dpfedmeta.training.verification.verify import VerifiedLedger
 
 SUMMARY = "guarantees of a plan or a run, also recomputed from a run's ledger (--verify)"
@@ -53,6 +54,12 @@ def options_of() -> argparse.ArgumentParser:
         help="recompute what a run spent from its ledger alone; several copies of one run: what they spent together",
     )
     other.add_argument(
+        "--statement",
+        type=Path,
+        metavar="RUN",
+        help="one page for a person or an authority: what was promised to whom, what it means, how to check it",
+    )
+    other.add_argument(
         "--realised",
         type=Path,
         metavar="RUN",
@@ -73,7 +80,7 @@ def main(words: Sequence[str], console: Console) -> int:
     made = options_of()
     known, _ = made.parse_known_args(words)
     check_output("--plot", known.plot, PICTURE_ENDINGS)
-    chosen = known.verify or [path for path in (known.run, known.realised) if path is not None]
+    chosen = known.verify or [path for path in (known.run, known.realised, known.statement) if path is not None]
     compares = known.compare_paper or known.compare_presets or known.cross_check
     if chosen or compares:
         if known.algo or known.config:
@@ -128,6 +135,8 @@ def _of_runs(console: Console, options: argparse.Namespace, chosen: Sequence[Pat
     runs = [RunDirectory(path) for path in chosen]
     for path in chosen:
         check_has_ledger(path)
+    if options.statement is not None:
+        return _statement(console, runs[0], options.json)
     if len(runs) == 1 and options.realised is None:
         kind = _kind_of(runs[0].path)
         if kind:
@@ -145,13 +154,33 @@ def _kind_of(path: Path) -> str:
     return next((kind for begins, kind in kinds.items() if config_of(path).startswith(begins)), "")
 
 
-def _of_no_training(console: Console, options: argparse.Namespace, run: RunDirectory, kind: str) -> int:
+def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
+    from dpfedmeta.accounting.ledger.ledger import read_content
+    from dpfedmeta.cli.statement import statement_lines
+
+    kind = _kind_of(run.path)
+    found = _verified_otherwise(run, kind) if kind else _verified(run)[0]
+    rounds, head = len({charge.round for charge in found.charges}), read_content(run.ledger, torn=True).heads[-1]
+    cautions = [*_chosen(run).values(), found.simulation]
+    said = [caution for caution in cautions if caution]
+    lines = statement_lines(run.path, found.plan, found.guarantees, rounds, head, cautions=said)
+    if as_text:
+        print_json({"statement": lines, "head": head, "guarantees": [cell.as_json() for cell in found.guarantees]})
+        return DONE
+    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+    return DONE
+
+
+def _verified_otherwise(run: RunDirectory, kind: str) -> VerifiedSpending:
     if kind == "loop":
         from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds as verify
     else:
         from dpfedmeta.analytics.verification import verify
+    return verify(run)
 
-    found = verify(run)
+
+def _of_no_training(console: Console, options: argparse.Namespace, run: RunDirectory, kind: str) -> int:
+    found = _verified_otherwise(run, kind)
     title = f"What the {kind} spent, from the ledger alone"
     code = _show(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
     for remark in found.remarks if options.verify is not None and not options.json else ():

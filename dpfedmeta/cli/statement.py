@@ -1,0 +1,85 @@
+"""One page on a run for a person or an authority: what was promised to whom, what that means, and how to check it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+
+_WHO = {"public": "everybody who sees what was released", "server": "whoever runs the server"}
+_WHOSE = {
+    ("client", "add-remove"): "all data of one client taken away",
+    ("client", "replace-one"): "all data of one client replaced by others",
+    ("record", "zero-out"): "one record of a client taken away (its place is left empty)",
+}
+# e to this is still a float.
+_LARGEST_EXPONENT = 700.0
+
+
+def most_right_guesses(epsilon: float, delta: float) -> float:
+    """Largest share of right guesses of whether the data were there, where both were equally likely before.
+
+    For (epsilon, delta) the total variation is at most (e^epsilon - 1 + 2 delta)/(e^epsilon + 1), and a guess is right
+    with probability (1 + that)/2.
+    """
+    if not math.isfinite(epsilon):
+        return 1.0
+    odds = math.exp(-epsilon)
+    return min(1.0, (1.0 + delta * odds) / (1.0 + odds))
+
+
+def statement_lines(
+    run: Path, plan: PrivacyPlan, cells: Sequence[Guarantee], rounds: int, head: str, *, cautions: Sequence[str] = ()
+) -> list[str]:
+    """The page.
+
+    Args:
+        run: Folder of the run.
+        plan: Its plan.
+        cells: What its ledger proves that it spent.
+        rounds: Rounds that were charged.
+        head: Hash of the ledger's last line.
+        cautions: What is to be said above all: a simulation, a choice among runs.
+    """
+    return [
+        f"Privacy statement of {run.name}",
+        "",
+        *(f"Attention: {caution}" for caution in cautions),
+        *([""] if cautions else []),
+        f"What was done: {rounds} rounds over {plan.clients:,} clients, {plan.cohort:g} of them in a round on average "
+        f"({plan.sampler} sampling, {plan.noise} noise).",
+        "",
+        "What was promised, and what it means:",
+        *(line for cell in cells for line in _of_cell(cell)),
+        "",
+        "What is not promised: that nothing can be learned of a group (for k clients epsilon is k times as large), of "
+        "data that others hold of the same person, or by whoever holds the folder `secret`. Other runs over the same "
+        "clients add to these numbers, unless the plan names them.",
+        "",
+        "How to check it, with nothing but the run's files:",
+        f"  dpfedmeta account --verify {run}",
+        f"The last line of its ledger has the hash {head}. Whoever noted that hash sees whether the ledger was changed "
+        "later.",
+    ]
+
+
+def _of_cell(cell: Guarantee) -> Iterator[str]:
+    who, epsilon, delta = _WHO[cell.observer], cell.epsilon, cell.delta
+    times = math.exp(min(epsilon, _LARGEST_EXPONENT))
+    whose = _WHOSE.get((cell.unit, cell.adjacency), f"one {cell.unit} changed ({cell.adjacency})")
+    if not math.isfinite(epsilon):
+        yield f"- {cell.name}: nothing. Towards {who} there is no bound on what the data of one {cell.unit} change."
+        return
+    right = most_right_guesses(epsilon, delta)
+    yield f"- {cell.name}: epsilon = {epsilon:.4g} at delta = {delta:g}."
+    yield (
+        f"  With {whose}, nothing that {who} could conclude becomes more than {times:.4g} times as likely, "
+        f"but for a probability of {delta:g}."
+    )
+    yield (
+        f"  Who guesses whether the data were there, and holds both for equally likely, is right at most {right:.1%} "
+        "of the time."
+    )
