@@ -13,7 +13,6 @@ from dpfedmeta.core.files.run_directory import create
 from dpfedmeta.training.trackers import Tracked, trackers_of
 from dpfedmeta.training.tracking.callbacks import JsonLines
 
-
 CELL = {"unit": "client", "observer": "public", "epsilon": 1.5, "delta": 1e-6}
 SUMMARY = {"status": "completed", "accuracy": {"mean": 0.8}, "guarantees": [CELL], "simulation": None}
 
