@@ -2,6 +2,7 @@
 
 import json
 import math
+import secrets
 import sys
 
 import pytest
@@ -46,8 +47,8 @@ def drawn(monkeypatch):
 
     def choose(uniform, places):
         left = list(places)
-        monkeypatch.setattr(private_sweep.secrets, "randbits", lambda bits: int(uniform * 2**bits))
-        monkeypatch.setattr(private_sweep.secrets, "randbelow", lambda below: left.pop(0))
+        monkeypatch.setattr(secrets, "randbits", lambda bits: int(uniform * 2**bits))
+        monkeypatch.setattr(secrets, "randbelow", lambda below: left.pop(0))
 
     return choose
 

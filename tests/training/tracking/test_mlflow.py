@@ -3,6 +3,7 @@
 import sys
 import time
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from test_trackers import ROWS
@@ -12,7 +13,6 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import create
 from dpfedmeta.training.trackers import Tracked, trackers_of
 from dpfedmeta.training.tracking.callbacks import JsonLines
-
 
 CELL = {"unit": "client", "observer": "public", "epsilon": 1.5, "delta": 1e-6}
 SUMMARY = {"status": "completed", "accuracy": {"mean": 0.8}, "guarantees": [CELL], "simulation": None}
@@ -68,7 +68,8 @@ def server(monkeypatch):
         def set_terminated(self, run, status, end_time):
             kept.runs[run].end = end_time or time.time() * 1000
 
-    module, entities = ModuleType("mlflow"), ModuleType("mlflow.entities")
+    module: Any = ModuleType("mlflow")
+    entities: Any = ModuleType("mlflow.entities")
     module.MlflowClient = MlflowClient
     entities.Metric = lambda key, value, timestamp, step: SimpleNamespace(
         key=key, value=value, timestamp=timestamp, step=step
