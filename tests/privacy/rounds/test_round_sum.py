@@ -34,7 +34,7 @@ def register(tmp_path, monkeypatch):
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
 def test_compiled_sums_are_bit_for_bit_those_of_clipping_and_whole_numbers(bound, precision):
     generator, numbers = torch.Generator().manual_seed(3), WholeNumbers.for_bounded(bound)
-    total, expected = RoundSum(form_of(FORM), bound, None, range(40)), 0
+    total, whole = RoundSum(form_of(FORM), bound, None, range(40)), []
     for client in range(40):
         length = bound * 10.0 ** (client % 5 - 2)
         sent = {
@@ -43,8 +43,8 @@ def test_compiled_sums_are_bit_for_bit_those_of_clipping_and_whole_numbers(bound
         }
         total.add(client, {name: value.numpy() for name, value in sent.items()})
         ordered = {name: sent[name] for name in sorted(sent)}
-        expected = expected + numbers.accepted(flatten(clipped_message(ordered, bound, None)).double())
-    assert np.array_equal(total._total, expected.numpy())  # type: ignore[attr-defined]
+        whole.append(numbers.accepted(flatten(clipped_message(ordered, bound, None)).double()))
+    assert np.array_equal(total._total, sum(whole).numpy())
 
 
 def test_an_array_that_changes_after_it_was_measured_moves_the_sum_no_further(monkeypatch):

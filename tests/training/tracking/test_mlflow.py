@@ -3,6 +3,7 @@
 import sys
 import time
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from test_trackers import ROWS
@@ -67,7 +68,8 @@ def server(monkeypatch):
         def set_terminated(self, run, status, end_time):
             kept.runs[run].end = end_time or time.time() * 1000
 
-    module, entities = ModuleType("mlflow"), ModuleType("mlflow.entities")
+    module: Any = ModuleType("mlflow")
+    entities: Any = ModuleType("mlflow.entities")
     module.MlflowClient = MlflowClient
     entities.Metric = lambda key, value, timestamp, step: SimpleNamespace(
         key=key, value=value, timestamp=timestamp, step=step
