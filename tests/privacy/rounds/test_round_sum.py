@@ -44,7 +44,7 @@ def test_compiled_sums_are_bit_for_bit_those_of_clipping_and_whole_numbers(bound
         total.add(client, {name: value.numpy() for name, value in sent.items()})
         ordered = {name: sent[name] for name in sorted(sent)}
         whole.append(numbers.accepted(flatten(clipped_message(ordered, bound, None)).double()))
-    assert np.array_equal(total._total, sum(whole).numpy())
+    assert np.array_equal(total._total, torch.stack(whole).sum(0).numpy())
 
 
 def test_an_array_that_changes_after_it_was_measured_moves_the_sum_no_further(monkeypatch):
