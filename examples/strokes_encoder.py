@@ -34,11 +34,13 @@ _SHRINKAGE = 0.3
 class StrokesEncoder(nn.Module):
     """Grey images [n, 3, 28, 28] to features [n, 256]."""
 
+    blocks: Any
+
     def __init__(self) -> None:
         super().__init__()
         body = build_network(_BODY)
         body.load_state_dict(initial_weights(_BODY, 0))
-        self.blocks: Any = cast(nn.Module, body.body).layers
+        self.blocks = cast(nn.Module, body.body).layers
         drawings = _drawings(open_dataset("strokes").train)
         # Constants in place of batch statistics: an image's features then do not depend on other images.
         self.constants: list[tuple[Tensor, Tensor]] = []
