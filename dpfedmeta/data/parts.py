@@ -42,8 +42,12 @@ def part_of(name: str) -> Split | None:
     Returns:
         None: it is no name of a part.
     """
-    found = _PART.fullmatch(re.sub(r"[\W_]+", "", name.strip().lower()))
+    found = _PART.fullmatch(_plain(name))
     return _NAMES[found[1]] if found else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name.strip().lower())
 
 
 def numbered_parts(names: Iterable[str]) -> dict[str, Split]:
@@ -57,7 +61,7 @@ def numbered_parts(names: Iterable[str]) -> dict[str, Split]:
 
 def numbered_folds(names: Iterable[str]) -> list[str]:
     """Names of two folds of a cross-validation or more, as fold_0 and fold_1: parts too, of which none is a person."""
-    found = [name for name in sorted(set(names)) if _FOLD.fullmatch(re.sub(r"[\W_]+", "", name.strip().lower()))]
+    found = [name for name in sorted(set(names)) if _FOLD.fullmatch(_plain(name))]
     return found if len(found) > 1 else []
 
 

@@ -227,7 +227,8 @@ def _parse(text: str, where: str) -> Task:
         content = {**content, "labels": _labels(content["labels"], where)}
     if isinstance(content, dict) and isinstance(content.get("source"), dict):
         content = {**content, "source": _source(content["source"], where)}
-    _check_lists(content, where)
+    if isinstance(content, dict):
+        _check_lists(content, where)
     try:
         task: Task = TypeAdapter(Task).validate_python(content)
     except ValidationError as error:
@@ -240,9 +241,9 @@ def _parse(text: str, where: str) -> Task:
     return task
 
 
-def _check_lists(content: object, where: str) -> None:
+def _check_lists(content: Mapping[str, Any], where: str) -> None:
     """Refuse one value where a list is expected, and say the list; YAML reads 0,5 as a text."""
-    for key in ("mean", "deviation", "pixel_range") if isinstance(content, dict) else ():
+    for key in ("mean", "deviation", "pixel_range"):
         given = content.get(key)
         if isinstance(given, int | float | str) and not isinstance(given, bool):
             text = str(given)
