@@ -22,7 +22,7 @@ from dpfedmeta.data.user_sources.readers import IMAGE_READERS, READERS, not_ther
 from dpfedmeta.data.user_sources.vectors import check_scale
 
 # Part of what decoded data of the user's own are known by: raise it when they are read, or refused, in another way.
-_READING = 4
+_READING = 5
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,11 +61,27 @@ class Episodes:
         shape: Episode shape of a training client.
         evaluation_queries: Query records per class in validation and test episodes.
         whole: Public limits of clients that use all their records; None: episodes have a fixed size.
+        ways_given: Whether the number of classes was asked for, and is not the default.
     """
 
     shape: EpisodeShape
     evaluation_queries: int
     whole: WholeShape | None = None
+    ways_given: bool = False
+
+    def of_task(self, task: Task) -> Episodes:
+        """For a task: numbers to predict have no classes, so `ways` is 1 by itself, as in training.
+
+        Raises:
+            InputError: Another number was asked for.
+        """
+        if task.targets is None or self.shape.ways == 1:
+            return self
+        if self.ways_given:
+            raise InputError(
+                f"task.ways = {self.shape.ways}: {task.name} has numbers to predict and no classes; leave --ways out"
+            )
+        return replace(self, shape=replace(self.shape, ways=1))
 
     def of(self, split: Split) -> EpisodeShape:
         """In one split."""
@@ -112,6 +128,7 @@ class TaskReport:
         across_splits: Contents that occur in two splits, as "split/class, split/class".
         problem: Reason for which training would refuse the task; None if it would not.
         remarks: SECRET like the data: how they were read, likely mistakes, and files that were left out.
+        predicts_numbers: Whether records come with numbers to predict, in the place of classes.
     """
 
     name: str
@@ -127,6 +144,7 @@ class TaskReport:
     across_splits: tuple[str, ...]
     problem: str | None
     remarks: tuple[str, ...] = ()
+    predicts_numbers: bool = False
 
     @property
     def sound(self) -> bool:
@@ -151,6 +169,7 @@ def inspect_task(
         InputError: There is no such task, or nothing of it can be looked at.
     """
     task, _ = load_task(name, data_folder)
+    episodes = episodes.of_task(task) if episodes else None
     own = task.source if isinstance(task.source, OwnSource) else None
     files = image_files_of(own.reader, Path(own.path)) if own else ()
     sizes, modes, unreadable, pages = _files(files, task)
@@ -181,6 +200,7 @@ def inspect_task(
         across_splits=across,
         problem=problem,
         remarks=(*_remarks(own), *_of_pages(pages), *_of_range(task, modes)),
+        predicts_numbers=task.targets is not None,
     )
     return report, dataset
 
@@ -203,14 +223,17 @@ def _split(pool: ClassPool, task: Task, able: int | None) -> SplitReport:
         smallest=pool.names[pool.counts.index(fewest)],
         clients=len(set(pool.clients)),
         able=able,
-        numbers=_numbers(pool, task.form.kind),
+        numbers=_numbers(pool, task),
     )
 
 
-def _numbers(pool: ClassPool, kind: Kind) -> tuple[float, ...]:
+def _numbers(pool: ClassPool, task: Task) -> tuple[float, ...]:
+    kind = task.form.kind
     if kind == "images":
         return ()
     records = np.concatenate([pool.images[first : first + n] for first, n in zip(pool.first, pool.counts, strict=True)])
+    if task.form.targets:
+        records = records[:, :-1]
     if kind == "vectors":
         return float(records.min()), float(records.mean(dtype=np.float64)), float(records.max())
     lengths = np.count_nonzero(records, axis=1)

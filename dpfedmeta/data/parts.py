@@ -26,6 +26,12 @@ _NAMES: Mapping[str, Split] = {
 _AROUND = r"(?:meta|images?|imgs?|data|dataset|samples?|classes|clients|split|part|set|the|my)*"
 _PART = re.compile(rf"{_AROUND}({'|'.join(sorted(_NAMES, key=len, reverse=True))}){_AROUND}(?:(?:19|20)\d\d)?")
 
+_FOLD = re.compile(r"(?:k|cv|outer|inner|test|val)?(?:folds?|splits?|cv|partitions?)\d+(?:of\d+)?")
+_FOLDS = (
+    "would be read as {0}; put the {1} into train, val and test, each into one of them (a list or a table: into a "
+    "column split, for one fold at a time); if they are {0}, rename them"
+)
+
 
 def part_of(name: str) -> Split | None:
     """The part that a name stands for, in any case and with words such as meta, images or set around it.
@@ -36,8 +42,12 @@ def part_of(name: str) -> Split | None:
     Returns:
         None: it is no name of a part.
     """
-    found = _PART.fullmatch(re.sub(r"[\W_]+", "", name.strip().lower()))
+    found = _PART.fullmatch(_plain(name))
     return _NAMES[found[1]] if found else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name.strip().lower())
 
 
 def numbered_parts(names: Iterable[str]) -> dict[str, Split]:
@@ -47,6 +57,12 @@ def numbered_parts(names: Iterable[str]) -> dict[str, Split]:
     """
     found = {name: part for name in sorted(set(names)) if (part := part_of(re.sub(r"\d+", "", name)))}
     return found if len(set(found.values())) > 1 else {}
+
+
+def numbered_folds(names: Iterable[str]) -> list[str]:
+    """Names of two folds of a cross-validation or more, as fold_0 and fold_1: parts too, of which none is a person."""
+    found = [name for name in sorted(set(names)) if _FOLD.fullmatch(_plain(name))]
+    return found if len(found) > 1 else []
 
 
 def parts_taken(written: Iterable[str]) -> tuple[str, ...]:
@@ -69,6 +85,7 @@ def check_clients_are_no_parts(where: str, clients: Iterable[str]) -> None:
             "read as a client; the parts are train, val and test, all three, with clients or classes in each (a column "
             "split in a table); if it is a client, rename it"
         )
+    _check_no_folds(where, clients, "clients", "people and their records")
 
 
 def check_classes_are_no_parts(where: str, classes: Iterable[str]) -> None:
@@ -82,6 +99,15 @@ def check_classes_are_no_parts(where: str, classes: Iterable[str]) -> None:
         raise InputError(
             f"{where}: {listed(list(named))} look like parts, but would be read as classes; a part holds classes "
             "of its own: train|val|test/CLASS/IMAGE, or a column split in a table; if they are classes, rename them"
+        )
+    _check_no_folds(where, classes, "classes", "classes")
+
+
+def _check_no_folds(where: str, names: Iterable[str], read_as: str, inside: str) -> None:
+    folds = numbered_folds(names)
+    if folds:
+        raise InputError(
+            f"{where}: {listed(folds)} look like folds of a cross-validation, but {_FOLDS.format(read_as, inside)}"
         )
 
 

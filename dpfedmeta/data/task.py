@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -19,6 +20,7 @@ from dpfedmeta.data.data_dirs import default_data_folder
 from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.data.names import check_spellings
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.sources import DrawnSource, PublishedReader, Source, published_reader
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
@@ -225,14 +227,32 @@ def _parse(text: str, where: str) -> Task:
         content = {**content, "labels": _labels(content["labels"], where)}
     if isinstance(content, dict) and isinstance(content.get("source"), dict):
         content = {**content, "source": _source(content["source"], where)}
+    if isinstance(content, dict):
+        _check_lists(content, where)
     try:
         task: Task = TypeAdapter(Task).validate_python(content)
     except ValidationError as error:
         raise InputError(f"{where}: {first_problem(error, Task)}") from error
+    except InputError as error:  # of a range of numbers
+        raise InputError(f"{where}: {error}") from error
     _check_split(task, where)
     _check_form(task, where)
     check_labels(task, where)
     return task
+
+
+def _check_lists(content: Mapping[str, Any], where: str) -> None:
+    """Refuse one value where a list is expected, and say the list; YAML reads 0,5 as a text."""
+    for key in ("mean", "deviation", "pixel_range"):
+        given = content.get(key)
+        if isinstance(given, int | float | str) and not isinstance(given, bool):
+            text = str(given)
+            if re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text):
+                text = text.replace(",", ".")
+            meant = "[0, 4095]" if key == "pixel_range" else f"[{text.strip()}]"
+            raise InputError(
+                f"{where}: {key}: expected a list, with a point in fractions, found {given!r}; write {key}: {meant}"
+            )
 
 
 def _labels(given: object, where: str) -> tuple[str, ...]:
@@ -243,12 +263,19 @@ def _labels(given: object, where: str) -> tuple[str, ...]:
         isinstance(name, str | int) and not isinstance(name, bool) for name in given
     ):
         return tuple(str(name) for name in given)
+    if isinstance(given, str):
+        names = [f'"{name}"' if name.lower() in _NO_TEXT else name for name in map(str.strip, given.split(","))]
+        raise InputError(
+            f"{where}: labels: expected own, or a list, found {given!r}; write labels: [{', '.join(names)}]"
+        )
     raise InputError(
         f"{where}: labels: expected own, or a list of names that all clients share ([healthy, ill]), found {given!r}; "
         "put yes, no, on, off and true into quotes"
     )
 
 
+# Unquoted, YAML reads these as true and false.
+_NO_TEXT = ("yes", "no", "on", "off", "true", "false", "y", "n")
 _LONGEST_LABEL = 200
 
 
@@ -264,6 +291,7 @@ def check_labels(task: Task, where: str) -> None:
     if task.labels and (len(set(task.labels)) != len(task.labels) or len(task.labels) < 2 or not all(task.labels)):
         found = shown(", ".join(task.labels))
         raise InputError(f"{where}: labels: expected two names or more, each once, found {found}")
+    check_spellings(f"{where}: labels", [("label", name, f"number {n + 1}") for n, name in enumerate(task.labels)])
     if any(len(name) > _LONGEST_LABEL for name in task.labels):
         raise InputError(f"{where}: labels: expected at most {_LONGEST_LABEL} letters each")
     published = _reader(task)

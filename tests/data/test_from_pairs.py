@@ -8,7 +8,7 @@ import torch
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.populations.from_pairs import from_learn2learn, from_pairs, from_torchmeta
+from dpfedmeta.data.populations.from_pairs import checked_labels, from_learn2learn, from_pairs, from_torchmeta
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=1)
 
@@ -23,6 +23,8 @@ def pair(number, shots=2, labels=(4, 7, 9)):
     for count in (shots, 1):
         values = np.repeat(labels, count)
         images = np.broadcast_to(values[:, None, None, None], (len(values), 1, 8, 8)).astype(np.uint8)
+        if parts:  # queries are other images: a corner has the shade of the last label
+            images[:, :, -1, -1] = max(labels)
         parts.append((images, values))
     return tuple(parts)
 
@@ -274,6 +276,37 @@ def test_vectors_are_taken_as_they_are_but_for_NaN():
 
     population = from_pairs([(part(2, -1), part(1, 5)), (part(2, 1), part(1, np.nan))], SHAPE)
     assert dict(population.problems()) == {1: "images hold NaN or infinity"}
+
+
+def vectors(count, values):
+    return np.tile(np.asarray(values), (3 * count, 1)), np.repeat([0, 1, 2], count)
+
+
+def test_vectors_have_the_limit_of_tables():
+    """Of one client too large numbers; whole ones from 0 on may be tokens, whose number nobody knows here."""
+    small, large = vectors(2, [0.5, -9999.0]), vectors(1, [0.5, -1e5])
+    population = from_pairs([(small, vectors(1, [0.25, 10_000.0])), (small, large), (large, small)], SHAPE)
+    found = dict(population.problems())
+    assert found[1].startswith("vectors hold numbers up to 1e+05, more than 10,000, which would drown all others; ")
+    assert sorted(found) == [1, 2]
+    with pytest.raises(InputError, match="client 1: vectors hold"):
+        population.episode(1)
+    tokens = from_pairs([(vectors(2, [1, 60_000]), vectors(1, [60_000, 0]))], SHAPE)
+    assert not dict(tokens.problems())
+
+
+def test_a_query_set_of_support_records_is_told():
+    support = (np.arange(6.0)[:, None], np.repeat([0, 1, 2], 2))
+    once, one_other = (np.array([[value], [2.0], [4.0]]) for value in (0.0, 7.0))
+    found = dict(from_pairs([(support, (query, [0, 1, 2])) for query in (once, one_other)], SHAPE).problems())
+    assert found == {0: "all query records are in the support set too (it takes part); hold other records back"}
+
+
+def test_labels_that_a_float_makes_one_are_refused():
+    with pytest.raises(InputError, match=r"labels are so large that torch\.float32 makes one of several"):
+        checked_labels(np.float32([1, 2**24]))
+    assert checked_labels(np.array([2**53 + 1, 1])).tolist() == [2**53 + 1, 1]
+    assert checked_labels(np.float32([2**24 - 1])).tolist() == [2**24 - 1]
 
 
 @pytest.mark.parametrize("label", [0.5, "cat", -1, float("nan"), (0.5, None)])

@@ -63,6 +63,8 @@ def test_records_are_used_as_they_are_with_the_classes_of_each_client():
         ((records(4), [float("nan"), 0, 1, 1]), "labels hold NaN"),
         ((records(4), [-1, 0, 1, 1]), r"labels are negative \(first: -1\)"),
         ((np.full((4, 1, 2, 2), 3.0), [0, 0, 1, 1]), "images hold 3 to 3"),
+        ((np.full((4, 3), -1e6), [0, 0, 1, 1]), "vectors hold numbers up to 1e\\+06, more than 10,000"),
+        ((records(4), ["cat", "cat", "Cat", "Cat"]), "targets: 1 name\\(s\\) in two spellings: class 'cat'"),
     ],
 )
 def test_what_is_wrong_with_a_client_is_for_its_owner(held, why):

@@ -7,10 +7,12 @@ import pytest
 import torch
 import yaml
 
+from dpfedmeta.cli.commands.check_task_command import describe
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.populations.population import clients_digest, open_population
+from dpfedmeta.data.inspection import Episodes, inspect_task
+from dpfedmeta.data.populations.population import clients_digest, open_population, population_statement
 from dpfedmeta.data.sources.sinusoids import draw_curve
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.data_digests import held_data
@@ -195,6 +197,21 @@ def test_numbers_that_cannot_be_targets_are_one_line(tmp_path, value, words):
         ("class", {"labels": LABELS, "train_rotations": 4}, "train_rotations"),
         ("target", {"kind": "regression", "targets": {**TARGETS, "scale": 0}}, "targets.scale"),
         ("target", {"kind": "regression", "targets": {**TARGETS, "mean": 0}}, "targets.mean"),
+        (
+            "target",
+            {"kind": "regression", "targets": {**TARGETS, "lowest": 100, "highest": 0}},
+            "task.yaml: targets: lowest = 100 and highest = 0: lowest must be below highest",
+        ),
+        (
+            "target",
+            {"kind": "regression", "targets": {**TARGETS, "lowest": 100, "highest": 100}},
+            "lowest must be below highest",
+        ),
+        (
+            "target",
+            {"kind": "regression", "targets": {**TARGETS, "centre": 2100}},
+            "task.yaml: targets: centre = 2100: must be from 0 to 100 .lowest and highest.",
+        ),
     ],
 )
 def test_task_files_that_do_not_fit_are_one_line(tmp_path, column, more, words):
@@ -202,6 +219,31 @@ def test_task_files_that_do_not_fit_are_one_line(tmp_path, column, more, words):
     with pytest.raises(InputError, match=words) as refused:
         open_dataset(task, tmp_path)
     assert "\n" not in str(refused.value)
+
+
+def test_a_check_of_numbers_to_predict_asks_for_no_classes(tmp_path):
+    """As training, which takes ways = 1 by itself; and the numbers to predict are no features."""
+    far = {**TARGETS, "scale": 1e-3}
+    task = task_in(tmp_path, rows_of(number), "target", kind="regression", targets=far)
+    asked = {"shots": 2, "queries": 2}
+    report, _ = inspect_task(task, tmp_path, Episodes(shape=EpisodeShape(ways=5, **asked), evaluation_queries=2))
+    assert (report.problem, report.splits["train"].able) == (None, 4)
+    features = [value for row in rows_of(number) if row[1] == "train" for value in row[3:]]
+    low, _, high = report.splits["train"].numbers
+    assert (low, high) == (min(features), max(features))
+    said = next(line for line in describe(report) if "train" in line)
+    assert "per client; numbers" in said
+    assert "class" not in said
+    with pytest.raises(InputError, match=r"task.ways = 3: .* has numbers to predict and no classes; leave --ways out"):
+        inspect_task(
+            task, tmp_path, Episodes(shape=EpisodeShape(ways=3, **asked), evaluation_queries=2, ways_given=True)
+        )
+    many = Episodes(shape=EpisodeShape(ways=1, shots=200, queries=2), evaluation_queries=2)
+    problem = inspect_task(task, tmp_path, many)[0].problem
+    assert "holds 200 shots + 2 queries = 202 records (the best holds" in problem
+    assert "class" not in problem
+    stated = population_statement(clients_of(tmp_path, task, EpisodeShape(ways=1, **asked)))
+    assert "each holds 2 + 2 records with a number to predict, and one that has fewer" in stated.text
 
 
 def test_without_clients_shared_labels_would_be_in_one_part_each(tmp_path):

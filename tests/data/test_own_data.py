@@ -1,4 +1,6 @@
+import gzip
 import io
+import lzma
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from dpfedmeta.data.populations.population import clients_digest, open_populatio
 from dpfedmeta.data.task import load_task
 from dpfedmeta.data.user_sources.csv_table import read_table
 
+PARTS = ("train", "val", "test")
 SHAPE = EpisodeShape(ways=2, shots=1, queries=1)
 
 
@@ -109,6 +112,12 @@ def test_a_table_as_programs_write_it(tmp_path):
         (b"client,class,x\nanna,a,1\nNULL,a,2\n", ("1 record(s)", "line 3: client 'NULL'")),
         (b"PK\x03\x04\x14\n", ("class: missing", "this is an Excel workbook")),
         (b"<!DOCTYPE html>\n<p>\n", ("class: missing", "this is a web page")),
+        (b"sep=,\nclass,x\na,1\n", ("found 'sep=,'", "line 1 is for spreadsheets only; remove it")),
+        (b"# measured 2024, twice\nclass,x\na,1\n", ("line 1 is a comment; remove it",)),
+        (gzip.compress(b"class,x\na,1\n"), ("it is compressed by gzip", "unpack it")),
+        (lzma.compress(b"class,x\na,1\n"), ("it is compressed by xz; unpack it",)),
+        (b"class,x\na,1e-4\nb,-9e-4\nc,0\nd,0\n", ("no number above 0.0009 reaches the network, less than 0.001",)),
+        (b"class,x\na,0\nb,0\nc,0\nd,0\n", ("no number above 0 reaches the network",)),
     ],
 )
 def test_what_is_wrong_with_vectors_is_said_in_one_line(tmp_path, text, parts):
@@ -170,11 +179,57 @@ def test_constants_of_a_task_file_are_applied_to_vectors(tmp_path):
         ({"records": np.zeros((2, 3)), "classes": np.array([0, -1])}, "record 1: class '-1'"),
         ({"records": np.zeros((2, 3)), "classes": [0, 1], "clients": np.array([0.0, np.nan])}, "client 'nan'"),
         ({"records": np.zeros((1, 3)), "classes": np.array(["a"]), "client": np.zeros(1)}, "did you mean clients?"),
+        (
+            {"records": np.zeros((2, 3)), "classes": 2.0**53 + np.array([0, 1])},
+            "classes: numbers up to 9007199254740992",
+        ),
+        (
+            {"records": np.zeros((2, 3)), "classes": np.float32([2**24, 1])},
+            "as float32, which tells whole numbers apart",
+        ),
+        (
+            {"records": np.zeros((2, 3)), "classes": [0, 1], "clients": np.float16([1, 2049])},
+            "clients: numbers up to 2048",
+        ),
     ],
 )
 def test_what_is_wrong_with_arrays_is_said(tmp_path, arrays, part):
     np.savez(tmp_path / "v.npz", **arrays)
     assert part in refusal(tmp_path / "v.npz")
+
+
+def test_whole_numbers_that_are_told_apart_are_names(tmp_path):
+    classes = np.repeat(2**53 + np.arange(9), 2)
+    np.savez(tmp_path / "v.npz", records=np.arange(18.0)[:, None], classes=classes)
+    dataset = open_dataset(str(tmp_path / "v.npz"), ways=1)
+    assert dataset.train.classes + dataset.val.classes + dataset.test.classes == 9
+    np.savez(tmp_path / "v.npz", records=np.arange(18.0)[:, None], classes=(classes - 10).astype(float))
+    assert sum(getattr(open_dataset(str(tmp_path / "v.npz"), ways=1), part).classes for part in PARTS) == 9
+
+
+def test_one_array_under_the_name_of_an_archive(tmp_path):
+    with (tmp_path / "v.npz").open("wb") as file:
+        np.save(file, np.zeros((2, 3)))
+    assert "one array (.npy) under the name .npz; store records and classes together: np.savez('v.npz'" in refusal(
+        tmp_path / "v.npz"
+    )
+
+
+def test_constants_that_leave_nothing_of_the_numbers(tmp_path):
+    write_csv(tmp_path / "v.csv", vector_rows(features=2))
+    task = write_task(tmp_path / "t.yaml", "vectors", "v.csv", features=2, mean=[0.0], deviation=[1e5])
+    assert "less than 0.001; correct mean and deviation" in refusal(task, ways=2)
+    write_task(tmp_path / "t.yaml", "vectors", "v.csv", features=2, mean=[0.0], deviation=[1e2])
+    open_dataset(str(task), ways=2)
+
+
+def test_infinity_is_one_refusal_without_a_warning(tmp_path):
+    """Warnings are errors here: a difference of infinities made one."""
+    with np.errstate(over="ignore"):
+        np.savez(tmp_path / "v.npz", records=np.full((18, 2), 1e6).astype(np.float16), classes=np.repeat(range(9), 2))
+    code, shown = check(tmp_path / "v.npz", "--ways", 1, "--shots", 1, "--task.queries", 1)
+    assert code == 2
+    assert "36 value(s) are missing, infinite or too large" in shown
 
 
 def test_a_file_that_is_no_archive(tmp_path):

@@ -6,7 +6,7 @@ from own_data import vector_rows, write_csv, write_image, write_task
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.parts import part_of, parts_taken
+from dpfedmeta.data.parts import check_clients_are_no_parts, part_of, parts_taken
 from dpfedmeta.data.user_sources import folder
 from dpfedmeta.data.user_sources.readers import own_digests
 
@@ -88,6 +88,14 @@ def test_folders_of_parts_in_any_case_are_parts(tmp_path, names, inside):
         ("train test a b c", "test; train look like parts"),
         ("cat/train cat/test dog/train dog/test cow/train cow/test", "test; train look like parts"),
         ("anna/train/a anna/test/a", "name"),
+        ("fold_0/a fold_1/a fold_2/a fold_3/a", "look like folds of a cross-validation, but would be read as clients"),
+        (
+            "Fold1 Fold2 Fold3 a",
+            "Fold1; Fold2; Fold3 look like folds of a cross-validation, but would be read as classes",
+        ),
+        ("split1/a split2/a anna/b", "split1; split2 look like folds"),
+        ("train/n1/images train/n2/images val/n3/images test/n4/images", "in an extra folder images (first: train/n1/"),
+        ("train/n1/images train/n2/images val/images test/images", "those in val/images; test/images are of no class"),
         ("all/train/a all/val/b all/test/c", "one folder deeper; name"),
         ("all/anna/a all/ben/a all/carl/a", "one folder deeper; name"),
         ("all/cat all/cow all/dog all/pig", "one folder deeper; name"),
@@ -99,6 +107,21 @@ def test_folders_that_look_like_parts_and_do_not_fit_are_refused(tmp_path, folde
         open_dataset(str(root), ways=1)
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [("fold1", "a", "b"), ("scaffold1", "scaffold2", "c"), ("fold", "unfold", "folded")])
+def test_other_names_with_fold(names):
+    check_clients_are_no_parts("f", names)
+
+
+def test_a_link_to_a_folder_that_holds_it_is_named(tmp_path):
+    root = tree(tmp_path / "mine", "a", "b", "c", images=1)
+    (root / "d").symlink_to(root)
+    with pytest.raises(InputError, match=r"mine/d: a link to .*mine, a folder that holds the link; remove the link"):
+        open_dataset(str(root), ways=1)
+    (root / "d").unlink()
+    (root / "d").symlink_to(root / "a")
+    assert open_dataset(str(root), ways=1).train.classes >= 1
 
 
 def test_one_class_may_be_named_as_a_part(tmp_path):
@@ -137,6 +160,7 @@ def test_splits_of_tables_arrays_and_lists_in_any_case(tmp_path, names, kind):
         ("client", ("Train", "Valid", "Test"), "Test looks like the part test"),
         ("client", ("anna", "ben", "test"), "test looks like the part test"),
         ("class", ("train", "val", "test"), "would be read as classes"),
+        ("client", ("fold 1", "fold 2", "fold 3"), "look like folds of a cross-validation"),
     ],
 )
 def test_parts_in_the_wrong_column_of_a_table(tmp_path, column, names, part):

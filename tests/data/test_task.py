@@ -130,6 +130,13 @@ def test_a_typo_in_a_key_names_the_nearest_key(tmp_path, content, key, meant):
         (changed(STROKES, mean=[0.5, 0.5]), ("mean", "1 value")),
         (changed(STROKES, deviation=[0.0]), ("deviation", "greater than 0")),
         ({k: v for k, v in STROKES.items() if k != "name"}, ("name: missing",)),
+        (changed(STROKES, mean=0.5), ("mean: expected a list", "write mean: [0.5]")),
+        (changed(STROKES, deviation="0,25"), ("deviation: expected a list", "'0,25'", "write deviation: [0.25]")),
+        (changed(STROKES, labels="no, well"), ("labels: expected own, or a list", 'write labels: ["no", well]')),
+        (
+            changed(STROKES, labels=["no", "No"]),
+            ("labels: 1 name(s) in two spellings: label 'no' (number 1) and 'No'",),
+        ),
         (["a list"], ("names and values", "a list")),
         (None, ("names and values", "None")),
     ],

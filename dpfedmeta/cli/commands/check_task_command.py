@@ -16,7 +16,6 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
-    from dpfedmeta.data.episodes.shape import Kind
     from dpfedmeta.data.inspection import Episodes, SplitReport, TaskReport
 
 SUMMARY = "what a task or a folder of images holds"
@@ -106,14 +105,19 @@ def _episodes(given: dict[str, str]) -> Episodes:
     settings = resolve("maml", "strokes", None, given)
     task = settings.task
     shape = EpisodeShape(ways=task.ways, shots=task.shots, queries=task.queries)
-    return Episodes(shape=shape, evaluation_queries=settings.evaluation.queries, whole=whole_shape(settings))
+    return Episodes(
+        shape=shape,
+        evaluation_queries=settings.evaluation.queries,
+        whole=whole_shape(settings),
+        ways_given="task.ways" in given,
+    )
 
 
 def describe(report: TaskReport) -> list[str]:
     """The findings as lines."""
     lines = [f"{report.name}: {report.records}"]
     for name, split in report.splits.items():
-        lines.append(f"  {name}: {_of_split(split, report.kind)}")
+        lines.append(f"  {name}: {_of_split(split, report)}")
     lines += [f"  {remark}" for remark in report.remarks]
     for what, counts in (("sizes of the files", report.sizes), ("modes of the files", report.modes)):
         if counts:
@@ -127,13 +131,16 @@ def describe(report: TaskReport) -> list[str]:
     return lines
 
 
-def _of_split(split: SplitReport, kind: Kind) -> str:
+def _of_split(split: SplitReport, report: TaskReport) -> str:
+    kind = report.kind
     each = f"{split.fewest}" if split.fewest == split.most else f"{split.fewest} ({split.smallest}) to {split.most}"
     what = "sequences" if kind == "tokens" else kind
-    words = f"{split.classes} classes, {split.images:,} {what}, {each} per class"
+    # Of numbers to predict all records of a client are one class.
+    counted = f"{split.images:,} {what}, {each}"
+    words = counted if report.predicts_numbers else f"{split.classes} classes, {counted} per class"
     if split.clients:
         able = "" if split.able is None else f", {split.able} of them with enough for an episode"
-        words = f"{split.clients} clients{able}; {words} of a client"
+        words = f"{split.clients} clients{able}; {words} {'per' if report.predicts_numbers else 'of a'} client"
     if kind == "vectors":
         low, mean, high = split.numbers
         words += f"; numbers {low:g} to {high:g}, mean {mean:.3g}"

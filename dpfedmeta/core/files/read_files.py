@@ -6,7 +6,15 @@ import hashlib
 from pathlib import Path
 from typing import TextIO
 
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+# How files begin that are no UTF-8, and what each is.
+_NO_TEXT = {
+    b"\xff\xfe": "it is UTF-16; save it as UTF-8",
+    b"\xfe\xff": "it is UTF-16; save it as UTF-8",
+    b"\x1f\x8b": "it is compressed by gzip, whatever its name says; unpack it (gunzip)",
+    b"\xfd7zXZ": "it is compressed by xz; unpack it",
+    b"\x28\xb5\x2f\xfd": "it is compressed by zstd; unpack it",
+}
+_LONGEST_BEGINNING = max(map(len, _NO_TEXT))
 _UTF_8 = b"\xef\xbb\xbf"
 _BLOCK = 1 << 20
 
@@ -31,7 +39,7 @@ def decoded(content: bytes) -> str:
     Raises:
         WrongEncoding: They are not UTF-8.
     """
-    _check_not_utf_16(content[:2])
+    _check_beginning(content[:_LONGEST_BEGINNING])
     try:
         text = content.removeprefix(_UTF_8).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -45,16 +53,18 @@ def open_text(path: Path) -> TextIO:
 
     Raises:
         OSError: It cannot be read.
-        WrongEncoding: It is UTF-16. Other bytes that are not UTF-8 are an UnicodeDecodeError where they stand.
+        WrongEncoding: It is UTF-16, or compressed. Other bytes that are not UTF-8 are an UnicodeDecodeError where they
+            stand.
     """
     with path.open("rb") as file:
-        _check_not_utf_16(file.read(2))
+        _check_beginning(file.read(_LONGEST_BEGINNING))
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _check_not_utf_16(beginning: bytes) -> None:
-    if beginning.startswith(_UTF_16):
-        raise WrongEncoding("it is UTF-16; save it as UTF-8")
+def _check_beginning(beginning: bytes) -> None:
+    for mark, problem in _NO_TEXT.items():
+        if beginning.startswith(mark):
+            raise WrongEncoding(problem)
 
 
 def digest_of(path: Path, algorithm: str = "sha256") -> str:

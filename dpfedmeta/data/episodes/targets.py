@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from dpfedmeta.core.errors import InputError
+
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Above = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -35,6 +37,21 @@ class TargetRange:
     highest: _Finite
     loss: Literal["squared", "huber"] = "squared"
     huber: _Above = 1.0
+
+    def __post_init__(self) -> None:
+        """Check that the range holds numbers, and the centre.
+
+        Raises:
+            InputError: It does not.
+        """
+        if not self.lowest < self.highest:
+            raise InputError(
+                f"targets: lowest = {self.lowest:g} and highest = {self.highest:g}: lowest must be below highest"
+            )
+        if not self.lowest <= self.centre <= self.highest:
+            raise InputError(
+                f"targets: centre = {self.centre:g}: must be {self.words} (lowest and highest), as the numbers are"
+            )
 
     def outside(self, numbers: Sequence[float]) -> list[int]:
         """Return the places of numbers that are missing or beyond the range."""

@@ -85,6 +85,13 @@ def _check_clients(pool: ClassPool, shape: EpisodeShape, split: str, asked: bool
     classes = Counter(client for client, count in zip(pool.clients, pool.counts, strict=True) if count >= wanted)
     queries = f"{'task' if split == 'train' else 'evaluation'}.queries"
     lower = f"--ways or {_sizes(asked)}" if asked else f"task.ways, task.shots, {queries}"
+    if pool.targets:
+        raise InputError(
+            f"none of the {len(names)} client(s) of the {split} split holds {shape.shots} shots + {shape.queries} "
+            f"queries = {wanted} records (the best holds {max(pool.counts, default=0)}); lower "
+            + ("--shots (shots= in Python)" if asked else f"task.shots, {queries}")
+            + ", or put clients with more records into it"
+        )
     raise InputError(
         f"none of the {len(names)} client(s) of the {split} split holds {shape.ways} classes with {shape.shots} shots "
         f"+ {shape.queries} queries = {wanted} records each (the best holds {max(classes.values(), default=0)} such "

@@ -15,6 +15,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import Purpose, global_generators_at, public_generator
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.user_sources.vectors import LARGEST
 
 Part = tuple[Any, Any]
 # [n, channels, height, width]; and how far sums of floats may miss 0 and 1.
@@ -104,7 +105,8 @@ class SequencePopulation:
         """SECRET, as the data are: (client number, what is wrong with its pair), for the owner of the data.
 
         In training such a client counts as zero, silently, because a line about it would tell of its data. So look
-        before training, where the data are, and show what it says to nobody who may not see the data.
+        before training, where the data are, and show what it says to nobody who may not see the data. One whose query
+        records are those of its support set takes part all the same, and what it learns from them is memory.
 
         Args:
             image: Channels, height and width that images must have, or how many numbers vectors; None: what the
@@ -129,6 +131,8 @@ class SequencePopulation:
                 yield client, f"images of {' and '.join(map(_times, sorted(forms)))}, expected {expected}"
             elif not all(bool(torch.isfinite(part).all()) for part in images):
                 yield client, "images hold NaN or infinity"
+            elif _records_of(images[1]) <= _records_of(images[0]):
+                yield client, "all query records are in the support set too (it takes part); hold other records back"
 
     def digest(self) -> str | None:
         """SECRET: digest of all pairs, where they are a list or tuple; None: reading a lazy sequence may cost anything.
@@ -271,6 +275,9 @@ def checked_labels(labels: Any) -> Tensor:
         raise InputError(f"cannot be read (labels are {kind}); number the classes: 0, 1, ...") from None
     if given.is_complex() or (given.is_floating_point() and not bool(torch.isfinite(given).all())):
         raise InputError("labels hold NaN or infinity; leave out records without a label")
+    # From here on a float tells whole numbers no longer apart.
+    if given.is_floating_point() and bool((given.abs() >= 2.0 / torch.finfo(given.dtype).eps).any()):
+        raise InputError(f"labels are so large that {given.dtype} makes one of several; give int64, or 0, 1, ...")
     whole = given.long()
     if bool((whole != given).any()):
         first = float(given[whole != given][0])
@@ -287,7 +294,8 @@ def checked_images(given: Tensor) -> Tensor:
     NaN is looked for where a client computes, whoever made its data, and in `problems`.
 
     Raises:
-        InputError: They are images of another range, or no real numbers.
+        InputError: They are images of another range, vectors of numbers as large as tables may not have either, or no
+            real numbers.
     """
     if given.is_complex() or given.dtype == torch.bool:
         raise InputError(f"images or vectors of {given.dtype}; expected bytes (uint8) or floats")
@@ -296,7 +304,19 @@ def checked_images(given: Tensor) -> Tensor:
         low, high = float(found.min()), float(found.max())
         if low < -_ROUNDING or high > 1.0 + _ROUNDING:
             raise InputError(f"images hold {low:g} to {high:g}; expected bytes (uint8), or numbers from 0 to 1")
+        return found
+    beyond = found[torch.isfinite(found) & (found.abs() > LARGEST)]
+    # Ids of tokens may be as large: whole numbers from 0 on, all of them.
+    if len(beyond) and not bool(((found >= 0) & (found == found.round())).all()):
+        raise InputError(
+            f"vectors hold numbers up to {float(beyond.abs().max()):.3g}, more than {LARGEST:,.0f}, which would drown "
+            "all others; scale them by public constants"
+        )
     return found
+
+
+def _records_of(images: Tensor) -> set[bytes]:
+    return {record.tobytes() for record in np.ascontiguousarray(images.detach().cpu().numpy())}
 
 
 def _values(pair: Any) -> list[Tensor] | None:

@@ -18,6 +18,7 @@ from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import WholeShape
 from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.episodes.whole_episode import split_whole, too_few
+from dpfedmeta.data.names import check_spellings
 from dpfedmeta.data.populations.from_pairs import checked_images, checked_labels, raw_records
 
 
@@ -151,6 +152,9 @@ def _classes(targets: Any) -> IntArray:
         values = given.reshape(-1).tolist()
         given = np.asarray(values) if len({type(value) for value in values}) == 1 else given
     if given.dtype.kind == "U":
+        check_spellings(
+            "targets", [("class", name, "of this client") for name in dict.fromkeys(given.reshape(-1).tolist())]
+        )
         return np.unique(given.reshape(-1), return_inverse=True)[1]
     found: IntArray = checked_labels(given if given.dtype != object else targets).numpy()
     return found

@@ -245,10 +245,10 @@ def _real_statement(population: RealPopulation) -> PopulationStatement:
     shape, most = population.shape, population.most_clients()
     shots = f"{shape.shots}" if population.most_shots is None else f"{shape.shots} to {population.most_shots}"
     chosen = "" if population.clients == most else f", chosen from {most:,} by run.seed"
+    of = "with a number to predict" if population.pool.targets else f"of {shape.ways} classes of its own"
     text = (
-        f"{population.clients:,} clients that the data name{chosen}; each holds {shots} + {shape.queries} records of "
-        f"{shape.ways} classes of its own, and one that has fewer counts as zero: a client is one of "
-        "them, a record is one of its records"
+        f"{population.clients:,} clients that the data name{chosen}; each holds {shots} + {shape.queries} records "
+        f"{of}, and one that has fewer counts as zero: a client is one of them, a record is one of its records"
     )
     return PopulationStatement(
         kind="natural", clients=population.clients, records=0, images=None, clients_per_image=None, text=text

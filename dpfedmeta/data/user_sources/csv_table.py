@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +15,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding, open_text
 from dpfedmeta.core.pydantic_errors import listed, nearest
 from dpfedmeta.data.episodes.split_by_name import splits_of, surely_public
+from dpfedmeta.data.names import check_spellings, is_missing, is_shortened
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of, parts_taken
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Split, check_classes
 from dpfedmeta.data.user_sources.columns import OWNERS, TARGET, check_columns, meant
@@ -140,6 +142,8 @@ _NO_TABLES = (
     ("<html", "this is a web page; download the table itself"),
     ("%pdf", "this is a PDF; export the table as CSV in UTF-8"),
     ("{", "this is JSON; write the table as CSV"),
+    ("sep=", "line 1 is for spreadsheets only; remove it, so that the names of the columns come first"),
+    ("#", "line 1 is a comment; remove it, so that the names of the columns come first"),
 )
 
 
@@ -233,30 +237,39 @@ def public_rows(rows: Sequence[Row]) -> list[int]:
 
 
 def check_labels(where: str, rows: Sequence[Row]) -> None:
-    """Refuse names that programs write where a value is missing, and numbers that cannot be classes.
+    """Refuse marks of missing values and numbers that cannot be classes, and two spellings of one class or client.
 
     Raises:
-        InputError: A class or a client is missing; or all classes are numbers, and some are fractions or negative.
+        InputError: A class or a client is missing, or spelled in two ways; or all classes are numbers, and some are
+            fractions or negative.
     """
     labels = {row.label for row in rows}
-    values = {name: _number(name) for name in labels.difference(_MISSING)}
-    odd = labels.intersection(_MISSING)
+    odd = {name for name in labels if is_missing(name) or is_shortened(name)}
+    values = {name: _number(name) for name in labels - odd}
     if all(value is not None for value in values.values()):
         odd |= {name for name, value in values.items() if value is not None and not _counts(value)}
-    found = [f"{row.place}: client {row.client!r}" for row in rows if row.client in _MISSING]
+    lost = {name for name in {row.client for row in rows} if name and (is_missing(name) or is_shortened(name))}
+    found = [f"{row.place}: client {row.client!r}" for row in rows if row.client in lost]
     found += [f"{row.place}: class {row.label!r}" for row in rows if row.label in odd]
     if found:
+        shortened = any(map(is_shortened, odd | lost))
         raise InputError(
             f"{where}: {len(found)} record(s) with a class that is missing, a fraction or negative, or a client that "
             f"is missing: {listed(found)}; leave out records without a class; a name has to begin with a letter, and "
             "one that is written as missing values are (NA) needs another spelling"
+            + ("; a number that a spreadsheet shortened has lost its digits: export it as text" if shortened else "")
         )
+    check_spelled_alike(where, rows)
 
 
-# As pandas reads and other programs write them; R writes NA.
-_MISSING = (
-    *("#N/A", "#NA", "-NaN", "-nan", "<NA>", "N/A", "NA", "NAN", "NULL", "NaN", "NaT", "None", "n/a", "nan", "null"),
-)
+def check_spelled_alike(where: str, rows: Sequence[Row]) -> None:
+    """Refuse two spellings of one client or class.
+
+    Raises:
+        InputError: Names both, and where they are.
+    """
+    clients = (("client", row.client, row.place) for row in rows)
+    check_spellings(where, chain(clients, (("class", row.label, row.place) for row in rows)))
 
 
 def _number(name: str) -> float | None:

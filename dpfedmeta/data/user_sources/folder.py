@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import parts_taken
@@ -13,7 +14,7 @@ from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources import image_folder
 from dpfedmeta.data.user_sources.client_cells import people_cells
-from dpfedmeta.data.user_sources.csv_table import Cell, Row, cells, public_rows
+from dpfedmeta.data.user_sources.csv_table import Cell, Row, cells, check_spelled_alike, public_rows
 from dpfedmeta.data.user_sources.image_files import (
     check_all_read,
     check_fit,
@@ -211,13 +212,15 @@ def _own_folders(path: Path) -> list[tuple[Path, list[Path]]]:
 
 
 def _rows(path: Path, clients: Mapping[Split | None, list[Path]]) -> list[tuple[Row, Path]]:
-    return [
+    found = [
         (Row(place=str(file.relative_to(path)), label=kind.name, client=client.name, split=split or ""), file)
         for split, folders in clients.items()
         for client in folders
         for kind in folders_in(client)
         for file in image_files(kind)
     ]
+    check_spelled_alike(str(path), [row for row, _ in found])
+    return found
 
 
 def _client_folders(path: Path) -> dict[Split | None, list[Path]] | None:
@@ -236,9 +239,43 @@ def _client_folders(path: Path) -> dict[Split | None, list[Path]] | None:
     if not clients:
         return None
     classes = [unit for found in units.values() for unit in found if unit not in bare]
+    _check_extra_level(path, clients, classes)
+    loop = next(
+        (
+            unit
+            for unit in clients
+            if classes and unit.is_symlink() and unit.parent.resolve().is_relative_to(unit.resolve())
+        ),
+        None,
+    )
+    if loop is not None:
+        raise InputError(f"{loop}: a link to {loop.resolve()}, a folder that holds the link; remove the link")
     if classes:
         raise InputError(
             f"{path}: {len(classes)} folder(s) hold images ({classes[0].relative_to(path)}) and {len(clients)} hold "
             f"folders of images ({clients[0].relative_to(path)}); expected CLASS/IMAGE, or CLIENT/CLASS/IMAGE, not both"
         )
     return {split: [unit for unit in found if unit in clients] for split, found in units.items()}
+
+
+# Of folders that publishers put between a class and its images, as Tiny ImageNet has them.
+_EXTRA = ("image", "images", "img", "imgs", "jpegimages", "pictures", "photos", "frames", "files", "data")
+
+
+def _check_extra_level(path: Path, clients: Sequence[Path], classes: Sequence[Path]) -> None:
+    """Refuse classes whose images are one folder deeper: each would be a client of one class.
+
+    Raises:
+        InputError: Names the extra folder.
+    """
+    inside = [[folder for folder in folders_in(unit) if image_files(folder)] for unit in clients]
+    names = {folder.name for found in inside for folder in found}
+    if len(names) != 1 or len(clients) < 2 or next(iter(names)).lower() not in _EXTRA:
+        return
+    (name,) = names
+    odd = [str(unit.relative_to(path)) for unit in classes]
+    also = f"; those in {listed(odd)} are of no class: make a folder for each class there" if odd else ""
+    raise InputError(
+        f"{path}: the images of {len(clients)} classes are in an extra folder {name} (first: "
+        f"{inside[0][0].relative_to(path)}); expected CLASS/IMAGE: move them one folder up{also}"
+    )

@@ -10,6 +10,7 @@ from dpfedmeta.core.files.read_files import digest_of
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.split_by_name import splits_of
+from dpfedmeta.data.names import check_spellings
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_parts, part_of, wrapped
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Contents, Split, check_classes
 from dpfedmeta.data.storage.image_codecs import HOW_TO_SCALE, REPAIR, UNREADABLE, PixelRange, UnknownRange, decode_image
@@ -34,6 +35,8 @@ def class_folders(path: Path) -> dict[Split | None, list[Path]]:
             f"{path}: a folder without classes; expected {path.name}/CLASS/IMAGE or "
             f"{path.name}/train|val|test/CLASS/IMAGE with images ({' '.join(SUFFIXES)})"
         )
+    named = (("class", folder.name, str(folder.relative_to(path))) for inside in found.values() for folder in inside)
+    check_spellings(str(path), named)
     return found
 
 

@@ -35,8 +35,8 @@ ARRAYS = ("records", "classes", "clients", "splits")
 _TARGETS = "targets"
 # As 8 x 8.
 _FEWEST_PIXELS = 64
-_LARGEST = 1e4
-"""Of a number, once mean and deviation are applied; a larger one would drown all others."""
+LARGEST, _SMALLEST = 1e4, 1e-3
+"""Of the largest number, once mean and deviation are applied; more would drown all others, less would be as nothing."""
 
 
 def guess(path: Path) -> dict[str, int]:
@@ -91,10 +91,11 @@ def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
         table = read_table(path)
         rows, records = _from_table(path, table)
         columns, said = list(table.columns), [feature_words(table.columns, read_header(path))]
-    chosen = public_rows(rows) if public else range(len(rows))
-    labels = [rows[number].label for number in chosen]
-    told = telling_columns(columns, records[list(chosen)], labels)
-    pixels = (_PIXELS,) if _look_like_pixels(records[list(chosen)]) else ()
+    chosen = list(public_rows(rows) if public else range(len(rows)))
+    seen, labels = records[chosen], [rows[number].label for number in chosen]
+    # What is no number is refused where the records are opened.
+    told = telling_columns(columns, seen, labels) if np.isfinite(seen).all() else ()
+    pixels = (_PIXELS,) if _look_like_pixels(seen) else ()
     return (*part_words(rows, public=public), *said, *((listed(told),) if told else ()), *pixels)
 
 
@@ -205,7 +206,7 @@ def _contents(
 def check_scale(
     path: str, found: Contents, mean: tuple[float, ...], deviation: tuple[float, ...], *, targets: bool = False
 ) -> None:
-    """Refuse numbers that are so large, as a network would see them, that nothing else would count.
+    """Refuse numbers so large, as a network would see them, that nothing else would count, or all so small as nothing.
 
     Args:
         path: The file, for errors.
@@ -215,16 +216,21 @@ def check_scale(
         targets: Whether the last number of each record is no feature.
 
     Raises:
-        InputError: Says how large.
+        InputError: Says how large the largest is.
     """
     blocks = (block[:, :-1] if targets else block for block in found.decode())
     seen = ((block - np.array(mean or (0.0,))) / np.array(deviation or (1.0,)) for block in blocks)
     largest = max((float(np.abs(block).max(initial=0.0)) for block in seen), default=0.0)
-    if largest > _LARGEST:
-        raise InputError(
-            f"{path}: numbers up to {largest:.3g} reach the network, more than {_LARGEST:,.0f}; give public constants "
-            "as mean and deviation in a task file, or scale them before"
-        )
+    if _SMALLEST <= largest <= LARGEST:
+        return
+    if largest > LARGEST:
+        problem, given = f"numbers up to {largest:.3g} reach the network, more than {LARGEST:,.0f}", "give"
+    else:
+        problem, given = f"no number above {largest:.3g} reaches the network, less than {_SMALLEST:g}", "correct"
+    raise InputError(
+        f"{path}: {problem}; {given} mean and deviation in a task file (public constants: the network sees (number - "
+        "mean) / deviation), or scale them before"
+    )
 
 
 def _from_table(path: Path, table: CsvTable) -> tuple[tuple[Row, ...], Any]:
@@ -287,6 +293,8 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
     if any(length != size for length in lengths.values()):
         raise InputError(f"{path}: arrays of different lengths, or of more than one axis: {lengths}; expected [n] each")
     targets = _own_targets(path, what, held[_TARGETS]) if _TARGETS in held else [None] * size
+    for name in ARRAYS[1:3]:
+        _check_told_apart(path, name, held.get(name))
     classes, clients, splits = (
         [str(value).strip() for value in held[name].tolist()] if name in held else [""] * size for name in ARRAYS[1:]
     )
@@ -331,6 +339,18 @@ def _check_records(path: Path, what: str, records: Any) -> None:
         raise InputError(f"{path}: records: expected numbers [n, d], found {records.dtype} {list(records.shape)}")
 
 
+def _check_told_apart(path: Path, name: str, values: Any) -> None:
+    """Refuse names as floats so large that neighbours are one: several classes or clients would be the same."""
+    if values is None or values.dtype.kind != "f" or not np.isfinite(values).all():
+        return
+    largest, exact = float(np.abs(values).max(initial=0.0)), 2.0 ** (np.finfo(values.dtype).nmant + 1)
+    if largest >= exact:
+        raise InputError(
+            f"{path}: {name}: numbers up to {largest:.17g} as {values.dtype}, which tells whole numbers apart only "
+            f"below {exact:.0f}: some {name} became one; store them as int64 or as text, from before they were floats"
+        )
+
+
 def _own_targets(path: Path, what: str, numbers: Any) -> list[float]:
     """Read numbers to predict; refuse what is missing or no number."""
     if what == "tokens":
@@ -350,6 +370,11 @@ def _arrays(path: Path) -> dict[str, Any]:
             found = {name: held[name] for name in held.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())
+        if "ndarray" in reason:  # numpy gives one array for .npy, whatever the file is called
+            raise InputError(
+                f"{path}: one array (.npy) under the name .npz; store records and classes together: np.savez("
+                f"{path.name!r}, records=..., classes=...)"
+            ) from error
         hint = "; store names as text (dtype <U), not as objects" if "allow_pickle" in reason else ""
         raise InputError(f"{path}: cannot be read as .npz without pickles ({reason}){hint}") from error
     known = ("records", _TARGETS, *ARRAYS[2:]) if _TARGETS in found and "classes" not in found else ARRAYS

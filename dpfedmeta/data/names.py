@@ -1,0 +1,76 @@
+"""Names of clients and of classes: two spellings of one name, and marks that stand where a name is missing."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Hashable, Iterable
+from decimal import Decimal
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import listed
+
+# As pandas, R, SAS, SQL and people write it; in any case but None, since `none` is a class of some data.
+_MISSING = frozenset(
+    (
+        *("<na>", "n/a", "na", "n.a.", "nan", "-nan", "nat", "null", "(null)", "[null]", "<null>", "\\n", "(blank)"),
+        *("missing", "<missing>", "missing value", "not available", "undefined", "1.#ind", "1.#qnan", "-1.#ind"),
+        *("-1.#qnan", "#n/a", "#na", "#nv", "#n/d", "#n/b", "#getting_data"),
+    )
+)
+# Errors of spreadsheets in any language (#REF!, #NAME?), and dashes, dots and the like alone.
+_MARK = re.compile(r"#[\w/ ]+[!?]|[-\u2010-\u2015\u2212.?*_/~\s]+")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?")
+# How a spreadsheet shows a long number, of which it keeps 6 or so.
+_SHORTENED = re.compile(r"\d(?:[.,]\d+)?[eE]\+(\d{1,3})")
+_QUOTES = "'\"`=\u00b4\u2018\u2019\u201c\u201d"
+_FEWEST_DIGITS = 11
+
+
+def is_missing(name: str) -> bool:
+    """Return whether a name is what programs and people write where one is missing, or where a formula failed."""
+    return name == "None" or name.casefold() in _MISSING or _MARK.fullmatch(name) is not None
+
+
+def is_shortened(name: str) -> bool:
+    """Return whether a name is a long number as spreadsheets shorten it: several numbers became one."""
+    found = _SHORTENED.fullmatch(name)
+    return found is not None and int(found[1]) + 1 >= _FEWEST_DIGITS
+
+
+def check_spellings(where: str, names: Iterable[tuple[str, str, str]]) -> None:
+    """Refuse two spellings of one client or class: each would be one of its own, in another part perhaps.
+
+    Args:
+        where: The data, for errors.
+        names: (client or class, name, its place in the data).
+
+    Raises:
+        InputError: Names both spellings, and where they are.
+    """
+    places: dict[tuple[str, str], str] = {}
+    for what, name, place in names:
+        places.setdefault((what, name), place)
+    first: dict[tuple[str, Hashable], str] = {}
+    problems = []
+    for (what, name), place in places.items():
+        other = first.setdefault((what, _spelled_out(name)), name)
+        if other != name:
+            show = ascii if unicodedata.normalize("NFKC", other) == unicodedata.normalize("NFKC", name) else repr
+            problems.append(f"{what} {show(other)} ({places[what, other]}) and {show(name)} ({place})")
+    if problems:
+        raise InputError(
+            f"{where}: {len(problems)} name(s) in two spellings: {listed(problems)}; each spelling would count as "
+            "another one: write them alike; if they are different, give names that differ in more than capitals, "
+            "spaces, accents, quotes, or the way a number is written"
+        )
+
+
+def _spelled_out(name: str) -> Hashable:
+    """Return what all spellings of a name have in common; of a number its value."""
+    seen = (each for each in unicodedata.normalize("NFKC", name) if unicodedata.category(each) not in ("Cf", "Cc"))
+    text = " ".join(unicodedata.normalize("NFKC", "".join(seen).casefold()).split())
+    bare = text.lstrip(_QUOTES)
+    # As spreadsheets write a number that is to stay a text: '3, ="3".
+    text = (bare.rstrip(_QUOTES) if bare != text else text).strip() or text
+    return Decimal(text) if _NUMBER.fullmatch(text) else text
