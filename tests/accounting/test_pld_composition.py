@@ -213,7 +213,7 @@ def test_what_discrete_noise_takes_off_delta_is_missing_in_what_rounds_cost(roun
         sampler="fixed",
         server_sees="sum",
         secure=secure,
-    )
+    )  # fmt: skip
     asked = []
 
     def noted(at, delta, guess, discrete):

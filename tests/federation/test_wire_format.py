@@ -2,6 +2,7 @@
 
 import struct
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_a_list_that_is_cut_short_is_refused():
 
 MODEL = np.arange(5, dtype=np.float32)
 # (a message, how it is read, sizes at which it is whole).
-WHOLE = {
+WHOLE: dict[str, Any] = {
     "task": (RoundTask(bound=0.5, model=MODEL), lambda body: RoundTask.decode(body, 5), {28}),
     "step": (ProtocolStep(protocol=7, phase=3, said=b"abc"), ProtocolStep.decode, {5, 6, 7, 8}),
     "offer": (Offer(number=3, signature=bytes(64), text=b"plan"), Offer.decode, {69, 70, 71, 72}),
