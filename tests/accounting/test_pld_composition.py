@@ -12,6 +12,7 @@ from dpfedmeta.accounting.divergences.pld_composition import GRIDS, forget, samp
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 
 
 def phases(rate=0.01, noise=1.0, rounds=100, sampler="poisson", schedule=()):
@@ -198,3 +199,31 @@ def test_the_range_of_a_composition_is_found_only_where_it_decides(monkeypatch, 
     monkeypatch.setattr(composition, "widest_composition", sampled_round.composed_width)
     forget()
     assert sampled_epsilon(phases(**plan), neighbours, 1e-6) == quick
+
+
+@pytest.mark.parametrize("rounds", [3, 3000])
+def test_what_discrete_noise_takes_off_delta_is_missing_in_what_rounds_cost(rounds, monkeypatch):
+    """By the distribution, and by the closed bound where there are too many rounds for one."""
+    secure = SecureRounds(bits=20, dimension=64, dropout=0.0)
+    plan = PrivacyPlan(
+        clients=1000,
+        cohort=200,
+        rounds=rounds,
+        noise_multiplier=20.0,
+        sampler="fixed",
+        server_sees="sum",
+        secure=secure,
+    )  # fmt: skip
+    asked = []
+
+    def noted(at, delta, guess, discrete):
+        asked.append((delta, [at(delta * share) for share in (1.0, 0.1, 0.01)]))
+        return guess
+
+    monkeypatch.setattr(composition, "_with_discrete", noted)
+    monkeypatch.setattr(composition, "MOST_ROUNDS", 1000)
+    sampled_epsilon(plan.phases, "replace-one", 1e-5, (GRIDS[0],))
+    ((delta, found),) = asked
+    assert delta == 1e-5
+    assert found == sorted(found)
+    assert found[2] > 1.05 * found[0]

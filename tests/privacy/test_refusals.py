@@ -1,5 +1,6 @@
 """What no guarantee covers is refused where it is made: noise, sums, releases, policies and lines of a ledger."""
 
+import json
 import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise, ThresholdedNoise
 from dpfedmeta.accounting.events.sampling import Sampling
@@ -44,6 +46,13 @@ def test_a_sum_of_whole_numbers_has_a_grid_and_a_noise(change, words):
         replace(SUM, **change)
     # Counts are not rotated, so they may be of any length.
     assert replace(SUM, exact=True, dimension=63, bits=31).dimension == 63
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_sum_comes_back_from_a_ledger_as_it_was(exact):
+    """Counts that came back as rounded messages would be taken for longer ones."""
+    event = replace(PLAN.phases[0].event, whole=replace(SUM, exact=exact))
+    assert Event.from_json(json.loads(json.dumps(event.as_json()))) == event
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan, "2"])
