@@ -179,3 +179,20 @@ def test_the_analysis_of_a_training_is_asked_with_the_trainings_own_numbers(sett
     assert request.analysis == Quantile(quantile=0.7)
     # The bound that is to be found is not asked for once more.
     assert request.settings == replace(given, clip=replace(given.clip, start="given"))
+
+
+def test_an_analysis_depends_on_its_data_and_on_the_model_that_is_adapted(settings, tmp_path):
+    """Going on with other names, other images or another model is another attempt."""
+    for name, text in (("a", "x"), ("b", "y")):
+        (tmp_path / f"{name}.txt").write_text(text)
+        (tmp_path / name / "checkpoint").mkdir(parents=True)
+        RunDirectory(tmp_path / name).weights.write_bytes(text.encode())
+
+    def digest(names=None, run=None):
+        named = {} if names is None else {"names": str(tmp_path / f"{names}.txt")}
+        adapted = {} if run is None else {"run": str(tmp_path / run)}
+        return SimulatedClients(request_of(settings, **named, **adapted)).digest
+
+    found = [digest(), digest(run="a"), digest(run="b"), digest(names="a"), digest(names="b"), digest("a", "a")]
+    assert len({*found}) == len(found)
+    assert found[1] == digest(run="a")
