@@ -11,7 +11,7 @@ docs/encoders.md has what it brings.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch.nn import functional
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.learning.models.initial_weights import initial_weights
-from dpfedmeta.learning.models.layers.normalisation import VARIANCE_FLOOR
+from dpfedmeta.learning.models.kernels.normalisation_jit import VARIANCE_FLOOR
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 
@@ -36,9 +36,9 @@ class StrokesEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        body = build_network(_BODY)
-        body.load_state_dict(initial_weights(_BODY, 0))
-        self.blocks = cast(nn.Module, body.body).layers
+        network: Any = build_network(_BODY)
+        network.load_state_dict(initial_weights(_BODY, 0))
+        self.blocks: Any = network.body.layers
         drawings = _drawings(open_dataset("strokes").train)
         # Constants in place of batch statistics: an image's features then do not depend on other images.
         self.constants: list[tuple[Tensor, Tensor]] = []
@@ -48,7 +48,7 @@ class StrokesEncoder(nn.Module):
                 found = block.convolution(hidden)
                 self.constants.append((found.mean((0, 2, 3)), found.var((0, 2, 3))))
                 hidden = self._block(place, hidden)
-            outputs = self._outputs(drawings.flatten(0, 1)).unflatten(0, drawings.shape[:2])
+            outputs = self._outputs(drawings.flatten(0, 1)).reshape(*drawings.shape[:2], -1)
         self.centre, self.whitening = _whitening(outputs)
 
     def forward(self, images: Tensor) -> Tensor:
