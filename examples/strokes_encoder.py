@@ -38,9 +38,9 @@ class StrokesEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        body = build_network(_BODY)
-        body.load_state_dict(initial_weights(_BODY, 0))
-        self.blocks = cast(nn.Module, body.body).layers
+        network: Any = build_network(_BODY)
+        network.load_state_dict(initial_weights(_BODY, 0))
+        self.blocks: Any = network.body.layers
         drawings = _drawings(open_dataset("strokes").train)
         # Constants in place of batch statistics: an image's features then do not depend on other images.
         self.constants: list[tuple[Tensor, Tensor]] = []

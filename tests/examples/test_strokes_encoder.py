@@ -1,5 +1,6 @@
 """examples/strokes_encoder.py: features of one image each, by constants that procedural drawings fixed."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -14,8 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.fixture
 def module(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    import strokes_encoder
-
+    strokes_encoder = importlib.import_module("strokes_encoder")
     few = torch.rand(24, 20, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(strokes_encoder, "_drawings", lambda _: few)
     monkeypatch.setattr(strokes_encoder, "open_dataset", lambda _: type("Strokes", (), {"train": None}))
@@ -33,7 +33,7 @@ def test_features_are_white_within_classes_and_do_not_depend_on_the_batch(module
     of_class = found.unflatten(0, (24, 20))
     within = (of_class - of_class.mean(1, keepdim=True)).flatten(0, 1)
     scatter = within.T @ within / len(within)
-    # No direction varies more than one that the shrinkage left alone, and they are uncorrelated up to it.
+    # The shrinkage adds to the variance of each direction, so whitened ones have less than 1.
     assert scatter.diagonal().max() < 1
     torch.testing.assert_close(found.mean(0), torch.zeros(256), atol=1e-3, rtol=0)
 
