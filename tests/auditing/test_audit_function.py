@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from dpfedmeta.auditing.audit_rounds import RoundsVerdict
+from dpfedmeta.cli.audit_badge import badge_words, draw_badge
 from dpfedmeta.privacy.rounds.promise import PromisedCell
-from dpfedmeta.reporting.plots.audit_badge import badge_words, draw_badge
 from tests.conftest import dpfedmeta
 
 MODULE = """
