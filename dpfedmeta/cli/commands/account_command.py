@@ -156,7 +156,7 @@ def _kind_of(path: Path) -> str:
 
 def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
     from dpfedmeta.accounting.ledger.ledger import read_content
-    from dpfedmeta.cli.statement import statement_lines
+    from dpfedmeta.cli.run_statement import statement_lines
 
     kind = _kind_of(run.path)
     found = _verified_otherwise(run, kind) if kind else _verified(run)[0]

@@ -8,7 +8,7 @@ import pytest
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.ledger.ledger import read_content
-from dpfedmeta.cli.statement import most_right_guesses
+from dpfedmeta.cli.run_statement import most_right_guesses
 from tests.conftest import dpfedmeta
 
 
