@@ -24,7 +24,7 @@ from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import MechanismState
 from dpfedmeta.privacy.message_form import with_attachment
-from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
+from dpfedmeta.privacy.planned_mechanism import mechanism_of
 from dpfedmeta.privacy.rounds.cohort_log import reopen_participations
 from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_of_rounds
@@ -89,7 +89,6 @@ class ChargedRounds:
         self.run, self.plan, self.form = run, request.planned, form
         self._policy, self._per_layer = policy, per_layer
         self._mechanism = mechanism_of(self.plan)
-        check_mechanism(self._mechanism, self.plan)
         self._stack, self._closed = ExitStack(), False
         try:
             self._open(source, request)

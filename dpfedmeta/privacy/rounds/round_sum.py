@@ -181,9 +181,7 @@ def left_out(run: RunDirectory) -> dict[int, int]:
         InputError: The file is damaged.
     """
     path = run.secret / LEFT_OUT
-    if not path.exists():
-        return {}
-    content = path.read_bytes()
+    content = path.read_bytes() if path.exists() else b""
     try:
         lines = [json.loads(line) for line in content[: end_of_whole_lines(content)].decode().splitlines()]
         return {int(line["round"]): int(line["messages"]) for line in lines}
