@@ -11,7 +11,6 @@ from pathlib import Path
 from dpfedmeta.core.errors import InputError
 
 PUBLIC, SECRET = 0o644, 0o600
-_TAIL = 4096
 PAGE_ENDINGS, PICTURE_ENDINGS = (".html",), (".png",)
 
 
@@ -19,8 +18,7 @@ def replace_file(path: Path, content: bytes, mode: int = PUBLIC) -> None:
     """Write beside the target, flush, and rename: after a crash the file is the old one or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -77,10 +75,7 @@ def sync_folder(folder: Path) -> None:
 
 def whole_lines(path: Path) -> tuple[int, bytes]:
     """(size of the lines that were finished, what follows them): a power cut may tear the last line of a file."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return 0, b""
+    content = path.read_bytes() if path.exists() else b""
     end = end_of_whole_lines(content)
     return end, content[end:]
 
@@ -108,17 +103,12 @@ def cut_torn_line(path: Path) -> bool:
 
 
 def mend_last_line(path: Path) -> None:
-    """Remove a torn last line before something is appended to it: the two together would be no line at all.
-
-    A look at the end of the file is enough where it is whole.
-    """
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
+    """Remove a torn last line before something is appended to it; where it is whole, a look at its end is enough."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - 4096, 0))
         tail = file.read()
-    if tail and (not tail.endswith(b"\n") or b"\0" in tail):
-        cut_torn_line(path)
+        if tail and (not tail.endswith(b"\n") or b"\0" in tail):
+            cut_torn_line(path)
 
 
 def check_output(name: str, path: Path | None, endings: Sequence[str]) -> None:

@@ -156,14 +156,13 @@ class SumDigests:
         """
         self._path = run.secret / _SUMS
         self._known: dict[tuple[int, int], set[str]] = {}
-        if self._path.exists():
-            content = self._path.read_bytes()
-            try:
-                for line in content[: end_of_whole_lines(content)].decode().splitlines():
-                    body = json.loads(line)
-                    self._note(int(body["round"]), int(body["attempt"]), str(body["sum"]))
-            except (ValueError, LookupError, TypeError) as error:
-                raise InputError(f'{self._path}: damaged: a line is not {{"round": ..., "sum": ...}}') from error
+        content = self._path.read_bytes() if self._path.exists() else b""
+        try:
+            for line in content[: end_of_whole_lines(content)].decode().splitlines():
+                body = json.loads(line)
+                self._note(int(body["round"]), int(body["attempt"]), str(body["sum"]))
+        except (ValueError, LookupError, TypeError) as error:
+            raise InputError(f'{self._path}: damaged: a line is not {{"round": ..., "sum": ...}}') from error
 
     def of(self, round_: int, attempt: int) -> set[str]:
         """Return the digests of an attempt; with more than one it is used up."""
