@@ -17,7 +17,7 @@ from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
 PROGRAM, ROUNDS = Path(__file__).parent / "killed_loop.py", 6
 
 
-def killed_at_random(folder, kills, chance):
+def killed_at_random(folder, kills, chance, longest=0.0):
     """Start the loop again after each kill until it ends; (instants of kills, what it was handed)."""
     run, out, instants = folder / "mine", folder / "handed.jsonl", []
     words = [sys.executable, str(PROGRAM), str(run), str(out)]
@@ -25,14 +25,16 @@ def killed_at_random(folder, kills, chance):
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
             # From its first line on: before, nothing is written.
             assert child.stdout.readline() == "begun\n"
+            begun = time.monotonic()
             if len(instants) < kills:
-                instants.append(chance.expovariate(1 / 0.008))
+                instants.append(chance.uniform(0.0, longest))
                 time.sleep(instants[-1])
                 child.kill()
+            child.wait()
         if child.returncode != -signal.SIGKILL:
             assert child.returncode == 0
             break
-    return instants, [json.loads(line) for line in out.read_text().splitlines()]
+    return time.monotonic() - begun, len(instants), [json.loads(line) for line in out.read_text().splitlines()]
 
 
 def check_lives(folder, handed):
@@ -47,14 +49,15 @@ def check_lives(folder, handed):
 
 
 def many(tmp_path, monkeypatch, kills):
-    chance, done, lives = random.Random(48), 0, 0
+    chance, done, lives, longest = random.Random(48), 0, 0, 0.0
     while done < kills:
         folder = tmp_path / str(lives)
         folder.mkdir()
         monkeypatch.setenv("DPFEDMETA_STATE", str(folder / "state"))
-        instants, handed = killed_at_random(folder, min(10, kills - done), chance)
+        # The first loop is left alone: instants are spread over as long as it takes.
+        taken, killed, handed = killed_at_random(folder, min(10, kills - done) if lives else 0, chance, longest)
         check_lives(folder, handed)
-        done, lives = done + max(1, len(instants)), lives + 1
+        done, lives, longest = done + killed, lives + 1, longest or taken
 
 
 def test_a_few_kills(tmp_path, monkeypatch):
