@@ -43,7 +43,7 @@ RELEASING = {
     "learning/record_dp/local_training.py", "learning/record_dp/noisy_steps.py",
     "learning/record_dp/micro_episode_gradients.py",
     # No release: a copy of one for a clip policy, and made-up numbers to try a policy on.
-    "privacy/rounds/next_bound.py",
+    "privacy/clip_policies/policy_checks.py",
 }  # fmt: skip
 # Journal.release, which compares with the charge; UncheckedDoor, for clients that an audit makes up.
 DOORS = {"privacy/rounds/round_journal.py": "Journal", "auditing/observed_loop.py": "UncheckedDoor"}

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from dpfedmeta.core.params import Params, scaled, zeros_like
+from dpfedmeta.privacy.clip_policies.policy_checks import next_bound
 from dpfedmeta.privacy.clip_policy import ClipPolicy
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.rounds.next_bound import next_bound
 from dpfedmeta.privacy.units import ClientUnit
 
 

@@ -46,11 +46,11 @@ from dpfedmeta.planning.network_trial.synthetic_clients import rehearsal_of
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.planning.public_weights import check_initial
 from dpfedmeta.planning.server_optimizer import rule_of
+from dpfedmeta.privacy.clip_policies.policy_checks import check_answers
 from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client
 from dpfedmeta.privacy.mechanisms import Mechanism
 from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
-from dpfedmeta.privacy.rounds.next_bound import check_answers
 from dpfedmeta.privacy.samplers import Sampler, sampler_of
 
 

@@ -33,11 +33,10 @@ from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.random_sources import SEEDS
-from dpfedmeta.privacy.clip_policies.policy_checks import check_policy, own_policy_name, planned_policy
+from dpfedmeta.privacy.clip_policies.policy_checks import check_answers, check_policy, own_policy_name, planned_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
 from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds, begun, source_of
-from dpfedmeta.privacy.rounds.next_bound import check_answers
 from dpfedmeta.privacy.rounds.private_round import PrivateRound
 from dpfedmeta.privacy.rounds.promise import Promise, RoundsRequest, promises_of
 from dpfedmeta.privacy.rounds.round_sum import form_of, real_arrays

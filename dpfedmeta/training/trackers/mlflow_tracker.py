@@ -76,7 +76,7 @@ class MLflow(Callback):
         # A resumed run goes on where it was.
         before = client.search_runs([experiment], f"tags.`{_IDENTITY}` = '{tracked.identity}'", max_results=1)
         if before:
-            self._open, self._next = (client, before[0].info.run_id), _sent(client, before[0])
+            self._open, self._next = (client, before[0].info.run_id), _sent(before[0])
             return
         tags = {_IDENTITY: tracked.identity}
         made = client.create_run(experiment, start_time=now, run_name=tracked.run.path.name, tags=tags)
@@ -116,7 +116,7 @@ def _key(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "_-. :/" else "_" for letter in name)
 
 
-def _sent(client: Any, run: Any) -> int:
+def _sent(run: Any) -> int:
     """Rounds whose rows are there: `round` is one of a row's numbers."""
     return int(run.data.metrics["round"]) + 1 if "round" in run.data.metrics else 0
 
