@@ -32,6 +32,14 @@ def is_missing(name: str) -> bool:
     return name == "None" or name.casefold() in _MISSING or _MARK.fullmatch(name) is not None
 
 
+def missing_classes(names: Iterable[str]) -> set[str]:
+    """Return those of all classes that are marks of a missing one; beside another sign (`+`) a sign is a class."""
+    found = {*names}
+    signs = {name for name in found if not any(map(str.isalnum, name))}
+    missing = {name for name in found if is_missing(name)}
+    return missing if signs <= missing else missing - signs
+
+
 def is_shortened(name: str) -> bool:
     """Return whether a name is a long number as spreadsheets shorten it: several numbers became one."""
     found = _SHORTENED.fullmatch(name)
@@ -40,6 +48,8 @@ def is_shortened(name: str) -> bool:
 
 def check_spellings(where: str, names: Iterable[tuple[str, str, str]]) -> None:
     """Refuse two spellings of one client or class: each would be one of its own, in another part perhaps.
+
+    Classes of one letter or sign are what they are: in handwriting `a` and `A` are two.
 
     Args:
         where: The data, for errors.
@@ -54,7 +64,8 @@ def check_spellings(where: str, names: Iterable[tuple[str, str, str]]) -> None:
     first: dict[tuple[str, Hashable], str] = {}
     problems = []
     for (what, name), place in places.items():
-        other = first.setdefault((what, _spelled_out(name)), name)
+        alone = what == "class" and len(unicodedata.normalize("NFC", name)) == 1
+        other = first.setdefault((what, unicodedata.normalize("NFC", name) if alone else _spelled_out(name)), name)
         if other != name:
             show = ascii if unicodedata.normalize("NFKC", other) == unicodedata.normalize("NFKC", name) else repr
             problems.append(f"{what} {show(other)} ({places[what, other]}) and {show(name)} ({place})")
@@ -62,7 +73,7 @@ def check_spellings(where: str, names: Iterable[tuple[str, str, str]]) -> None:
         raise InputError(
             f"{where}: {len(problems)} name(s) in two spellings: {listed(problems)}; each spelling would count as "
             "another one: write them alike; if they are different, give names that differ in more than capitals, "
-            "spaces, accents, quotes, or the way a number is written"
+            "spaces, how an accent is encoded, quotes, or the way a number is written"
         )
 
 

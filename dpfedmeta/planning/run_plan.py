@@ -189,7 +189,8 @@ def make_plan(
     _ = plan.policy, plan.rule  # their own checks, before the first round
     if ":" in settings.clip.policy or own_policy is not None:
         learned = algorithm.learned(network, algorithm.initial(network, 0))
-        check_answers(plan.policy, "clip.policy", with_attachment(learned, plan.policy.attachment))
+        form, bounded = with_attachment(learned, plan.policy.attachment), bool(getattr(plan.policy, "bounded", True))
+        check_answers(plan.policy, "clip.policy", form, bounded=bounded)
     check_uncoupled(rehearsal_of(settings, network, algorithm, private=plan.private))
     return plan
 

@@ -133,8 +133,10 @@ def test_labels_of_a_public_list_are_given_by_their_names():
     held = {
         "ann": (records(4), ["walking", "walking", "sitting", "walking"]),
         "bob": (records(3, 1), np.array([7, 7, 7])),
+        "eve": (records(3, 1), np.array([7.0, 7.0, 7.0])),
     }
     clients = replace(made(held), labels=LIST)
+    assert torch.equal(clients.episode(1).query_labels, clients.episode(2).query_labels)
     ann, bob = clients.episode(0), clients.episode(1)
     of_record = dict(zip(map(tuple, records(4).tolist()), [1, 1, 0, 1], strict=True))
     for images, labels in ((ann.support_images, ann.support_labels), (ann.query_images, ann.query_labels)):

@@ -210,7 +210,7 @@ def test_numbers_that_cannot_be_targets_are_one_line(tmp_path, value, words):
         (
             "target",
             {"kind": "regression", "targets": {**TARGETS, "centre": 2100}},
-            "task.yaml: targets: centre = 2100: must be from 0 to 100 .lowest and highest.",
+            "task.yaml: targets: centre = 2100: is far from the numbers, which are from 0 to 100",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.client_inspection import inspect_client
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.names import check_spellings, is_missing, is_shortened
+from dpfedmeta.data.names import check_spellings, is_missing, is_shortened, missing_classes
 from dpfedmeta.data.user_sources.readers import own_digests
 
 
@@ -39,6 +39,14 @@ def test_two_spellings_of_one_name(one, two):
 @pytest.mark.parametrize(("one", "two"), OTHER)
 def test_names_that_differ_in_more_than_spelling(one, two):
     check_spellings("f", [("class", one, "line 2"), ("class", two, "line 3")])
+
+
+@pytest.mark.parametrize(("one", "two"), [("a", "A"), ("ς", "σ"), ("²", "2"), ("+", "-"), ("３", "3")])
+def test_classes_of_one_letter_are_what_they_are(one, two):
+    check_spellings("f", [("class", one, "line 2"), ("class", two, "line 3")])
+    assert missing_classes({"+", "-"}) == set()
+    assert missing_classes({"-", ".", "ill"}) == {"-", "."}
+    assert missing_classes({"+", "nan", "?"}) == {"nan"}
 
 
 def test_spellings_that_look_alike_are_told_by_their_codes():
@@ -98,10 +106,10 @@ def test_numbers_with_zeros_before_them_are_names(tmp_path, form):
 
 
 def test_folders_of_classes_in_all_parts(tmp_path):
-    for part, names in (("train", ("a", "b")), ("val", ("c", "A")), ("test", ("d", "e"))):
+    for part, names in (("train", ("ann", "b")), ("val", ("c", "Ann")), ("test", ("d", "e"))):
         for name in names:
             write_image(tmp_path / "p" / part / name / "0.png", 3)
-    with pytest.raises(InputError, match=r"class 'a' \(train/a\) and 'A' \(val/A\)"):
+    with pytest.raises(InputError, match=r"class 'ann' \(train/ann\) and 'Ann' \(val/Ann\)"):
         open_dataset(str(tmp_path / "p"), ways=1)
 
 

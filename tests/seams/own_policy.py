@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound
@@ -122,6 +123,34 @@ class Counting(Halving):
         type(self).calls += 1
         bound = self.start / self.calls
         return replace(state, bound=bound), bound
+
+
+class Raising(Halving):
+    """Fails."""
+
+    def next_bound(self, state, aggregate):
+        return state, {}["bound"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RememberedState:
+    """Later it holds NaN and arrays, which are not equal to themselves."""
+
+    bound: float
+    mode: str = "following"
+    lost: float = 0.0
+    last: tuple = ()
+
+
+class Remembering(Halving):
+    """Keeps the aggregate, as an array, and gives a number of numpy's."""
+
+    def initial(self):
+        return RememberedState(bound=self.start)
+
+    def next_bound(self, state, aggregate):
+        bound = np.float32(self.start)
+        return replace(state, bound=float(bound), lost=float("nan"), last=(aggregate.vector,)), bound
 
 
 class Writing(Halving):

@@ -77,6 +77,7 @@ def test_a_policy_that_gives_what_is_no_bound_later_ends_the_run_in_one_line(tin
     ("name", "words"),
     [
         ("Swapped", r"its next_bound gives \(.*expected \(state, bound\), with a state as initial\(\) gives"),
+        ("Raising", r"its next_bound raised KeyError: 'bound'$"),
         ("Counting", r"its next_bound gives .*, then .*, for the same state and release; keep all"),
     ],
 )
@@ -84,6 +85,11 @@ def test_a_policy_that_is_no_pure_function_is_refused_before_a_charge(name, word
     with pytest.raises(InputError, match=rf"^clip\.policy: {words}"):
         trained(tiny_task_file, tmp_path, "dp-agr", {"clip.policy": f"{HERE}.own_policy:{name}"})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_that_remembers_vectors_and_gives_numbers_of_numpy_is_sound(tiny_task_file, tmp_path):
+    run = trained(tiny_task_file, tmp_path, "dp-agr", {"clip.policy": f"{HERE}.own_policy:Remembering"})
+    assert "summary.json agrees" in audit(run).remarks
 
 
 def test_a_policy_that_writes_into_a_release_changes_no_update(tiny_task_file, tmp_path):

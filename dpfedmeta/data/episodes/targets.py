@@ -48,9 +48,10 @@ class TargetRange:
             raise InputError(
                 f"targets: lowest = {self.lowest:g} and highest = {self.highest:g}: lowest must be below highest"
             )
-        if not self.lowest <= self.centre <= self.highest:
+        width = self.highest - self.lowest
+        if not self.lowest - width <= self.centre <= self.highest + width:
             raise InputError(
-                f"targets: centre = {self.centre:g}: must be {self.words} (lowest and highest), as the numbers are"
+                f"targets: centre = {self.centre:g}: is far from the numbers, which are {self.words} (lowest, highest)"
             )
 
     def outside(self, numbers: Sequence[float]) -> list[int]:

@@ -162,7 +162,9 @@ def _classes(targets: Any) -> IntArray:
 
 def _listed(targets: Any, labels: tuple[str, ...]) -> IntArray:
     """Return places in the public list of labels, which are given by their names."""
-    names = [str(name) for name in np.asarray(targets).reshape(-1).tolist()]
+    # pandas makes floats of whole numbers where one is missing.
+    given = np.asarray(targets).reshape(-1).tolist()
+    names = [str(int(name) if isinstance(name, float) and name.is_integer() else name) for name in given]
     odd = sorted({*names} - {*labels})
     if odd:
         raise InputError(f"label {odd[0]!r} is not in the task's public list ({', '.join(labels)})")

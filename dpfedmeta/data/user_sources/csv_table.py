@@ -15,7 +15,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding, open_text
 from dpfedmeta.core.pydantic_errors import listed, nearest
 from dpfedmeta.data.episodes.split_by_name import splits_of, surely_public
-from dpfedmeta.data.names import check_spellings, is_missing, is_shortened
+from dpfedmeta.data.names import check_spellings, is_missing, is_shortened, missing_classes
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of, parts_taken
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Split, check_classes
 from dpfedmeta.data.user_sources.columns import OWNERS, TARGET, check_columns, meant
@@ -244,7 +244,7 @@ def check_labels(where: str, rows: Sequence[Row]) -> None:
             fractions or negative.
     """
     labels = {row.label for row in rows}
-    odd = {name for name in labels if is_missing(name) or is_shortened(name)}
+    odd = missing_classes(labels) | {name for name in labels if is_shortened(name)}
     values = {name: _number(name) for name in labels - odd}
     if all(value is not None for value in values.values()):
         odd |= {name for name, value in values.items() if value is not None and not _counts(value)}

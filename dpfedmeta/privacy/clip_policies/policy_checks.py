@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import asdict, fields, is_dataclass, replace
+from numbers import Real
 from typing import Any, get_args
 
 import numpy as np
@@ -14,6 +15,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.params import Params, same_kind
 from dpfedmeta.core.plugins import plugin_registry as members
 from dpfedmeta.privacy.clip_policies.median_policy import NormHistogram
+from dpfedmeta.privacy.clip_policies.policy_state import packed
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound
 from dpfedmeta.privacy.clip_policy import Attachment, ClipPolicy, Mode, Surroundings, bound_problem
 from dpfedmeta.privacy.mechanisms import Released, post_process
@@ -160,39 +162,51 @@ def next_bound(
         InputError: The policy gives something else; nothing of the round is shown.
     """
     own = post_process(copy.deepcopy, (aggregate,), aggregate.noise_deviation)
-    answer: object = policy.next_bound(state, own)
+    try:
+        answer: object = policy.next_bound(state, own)
+    except Exception as error:  # the user's own code
+        words = " ".join(str(error).split())
+        raise InputError(f"{where} its next_bound raised {type(error).__name__}: {words:.200}") from error
     if not isinstance(answer, tuple) or len(answer) != 2 or type(answer[0]) is not type(state):
         raise InputError(
             f"{where} its next_bound gives {answer!r:.80}, expected (state, bound), with a state as initial() gives"
         )
     following, bound = answer
+    if isinstance(bound, Real) and not isinstance(bound, bool):
+        bound = float(bound)  # numpy's too
     problem = bound_problem(bound) if bounded else None
     if problem is not None:
         raise InputError(f"{where} its next_bound gives {problem}")
     return following, bound
 
 
-def check_answers(policy: ClipPolicy[Any], name: str, form: Params) -> None:
+def check_answers(policy: ClipPolicy[Any], name: str, form: Params, *, bounded: bool = True) -> None:
     """Try a policy of the user's own on made-up releases, before any round is charged.
 
     Args:
         policy: The policy.
         name: Setting and value, for errors.
         form: Names and shapes of an update.
+        bounded: Whether it has to bound messages.
 
     Raises:
         InputError: It gives no state and bound, or another answer to the same release: a run that goes on after a crash
             would go another way.
     """
     random, state = np.random.default_rng(_SEED), policy.initial()
-    bounded = bool(getattr(policy, "bounded", True))
     for _ in range(_TRIALS):
         value = {key: same_kind(random.normal(0.0, 1e-3, tuple(part.shape)), part) for key, part in form.items()}
         release: Released[ClientUnit, Params] = post_process(lambda made=value: made, (), 1e-3)
         answers = [next_bound(policy, state, release, f"{name}:", bounded=bounded) for _ in range(2)]
-        if answers[0] != answers[1]:
+        if len({_as_text(*answer) for answer in answers}) > 1:
             raise InputError(
                 f"{name}: its next_bound gives {answers[0][1]!r}, then {answers[1][1]!r}, for the same state and "
                 "release; keep all that it remembers in its state, and let it draw nothing"
             )
         state = answers[0][0]
+
+
+def _as_text(state: Any, bound: float) -> str:
+    """All that an answer says: two NaN are the same, and so are two arrays of the same numbers."""
+    arrays: dict[str, Any] = {}
+    return repr((packed(asdict(state), arrays), bound, [(str(each.dtype), each.tobytes()) for each in arrays.values()]))
