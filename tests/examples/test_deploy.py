@@ -87,7 +87,7 @@ def test_alerts_ask_for_metrics_that_are_served(tmp_path):
     rules = [
         rule for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
     ]
-    assert len(rules) == 6
+    assert len(rules) == 5
     for rule in rules:
         named = set(re.findall(r"dpfedmeta_\w+", rule["expr"]))
         assert named <= served, rule["alert"]

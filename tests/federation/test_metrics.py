@@ -1,5 +1,6 @@
 """What Prometheus reads of a server: exactly what is public or released, and nothing that tells a secret cohort."""
 
+import json
 import math
 import urllib.request
 
@@ -56,6 +57,15 @@ def test_what_tells_of_a_secret_cohort_is_left_out(cohort, sampler, tmp_path):
     assert public <= names
     assert "answers" not in names
     assert (names == public) is (sampler == "poisson")
+
+
+def test_rounds_of_before_a_restart_are_told(tmp_path):
+    (tmp_path / "heart-study").mkdir()
+    lines = [json.dumps(ROW | {"round": number}) for number in range(3)]
+    (tmp_path / "heart-study/rounds.jsonl").write_text("\n".join([*lines, '{"round": 3, "cl']))
+    told = progress()
+    told.on_start(tmp_path / "heart-study")
+    assert samples(told)["dpfedmeta_rounds_released",] == 3
 
 
 def test_before_there_is_a_plan_only_the_state_is_told():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.version import __version__
 from dpfedmeta.federation.json_log import finite
 from dpfedmeta.training.tracking.callbacks import Callback, Row
@@ -70,8 +71,10 @@ class Progress(Callback):
         self._set(plan=plan)
 
     def on_start(self, path: Path) -> None:
-        """Rounds begin."""
-        self._set(status="running", run=path.name)
+        """Rounds begin, or go on after those that are on disk."""
+        run = RunDirectory(path)
+        rounds = run.rounds(torn=True) if run.rounds_file.exists() else []
+        self._set(status="running", run=path.name, rounds=rounds[-_MOST_ROUNDS:])
 
     def on_round(self, row: Row) -> None:
         """Record the row of a round."""
