@@ -216,7 +216,7 @@ def charges(tmp_path):
     return len(read_content(tmp_path / "mine/ledger.jsonl").charges)
 
 
-class Waited(Exception):  # noqa: N818
+class Waited(Exception):
     """Ends a wait that goes on for ever."""
 
 
