@@ -14,6 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 import dpfedmeta as dp
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.federation.flower import private_strategy
 from dpfedmeta.federation.flower.private_strategy import BOUND, PrivateStrategy, clip_mod
 from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
 
@@ -206,6 +207,178 @@ def test_what_does_not_fit_is_said_in_a_line(tmp_path):
 def test_krum_inside_undoes_nothing(tmp_path):
     private, _ = start(tmp_path, Loopback(app()), Krum(num_malicious_nodes=0))
     assert private.ended == "completed"
+
+
+# Nothing is spent on nobody.
+
+
+def charges(tmp_path):
+    return len(read_content(tmp_path / "mine/ledger.jsonl").charges)
+
+
+class Waited(Exception):
+    """Ends a wait that goes on for ever."""
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only sleeping moves; `then` is called at each tick."""
+
+    class Clock:
+        now, then = 0.0, staticmethod(lambda now: None)
+
+        def sleep(self, seconds):
+            self.now += seconds
+            self.then(self.now)
+
+        def monotonic(self):
+            return self.now
+
+    made = Clock()
+    monkeypatch.setattr(private_strategy, "time", made)
+    return made
+
+
+@pytest.mark.parametrize(("given", "due"), [({}, 2), ({"fewest": 1}, 1), ({"fewest": 10}, 10)])
+def test_no_round_is_charged_until_nodes_are_connected(tmp_path, clock, caplog, given, due):
+    caplog.set_level(logging.INFO, logger="flwr")
+    grid, seen = Loopback(app(), nodes=()), []
+
+    def then(now):
+        seen.append(charges(tmp_path))
+        grid.nodes = NODES[: due - 1] if now < 25 else NODES[:due]
+
+    clock.then = then
+    model = ArrayRecord({"w": Array(np.zeros(SIZE, dtype=np.float32))})
+    with rounds(tmp_path, rounds=1) as private:
+        PrivateStrategy(FedAvg(), private, **given).start(grid, model, 1)
+    assert seen == [0] * 25
+    assert charges(tmp_path) == 1
+    told = [record.getMessage() for record in caplog.records if "waiting" in record.getMessage()]
+    assert told == [f"PrivateStrategy: waiting before the next round is charged: {there} of {due} nodes are connected"
+                    for there in (0, due - 1, due - 1)]  # fmt: skip
+
+
+def test_each_round_waits_and_released_rounds_do_not(tmp_path, clock):
+    grid = Loopback(app())
+
+    def then(now):
+        raise Waited
+
+    clock.then = then
+    start(tmp_path, grid, rounds_=1)
+    grid.nodes = NODES[:1]
+    with pytest.raises(Waited):
+        start(tmp_path, grid)
+    assert charges(tmp_path) == 1
+    grid.nodes = NODES
+    start(tmp_path, grid)
+    grid.nodes = ()
+    start(tmp_path, grid)
+    assert charges(tmp_path) == 3
+
+
+def test_nodes_that_are_never_asked_do_not_count_as_connected(tmp_path, clock, caplog):
+    caplog.set_level(logging.INFO, logger="flwr")
+    start(tmp_path, Loopback(app()), rounds_=1)
+
+    def then(now):
+        raise Waited
+
+    clock.then = then
+    with pytest.raises(Waited):
+        start(tmp_path, Loopback(app(), nodes=range(50, 60)))
+    assert charges(tmp_path) == 1
+    assert "0 of 2 nodes are connected; 10 others never take part, since clients=10 are numbered" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("inner", "given", "words"),
+    [
+        ({"min_available_nodes": 11}, {}, "min_available_nodes = 11, but clients = 10; give at most 10"),
+        ({"min_train_nodes": 11}, {}, "min_train_nodes = 11, but clients = 10; give at most 10"),
+        ({"min_available_nodes": 11}, {"fewest": 2}, "min_available_nodes = 11, but clients = 10"),
+        ({}, {"fewest": 11}, "fewest = 11, but clients = 10; give at most 10"),
+        ({}, {"fewest": 0}, "fewest = 0, expected a whole number from 1 to 10"),
+        ({}, {"fewest": "2"}, "fewest = '2', expected a whole number from 1 to 10"),
+    ],
+)
+def test_more_nodes_than_take_part_are_refused_and_nothing_is_charged(tmp_path, inner, given, words):
+    with rounds(tmp_path) as private, pytest.raises(dp.InputError, match=words):
+        PrivateStrategy(FedAvg(**inner), private, **given)
+    assert charges(tmp_path) == 0
+
+
+class Endless(FedAvg):
+    """Waits for an eleventh node."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        while len(list(grid.get_node_ids())) < 11:
+            pass
+
+
+class Talking(FedAvg):
+    """Sends messages by itself."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        return grid.send_and_receive([])
+
+
+@pytest.mark.parametrize(
+    ("inner", "words"),
+    [
+        (Endless, "waits for more than the 10 nodes that take part.*let it ask for at most 10"),
+        (Talking, "talks to nodes by itself in configure_train"),
+    ],
+)
+def test_a_strategy_that_waits_for_ever_or_talks_by_itself_is_refused_before_any_charge(tmp_path, inner, words):
+    with pytest.raises(dp.InputError, match=words):
+        start(tmp_path, Loopback(app()), inner())
+    assert charges(tmp_path) == 0
+
+
+def test_a_round_in_which_the_strategy_asks_nobody_is_not_charged(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="flwr")
+    grid = Loopback(app())
+    start(tmp_path, grid, FedAvg(fraction_train=0.0))
+    assert grid.asked == []
+    assert charges(tmp_path) == 0
+    assert "asks nobody in round 3, which is not charged" in caplog.text
+
+
+class Bare(FedAvg):
+    """Sends no config."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        return [Message(RecordDict({"arrays": arrays}), 1, "train")]
+
+
+@pytest.mark.parametrize("inner", [FedAvg, Bare])
+def test_each_client_is_told_the_bound_of_its_round(tmp_path, inner):
+    told = []
+
+    def note(message, context, call_next):
+        told.extend(config[BOUND] for config in message.content.config_records.values())
+        return call_next(message, context)
+
+    start(tmp_path, Loopback(app(mods=[note])), inner(), cohort=10)
+    assert set(told) == {1.0}
+
+
+def test_an_app_that_raises_sends_the_model_and_its_words_stay_at_the_client(caplog):
+    made = ClientApp(mods=[clip_mod])
+
+    @made.train()
+    def train(message, context):
+        raise ValueError("patient 17 has no label")
+
+    arrays = ArrayRecord({"w": Array(np.ones(SIZE, dtype=np.float32))})
+    asked = Message(RecordDict({"arrays": arrays, "config": ConfigRecord({BOUND: 0.5})}), 101, "train")
+    reply = made(asked, Context(run_id=1, node_id=101, node_config={}, state=RecordDict(), run_config={}))
+    assert not reply.has_error()
+    assert np.array_equal(reply.content["arrays"]["w"].numpy(), np.ones(SIZE))
+    assert dict(reply.content["metrics"]) == {"num-examples": 1}
+    assert "patient 17" in caplog.text
 
 
 # Flower's own wrapper, attacked as ours is.

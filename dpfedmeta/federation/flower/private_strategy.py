@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
 from dpfedmeta.core.files.run_directory import append_lines
+from dpfedmeta.core.still_working import EVERY_SECONDS
 from dpfedmeta.federation.flower.flower_environment import check_flower
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.rounds.private_round import PrivateRound
@@ -39,6 +41,10 @@ from flwr.serverapp.strategy import Strategy  # noqa: E402
 
 BOUND = "dpfedmeta-clip-bound"
 _NODES = "nodes.jsonl"
+_LOG = logging.getLogger("flwr")
+_POLL_SECONDS = 1.0
+# Flower's strategies ask twice a round; one that goes on asking waits for nodes that never come.
+_MOST_LOOKS = 10
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -50,53 +56,85 @@ class PrivateStrategy(Strategy):
         never a reply, a count of examples or a metric. Who is asked is drawn by the kernel among all N clients that the
         plan counts with, not by the strategy among those that are connected. Metrics of training are dropped, and
         clients are not asked to evaluate, since neither is charged: evaluate on public data (`evaluate_fn`). What
-        Flower would log of the cohort is not logged. A node is one client: whoever registers twice is two.
+        Flower would log of the cohort is not logged. A node is one client: whoever registers twice is two. Which nodes
+        are connected is not secret: Flower shows it, and rounds wait for nodes, whoever is in the cohort.
     """
 
-    def __init__(self, strategy: Strategy, private: PrivateRounds) -> None:
+    def __init__(self, strategy: Strategy, private: PrivateRounds, *, fewest: int | None = None) -> None:
         """Wrap a strategy.
 
         Args:
             strategy: What makes the next model of a result: FedAvg, FedAdam, ...
             private: The rounds; `clients` is the most nodes that ever take part.
+            fewest: Nodes that have to be connected before a round is charged; by default those that Flower would wait
+                for, the strategy's `min_available_nodes` and `min_train_nodes`.
+
+        Raises:
+            InputError: More nodes are waited for than take part.
         """
         self.strategy, self.private = strategy, private
+        self.fewest = _fewest(strategy, private.clients, fewest)
         self._nodes = _Nodes(private)
-        self._rounds = iter(private)
+        self._rounds, self._begun = iter(private), 0
         self._round: PrivateRound | None = None
         self._arrays = ArrayRecord()
 
     def summary(self) -> None:
         """Log what is promised."""
         for line in str(self.private.guarantees).splitlines():
-            logging.getLogger("flwr").info("\t%s", line)
+            _LOG.info("\t%s", line)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Charge the round, and ask the kernel's cohort what the strategy inside would ask.
+        """Ask the strategy inside, wait for nodes, then charge the round and ask the kernel's cohort.
+
+        A round in which the strategy inside asks nobody (`fraction_train=0`) is not charged.
 
         Raises:
-            InputError: More rounds than planned, or a model that is not of real numbers.
+            InputError: More rounds than planned, a model that is not of real numbers, or a strategy inside that waits
+                for more nodes than take part.
         """
         _check_real(arrays)
+        self._round, self._arrays = None, arrays
+        with _quiet():
+            asked = list(self.strategy.configure_train(server_round, arrays, config, _Everybody(self._nodes.most)))
+        if not asked:
+            _LOG.info("PrivateStrategy: the strategy asks nobody in round %d, which is not charged", server_round)
+            return []
+        # A round that is released already asks nobody, so it waits for nobody.
+        known = {} if self._begun < self.private.released or self.private.ended else self._connected(grid)
         self._round = next(self._rounds, None)
-        if self._round is None and self.private.ended != "budget":
+        if self._round is None:
+            if self.private.ended == "budget":
+                return []
             raise InputError(
                 f"PrivateStrategy: round {server_round} is not planned; give num_rounds={self.private.released}, or "
                 "plan more rounds"
             )
-        self._arrays = arrays
-        if self._round is not None:
-            config[BOUND] = self._round.bound
-        with _quiet():
-            asked = list(self.strategy.configure_train(server_round, arrays, config, _Everybody(self._nodes.most)))
-        if self._round is None or not asked:
-            return []
-        known = self._nodes.known(grid.get_node_ids())
-        there = [known[client] for client in self._round.cohort if client in known]
-        first = asked[0]
-        return [Message(first.content, node, first.metadata.message_type) for node in there]
+        self._begun += 1
+        content, kind = _bounded(asked[0].content, self._round.bound), asked[0].metadata.message_type
+        return [Message(content, known[client], kind) for client in self._round.cohort if client in known]
+
+    def _connected(self, grid: Grid) -> dict[int, int]:
+        """Node of each client that is connected, once there are enough; it looks at no cohort."""
+        told = -np.inf
+        while True:
+            there = list(grid.get_node_ids())
+            known = self._nodes.known(there)
+            if len(known) >= self.fewest:
+                return known
+            if time.monotonic() - told >= EVERY_SECONDS:
+                told = time.monotonic()
+                others = len(there) - len(known)
+                more = f"; {others} others never take part, since clients={self._nodes.most} are numbered in the run"
+                _LOG.info(
+                    "PrivateStrategy: waiting before the next round is charged: %d of %d nodes are connected%s",
+                    len(known),
+                    self.fewest,
+                    more if others else "",
+                )
+            time.sleep(_POLL_SECONDS)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -135,17 +173,21 @@ def clip_mod(message: Message, context: Context, call_next: ClientAppCallable) -
     """Client mod: clip the update to the round's bound, and send no metric; the server clips again.
 
     Guarantee:
-        No update longer than the bound leaves, and of the metrics nothing. A reply that is not of the model's form is
-        the model itself, so a client's data decide over no error.
+        No update longer than the bound leaves, and of the metrics nothing. Where the app raises, or its reply is not
+        of the model's form, the reply is the model itself, so a client's data decide over no error. What was raised is
+        logged at the client alone; Flower would send its words to the server.
     """
     config = next(iter(message.content.config_records.values()), ConfigRecord())
     if BOUND not in config or not message.content.array_records:
         return call_next(message, context)
     model = _numbers(next(iter(message.content.array_records.values())))
-    reply = call_next(message, context)
     bound = config[BOUND]
     assert isinstance(bound, float)
-    update: Any = _update(reply, model)
+    update: Any = None
+    try:
+        update = _update(call_next(message, context), model)
+    except Exception:
+        _LOG.exception("dpfedmeta: the ClientApp failed, so this client sends the model as it came")
     clipped: Any = clip(update, bound) if update is not None else dict.fromkeys(model, 0.0)
     moved = {name: (value + clipped[name]).astype(value.dtype) for name, value in model.items()}
     content = RecordDict({"arrays": _record(moved), "metrics": MetricRecord({"num-examples": 1})})
@@ -185,16 +227,46 @@ class _Everybody(Grid):
     """What the strategy inside samples from: made-up nodes, none of which is asked."""
 
     def __init__(self, nodes: int) -> None:
-        self._nodes = nodes
+        self._nodes, self._looks = nodes, 0
 
     def get_node_ids(self) -> Iterable[int]:
+        self._looks += 1
+        if self._looks > _MOST_LOOKS:
+            raise InputError(
+                f"PrivateStrategy: the strategy inside waits for more than the {self._nodes} nodes that take part: it "
+                f"asked {_MOST_LOOKS} times in one round; let it ask for at most {self._nodes} (clients), or plan more"
+            )
         return range(1, self._nodes + 1)
 
     def _nobody(self, *given: Any, **named: Any) -> Any:
-        raise NotImplementedError
+        raise InputError(
+            "PrivateStrategy: the strategy inside talks to nodes by itself in configure_train, which is not charged; "
+            "let it return messages alone"
+        )
 
     run = property(_nobody)
     set_run = create_message = push_messages = pull_messages = send_and_receive = _nobody
+
+
+def _fewest(strategy: Strategy, clients: int, given: int | None) -> int:
+    """Number of nodes to wait for, at least one; what can never be there is refused before anything is charged."""
+    named = {name: getattr(strategy, name, None) for name in ("min_available_nodes", "min_train_nodes")}
+    whole = {name: value for name, value in named.items() if isinstance(value, int)}
+    if given is not None and (type(given) is not int or given < 1):
+        raise InputError(f"PrivateStrategy: fewest = {given!r}, expected a whole number from 1 to {clients} (clients)")
+    for name, value in {**whole, "fewest": given or 1}.items():
+        if value > clients:
+            raise InputError(f"PrivateStrategy: {name} = {value}, but clients = {clients}; give at most {clients}")
+    return given or max(1, *whole.values(), 1)
+
+
+def _bounded(content: RecordDict, bound: float) -> RecordDict:
+    """The message of the strategy inside with the round's bound, for `clip_mod`."""
+    if not content.config_records:
+        content["config"] = ConfigRecord()
+    for config in content.config_records.values():
+        config[BOUND] = bound
+    return content
 
 
 def _check_real(arrays: ArrayRecord) -> None:
@@ -233,9 +305,8 @@ def _update(reply: Message, model: Arrays) -> Arrays | None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Flower's strategies log whom they sampled and what came back."""
-    logger = logging.getLogger("flwr")
-    before, logger.disabled = logger.disabled, True
+    before, _LOG.disabled = _LOG.disabled, True
     try:
         yield
     finally:
-        logger.disabled = before
+        _LOG.disabled = before
