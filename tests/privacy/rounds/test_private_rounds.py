@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import dpfedmeta as dp
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files import atomic_files
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.fresh_seeds import FreshSource
@@ -126,6 +127,21 @@ def test_bounds_follow_releases_and_go_on_as_they_would_have(tmp_path, policy):
     assert bounds[0][0] == bounds[1][0]
     assert same([bounds[0][1]], [bounds[1][1]])
     assert len(set(bounds[0][0])) > 1
+
+
+class NoBound(Window):
+    """A policy of the user's own that gives what is no bound, and leads nowhere but after a charge."""
+
+    def next_bound(self, state, aggregate):
+        return state, 0.0
+
+
+@pytest.mark.parametrize("like", [None, MODEL])
+def test_a_policy_of_ones_own_is_tried_before_any_charge(tmp_path, like):
+    wrong = NoBound(initial_bound=1.0, window=3)
+    with pytest.raises(InputError, match=r"^PrivateRounds: clip: its next_bound gives 0\.0, expected a number"):
+        made(tmp_path, clip=wrong, like=like)
+    assert not (tmp_path / "mine").exists()
 
 
 @pytest.mark.parametrize("policy", [dp.clip.Quantile(initial=0.3), dp.clip.Median(initial=0.3, window=2)])
