@@ -11,7 +11,8 @@ from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, parser
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import PAGE_ENDINGS, PICTURE_ENDINGS, check_output, check_output_folder
+from dpfedmeta.core.files.atomic_files import check_output_folder
+from dpfedmeta.core.files.output_files import PAGE_ENDINGS, PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.core.files.run_directory import RunDirectory

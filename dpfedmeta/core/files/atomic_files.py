@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
 
 PUBLIC, SECRET = 0o644, 0o600
-PAGE_ENDINGS, PICTURE_ENDINGS = (".html",), (".png",)
 
 
 def replace_file(path: Path, content: bytes, mode: int = PUBLIC) -> None:
@@ -109,29 +107,6 @@ def mend_last_line(path: Path) -> None:
         tail = file.read()
         if tail and (not tail.endswith(b"\n") or b"\0" in tail):
             cut_torn_line(path)
-
-
-def check_output(name: str, path: Path | None, endings: Sequence[str]) -> None:
-    """Refuse a file that could not be written, or whose ending does not fit what is written.
-
-    Args:
-        name: The option, as it is typed.
-        path: What it names; None: nothing is written.
-        endings: Of what can be written, each with its dot.
-
-    Raises:
-        InputError: Says which endings there are, or what is wrong with the folder.
-    """
-    if path is None:
-        return
-    if path.suffix.lower() not in endings:
-        raise InputError(f"{name} {path}: expected the name of a file that ends in {' or '.join(endings)}")
-    if path.is_dir():
-        raise InputError(f"{name} {path}: is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"{name} {path}: there is no folder {path.parent}; make it, or name a file in another one")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"{name} {path}: no permission to write; name another file")
 
 
 def check_output_folder(name: str, path: Path) -> None:
