@@ -6,8 +6,11 @@ Papernot, Steinke 2022, Hyperparameter tuning with Renyi differential privacy (h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from itertools import islice
 
 import numpy as np
 
@@ -20,8 +23,9 @@ from dpfedmeta.accounting.release_costs import cost_of, released
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.random.random_sources import FloatArray
 
-# What is drawn differs from the law with this probability, which counts as a cap would.
-_NEVER = 1e-11
+# Sums of the law are of this many digits, and K is drawn from this many bits. What is drawn then differs from the law
+# with less than this probability, which counts as a cap would: beside e to any epsilon in use it is nothing.
+_DIGITS, DRAWN_BITS, _NEVER = 80, 192, 1e-45
 _MOST_MEAN, _MOST_RUNS = 1000.0, 10**6
 # e to this is still a float.
 _LARGEST_EXPONENT = 600.0
@@ -60,27 +64,27 @@ class RunCount:
 
     def tail(self, most: int) -> float:
         """P(K > most), from above."""
-        return max(0.0, 1.0 - math.fsum(self._probabilities(most))) + 1e-15
+        with localcontext(prec=_DIGITS):
+            return float(max(Decimal(0), 1 - sum(islice(self.probabilities(), most), Decimal(0)))) * (1 + 1e-9) + _NEVER
 
-    def of(self, uniform: float) -> int:
-        """K for a uniform number in [0, 1), without the cap."""
-        total = 0.0
-        for count, probability in enumerate(self._probabilities(_MOST_RUNS), start=1):
-            total += probability
-            if uniform < total or 1.0 - total < _NEVER:
-                return count
-        return _MOST_RUNS
+    def of(self, uniform: Fraction) -> int:
+        """The number of runs for a uniform number in [0, 1): K, or the cap if that is less."""
+        most = min(self.cap or _MOST_RUNS, _MOST_RUNS)
+        with localcontext(prec=_DIGITS):
+            left = Decimal(uniform.numerator) / Decimal(uniform.denominator)
+            for count, probability in enumerate(islice(self.probabilities(), most), start=1):
+                left -= probability
+                if left < 0:
+                    return count
+        return most
 
-    def _probabilities(self, most: int) -> list[float]:
-        """P(K = 1), P(K = 2), ..., until they no longer matter."""
-        gamma, eta, found = self.gamma, self.eta, []
-        one = (1.0 - gamma) / -math.log(gamma) if eta == 0 else eta * (1.0 - gamma) / math.expm1(-eta * math.log(gamma))
-        for count in range(1, most + 1):
-            found.append(one)
-            one *= (1.0 - gamma) * (count + eta) / (count + 1)
-            if one < 1e-18 and count > self.mean:
-                break
-        return found
+    def probabilities(self) -> Iterator[Decimal]:
+        """P(K = 1), P(K = 2), ..., without the cap, to as many digits as the context has."""
+        gamma, eta = Decimal(self.gamma), Decimal(self.eta)
+        one = (1 - gamma) / -gamma.ln() if eta == 0 else eta * (1 - gamma) / ((-eta * gamma.ln()).exp() - 1)
+        for count in range(1, _MOST_RUNS + 1):
+            yield one
+            one *= (1 - gamma) * (count + eta) / (count + 1)
 
 
 def _mean(eta: float, gamma: float) -> float:
@@ -185,7 +189,7 @@ def selection_cost(plans: Sequence[PrivacyPlan], count: RunCount) -> SelectionCo
 
     one, delta = largest_divergences(plans), plans[0].client_delta
     chosen = selected_divergences(ORDERS, one, count)
-    beyond = _NEVER if count.cap is None else count.tail(count.cap) + _NEVER
+    beyond = _NEVER if count.cap is None else count.tail(count.cap)
 
     def lost(divergences: FloatArray, rare: float, epsilon: float) -> float:
         beside = (1.0 + math.exp(min(epsilon, _LARGEST_EXPONENT))) * rare
@@ -195,8 +199,12 @@ def selection_cost(plans: Sequence[PrivacyPlan], count: RunCount) -> SelectionCo
     # With a cap, what is lost falls and then rises: the least epsilon is looked for before it rises.
     epsilon = _first(lambda epsilon: lost(chosen, beyond, epsilon), delta)
     if not math.isfinite(epsilon):
-        least = "" if count.cap is None else f"; P(K > {count.cap}) = {beyond:.2g} is too much of it: raise the cap"
-        raise RefusedPlan(f"no epsilon holds at delta = {delta:g}{least}")
+        cause = (
+            f"{count.mean:g} runs of epsilon = {single:.4g} each are too many for it: take more noise, or fewer runs"
+            if count.cap is None
+            else f"P(K > {count.cap}) = {beyond:.2g} is too much of it: raise the cap"
+        )
+        raise RefusedPlan(f"no epsilon holds at delta = {delta:g}; {cause}")
     return SelectionCost(
         epsilon=epsilon,
         delta=delta,

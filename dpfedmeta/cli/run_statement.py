@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.training.verification.chosen_run import rounded_up
 
 _WHO = {"public": "everybody who sees what was released", "server": "whoever runs the server"}
 _WHOSE = {
@@ -20,7 +22,7 @@ _LARGEST_EXPONENT = 700.0
 
 
 def most_right_guesses(epsilon: float, delta: float) -> float:
-    """Largest share of right guesses of whether the data were there, where both were equally likely before.
+    """Largest share of right guesses of which of two neighbouring data sets it was, if both were equally likely.
 
     For (epsilon, delta) the total variation is at most (e^epsilon - 1 + 2 delta)/(e^epsilon + 1), and a guess is right
     with probability (1 + that)/2.
@@ -55,8 +57,8 @@ def statement_lines(
         "What was promised, and what it means:",
         *(line for cell in cells for line in _of_cell(cell)),
         "",
-        "What is not promised: that nothing can be learned of a group (for k clients epsilon is k times as large), of "
-        "data that others hold of the same person, or by whoever holds the folder `secret`. Other runs over the same "
+        "What is not promised: that nothing can be learned of a group (for k clients epsilon is k times as large, at a "
+        "delta that is up to k e^((k-1) epsilon) times as large), of data that others hold of the same person, or by whoever holds the folder `secret`. Other runs over the same "
         "clients add to these numbers, unless the plan names them.",
         "",
         "How to check it, with nothing but the run's files:",
@@ -71,15 +73,24 @@ def _of_cell(cell: Guarantee) -> Iterator[str]:
     times = math.exp(min(epsilon, _LARGEST_EXPONENT))
     whose = _WHOSE.get((cell.unit, cell.adjacency), f"one {cell.unit} changed ({cell.adjacency})")
     if not math.isfinite(epsilon):
-        yield f"- {cell.name}: nothing. Towards {who} there is no bound on what the data of one {cell.unit} change."
+        yield f"- {cell.name}: nothing. No bound is stated on what the data of one {cell.unit} change for {who}."
         return
     right = most_right_guesses(epsilon, delta)
-    yield f"- {cell.name}: epsilon = {epsilon:.4g} at delta = {delta:g}."
+    yield f"- {cell.name}: epsilon = {rounded_up(epsilon)} at delta = {delta:g}."
     yield (
-        f"  With {whose}, nothing that {who} could conclude becomes more than {times:.4g} times as likely, "
+        f"  With {whose}, nothing that {who} could conclude becomes more than {rounded_up(times)} times as likely, "
         f"but for a probability of {delta:g}."
     )
     yield (
-        f"  Who guesses whether the data were there, and holds both for equally likely, is right at most {right:.1%} "
-        "of the time."
+        f"  Who guesses {_guessed(cell)}, and holds both for equally likely, is right at most {_percent_up(right)} of "
+        "the time."
     )
+
+
+def _guessed(cell: Guarantee) -> str:
+    return "which of the two data it was" if cell.adjacency == "replace-one" else "whether the data were there"
+
+
+def _percent_up(share: float) -> str:
+    """A share as a percentage with one decimal, never below it."""
+    return f"{(100 * Decimal(repr(share))).quantize(Decimal('0.1'), ROUND_CEILING)}%"

@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import replace
+from fractions import Fraction
+from itertools import islice, takewhile
 
 import numpy as np
 import pytest
@@ -14,6 +16,13 @@ from dpfedmeta.accounting.divergences.rdp import ORDERS
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import RunCount, largest_divergences, selected_divergences, selection_cost
 from dpfedmeta.core.errors import InputError, RefusedPlan
+
+
+def law_of(count, most):
+    """P(K = 1), P(K = 2), ..., until they no longer matter."""
+    found = (float(each) for each in islice(count.probabilities(), most))
+    return list(takewhile(lambda each: each > 1e-18, found))
+
 
 PLAN = PrivacyPlan(clients=1000, cohort=100.0, rounds=30, noise_multiplier=2.0, client_delta=1e-5)
 LAWS = [(0.0, 1.5), (0.0, 10.0), (0.0, 100.0), (0.5, 10.0), (1.0, 10.0), (3.0, 100.0)]
@@ -41,7 +50,7 @@ def test_pure_privacy_is_multiplied_by_two_and_eta_as_published(eta):
 @pytest.mark.parametrize(("eta", "mean"), LAWS)
 def test_the_number_of_runs_has_its_law(eta, mean):
     count = RunCount(mean=mean, eta=eta)
-    law = count._probabilities(10**6)
+    law = law_of(count, 10**6)
     assert math.fsum(law) == pytest.approx(1.0, abs=1e-9)
     assert math.fsum(number * p for number, p in enumerate(law, 1)) == pytest.approx(mean, rel=1e-6)
     # As the paper writes it (definition 1), for a few numbers.
@@ -56,12 +65,12 @@ def test_the_number_of_runs_has_its_law(eta, mean):
     # Draws are the inverse of the law's cumulative sums.
     sums = np.cumsum(law)
     for uniform in (0.0, 0.3, 0.99, 0.5 * (sums[0] + sums[1])):
-        assert count.of(uniform) == int(np.searchsorted(sums, uniform, side="right")) + 1
+        assert count.of(Fraction(uniform)) == int(np.searchsorted(sums, uniform, side="right")) + 1
 
 
 def lost_by_the_best(epsilon, deviation, count, cap=None):
     """Exact delta of the largest of K Gaussian values, of N(1, s^2) against N(0, s^2), both ways."""
-    law = np.array(count._probabilities(1500))
+    law = np.array(law_of(count, 1500))
     if cap is not None:
         law = np.concatenate([law[: cap - 1], [1 - law[: cap - 1].sum()]])
     places = np.linspace(-12 * deviation, 12 * deviation + 1, 4001)
@@ -101,7 +110,7 @@ def test_monte_carlo_the_chosen_run_stays_within_its_price():
     """K, settings and noise drawn as a private sweep draws them; a threshold test on 50,000 searches."""
     count, generator, searches = RunCount(mean=8.0, eta=1.0), np.random.default_rng(3), 50_000
     cost = selection_cost([replace(PLAN, cohort=1000.0, rounds=1, noise_multiplier=2.0, client_delta=0.01)], count)
-    law = np.array(count._probabilities(400))
+    law = np.array(law_of(count, 400))
     best = {}
     for shift in (0.0, 1.0):
         runs = generator.choice(len(law), size=searches, p=law / law.sum()) + 1
@@ -161,3 +170,22 @@ def test_settings_that_share_no_promise_are_refused():
 def test_a_law_that_is_none_is_refused(given):
     with pytest.raises(InputError, match="expected"):
         RunCount(**{"mean": 5.0, **given})
+
+
+def test_a_small_delta_is_no_reason_to_refuse_and_a_refusal_says_what_to_do():
+    """Nothing but a cap is cut off the law: a tail of 1e-11 times e^epsilon would leave nothing of this delta."""
+    plan, count = replace(PLAN, noise_multiplier=1.0, client_delta=1e-9), RunCount(mean=10.0)
+    cost = selection_cost([plan], count)
+    assert cost.single < cost.epsilon < 3 * cost.single
+    assert cost.beyond * (1 + math.exp(cost.epsilon)) < 1e-30
+    with pytest.raises(RefusedPlan, match="runs of epsilon = .* take more noise, or fewer runs"):
+        selection_cost([replace(plan, noise_multiplier=0.01)], count)
+
+
+def test_the_law_is_drawn_far_beyond_the_digits_of_a_float():
+    count = RunCount(mean=2.0, eta=1.0)  # geometric: P(K > k) = 2^-k
+    # gamma is a float, 1/2 to its last digit.
+    assert count.tail(100) == pytest.approx(2.0**-100, rel=1e-6)
+    assert count.of(1 - Fraction(1, 2**100)) in (100, 101)
+    assert RunCount(mean=2.0, eta=1.0, cap=60).of(1 - Fraction(1, 2**100)) == 60
+    assert count.of(Fraction(0)) == 1

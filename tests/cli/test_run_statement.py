@@ -1,6 +1,9 @@
 """A run on one page: its numbers are those of its ledger, and what they mean holds."""
 
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +11,12 @@ import pytest
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.ledger.ledger import read_content
-from dpfedmeta.cli.run_statement import most_right_guesses
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.private_selection import RunCount, selection_cost
+from dpfedmeta.cli.run_statement import most_right_guesses, statement_lines
+from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory
+from dpfedmeta.training.verification.chosen_run import rounded_up, selection_content
 from tests.conftest import dpfedmeta
 
 
@@ -25,7 +33,9 @@ def test_no_guess_about_a_gaussian_is_right_more_often_than_is_said(mu, delta):
     assert most_right_guesses(math.inf, delta) == 1.0
 
 
-def test_the_page_of_a_loop_says_what_its_ledger_proves(tmp_path, monkeypatch):
+@pytest.fixture
+def loop(tmp_path, monkeypatch):
+    """The run of a loop, and its spent cells."""
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
     with dp.PrivateRounds(
         clients=400, cohort=40, rounds=2, promise=dp.Promise(epsilon=6.0, delta=1e-4), like={"w": np.zeros(3)},
@@ -33,18 +43,99 @@ def test_the_page_of_a_loop_says_what_its_ledger_proves(tmp_path, monkeypatch):
     ) as private:  # fmt: skip
         for round_ in private:
             round_.release()
-        epsilon = private.spent.of("client", "public").epsilon
-    shown = dpfedmeta("account", "--statement", str(tmp_path / "mine")).out
-    assert f"(client, public): epsilon = {epsilon:.4g} at delta = 0.0001" in shown
-    assert f"right at most {most_right_guesses(epsilon, 1e-4):.1%} of the time" in shown
+        return tmp_path / "mine", private.spent
+
+
+def test_the_page_of_a_loop_says_what_its_ledger_proves(loop):
+    run, spent = loop
+    epsilon = spent.of("client", "public").epsilon
+    shown = dpfedmeta("account", "--statement", str(run)).out
+    assert f"(client, public): epsilon = {rounded_up(epsilon)} at delta = 0.0001" in shown
+    right = most_right_guesses(epsilon, 1e-4)
+    stated = float(shown.split("is right at most ")[1].split("%")[0])
+    assert 100 * right <= stated < 100 * right + 0.1
     assert "(client, server): nothing." in shown
+    assert "at a delta that is up to k e^((k-1) epsilon) times as large" in shown
     assert "2 rounds over 400 clients, 40 of them" in shown
-    assert f"has the hash {read_content(tmp_path / 'mine/ledger.jsonl').heads[-1]}." in shown
+    assert f"has the hash {read_content(run / 'ledger.jsonl').heads[-1]}." in shown
     assert "Attention" not in shown
-    (tmp_path / "mine/selection.json").write_text('{"epsilon": 7.5, "delta": 1e-05}')
-    assert (
-        "Attention: chosen by a private sweep: report (client, public) epsilon = 7.5"
-        in dpfedmeta("account", "--statement", str(tmp_path / "mine")).out
-    )
-    (tmp_path / "mine/plan.json").write_text("{}")
-    assert "plan.json" in dpfedmeta("account", "--statement", str(tmp_path / "mine"), code=2).error
+    (run / "plan.json").write_text("{}")
+    assert "plan.json" in dpfedmeta("account", "--statement", str(run), code=2).error
+
+
+@pytest.mark.parametrize("value", [0.9994999, 1.00001, 7.5, 23.4501, 1234.01, 1.0, 1e-05, 9.9999])
+def test_numbers_of_a_page_are_never_below_what_they_stand_for(value):
+    assert value <= float(rounded_up(value)) <= value * 1.001
+    assert rounded_up(7.5) == "7.5"
+
+
+def test_a_replaced_client_is_guessed_as_one_of_two_data_sets():
+    plan = PrivacyPlan(clients=100, cohort=10.0, rounds=2, noise_multiplier=2.0, sampler="fixed", client_delta=1e-5)
+    cells = guarantees(plan)
+    lines = [line for line in statement_lines(Path("run"), plan, cells, 2, "head") if "Who guesses" in line]
+    assert "which of the two data it was" in lines[0]
+    assert "whether the data were there" not in lines[0]
+
+
+@pytest.fixture
+def chosen(loop):
+    """The same run, as if a private sweep had chosen it, and the price."""
+    run, _ = loop
+    plan = read_content(run / "ledger.jsonl").plan
+    cost = selection_cost([plan], RunCount(mean=5.0))
+    RunDirectory(run).write_json(SELECTION, selection_content(cost, [plan]))
+    return run, cost
+
+
+@pytest.mark.parametrize("way", ["--run", "--verify", "--statement"])
+def test_the_cells_of_a_chosen_run_are_those_of_the_choice(chosen, way):
+    run, cost = chosen
+    content = json.loads(dpfedmeta("account", way, str(run), "--json").out)
+    cells = {(cell["unit"], cell["observer"]): cell["epsilon"] for cell in content["guarantees"]}
+    assert cells.pop(("client", "public")) == cost.epsilon > cost.single
+    assert set(cells.values()) == {None}
+    shown = " ".join(dpfedmeta("account", way, str(run)).out.split())
+    assert f"report (client, public) epsilon = {rounded_up(cost.epsilon)} at delta = 0.0001" in shown
+    if way == "--statement":
+        assert shown.count("epsilon = ") == 2
+        assert "(record, public): nothing." in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilon": 7.5}, "selection.json: epsilon = 7.5, but its list and the run's ledger give "),
+        ({"epsilon": 1.0}, "selection.json: epsilon = 1, but"),
+        ({"delta": 1e-5}, "selection.json: delta = 1e-05, but the run's plan has client_delta = 0.0001"),
+        ({"mean": 50.0}, "but its list and the run's ledger give"),
+        ({"plans": []}, None),
+        ({"plans": 3}, "selection.json: damaged"),
+        ({"epsilon": math.nan}, "selection.json: epsilon = nan"),
+        ({"mean": 0.0}, "selection.json: there is no such choice"),
+        ({"adjacency": "replace-one"}, "selection.json: adjacency = replace-one"),
+    ],
+)
+def test_a_price_that_is_too_low_or_another_is_refused(chosen, changes, words):
+    run, cost = chosen
+    path = run / SELECTION
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    if words is None:  # its own plan is priced in any case
+        assert dpfedmeta("account", "--verify", str(run)).code == 0
+        return
+    assert cost.epsilon > 7.5
+    assert words in " ".join(dpfedmeta("account", "--verify", str(run), code=2).error.split())
+
+
+def test_a_price_counts_the_whole_list(chosen):
+    """A list with a noisier and a less noisy setting is priced by the latter."""
+    run, cost = chosen
+    plan = read_content(run / "ledger.jsonl").plan
+    content = selection_content(cost, [plan, replace(plan, noise_multiplier=plan.noise_multiplier / 2)])
+    RunDirectory(run).write_json(SELECTION, content)
+    assert "selection.json: epsilon" in dpfedmeta("account", "--verify", str(run), code=2).error
+
+
+def test_a_price_without_its_list_is_damaged(chosen):
+    run, _ = chosen
+    (run / SELECTION).write_text('{"epsilon": 1e9, "delta": 0.0001}')
+    assert "selection.json: damaged: has no adjacency" in dpfedmeta("account", "--verify", str(run), code=2).error

@@ -161,11 +161,11 @@ def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
     kind = _kind_of(run.path)
     found = _verified_otherwise(run, kind) if kind else _verified(run)[0]
     rounds, head = len({charge.round for charge in found.charges}), read_content(run.ledger, torn=True).heads[-1]
-    cautions = [*_chosen(run).values(), found.simulation]
-    said = [caution for caution in cautions if caution]
-    lines = statement_lines(run.path, found.plan, found.guarantees, rounds, head, cautions=said)
+    cells, chosen = _chosen(run, found, found.guarantees)
+    said = [caution for caution in (*chosen.values(), found.simulation) if caution]
+    lines = statement_lines(run.path, found.plan, cells, rounds, head, cautions=said)
     if as_text:
-        print_json({"statement": lines, "head": head, "guarantees": [cell.as_json() for cell in found.guarantees]})
+        print_json({"statement": lines, "head": head, "guarantees": [cell.as_json() for cell in cells]})
         return DONE
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     return DONE
@@ -182,7 +182,8 @@ def _verified_otherwise(run: RunDirectory, kind: str) -> VerifiedSpending:
 def _of_no_training(console: Console, options: argparse.Namespace, run: RunDirectory, kind: str) -> int:
     found = _verified_otherwise(run, kind)
     title = f"What the {kind} spent, from the ledger alone"
-    code = _show(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
+    cells, chosen = _chosen(run, found, found.guarantees)
+    code = _show(console, options, found.plan, cells, title, {"simulation": found.simulation, **chosen})
     for remark in found.remarks if options.verify is not None and not options.json else ():
         console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     return code
@@ -198,32 +199,29 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
     so_far = "so far" if snapshot.words else ""
     charged = f"in {rounds_words(len(found.charges))}, from the ledger alone"
     title = " ".join(filter(None, ("What was spent", so_far, charged)))
+    cells, chosen = _chosen(run, found, found.guarantees)
     if snapshot.words and not options.json:
         console.print(f"{run.path}: {snapshot.words}", highlight=False, soft_wrap=True, markup=False)
     if options.run is not None and not options.json:
         promised = f"What was promised for {rounds_words(found.plan.rounds)}"
-        console.print(guarantee_table(guarantees(found.plan), promised, word=found.word))
+        planned, _ = _chosen(run, found, guarantees(found.plan))
+        console.print(guarantee_table(planned, promised, word=found.word))
     of_run = {"simulation": found.simulation, "status": snapshot.stage}
-    code = _show(console, options, found.plan, found.guarantees, title, of_run | _chosen(run), word=found.word)
+    code = _show(console, options, found.plan, cells, title, of_run | chosen, word=found.word)
     if options.verify is not None and not options.json:
         for remark in (*found.remarks, *shown):
             console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     return code
 
 
-def _chosen(run: RunDirectory) -> dict[str, str | None]:
-    """Return what there is to say of a run that a private sweep chose."""
-    from dpfedmeta.core.files.run_directory import SELECTION
+def _chosen(
+    run: RunDirectory, found: VerifiedLedger | VerifiedSpending, cells: Sequence[Guarantee]
+) -> tuple[tuple[Guarantee, ...], dict[str, str | None]]:
+    """Return the cells to state of a run, and what there is to say of one that a private sweep chose."""
+    from dpfedmeta.training.verification.chosen_run import cells_of_choice, choice_words, verified_selection
 
-    if not (run.path / SELECTION).exists():
-        return {}
-    cost = run.read_json(SELECTION)
-    try:
-        epsilon, delta = float(cost["epsilon"]), float(cost["delta"])
-    except (LookupError, TypeError, ValueError) as error:
-        raise InputError(f"{run.path / SELECTION}: damaged: has no epsilon and delta") from error
-    words = "chosen by a private sweep: report (client, public) epsilon"
-    return {"chosen": f"{words} = {epsilon:.4g} at delta = {delta:g}, and no smaller number of the run alone"}
+    cost = verified_selection(run, found.plan, found.charges, found.guarantees)
+    return cells_of_choice(cells, cost), {} if cost is None else {"chosen": choice_words(cost)}
 
 
 def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
@@ -248,8 +246,14 @@ def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
 
 
 def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:
+    from dpfedmeta.core.files.run_directory import SELECTION
     from dpfedmeta.training.verification.verify import compose
 
+    chosen = next((run.path / SELECTION for run in runs if (run.path / SELECTION).exists()), None)
+    if chosen is not None:
+        raise InputError(
+            f"--verify: {chosen} prices one run alone, not copies that went on; verify one folder at a time"
+        )
     each = [_verified(run)[0] for run in runs]
     found = compose(runs)
     if found is None:

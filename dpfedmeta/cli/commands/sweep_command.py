@@ -79,8 +79,14 @@ def main(words: Sequence[str], console: Console) -> int:
     if given.eta or given.cap is not None:
         raise InputError("--eta and --cap belong to --private")
     if given.count_tuning:
+        from dpfedmeta.cli.sweeps.private_sweep import price_lines, private_cost
         from dpfedmeta.cli.sweeps.tuning_cost import cost_lines, tuning_cost
 
+        private = private_cost(options.out)
+        if private is not None:
+            words = ["A private sweep, of which nothing but the best may be shown; its price:", *price_lines(private)]
+            console.print("\n".join(words), highlight=False, soft_wrap=True)
+            return DONE
         console.print("\n".join(cost_lines(tuning_cost(options.out))), highlight=False, soft_wrap=True)
         return DONE
     if given.dry_run:

@@ -7,16 +7,19 @@ import os
 import secrets
 import subprocess
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.accounting.private_selection import RunCount, SelectionCost, selection_cost
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.private_selection import DRAWN_BITS, RunCount, SelectionCost, selection_cost
 from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, why_not_finished
 from dpfedmeta.cli.sweeps.sweep_file import Sweep
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
 from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory, write_text
+from dpfedmeta.core.files.run_directory import REPORT, SELECTION, SUMMARY, RunDirectory, write_text
+from dpfedmeta.training.verification.chosen_run import rounded_up, selection_content
 
 BEST, _SECRET, _DRAWN, _PROMISED = "best", "secret", "drawn.json", "private-sweep.json"
 _PRIVATE_FOLDER = 0o700
@@ -31,12 +34,14 @@ class PrivateSweep:
         trials: The list to draw from.
         count: The law of how often.
         cost: What the best costs.
+        plans: Of the list.
     """
 
     sweep: Sweep
     trials: tuple[Trial, ...]
     count: RunCount
     cost: SelectionCost
+    plans: tuple[PrivacyPlan, ...]
 
 
 def check_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> PrivateSweep:
@@ -60,8 +65,8 @@ def check_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> Priva
             raise InputError("run.noise_seed: is set, so every run would have the same noise; leave it out")
         if settings.track.to or settings.track.wandb != "off" or settings.track.tensorboard:
             raise InputError("track: a tracker would tell of runs that are not released; leave out track settings")
-    cost = selection_cost(list(check(trials).values()), count)
-    return PrivateSweep(sweep=left, trials=trials, count=count, cost=cost)
+    plans = tuple(check(trials).values())
+    return PrivateSweep(sweep=left, trials=trials, count=count, cost=selection_cost(plans, count), plans=plans)
 
 
 def price_lines(cost: SelectionCost) -> list[str]:
@@ -69,8 +74,8 @@ def price_lines(cost: SelectionCost) -> list[str]:
     beyond = "" if cost.cap is None else f", at most {cost.cap} (exceeded with probability {cost.beyond:.2g}, counted)"
     return [
         f"{cost.settings} settings; {cost.mean:g} runs in expectation{beyond}. How many there are is secret.",
-        f"(client, public), {cost.adjacency}, delta = {cost.delta:g}: epsilon = {cost.epsilon:.4g} of the chosen run, "
-        f"{cost.single:.4g} of one run without a choice (by the same moments)",
+        f"(client, public), {cost.adjacency}, delta = {cost.delta:g}: epsilon = {rounded_up(cost.epsilon)} of the chosen "
+        f"run, {rounded_up(cost.single)} of one run without a choice (by the same moments)",
         "Towards the server, and for records beyond their client, nothing is promised of the search: all runs compose.",
     ]
 
@@ -94,16 +99,18 @@ def run_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> tuple[R
         best = RunDirectory(folder.path / BEST)
         if (best.path / SELECTION).exists():
             return best, made.cost
+        if best.path.exists():
+            best.write_json(SELECTION, selection_content(made.cost, made.plans))
+            return best, made.cost
         hidden = folder.path / _SECRET
         hidden.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+        hidden.chmod(_PRIVATE_FOLDER)
         # Names that say nothing of how many there are, since the chosen run keeps its own.
         trials = [replace(made.trials[place], name=name) for place, name in _drawn(hidden, made)]
         own = SweepFolder(hidden)
-        if not best.path.exists():
-            for trial in trials:
-                _finish(own, trial, replace(options, out=hidden), lock)
-            _move(own.run(max(trials, key=lambda trial: _score(own.run(trial)))).path, best.path)
-        write_text(best.path / SELECTION, json.dumps(asdict(made.cost), indent=2) + "\n")
+        for trial in trials:
+            _finish(own, trial, replace(options, out=hidden), lock)
+        _release(own.run(max(trials, key=lambda trial: _score(own.run(trial)))), best.path, made)
         return best, made.cost
 
 
@@ -122,8 +129,7 @@ def _drawn(hidden: Path, made: PrivateSweep) -> list[tuple[int, str]]:
     """SECRET: (place in the list, name) of each run; drawn once."""
     path = hidden / _DRAWN
     if not path.exists():
-        runs = made.count.of(secrets.randbits(53) / 2**53)
-        runs = min(runs, made.count.cap or runs)
+        runs = made.count.of(Fraction(secrets.randbits(DRAWN_BITS), 2**DRAWN_BITS))
         drawn = [(secrets.randbelow(len(made.trials)), secrets.token_hex(8)) for _ in range(runs)]
         write_text(path, json.dumps(drawn) + "\n")
     try:
@@ -164,8 +170,30 @@ def _score(run: RunDirectory) -> float:
     return float(found.mean)
 
 
-def _move(chosen: Path, best: Path) -> None:
-    """Release the chosen run; times of files would tell when in the search it was."""
-    for path in (chosen, *chosen.rglob("*")):
+def _release(chosen: RunDirectory, best: Path, made: PrivateSweep) -> None:
+    """Release the chosen run, with its price in it; no day and no time of a file tells when in the search it was."""
+    chosen.write_json(SELECTION, selection_content(made.cost, made.plans))
+    summary = chosen.read_json(SUMMARY)
+    summary.get("made_by", {}).pop("day", None)
+    chosen.write_json(SUMMARY, summary)
+    if (chosen.path / REPORT).exists():
+        from dpfedmeta.reporting.html.page import write_report
+
+        write_report(chosen)
+    for path in (chosen.path, *chosen.path.rglob("*")):
         os.utime(path)
-    chosen.rename(best)
+    chosen.path.rename(best)
+
+
+def private_cost(path: Path) -> SelectionCost | None:
+    """Return the price of the private sweep in a folder; None: the folder holds none.
+
+    Raises:
+        InputError: Its file is damaged.
+    """
+    if not (path / _PROMISED).exists():
+        return None
+    try:
+        return SelectionCost(**RunDirectory(path).read_json(_PROMISED))
+    except TypeError as error:
+        raise InputError(f"{path / _PROMISED}: damaged ({error}); restore it from a backup") from error

@@ -18,7 +18,14 @@ from dpfedmeta.planning.dishonest_clients import dishonest_words
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured, differing_settings
 from dpfedmeta.reporting.html.audit_section import audits_section
 from dpfedmeta.reporting.html.evaluation_section import evaluations_section
-from dpfedmeta.reporting.html.privacy_statement import claims, embedded, guarantee_rows, plan_words, server_words
+from dpfedmeta.reporting.html.privacy_statement import (
+    chosen_words,
+    claims,
+    embedded,
+    guarantee_rows,
+    plan_words,
+    server_words,
+)
 from dpfedmeta.reporting.html.rerun_command import command, settings_shown
 from dpfedmeta.reporting.html.run_status import ending_words, refresh, warning
 from dpfedmeta.reporting.plots import comparison_plots
@@ -87,6 +94,7 @@ def _content(
         "ending": ending_words(snapshot, summary),
         "warning": warning(snapshot),
         "simulation": proven.simulation,
+        "chosen": chosen_words(snapshot, proven),
         "guarantees": guarantee_rows(proven),
         "server": server_words(proven),
         "dishonest": _sentence(dishonest_words(proven.content.plan)),

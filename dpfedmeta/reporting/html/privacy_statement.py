@@ -16,6 +16,7 @@ from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.terminal.tables import BY_WORD, method_words, number
+from dpfedmeta.training.verification.chosen_run import choice_words, verified_selection
 from dpfedmeta.training.verification.file_claims import POPULATION, Proven, check, check_claims, complete
 
 BLOCK = "guarantees"
@@ -45,6 +46,18 @@ def plan_words(proven: Proven, rounds: int) -> str:
     if plan.earlier:
         words += f", after {len(plan.earlier)} analyses of the same clients, which every cell counts"
     return words + (f", at most {plan.max_participations} participation(s) each" if plan.max_participations else "")
+
+
+def chosen_words(snapshot: Snapshot, proven: Proven) -> str | None:
+    """Say of a run that a private sweep chose which number to report, since the table is that of the run alone.
+
+    Raises:
+        InputError: Its selection.json is damaged, or states less than what is computed.
+    """
+    content = proven.content
+    cost = verified_selection(snapshot.run, content.plan, content.charges, proven.spent)
+    words = "The table and the picture below show the run alone, without the choice."
+    return None if cost is None else f"Attention: {choice_words(cost)}. {words}"
 
 
 def server_words(proven: Proven) -> str:
@@ -117,6 +130,12 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
         if due not in page.paragraphs[0].replace("simulated clients", "clients"):
             raise InputError(f"{path}: first paragraph: states {page.paragraphs[0]!r}, but the ledger says {due!r}")
         check(path, "simulation", SIMULATION if SIMULATION in page.paragraphs else None, proven.simulation)
+        chosen = chosen_words(snapshot, proven)
+        if chosen is not None and chosen not in page.paragraphs:
+            raise InputError(
+                f"{path}: does not say which number to report of a run that was chosen; write it again: "
+                f"dpfedmeta report {snapshot.run.path}"
+            )
         _check_table(path, page, proven)
         for block in page.blocks:
             check_claims(path, json.loads(block), proven)

@@ -14,6 +14,8 @@ from dpfedmeta.cli.sweeps.runner import SweepOptions
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SELECTION
+from dpfedmeta.training.verification.chosen_run import rounded_up
+from tests.conftest import dpfedmeta
 
 GRID = {
     "algo": {"value": "dp-agr"},
@@ -59,6 +61,7 @@ def test_the_best_of_the_drawn_runs_is_released_with_its_price_and_the_others_st
     assert best.path == tmp_path / "out/best"
     content = json.loads((best.path / SELECTION).read_text())
     assert content["epsilon"] == cost.epsilon > cost.single
+    assert len(content["plans"]) == 1  # windows and seeds cost nothing
     assert best.rounds()[-1]["validation_accuracy"]["mean"] == pytest.approx(0.55)
     hidden = tmp_path / "out/secret"
     assert hidden.stat().st_mode & 0o777 == 0o700
@@ -144,7 +147,46 @@ def test_what_has_no_price_or_would_tell_is_refused_before_the_first_draw(search
 def test_the_price_is_said_before_the_first_run(searched):
     cost = searched(check_private).cost
     words = "\n".join(price_lines(cost))
-    assert f"{cost.epsilon:.4g}" in words
+    assert rounded_up(cost.epsilon) in words
     assert "4 settings; 3 runs in expectation" in words
     assert "all runs compose" in words
     assert math.isfinite(cost.epsilon)
+
+
+def test_a_crash_before_the_release_leaves_nothing_that_looks_like_an_ordinary_run(
+    searched, drawn, tmp_path, monkeypatch
+):
+    drawn(0.6, [0, 2, 1])
+
+    def crash(self, target):
+        assert json.loads((self / SELECTION).read_text())["epsilon"] > 0
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(type(tmp_path), "rename", crash)
+        searched()
+    assert not (tmp_path / "out/best").exists()
+    (tmp_path / "out/secret").chmod(0o755)
+    assert (searched()[0].path / SELECTION).exists()
+    assert (tmp_path / "out/secret").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_day_of_a_run_does_not_leave_with_it(searched, drawn, program):
+    program.write_text(
+        program.read_text().replace('"seconds": 60.0}', '"seconds": 60.0, "made_by": {"day": "D", "cores": 2}}')
+    )
+    drawn(0.0, [0])
+    assert searched()[0].read_json("summary.json")["made_by"] == {"cores": 2}
+
+
+def test_the_tuning_cost_of_a_private_sweep_is_its_price(searched, drawn, tmp_path):
+    drawn(0.0, [0])
+    _, cost = searched()
+    assert private_sweep.private_cost(tmp_path / "out") == cost
+    shown = dpfedmeta("sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), "--count-tuning").out
+    assert f"{cost.mean:g} runs in expectation" in shown
+    assert f"epsilon = {rounded_up(cost.epsilon)} of the chosen run" in shown
+    assert private_sweep.private_cost(tmp_path) is None
+    (tmp_path / "out/private-sweep.json").write_text("{}")
+    with pytest.raises(InputError, match=r"private-sweep.json: damaged"):
+        private_sweep.private_cost(tmp_path / "out")

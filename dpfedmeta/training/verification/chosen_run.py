@@ -1,0 +1,119 @@
+"""A run that a private sweep chose: what its selection.json states, computed again, and the cells that hold for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from decimal import ROUND_CEILING, Context, Decimal
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.accounting.events.guarantee import Bound, FourGuarantees, Guarantee
+from dpfedmeta.accounting.ledger.charges import Charge
+from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.private_selection import RunCount, SelectionCost, selection_cost
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory
+
+# Epsilons of one list differ in their last digits from machine to machine.
+_ALIKE = 1e-6
+_SEEN = "the best run of a private sweep, and nothing of the others"
+_FORMULA = "Papernot, Steinke 2022, theorem 2, at every Renyi order (docs/sweeps.md)"
+
+
+def selection_content(cost: SelectionCost, plans: Sequence[PrivacyPlan]) -> dict[str, Any]:
+    """Content of selection.json: the price, and all that it is computed from."""
+    listed = [constants(plan) for plan in dict.fromkeys(plans)]
+    return {**asdict(cost), "ledger_version": VERSION, "plans": listed}
+
+
+def verified_selection(
+    run: RunDirectory, plan: PrivacyPlan, charges: Sequence[Charge], cells: Sequence[Guarantee]
+) -> SelectionCost | None:
+    """Compute the price of a choice again, from the list in selection.json and the run's own plan.
+
+    Args:
+        run: The run.
+        plan: In its ledger.
+        charges: In its ledger.
+        cells: What these cost without a choice.
+
+    Returns:
+        The price as it is stated; None: no private sweep chose this run.
+
+    Raises:
+        InputError: It is damaged, or states less than what is computed; names the file, the key and both values.
+    """
+    path = run.path / SELECTION
+    if not path.exists():
+        return None
+    stated, plans = _read(path, run.read_json(SELECTION))
+    if stated.delta != plan.client_delta:
+        raise InputError(
+            f"{path}: delta = {stated.delta:g}, but the run's plan has client_delta = {plan.client_delta:g}"
+        )
+    own = next(cell for cell in cells if (cell.unit, cell.observer) == ("client", "public")).epsilon
+    if any(charge.attempt for charge in charges):
+        raise InputError(f"{path}: prices runs whose rounds are charged once, but {run.ledger} charges a round again")
+    try:
+        # Its own plan is one of the list; if it were not, it would still be paid for here.
+        due = selection_cost([plan, *plans], RunCount(mean=stated.mean, eta=stated.eta, cap=stated.cap))
+    except (InputError, RefusedPlan) as error:
+        raise InputError(f"{path}: there is no such choice: {error}") from error
+    least = max(due.epsilon, own)
+    if not stated.epsilon >= least * (1 - _ALIKE):
+        raise InputError(f"{path}: epsilon = {stated.epsilon:.6g}, but its list and the run's ledger give {least:.6g}")
+    if stated.adjacency != due.adjacency:
+        raise InputError(f"{path}: adjacency = {stated.adjacency}, but the run's ledger has {due.adjacency}")
+    return stated
+
+
+def _read(path: Path, content: dict[str, Any]) -> tuple[SelectionCost, list[PrivacyPlan]]:
+    missing = [key for key in (*(each.name for each in fields(SelectionCost)), "plans") if key not in content]
+    if missing:
+        raise InputError(f"{path}: damaged: has no {missing[0]}; restore it from the sweep's folder")
+    try:
+        plans = [plan_of(each, content["ledger_version"]) for each in content["plans"]]
+        values = {each.name: content[each.name] for each in fields(SelectionCost)}
+        numbers = {name: float(values[name]) for name in ("epsilon", "delta", "single", "mean", "eta", "beyond")}
+        cap = None if values["cap"] is None else int(values["cap"])
+        return SelectionCost(**{**values, **numbers, "cap": cap}), plans
+    except (LookupError, TypeError, ValueError, AttributeError, RefusedPlan) as error:
+        raise InputError(f"{path}: damaged ({' '.join(str(error).split())})") from error
+
+
+def cells_of_choice(cells: Sequence[Guarantee], cost: SelectionCost | None) -> tuple[Guarantee, ...]:
+    """Return the cells that hold for a run that was chosen; the run's own where it was not.
+
+    Guarantee:
+        (client, public) is the price of the choice. All other cells hold nothing: towards the server all runs of the
+        search compose, and the theorem was applied to clients, not to a record beyond its client.
+    """
+    return tuple(cells) if cost is None else FourGuarantees(_of_choice(cell, cost) for cell in cells)
+
+
+def _of_choice(cell: Guarantee, cost: SelectionCost) -> Guarantee:
+    if (cell.unit, cell.observer) == ("client", "public"):
+        bound = Bound(method="rdp", epsilon=cost.epsilon, event=_SEEN, formula=_FORMULA)
+        return replace(cell, delta=cost.delta, bounds=(bound,))
+    seen = "all runs of the search, which compose" if cell.observer == "server" else _SEEN
+    bound = Bound(method="none", epsilon=math.inf, event=seen, formula="nothing is computed of the search")
+    return replace(cell, bounds=(bound,), replaced=None if cell.replaced is None else math.inf)
+
+
+def choice_words(cost: SelectionCost) -> str:
+    """Say which number to report of a run that was chosen."""
+    return (
+        f"chosen by a private sweep: report (client, public) epsilon = {rounded_up(cost.epsilon)} at delta = "
+        f"{cost.delta:g}, and no smaller number of the run alone; towards the server all runs of the search compose, "
+        "so nothing is promised there, nor for a record beyond its client"
+    )
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """A number for people that is never below the value, with so many significant digits."""
+    if not math.isfinite(value):
+        return f"{value:g}"
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(repr(value)))):.{digits}g}"
