@@ -313,8 +313,10 @@ class Endless(FedAvg):
     """Waits for an eleventh node."""
 
     def configure_train(self, server_round, arrays, config, grid):
-        while len(list(grid.get_node_ids())) < 11:
-            pass
+        for _ in range(100):
+            if len(list(grid.get_node_ids())) > 10:
+                return []
+        raise AssertionError("it went on asking")
 
 
 class Talking(FedAvg):

@@ -261,7 +261,7 @@ def _fewest(strategy: Strategy, clients: int, given: int | None) -> int:
 
 
 def _bounded(content: RecordDict, bound: float) -> RecordDict:
-    """The message of the strategy inside with the round's bound, for `clip_mod`."""
+    """The message of the strategy inside with the bound of the round, which the mod of clients reads."""
     if not content.config_records:
         content["config"] = ConfigRecord()
     for config in content.config_records.values():
