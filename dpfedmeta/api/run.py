@@ -11,12 +11,13 @@ from typing import Any
 
 from rich.table import Table
 
+from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, read_content, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory, no_run
+from dpfedmeta.core.files.run_directory import CONFIG, SELECTION, SUMMARY, RunDirectory, no_run
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training.personal import Initialisation, PersonalModel, load
@@ -24,6 +25,7 @@ from dpfedmeta.training.personal.user_inputs import Images, Labels
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.terminal.tables import as_text, number
 from dpfedmeta.training.tracking.plan_summary import Guarantees
+from dpfedmeta.training.verification.chosen_run import cells_of_choice, verified_selection
 
 _PICTURES = ("accuracy", "clip", "guarantees")
 _SHOWN = ("round", "clip", "aggregate_norm", "noise_norm_expected", "epsilon_client_public", "validation_accuracy")
@@ -102,12 +104,20 @@ class Run:
     def guarantees(self) -> Guarantees:
         """Guarantees of what was spent, from the ledger."""
         ledger = self._ledger()
-        return Guarantees(spent(ledger.plan, ledger.charges))
+        return self._of_choice(spent(ledger.plan, ledger.charges))
 
     @property
     def planned(self) -> Guarantees:
         """Guarantees that were promised before round 0, from the ledger's plan."""
-        return Guarantees(guarantees(self._ledger().plan))
+        return self._of_choice(guarantees(self._ledger().plan))
+
+    def _of_choice(self, cells: Sequence[Guarantee]) -> Guarantees:
+        """Of a run that a private sweep chose, what holds with the choice."""
+        if not (self.path / SELECTION).exists():
+            return Guarantees(cells)
+        ledger = self._ledger()
+        own = spent(ledger.plan, ledger.charges)
+        return Guarantees(cells_of_choice(cells, verified_selection(self._directory, ledger.plan, ledger.charges, own)))
 
     @property
     def rounds(self) -> Rounds:

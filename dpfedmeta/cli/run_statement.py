@@ -58,8 +58,9 @@ def statement_lines(
         *(line for cell in cells for line in _of_cell(cell)),
         "",
         "What is not promised: that nothing can be learned of a group (for k clients epsilon is k times as large, at a "
-        "delta that is up to k e^((k-1) epsilon) times as large), of data that others hold of the same person, or by whoever holds the folder `secret`. Other runs over the same "
-        "clients add to these numbers, unless the plan names them.",
+        "delta that is up to k e^((k-1) epsilon) times as large), of data that others hold "
+        "of the same person, or by whoever holds the folder `secret`. Other runs over the same clients add to these "
+        "numbers, unless the plan names them.",
         "",
         "How to check it, with nothing but the run's files:",
         f"  dpfedmeta account --verify {run}",

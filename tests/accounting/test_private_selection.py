@@ -178,7 +178,7 @@ def test_a_small_delta_is_no_reason_to_refuse_and_a_refusal_says_what_to_do():
     cost = selection_cost([plan], count)
     assert cost.single < cost.epsilon < 3 * cost.single
     assert cost.beyond * (1 + math.exp(cost.epsilon)) < 1e-30
-    with pytest.raises(RefusedPlan, match="runs of epsilon = .* take more noise, or fewer runs"):
+    with pytest.raises(RefusedPlan, match=r"runs of epsilon = .* take more noise, or fewer runs"):
         selection_cost([replace(plan, noise_multiplier=0.01)], count)
 
 

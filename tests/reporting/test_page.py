@@ -1,17 +1,21 @@
 import base64
 import json
+import math
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 
 from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, spent
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.private_selection import RunCount, selection_cost
+from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import append_lines, create
+from dpfedmeta.core.files.run_directory import SELECTION, append_lines, create
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
@@ -21,6 +25,7 @@ from dpfedmeta.reporting.html.privacy_statement import check_report, embedded, s
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.results.summary import SIMULATION, aggregation
 from dpfedmeta.training.terminal.tables import HOLDS, number
+from dpfedmeta.training.verification.chosen_run import choice_words, selection_content
 from dpfedmeta.training.verification.verify import audit
 
 GIVEN = {
@@ -374,3 +379,28 @@ def test_a_comparison_with_a_damaged_run_is_bad_input(make_run, tmp_path, damage
     with pytest.raises(InputError, match=r"summary\.json|rounds\.jsonl"):
         write_comparison(group_runs(runs), tmp_path / "comparison.html")
     assert not (tmp_path / "comparison.html").exists()
+
+
+def test_the_page_of_a_chosen_run_says_which_number_to_report(make_run):
+    given = {name: value for name, value in GIVEN.items() if "record" not in name and "participations" not in name}
+    made_by = {name: value for name, value in MADE_BY.items() if name != "day"}
+    run = make_run(algo="dp-agr", made_by=made_by, given=given | {"privacy.client.epsilon": "null"})
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "<td>day</td>" not in page
+    content = read_content(run.ledger)
+    (run.path / "config.yaml").write_text(content.identity.config)
+    plan, cost = content.plan, selection_cost([content.plan], RunCount(mean=3.0))
+    run.write_json(SELECTION, selection_content(cost, [plan]))
+    found = audit(run)
+    with pytest.raises(InputError, match="does not say which number to report"):
+        check_report(found.snapshot, found.proven)
+    page = write_report(run).read_text(encoding="utf-8")
+    assert choice_words(cost) in page.split("<table>")[0]
+    found = audit(run)
+    assert check_report(found.snapshot, found.proven) == ["report.html agrees"]
+    for cells in (Run(run.path).guarantees, Run(run.path).planned):
+        assert [cell.epsilon for cell in cells if cell.name == "(client, public)"] == [cost.epsilon]
+        assert sum(math.isfinite(cell.epsilon) for cell in cells) == 1
+    run.write_json(SELECTION, selection_content(replace(cost, epsilon=0.01), [plan]))
+    with pytest.raises(InputError, match=r"selection.json: epsilon = 0.01, but"):
+        write_report(run)

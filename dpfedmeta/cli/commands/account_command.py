@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "guarantees of a plan or a run, also recomputed from a run's ledger (--verify)"
 
+_PRICED = "selection.json: the price of the choice is no less than what its list and the ledger give"
+
 
 def options_of() -> argparse.ArgumentParser:
     """The command's own options; everything else is a setting."""
@@ -209,7 +211,7 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
     of_run = {"simulation": found.simulation, "status": snapshot.stage}
     code = _show(console, options, found.plan, cells, title, of_run | chosen, word=found.word)
     if options.verify is not None and not options.json:
-        for remark in (*found.remarks, *shown):
+        for remark in (*found.remarks, *shown, *([_PRICED] if chosen else [])):
             console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     return code
 

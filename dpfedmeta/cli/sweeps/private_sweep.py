@@ -74,8 +74,8 @@ def price_lines(cost: SelectionCost) -> list[str]:
     beyond = "" if cost.cap is None else f", at most {cost.cap} (exceeded with probability {cost.beyond:.2g}, counted)"
     return [
         f"{cost.settings} settings; {cost.mean:g} runs in expectation{beyond}. How many there are is secret.",
-        f"(client, public), {cost.adjacency}, delta = {cost.delta:g}: epsilon = {rounded_up(cost.epsilon)} of the chosen "
-        f"run, {rounded_up(cost.single)} of one run without a choice (by the same moments)",
+        f"(client, public), {cost.adjacency}, delta = {cost.delta:g}: epsilon = {rounded_up(cost.epsilon)} of the "
+        f"chosen run, {rounded_up(cost.single)} of one run without a choice (by the same moments)",
         "Towards the server, and for records beyond their client, nothing is promised of the search: all runs compose.",
     ]
 
