@@ -441,7 +441,7 @@ def offered(silos, client, change, request):
          "the plan has server.optimizer = os:_exit"),
         (lambda content: content.update(request=content["request"].replace("share: 0.9", "share: 9")), "--share 9"),
         (lambda content: content.update(request=content["request"].replace("dropout: 0.2", "dropout: 0.4")), "dropout"),
-        (lambda content: content.update(version="0"), "the server's plan has version '0'"),
+        (lambda content: content.update(generator="0"), "the server's plan has generator '0'"),
         (lambda content: content.update(roster=content["roster"][1:]), "does not name each of 5 clients once"),
         (lambda content: content.update(server="00"), "another server"),
         (lambda content: content.update(more=1), "not the plan of a federation"),

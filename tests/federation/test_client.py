@@ -303,7 +303,7 @@ def test_a_plan_is_believed_in_nothing(silos, tmp_path):
     weaker = {**content["privacy"], "record": {**content["privacy"]["record"], "query_noise": 4.0}}
     wrong = {
         "other numbers than this client computes from its settings": changed(session, privacy=weaker),
-        "the server's plan has version '9'": changed(session, version="9"),
+        "the server's plan has format 'plan 9'": changed(session, format="plan 9"),
         "not the plan of a federation": changed(session, more=1),
         "the plan has server.optimizer = os:_exit": changed(
             session, settings=content["settings"].replace("optimizer: adam", "optimizer: os:_exit")
@@ -328,12 +328,12 @@ def test_a_plan_is_believed_in_nothing(silos, tmp_path):
 
 
 def test_what_only_this_machine_can_mend_is_known(silos, tmp_path):
-    """Another version; not what a server does wrong, and no images: the server would see who leaves."""
+    """Another form of plans; not what a server does wrong, and no images: the server would see who leaves."""
     session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
     party = session.parties[silos.roster[0]]
     for plan, words in (
         (changed(session, privacy={}), None),
-        (changed(session, version="9", more=1), "plan has version '9', but this client has '"),
+        (changed(session, format="plan 9", more=1), "plan has format 'plan 9', but this client has '"),
         (session.signed, None),
         (changed(session, format="dpfedmeta federation plan 9"), "format 'dpfedmeta federation plan 9'"),
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import asdict, fields, is_dataclass, replace
 from numbers import Real
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -18,8 +18,10 @@ from dpfedmeta.privacy.clip_policies.median_policy import NormHistogram
 from dpfedmeta.privacy.clip_policies.policy_state import packed
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound
 from dpfedmeta.privacy.clip_policy import Attachment, ClipPolicy, Mode, Surroundings, bound_problem
-from dpfedmeta.privacy.mechanisms import Released, post_process
-from dpfedmeta.privacy.units import ClientUnit
+
+if TYPE_CHECKING:
+    from dpfedmeta.privacy.mechanisms import Released
+    from dpfedmeta.privacy.units import ClientUnit
 
 _SETTING, _FOLDER = "clip.policy", "dpfedmeta.privacy.clip_policies"
 _METHODS = ("initial", "next_bound")
@@ -161,6 +163,8 @@ def next_bound(
     Raises:
         InputError: The policy gives something else; nothing of the round is shown.
     """
+    from dpfedmeta.privacy.mechanisms import post_process  # SciPy, which who only plans needs none of
+
     own = post_process(copy.deepcopy, (aggregate,), aggregate.noise_deviation)
     try:
         answer: object = policy.next_bound(state, own)
@@ -193,6 +197,8 @@ def check_answers(policy: ClipPolicy[Any], name: str, form: Params, *, bounded: 
         InputError: It gives no state and bound, or another answer to the same release: a run that goes on after a crash
             would go another way.
     """
+    from dpfedmeta.privacy.mechanisms import post_process
+
     random, state = np.random.default_rng(_SEED), policy.initial()
     for _ in range(_TRIALS):
         value = {key: same_kind(random.normal(0.0, 1e-3, tuple(part.shape)), part) for key, part in form.items()}
