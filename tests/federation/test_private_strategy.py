@@ -367,7 +367,11 @@ def test_each_client_is_told_the_bound_of_its_round(tmp_path, inner):
     assert set(told) == {1.0}
 
 
-def test_an_app_that_raises_sends_the_model_and_its_words_stay_at_the_client(caplog):
+def test_an_app_that_raises_sends_the_model_and_its_words_stay_at_the_client(caplog, monkeypatch):
+    # Other tests of this process have Flower say less, and to nobody else.
+    monkeypatch.setattr(logging.getLogger("flwr"), "disabled", False)
+    monkeypatch.setattr(logging.getLogger("flwr"), "handlers", [caplog.handler])
+    caplog.set_level(logging.ERROR, "flwr")
     made = ClientApp(mods=[clip_mod])
 
     @made.train()
