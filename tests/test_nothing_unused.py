@@ -13,7 +13,7 @@ DOORS = {
     "accounting/divergences/pld_composition.py forget", "cli/commands/federate_command.py parsers_of",
     "config/presets.py claimed_of", "data/populations/from_pairs.py from_torchmeta",
     "data/populations/from_pairs.py from_learn2learn", "federation/flower/flower_apps.py server_app",
-    "federation/flower/flower_apps.py client_app",
+    "federation/flower/flower_apps.py client_app", "federation/flower/private_strategy.py clip_mod",
     "learning/meta/inner_loop.py adapted_logits",
 }  # fmt: skip
 # Functions that stand in a table beside others, which need what these do not.
