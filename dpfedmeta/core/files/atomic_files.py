@@ -16,7 +16,8 @@ def replace_file(path: Path, content: bytes, mode: int = PUBLIC) -> None:
     """Write beside the target, flush, and rename: after a crash the file is the old one or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -73,7 +74,10 @@ def sync_folder(folder: Path) -> None:
 
 def whole_lines(path: Path) -> tuple[int, bytes]:
     """(size of the lines that were finished, what follows them): a power cut may tear the last line of a file."""
-    content = path.read_bytes() if path.exists() else b""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return 0, b""
     end = end_of_whole_lines(content)
     return end, content[end:]
 

@@ -163,7 +163,7 @@ def next_bound(
     Raises:
         InputError: The policy gives something else; nothing of the round is shown.
     """
-    from dpfedmeta.privacy.mechanisms import post_process  # SciPy, which who only plans needs none of
+    from dpfedmeta.privacy.mechanisms import post_process  # brings SciPy, which a plan alone does not need
 
     own = post_process(copy.deepcopy, (aggregate,), aggregate.noise_deviation)
     try:
