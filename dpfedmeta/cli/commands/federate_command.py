@@ -193,7 +193,10 @@ def _server_parser() -> argparse.ArgumentParser:
     add_real_clients(made, required=True)
     made.add_argument("--page", type=int, default=0, metavar="PORT", help="port of the status page (any free port)")
     made.add_argument(
-        "--page-listen", default="127.0.0.1", metavar="HOST", help="address of the status page (127.0.0.1)"
+        "--page-listen",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address of the status page (127.0.0.1); on another one it shows nothing that tells of a secret cohort",
     )
     made.add_argument("--no-page", action="store_true", help="serve no status page")
     _add_log(made)
