@@ -23,8 +23,8 @@ def exposition(state: Mapping[str, Any]) -> bytes:
     """The metrics of a server's state, as others than the operator may see it (`status_page.Progress.snapshot`).
 
     Guarantee:
-        Everything here is in that state. Whoever scrapes also sees *when* a number changes, so what the state holds back
-        is left out.
+        Everything here is in that state. Whoever scrapes also sees *when* a number changes, so what the state holds
+        back is left out.
     """
     registry = CollectorRegistry()
     registry.register(_State(state))

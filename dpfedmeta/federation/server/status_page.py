@@ -1,4 +1,4 @@
-"""A page that a server shows while it runs: rounds, who is connected, epsilon so far; to others than the operator less."""
+"""A page that a server shows while it runs: rounds, who is connected, epsilon so far; to others less."""
 
 from __future__ import annotations
 
