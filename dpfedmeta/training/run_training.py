@@ -81,7 +81,10 @@ def run_training(
     for tracker in trackers_of(settings.track):
         tracker.check(settings.track, say)
     with prepared(settings, options, say) as made, ExitStack() as stack:
-        rate = clients_per_second(made.public, made.workers, made.plan.privacy.cohort, 0.0)
+        # How fast real clients are nobody here can measure.
+        rate = None
+        if made.public is not None and options.elsewhere is None:
+            rate = clients_per_second(made.public, made.workers, made.plan.privacy.cohort, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
         if run is None:
@@ -244,7 +247,7 @@ def _default_name(settings: Settings) -> str:
     return f"{settings.algo}-{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate: float) -> None:
+def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate: float | None) -> None:
     """Write the first files of a run directory: all that is needed to resume after a crash at any time."""
     text = to_yaml(made.plan.settings)
     write_text(run.path / CONFIG, text)
@@ -257,7 +260,7 @@ def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate:
 
 
 def _go_on_longer(
-    run: RunDirectory, made: RunContext, options: RunOptions, lineage: Lineage | None, rate: float
+    run: RunDirectory, made: RunContext, options: RunOptions, lineage: Lineage | None, rate: float | None
 ) -> Iterator[str]:
     """The extension, if this is where it begins, and what a crash may have left undone of the last one; remarks."""
     before, rounds = made.plan.privacy.ends[-1], made.plan.privacy.rounds
@@ -273,7 +276,7 @@ def _go_on_longer(
         )
 
 
-def _write_plan(run: RunDirectory, made: RunContext, rate: float) -> None:
+def _write_plan(run: RunDirectory, made: RunContext, rate: float | None) -> None:
     plan = made.plan
     content = {
         "planned": [guarantee.as_json() for guarantee in plan.planned],
@@ -284,7 +287,7 @@ def _write_plan(run: RunDirectory, made: RunContext, rate: float) -> None:
         "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
         "cost": {
             "clients_per_second": rate,
-            "seconds": plan.privacy.expected_participations / rate,
+            "seconds": None if rate is None else plan.privacy.expected_participations / rate,
         },
     }
     if plan.own_policy is not None:
