@@ -1,6 +1,6 @@
 """People as they are: a model for hospitals, wearers or patients, judged on each one's own records beside baselines.
 
-    python examples/people/people.py --population heart --data heart-disease --out heart --trials 43
+    python examples/people/people.py --population heart --data heart-disease --out heart --trials 100
     python examples/people/people.py --population wisdm --data wisdm --out wisdm
     python examples/people/people.py --population parkinsons --data parkinsons --out parkinsons
 
@@ -285,7 +285,7 @@ def main(words: Sequence[str] | None = None) -> None:
     made.add_argument("--first", type=int, default=0, help="number of the first trial (0)")
     made.add_argument("--trials", type=int, help="how many: random splits (20), or folds of people (all)")
     made.add_argument("--epsilon", type=float, help="promise it to whole clients, at delta 1e-3 towards the public")
-    made.add_argument("--records", type=float, help="promise it to records of hospitals under sums, at 1e-4")
+    made.add_argument("--records", type=float, help="promise it to records under sums, at 1e-4")
     made.add_argument("--development", action="store_true", help="judge on the people that constants are chosen on")
     made.add_argument("--flamby", action="store_true", help="judge hospitals on FLamby's own split alone")
     made.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="other settings than the example's")
