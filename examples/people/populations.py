@@ -109,7 +109,7 @@ def flamby_half_of(person: Person) -> Person:
 def _shares(counts: Counts, wanted: int, draws: np.random.RandomState) -> Counts:
     """How many of each of two labels, in proportion; one that is left over goes to the larger remainder."""
     exact = counts / counts.sum() * wanted
-    found = np.floor(exact).astype(np.int64)
+    found: Counts = np.floor(exact).astype(np.int64)
     rest = exact - found
     if left := wanted - int(found.sum()):
         found[draws.choice(np.flatnonzero(rest == rest.max()), size=left, replace=False)] += 1
