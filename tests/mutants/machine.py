@@ -64,11 +64,12 @@ class Reached:
             own = tests_of(change.file)
         except KeyError:  # only files that a written mistake changes are listed
             own = ()
-        # A value that is kept from an earlier test, or made at the import, is reached by no test of its own.
+        # A value that is kept from an earlier test, or made at the import, is reached by no test of its own, and what
+        # is compiled by none at all.
         pools = (
             [test for test in reaching if test.startswith(own)],
             reaching,
-            [t for t in anywhere if t.startswith(own)],
+            [test for test in anywhere or self.seconds if test.startswith(own)],
         )
         if not change.within:
             folder = f"tests/{change.file.partition('/')[0]}/"
