@@ -5,7 +5,7 @@ from dataclasses import asdict, fields, replace
 import pytest
 
 from dpfedmeta.accounting.events.record_layer import RecordLayer
-from dpfedmeta.accounting.ledger.versions import EVENTS, _record_of, constants, plan_of
+from dpfedmeta.accounting.ledger.versions import EVENTS, _record_of, constants, old_phase, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
 STATED = {
@@ -36,6 +36,19 @@ def test_of_this_version_every_field_is_read(field):
     elif field == "query_noise":
         layer = LAYER
     assert asdict(_record_of({**asdict(layer), **changed}, EVENTS)) == {**asdict(layer), **changed}
+
+
+def test_a_phase_is_stated_as_it_was_before_events_were():
+    plan = PrivacyPlan(clients=100, cohort=10, rounds=3, noise_multiplier=2.0, max_participations=2, hostile=0.1,
+                       record=LAYER)  # fmt: skip
+    (phase,) = plan.phases
+    told = {"largest_cohort": 21, "message_noise": 0.3, "surplus_probability": 1e-7, "total_noise": 2.5}
+    phase = replace(phase, copy=4, event=replace(phase.event, **told, assured_noise=2.25, hostile=3))
+    assert old_phase(phase) == {
+        "rounds": 3, "sampler": "poisson", "clients": 100, "cohort": 10, "rate": 0.1, **told,
+        "effective_noise": phase.event.noise.multiplier, "assured_noise": 2.25, "hostile": 3, "copy": 4,
+    }  # fmt: skip
+    assert old_phase(replace(phase, event=replace(phase.event, noise=None)))["effective_noise"] == 2.5
 
 
 @pytest.mark.parametrize("layer", [None, *MEANT.values()])
