@@ -124,7 +124,7 @@ def largest_divergences(plans: Sequence[PrivacyPlan]) -> FloatArray:
 
 def _divergences(plan: PrivacyPlan) -> FloatArray:
     phases = plan.phases
-    if plan.before or plan.earlier:
+    if plan.earlier:
         raise RefusedPlan("a run begins with what was spent before (privacy.spent_before, clip.start): not chosen from")
     if surplus(phases):
         raise RefusedPlan("a run counts with rare events (unusual cohorts), so it has no plain Renyi divergence")
