@@ -28,8 +28,9 @@ demo: $(VENV)/.installed
 demo-federation: $(VENV)/.installed-federation
 	$(BIN)/python scripts/federate.py demo
 
-# The site in docs/_build/html: warnings are errors, every link and anchor is followed, and nothing is loaded from elsewhere.
+# The site in docs/_build/html: warnings are errors, no sentence is long, every link and anchor is followed, and nothing is loaded from elsewhere.
 docs: $(VENV)/.installed-docs
+	$(BIN)/python docs/check_prose.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	$(BIN)/python docs/check_site.py docs/_build/html
 
