@@ -1,19 +1,21 @@
-"""Pages: short sentences, measured by docs/check_prose.py."""
+"""Pages, --help and descriptions of settings: short sentences, measured by docs/check_prose.py."""
 
 import importlib.util
 
 import pytest
 from pages import PAGES, ROOT
 
+from dpfedmeta.cli.commands import command_names
 
-def _checker():
-    spec = importlib.util.spec_from_file_location("check_prose", ROOT / "docs/check_prose.py")
+
+def _module(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-PROSE = _checker()
+PROSE = _module("check_prose")
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -24,6 +26,15 @@ def test_a_page_has_short_sentences_or_is_on_the_list_of_those_to_rewrite(name):
         assert faults, f"{name} fits: take it from LEFT in docs/check_prose.py"
     else:
         assert not faults
+
+
+@pytest.mark.parametrize("command", command_names())
+def test_the_help_of_a_command_has_short_sentences(command):
+    assert list(PROSE.faults(_module("from_code").options_text(command))) == []
+
+
+def test_descriptions_of_settings_are_short_sentences():
+    assert list(PROSE.faults(_module("from_code").settings_text())) == []
 
 
 def test_the_list_names_pages_that_there_are():
