@@ -37,8 +37,8 @@ def options_of() -> argparse.ArgumentParser:
         "--solve",
         choices=("noise", "rounds", "cohort", "bits"),
         default="noise",
-        help="what to compute from the targets (noise); rounds and cohort need a noise as well; bits: the fewest with "
-        "which rounding under --aggregation secure costs at most 1 percent",
+        help="what to compute from the targets (default: noise). rounds and cohort need a noise as well. bits: the "
+        "fewest with which rounding under --aggregation secure costs at most 1 percent",
     )
     made.add_argument(
         "--advise",
