@@ -356,7 +356,7 @@ def test_a_run_is_extended_when_each_of_its_rounds_is_charged_however_often(tmp_
 
 
 def test_a_population_register_counts_runs_and_extensions_before_they_are_charged(tiny_task_file, tmp_path):
-    people = begin_register(tmp_path / "people", 30.0, 1e-3).path
+    people = begin_register(tmp_path / "people", 3.0, 1e-3).path
     given = {**NOISE, "population.register": str(people)}
     first = begin(tiny_task_file, tmp_path, 2, algo="dp-agr", **given)
     (one,) = read_register(people).runs
