@@ -68,6 +68,10 @@ class PopulationSettings:
             "records each; whole: all of them, up to task.most_ways classes and task.most_records records"
         ),
     ] = "fixed"
+    register: Annotated[
+        str | None,
+        Field(description="file in which all runs over these clients are counted together, within its total promise"),
+    ] = None
     separation: Annotated[
         Count | None,
         Field(

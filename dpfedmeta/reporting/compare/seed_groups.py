@@ -150,7 +150,7 @@ def _summary(run: RunDirectory) -> dict[str, Any]:
     if stage_of(run) not in ("running", "stopped"):
         return _of_its_end(run)
     snapshot = read_run(run)
-    return summary_so_far(snapshot, Proven.of(run.ledger, snapshot.content))
+    return summary_so_far(snapshot, Proven.of(run, snapshot.content))
 
 
 def _of_its_end(run: RunDirectory) -> dict[str, Any]:
