@@ -53,8 +53,8 @@ def main(words: Sequence[str], console: Console) -> int:
         raise InputError(f"--bound {options.bound:g}: a clip bound is greater than 0")
     if options.sample < _FEWEST:
         raise InputError(f"--sample {options.sample}: at least {_FEWEST} clients are needed")
-    from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
     from dpfedmeta.planning.early_checks import check_first
+    from dpfedmeta.planning.policy_from_settings import bounds_clients
 
     if options.weights is not None:
         check_is_run(options.weights)

@@ -16,7 +16,7 @@ from dpfedmeta.auditing.reduced_plan import audited_settings
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+from dpfedmeta.planning.policy_from_settings import bounds_clients
 
 if TYPE_CHECKING:
     from dpfedmeta.planning.run_plan import Plan

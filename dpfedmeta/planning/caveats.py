@@ -10,7 +10,7 @@ from dpfedmeta.config.presets import remark_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.planning.client_spec import records_of_a_client
-from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+from dpfedmeta.planning.policy_from_settings import bounds_clients
 
 # With more clients than these the noise for whole clients may be worth having.
 _SILOS = 50

@@ -17,7 +17,7 @@ from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import SELECTION, append_lines, create
 from dpfedmeta.data.task import load_task
-from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
+from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report

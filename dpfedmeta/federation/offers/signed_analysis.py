@@ -33,8 +33,8 @@ from dpfedmeta.federation.offers.signed_document import (
     task_of,
     with_own_encoder,
 )
-from dpfedmeta.planning.privacy.cohort_collusion import check_company
 from dpfedmeta.planning.privacy.masking_graph import withstood
+from dpfedmeta.planning.privacy.secure_sum_settings import check_company
 from dpfedmeta.planning.run_plan import Plan, make_plan
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused

@@ -31,7 +31,7 @@ from dpfedmeta.data.user_sources.readers import columns_in
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.learning.meta.target_kind import KINDS
 from dpfedmeta.learning.models.spec import BUILT_IN
-from dpfedmeta.planning.clipping.user_policy import OWN
+from dpfedmeta.planning.policy_from_settings import OWN
 from dpfedmeta.planning.user_modules import texts_of
 from dpfedmeta.secure_aggregation.crypto.keys import Identity, signed_by
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused

@@ -19,8 +19,8 @@ from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.task import OwnSource
-from dpfedmeta.planning.clipping.user_policy import OWN
-from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
+from dpfedmeta.planning.policy_from_settings import OWN
+from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.training.results.round_rows import TOO_LONG, cell
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.verification.file_claims import Proven, complete
