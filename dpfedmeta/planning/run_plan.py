@@ -48,10 +48,8 @@ from dpfedmeta.planning.policy_from_settings import clip_policy, with_own_policy
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.planning.public_weights import check_initial
 from dpfedmeta.privacy.clip_policies.policy_checks import check_answers
-from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client
-from dpfedmeta.privacy.mechanisms import Mechanism
-from dpfedmeta.privacy.message_form import with_attachment
-from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
+from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client, with_attachment
+from dpfedmeta.privacy.mechanisms import Mechanism, check_mechanism, mechanism_of
 from dpfedmeta.privacy.samplers import Sampler, sampler_of
 
 _SETTING, _FOLDER = "server.optimizer", "dpfedmeta.learning.server_optimizers"

@@ -23,8 +23,8 @@ from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.server_step import ServerOptimizer, ServerState, initial_state, skip, step, without_average
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.charged import release_sum
+from dpfedmeta.privacy.clip_policy import with_attachment
 from dpfedmeta.privacy.mechanisms import MechanismState, Released, ValueT
-from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
 from dpfedmeta.privacy.rounds.round_journal import Journal, Releasing, release_digest, round_inputs
 from dpfedmeta.privacy.rounds.round_sum import keep_left_out

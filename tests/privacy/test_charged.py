@@ -18,9 +18,9 @@ from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.charged import check_charged
+from dpfedmeta.privacy.clip_policy import with_attachment
 from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
-from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.noises.independent import Independent
 from dpfedmeta.privacy.units import Bounded
 from tests.golden.golden_runs import SECURE, SMALL

@@ -17,7 +17,7 @@ from dpfedmeta.accounting.divergences.random_allocation import (
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.guarantee import Bound
 from dpfedmeta.accounting.events.sampling import Neighbours
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.release_costs import rounds_seen
 from dpfedmeta.accounting.release_costs.independent_cost import IndependentCost
 

@@ -9,7 +9,7 @@ from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase, have_whole_numbers, neighbours_of, surplus
 from dpfedmeta.accounting.events.guarantee import Bound
 from dpfedmeta.accounting.participation_cost import change_of
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.release_costs.independent_cost import IndependentCost
 
 

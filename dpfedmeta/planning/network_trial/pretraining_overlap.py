@@ -1,4 +1,4 @@
-"""Checks that a run's initial weights did not learn from the images that the run wants to protect, by name or content."""
+"""Checks that a run's initial weights did not learn from the images that the run wants to protect."""
 
 from __future__ import annotations
 

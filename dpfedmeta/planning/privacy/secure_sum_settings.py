@@ -1,4 +1,4 @@
-"""Sums that arrive with the noise of the clients (aggregation.mode): their plan, message length and colluding clients."""
+"""Sums that arrive with the noise of the clients (aggregation.mode): plan, message length, colluding clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan of a run as values that can be read before its first round: guarantees, noise, network, trained weights, time."""
+"""Plan of a run as values that can be read before its first round: guarantees, noise, network, weights, time."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dpfedmeta.accounting import PrivacyPlan
 from dpfedmeta.accounting.divergences.pld_composition import COARSE
 from dpfedmeta.accounting.ledger.versions import VERSION
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.verification.earlier_bounds import agreed
 from dpfedmeta.training.verification.file_claims import Proven, check_cells, json_of
