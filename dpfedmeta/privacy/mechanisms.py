@@ -1,4 +1,4 @@
-"""Mechanisms, which turn secret values into released ones, and the one that a plan names. Nothing else makes a Released."""
+"""Mechanisms, which alone turn secret values into released ones, and the one that a plan names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clip policies by name or as objects, the requirements that any of them has to meet, their calls, their stored state."""
+"""Clip policies by name or as objects: what any of them has to meet, their calls and their stored state."""
 
 from __future__ import annotations
 
