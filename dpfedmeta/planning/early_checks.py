@@ -11,9 +11,9 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.user_code import check_there
 from dpfedmeta.core.pydantic_errors import nearest
-from dpfedmeta.data.data_dirs import check_data_folder
 from dpfedmeta.data.populations.capacity_checks import check_said
 from dpfedmeta.data.storage.decoded_cache import Split
+from dpfedmeta.data.storage.downloads import check_data_folder
 from dpfedmeta.data.task import Task, task_names
 from dpfedmeta.learning.models.spec import BUILT_IN, NETWORKS
 from dpfedmeta.learning.models.weight_shapes import (

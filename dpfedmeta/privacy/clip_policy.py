@@ -15,7 +15,6 @@ from dpfedmeta.core.params import Params, norm, same_kind
 from dpfedmeta.privacy.clipping import clip, clip_per_layer
 
 if TYPE_CHECKING:
-    from dpfedmeta.core.params import Params
     from dpfedmeta.privacy.mechanisms import Released
     from dpfedmeta.privacy.units import ClientUnit
 
@@ -23,7 +22,6 @@ Mode = Literal["constant", "following", "searching", "holding"]
 
 # Name under which a message carries what its policy asks for, beside the model's parameters.
 ATTACHED = "clip.attached"
-
 
 State = TypeVar("State")
 

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfedmeta.core.params import Params, dimension
+from dpfedmeta.core.params import Params, dimension, placed
 from dpfedmeta.core.random.random_sources import FloatArray
-from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.privacy.clip_policy import bounded_numbers
 from dpfedmeta.privacy.per_example.clip_rows import clip_rows, clip_rows_per_layer
 

@@ -30,7 +30,7 @@ from dpfedmeta.core.files.run_directory import CONFIG, EPISODES, PLAN, SUMMARY, 
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.peak_memory import peak_memory_mb
 from dpfedmeta.core.provenance import commit, environment_of
-from dpfedmeta.core.random.noise_key import keep_secret
+from dpfedmeta.core.random.fresh_seeds import keep_secret
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation

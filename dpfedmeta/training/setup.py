@@ -17,8 +17,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.plugins.user_code import own_sources, unseen
-from dpfedmeta.core.random.fresh_seeds import new_source
-from dpfedmeta.core.random.noise_key import secret_of_run
+from dpfedmeta.core.random.fresh_seeds import new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
 from dpfedmeta.data.dataset import Dataset, open_dataset

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.auditing.audit_request import check_canaries
 from dpfedmeta.auditing.canaries import RandomDirections, with_canaries
-from dpfedmeta.auditing.canary_count import check_canaries
 from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS
 from dpfedmeta.auditing.estimators.one_run import (
     best_share,

@@ -230,8 +230,7 @@ def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
     """The ledger against everything beside it, and what is to be said of report.html."""
     from dpfedmeta.reporting.html.privacy_statement import check_report
     from dpfedmeta.training.results.run_archive import check_manifest
-    from dpfedmeta.training.verification.earlier_bounds import agreed
-    from dpfedmeta.training.verification.verify import audit
+    from dpfedmeta.training.verification.verify import agreed, audit
 
     found = audit(run)
     snapshot, proven = found.snapshot, found.proven

@@ -155,7 +155,7 @@ def _of_function(options: argparse.Namespace, run: Path | None, given: dict[str,
     except Exception as error:  # whatever somebody's own rounds raise
         raise InputError(f"--function = {options.function}: failed ({raised(error)})") from error
     if options.badge is not None:
-        from dpfedmeta.cli.audit_badge import draw_badge
+        from dpfedmeta.auditing.audit_rounds import draw_badge
 
         draw_badge(options.badge, found)
     if options.json:

@@ -13,7 +13,7 @@ from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest,
 from dpfedmeta.cli.arguments import DONE, parser
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import check_is_run
-from dpfedmeta.data.data_dirs import check_data_folder
+from dpfedmeta.data.storage.downloads import check_data_folder
 
 if TYPE_CHECKING:
     from dpfedmeta.core.worker_pool import Workers

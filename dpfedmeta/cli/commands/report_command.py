@@ -116,7 +116,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 def _watch(runs: Sequence[RunDirectory], seconds: float, console: Console) -> None:
     """Until no run goes on, or Ctrl-C."""
     from dpfedmeta.core.files.run_directory import REPORT
-    from dpfedmeta.reporting.html.live_report import watch
+    from dpfedmeta.reporting.html.page import watch
     from dpfedmeta.training.results.snapshot import stage_of
 
     live = [run for run in runs if stage_of(run) == "running"]

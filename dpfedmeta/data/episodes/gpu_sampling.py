@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpfedmeta.core.params import placed
 from dpfedmeta.core.random.random_sources import IntArray
-from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import Choice, Episode
 

@@ -18,9 +18,9 @@ from dpfedmeta.learning.models.layers.stateless_layers import (
     OverlappingAverage,
     RecordScale,
     SupportScale,
+    text_layers,
 )
 from dpfedmeta.learning.models.spec import NetworkSpec, Norm
-from dpfedmeta.learning.models.text import text_layers
 from dpfedmeta.learning.models.weight_shapes import check_takes, downscale_of, side_of
 
 

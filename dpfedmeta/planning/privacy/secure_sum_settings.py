@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.events.sampling import sampling_of
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import FloatArray
@@ -18,7 +17,6 @@ from dpfedmeta.planning.client_spec import algorithm_of, message_clip_ratio, net
 from dpfedmeta.planning.policy_from_settings import bounds_clients, clip_policy
 from dpfedmeta.planning.privacy.aggregation import aggregation_of, clients_make_the_noise
 from dpfedmeta.privacy.clip_policy import moved_by_a_client
-from dpfedmeta.secure_aggregation.crypto.neighbour_graph import counted
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -93,6 +91,8 @@ def _check_answers(settings: Settings) -> None:
 
 def may_be_picked(plan: PrivacyPlan, invited: int) -> int:
     """Return how many clients of a cohort may collude if the server picks the cohort among all clients."""
+    from dpfedmeta.secure_aggregation.crypto.neighbour_graph import counted
+
     assert plan.secure is not None
     adversarial = plan.secure.adversarial or 0.0
     return min(invited - 1, counted(adversarial, plan.clients))

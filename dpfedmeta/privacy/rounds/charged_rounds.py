@@ -17,8 +17,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import LOOP, PLAN, RunDirectory, config_of, create
 from dpfedmeta.core.params import Params
-from dpfedmeta.core.random.fresh_seeds import new_source
-from dpfedmeta.core.random.noise_key import keep_secret, secret_of_run
+from dpfedmeta.core.random.fresh_seeds import keep_secret, new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policies.policy_checks import next_bound

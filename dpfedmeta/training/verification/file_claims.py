@@ -43,7 +43,7 @@ class Proven:
         settings: What the run was asked for, from its first line.
         spent: The four cells of its rounds.
         planned: The four cells of its plan.
-        by_absence: Whether both are by the looser bound of earlier versions (`earlier_bounds`).
+        by_absence: Whether both are by the looser bound of earlier versions (`verify.agreed`).
     """
 
     content: LedgerContent
