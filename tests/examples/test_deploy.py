@@ -13,7 +13,7 @@ import yaml
 from dpfedmeta.cli.arguments import settings_from
 from dpfedmeta.cli.commands.federate_command import parsers_of
 from dpfedmeta.config.load import resolve
-from dpfedmeta.federation.server import status_page
+from dpfedmeta.federation.server import metrics
 from tests.federation.test_metrics import running, samples
 
 ROOT = Path(__file__).parents[2]
@@ -93,4 +93,4 @@ def test_alerts_ask_for_metrics_that_are_served(tmp_path):
         assert named <= served, rule["alert"]
         assert named or rule["expr"].startswith("up{")
         for status in re.findall(r'status="(\w+)"', rule["expr"]):
-            assert status in status_page._STATUSES
+            assert status in metrics._STATUSES

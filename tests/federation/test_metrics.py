@@ -7,7 +7,8 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dpfedmeta.federation.server.status_page import Page, exposition
+from dpfedmeta.federation.server.metrics import exposition
+from dpfedmeta.federation.server.status_page import Page
 from tests.federation.test_served_page import ASKED, ROW, progress
 
 

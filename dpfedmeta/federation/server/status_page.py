@@ -1,21 +1,16 @@
-"""A page and metrics that a server shows while it runs: nothing on them that is not released."""
+"""A page that a server shows while it runs: rounds, who is connected, epsilon so far; nothing that is not released."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.core.errors import InputError
@@ -38,13 +33,6 @@ _HEADERS = {
 _MOST_ROUNDS = 2000
 # By which a browser reaches this machine, or the near end of an SSH tunnel.
 _OF_THIS_MACHINE = ("localhost",)
-_STATUSES = ("waiting", "running", "completed", "interrupted", "budget")
-# What a row of rounds.jsonl holds, and what it is called here.
-_OF_A_ROUND = {
-    "clip": ("clip_bound", "Bound of a client's message in the last round"),
-    "aggregate_norm": ("aggregate_norm", "Length of the last noisy aggregate"),
-    "noise_norm_expected": ("noise_norm", "Expected length of the noise in it"),
-}
 
 
 class Progress(Callback):
@@ -135,6 +123,8 @@ def _answer(progress: Progress, page: bytes, path: str) -> tuple[int, str, bytes
     if path == "/health":
         return 200, "application/json", json.dumps(progress.health()).encode()
     if path == "/metrics":
+        from dpfedmeta.federation.server.metrics import exposition  # a library that only those who scrape need
+
         return 200, "text/plain; version=0.0.4; charset=utf-8", exposition(progress.snapshot())
     return 404, "text/plain; charset=utf-8", b"not here\n"
 
@@ -209,80 +199,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def exposition(state: Mapping[str, Any]) -> bytes:
-    """The metrics of a server's state (`status_page.Progress.snapshot`).
-
-    Guarantee:
-        Everything here is on the page, so it is public or released. Who scrapes often also sees *when* rounds end and
-        who is connected then, and that tells of a cohort's secret size: rounds, their numbers and connections are left
-        out unless every cohort has one public size.
-    """
-    registry = CollectorRegistry()
-    registry.register(_State(state))
-    return generate_latest(registry)
-
-
-class _State(Collector):
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self._state = state
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        plan, status = self._state["plan"], self._state["status"]
-        said = GaugeMetricFamily("dpfedmeta_status", "1 for what the run is doing", labels=["status"])
-        for known in dict.fromkeys((*_STATUSES, status)):
-            said.add_metric([known], float(known == status))
-        yield said
-        if not plan:
-            return
-        yield _gauge("rounds_planned", "Rounds of the plan", plan["rounds"])
-        yield _gauge("clients", "Clients of the roster", plan["clients"])
-        yield _cells("epsilon_promised", "Epsilon of the whole plan", plan["cells"])
-        if not plan["fixed_size"]:
-            return
-        yield _gauge("clients_connected", "Clients that are connected", _connected(self._state))
-        rounds = self._state["rounds"]
-        yield _gauge("rounds_released", "Rounds that were released", rounds[-1]["round"] + 1 if rounds else 0)
-        if rounds:
-            yield from _of_round(rounds[-1])
-        if self._state["heard"] is not None:
-            yield _answers(self._state["heard"])
-
-
-def _of_round(row: Mapping[str, Any]) -> Iterator[GaugeMetricFamily]:
-    for key, (name, words) in _OF_A_ROUND.items():
-        if row.get(key) is not None:
-            yield _gauge(name, words, row[key])
-    accuracy = row.get("validation_accuracy")
-    if accuracy is not None:
-        yield _gauge("validation_accuracy", "Accuracy on public validation classes", accuracy["mean"])
-    spent = [
-        {"unit": cell.partition("_")[0], "observer": cell.partition("_")[2], "epsilon": epsilon}
-        for cell, epsilon in row["epsilons"].items()
-    ]
-    yield _cells("epsilon_spent", "Epsilon of the rounds so far", spent)
-
-
-def _answers(heard: Mapping[str, Any]) -> GaugeMetricFamily:
-    found = GaugeMetricFamily("dpfedmeta_answers", "Clients by what became of the last question", labels=["outcome"])
-    for outcome in ("answered", "declined", "absent"):
-        found.add_metric([outcome], float(heard[outcome]))
-    return found
-
-
-def _cells(name: str, words: str, cells: list[dict[str, Any]]) -> GaugeMetricFamily:
-    found = GaugeMetricFamily(f"dpfedmeta_{name}", words, labels=["unit", "observer"])
-    for cell in cells:
-        # JSON has no infinity.
-        epsilon = math.inf if cell["epsilon"] is None else float(cell["epsilon"])
-        found.add_metric([cell["unit"], cell["observer"]], epsilon)
-    return found
-
-
-def _gauge(name: str, words: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"dpfedmeta_{name}", words, value=float(value))
-
-
-def _connected(state: Mapping[str, Any]) -> int:
-    return sum(client["connected"] for client in state["connected"])
