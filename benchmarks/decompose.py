@@ -14,7 +14,7 @@ from dpfedmeta.cli.arguments import DONE, given_settings, parser
 from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.output_files import PICTURE_ENDINGS, check_output
+from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 from dpfedmeta.core.files.run_directory import check_is_run
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _measured(options: argparse.Namespace, given: dict[str, str]) -> Decompositi
     from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
     from dpfedmeta.core.random.random_sources import KeyedSource
     from dpfedmeta.data.dataset import open_dataset
-    from dpfedmeta.learning.models.resize_head import check_weights
+    from dpfedmeta.learning.models.initial_weights import check_weights
     from dpfedmeta.planning.run_plan import make_plan
     from dpfedmeta.privacy.clip_policy import clip_limits
     from dpfedmeta.training.build_data import client_side, population

@@ -15,7 +15,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
 from dpfedmeta.core.params import flatten
 from dpfedmeta.data.task import Task
-from dpfedmeta.learning.models.resize_head import check_weights
+from dpfedmeta.learning.models.initial_weights import check_weights
 from dpfedmeta.planning.run_plan import Plan, make_plan
 
 

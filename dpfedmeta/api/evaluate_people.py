@@ -27,7 +27,7 @@ from dpfedmeta.data.user_sources.readers import columns_in, own_contents
 from dpfedmeta.learning.evaluation.baselines import Adapted, Scorer
 from dpfedmeta.learning.evaluation.people import Person, PersonScores, RecordSplit, ScorersOf, as_json, compared, judge
 from dpfedmeta.learning.meta.target_kind import TargetKind
-from dpfedmeta.learning.models.resize_head import with_ways
+from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.training.personal.user_inputs import InputForm
 from dpfedmeta.training.results.trained_run import TrainedRun, open_run
 

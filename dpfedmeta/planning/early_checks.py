@@ -32,9 +32,9 @@ from dpfedmeta.planning.client_spec import (
     network_spec,
     whole_shape,
 )
+from dpfedmeta.planning.network_trial.pretraining_overlap import check_built_in
 from dpfedmeta.planning.policy_from_settings import check_clip
 from dpfedmeta.planning.privacy.solve import check_asked, check_constants
-from dpfedmeta.planning.public_weights import check_built_in
 from dpfedmeta.privacy.clip_policy import clip_limits
 
 

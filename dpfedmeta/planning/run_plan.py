@@ -43,10 +43,10 @@ from dpfedmeta.planning.client_spec import (
     whole_shape,
 )
 from dpfedmeta.planning.network_trial.independence_test import check_uncoupled
+from dpfedmeta.planning.network_trial.pretraining_overlap import check_initial
 from dpfedmeta.planning.network_trial.synthetic_clients import rehearsal_of
 from dpfedmeta.planning.policy_from_settings import clip_policy, with_own_policy
 from dpfedmeta.planning.privacy.solve import make_privacy
-from dpfedmeta.planning.public_weights import check_initial
 from dpfedmeta.privacy.clip_policies.policy_checks import check_answers
 from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client, with_attachment
 from dpfedmeta.privacy.mechanisms import Mechanism, check_mechanism, mechanism_of

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dpfedmeta.secure_aggregation.byte_layout import share_of
 from dpfedmeta.secure_aggregation.crypto import pairwise
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Pair
 from dpfedmeta.secure_aggregation.crypto.pairwise import ShareKeys, share_commitment
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.crypto.shamir import SHARE_BYTES
 from dpfedmeta.secure_aggregation.payloads import Dealt, Kind, Survivors
+from dpfedmeta.secure_aggregation.protocol_messages import share_of
 from dpfedmeta.secure_aggregation.round_parameters import Round
 
 # In place of a key pair that is forgotten.

@@ -27,8 +27,16 @@ from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.units import RecordUnit, pieces_of
 from dpfedmeta.simulation.client_data import DataForm
-from dpfedmeta.simulation.gpu_batches import Chunks, ahead, chunks_of, engine_of, fixed_weights, network_on
-from dpfedmeta.simulation.gpu_row_sums import RowSum, is_of_form
+from dpfedmeta.simulation.gpu_batches import (
+    Chunks,
+    RowSum,
+    ahead,
+    chunks_of,
+    engine_of,
+    fixed_weights,
+    is_of_form,
+    network_on,
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

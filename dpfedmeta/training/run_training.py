@@ -37,9 +37,9 @@ from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes
 from dpfedmeta.planning.caveats import cautions
 from dpfedmeta.planning.data_digests import keep_data
+from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
 from dpfedmeta.planning.policy_from_settings import own_policy_name
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
-from dpfedmeta.planning.public_weights import initial_words
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.availability import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.simulation.backend import Backend

@@ -31,12 +31,12 @@ from dpfedmeta.privacy.rounds.promise import PromisedCell, RoundsRequest
 from dpfedmeta.privacy.samplers.check_ins_sampler import CheckInSampler
 from dpfedmeta.privacy.samplers.cyclic_sampler import CyclicSampler
 from dpfedmeta.privacy.thresholded_counts import Threshold
-from dpfedmeta.secure_aggregation.byte_layout import share_of
 from dpfedmeta.secure_aggregation.client_secrets import History
 from dpfedmeta.secure_aggregation.crypto import neighbour_graph, shamir
 from dpfedmeta.secure_aggregation.crypto.masks import FEWEST_BITS, MOST_BITS
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
 from dpfedmeta.secure_aggregation.protocol_client import Client
+from dpfedmeta.secure_aggregation.protocol_messages import share_of
 from dpfedmeta.secure_aggregation.round_parameters import Agreement, Identities, Round
 from dpfedmeta.simulation.cohort_sums import check_enough_work
 from dpfedmeta.simulation.distributed.torchrun_env import TIMEOUT, launched

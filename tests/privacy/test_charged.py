@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import RefusedPlan

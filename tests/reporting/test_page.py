@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpfedmeta.accounting.deviations import planned_deviation
+from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees

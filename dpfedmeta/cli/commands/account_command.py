@@ -12,7 +12,7 @@ from rich.console import Console
 from dpfedmeta.cli.arguments import DONE, parse_with_settings, parser, print_json
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.output_files import PICTURE_ENDINGS, check_output
+from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee

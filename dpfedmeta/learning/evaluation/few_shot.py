@@ -21,7 +21,7 @@ from dpfedmeta.learning.evaluation.accuracy import Accuracy, digest_of_episode
 from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype, scores
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.target_kind import TargetKind
-from dpfedmeta.learning.models.resize_head import with_ways
+from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
-from dpfedmeta.planning.dishonest_clients import dishonest_words
+from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured, differing_settings
 from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluations_section
 from dpfedmeta.reporting.html.privacy_statement import (

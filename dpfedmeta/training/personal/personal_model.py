@@ -23,8 +23,8 @@ from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_params
 from dpfedmeta.learning.models.frozen import frozen_network, restored_network
 from dpfedmeta.learning.models.functional import channels_last
+from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.training.personal.user_inputs import Images, InputForm, Labels, checked_labels
 from dpfedmeta.training.results.trained_run import open_run

@@ -17,8 +17,8 @@ from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
 from dpfedmeta.learning.models.spec import HEAD, NetworkSpec
 from dpfedmeta.planning.caveats import cautions, word_of_authors
 from dpfedmeta.planning.client_spec import algorithm_of, network_spec
+from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
 from dpfedmeta.planning.privacy.secure_sum_settings import countable_weights
-from dpfedmeta.planning.public_weights import initial_words
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.state.private_timings import hides_times_of
 from dpfedmeta.training.terminal.tables import as_text, guarantee_table, noise_lines, number

@@ -10,9 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase
+from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, running_grid
 from dpfedmeta.config.dataset_names import task_of
