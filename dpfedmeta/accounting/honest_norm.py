@@ -1,6 +1,7 @@
-"""The longest release that honest clients give: a longer one shows that somebody sends more than its clip bound.
+"""The longest release that honest clients give, and the planned deviation of its noise.
 
-Needs no PyTorch, and no data: what it is compared with was released already, so the comparison costs no privacy.
+A longer one shows that somebody sends more than its clip bound. Needs no PyTorch, and no data: what it is compared
+with was released already, so the comparison costs no privacy.
 """
 
 from __future__ import annotations

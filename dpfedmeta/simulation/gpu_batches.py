@@ -1,4 +1,9 @@
-"""Clients several at a time: what a process keeps between rounds, and on a GPU as many as its memory holds."""
+"""Clients several at a time: what a process keeps between rounds, and on a GPU as many as its memory holds.
+
+Their messages are clipped, rounded and added as rows of one matrix: the same values as one after the other, but for
+the order in which a norm is added up; the host waits for the device once for all of them, or twice where a clip policy
+asks for something beside the message.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Populations in which every image belongs to at most one client."""
+"""Populations in which every image belongs to at most one client; also clients of two shards each.
+
+Shards are those of a sorted benchmark (McMahan et al. 2017, https://arxiv.org/abs/1602.05629): a client holds two,
+hence mostly two classes.
+"""
 
 from __future__ import annotations
 
