@@ -1,7 +1,5 @@
 """Secrets of a client in a round: what it holds meanwhile, and the shares that it deals and opens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -30,21 +28,6 @@ class ClientStep(Enum):
     UNMASK = "unmask"
     DONE = "done"
     ABORTED = "aborted"
-
-
-@dataclass(frozen=True, kw_only=True)
-class History:
-    """Participations by the client's own ledger.
-
-    Attributes:
-        taken: Number of rounds that it took part in, failed ones too.
-        most: R, the most rounds that it may join. None: no limit.
-        last: (round, attempt) of its last participation in this run, if any.
-    """
-
-    taken: int = 0
-    most: int | None = None
-    last: tuple[int, int] | None = None
 
 
 @dataclass(kw_only=True)

@@ -9,8 +9,6 @@ Lists are a count of 4 bytes, then records of one size in strictly ascending ord
 hold is in `payloads`.
 """
 
-from __future__ import annotations
-
 import itertools
 import struct
 from collections.abc import Sequence
