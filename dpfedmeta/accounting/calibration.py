@@ -1,7 +1,5 @@
 """Calibration of a plan to its targets: the smallest noise, the most rounds or the largest cohort that meets them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A longer one shows that somebody sends more than its clip bound. Needs no PyTorc
 with was released already, so the comparison costs no privacy.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Cost of one participation for the unit, towards the server; used by the cells, client ledgers and sweeps."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

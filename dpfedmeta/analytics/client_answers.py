@@ -1,7 +1,5 @@
 """Data that clients hold, their records by class, and each client's computation on them, simulated or real."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """An analysis from its request to its folder: charged in its ledger, released, and stated; or gone on with."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets

@@ -1,7 +1,5 @@
 """Public information about the clients of an analysis: the plan of the training that it serves, and its model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The clients of an analysis: those of a simulation, and what others have to be instead."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

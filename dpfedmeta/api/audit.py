@@ -1,7 +1,5 @@
 """Lower bounds on epsilon from attacks on the program as it runs, kept beside a run where one was named."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

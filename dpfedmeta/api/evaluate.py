@@ -1,7 +1,5 @@
 """Runs on held-out public data: measured, then kept by what was measured, with pictures beside."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Evaluation of a run on people's own records: one row for each, beside baselines, kept with the run's secrets."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Audit of rounds that somebody else wrote: a lower bound on epsilon by a canary client, and a badge of it."""
 
-from __future__ import annotations
-
 import math
 import secrets
 import time

@@ -1,7 +1,5 @@
 """Messages that an attacker expects: the canary's message in either world, without noise."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """All audits of a plan, cell by cell."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

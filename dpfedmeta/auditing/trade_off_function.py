@@ -5,8 +5,6 @@ mechanism that is promised the best attack is known (Neyman, Pearson), and so is
 (1 + TV) / 2, TV the total variation of the two worlds. More right guesses than that refute the promise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """account.py --advise: which noise for a federation, its rounds and a target."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """A task with its images: decoded at the first use, mapped afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

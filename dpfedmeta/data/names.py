@@ -1,7 +1,5 @@
 """Names of classes and clients as people write them, and the split (train, val, test) by a hash of a name."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import unicodedata

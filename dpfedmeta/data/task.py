@@ -1,7 +1,5 @@
 """Task files: what is learned, as data."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -3,8 +3,6 @@
 Printed wherever the guarantees are.
 """
 
-from __future__ import annotations
-
 import math
 
 from dpfedmeta.accounting.events.integer_sum import WholeSum

@@ -1,7 +1,5 @@
 """Clients of a run, built from the settings, and the reasons to refuse them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checks made before anything heavy is imported: names, folders, settings that do not fit each other."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The release of a round's sum, compared with what the round was charged with before anything leaves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Mechanisms, which alone turn secret values into released ones, and the one that a plan names."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

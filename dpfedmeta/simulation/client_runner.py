@@ -1,7 +1,5 @@
 """The clients' side of a round: a pure function from (model, bound, clients) to their clipped sum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Clients of a plan on a data set, and the public data on which models are evaluated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Training, from a plan to a run directory: the imperative shell around pure steps."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

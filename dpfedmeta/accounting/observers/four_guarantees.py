@@ -1,7 +1,5 @@
 """The layered accountant: one guarantee for each unit (client, record) and observer (server, public)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

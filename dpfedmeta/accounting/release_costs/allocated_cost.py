@@ -1,7 +1,5 @@
 """Rounds of which each client drew one for itself (divergences.random_allocation): accounted for all together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar

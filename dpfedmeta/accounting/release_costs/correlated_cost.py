@@ -1,7 +1,5 @@
 """Rounds with correlated noise: all of a run together are one Gaussian release (events.toeplitz_noise_cost)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

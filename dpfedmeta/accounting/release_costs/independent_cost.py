@@ -1,7 +1,5 @@
 """Rounds that are accounted for one by one: each samples its clients anew and has noise of its own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Rounds of secure aggregation: sums of whole numbers, with discrete noise that the clients make together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

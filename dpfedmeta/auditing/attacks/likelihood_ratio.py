@@ -1,7 +1,5 @@
 """The best attack on each cell: the log-likelihood ratio of what its observer saw, under the promised mechanism."""
 
-from __future__ import annotations
-
 import math
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """The attacks by everybody, who sees the noisy sums, hence all models and bounds: sampled rounds, and check-ins."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

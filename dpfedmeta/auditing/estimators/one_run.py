@@ -4,8 +4,6 @@ Steinke, Nasr, Jagielski 2023 (https://arxiv.org/abs/2305.08846), and for a Gaus
 Chaudhuri 2024 (https://arxiv.org/abs/2410.22235).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

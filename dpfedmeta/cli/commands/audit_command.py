@@ -1,7 +1,5 @@
 """Attack the program as it runs: lower bounds on epsilon beside the promised ones."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trials of a sweep: their values, names and commands, and which comes next."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

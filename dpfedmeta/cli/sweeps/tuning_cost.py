@@ -1,7 +1,5 @@
 """Joint privacy cost of all runs of a sweep, if its clients are real ones (docs/sweeps.md)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Files that survive: replaced whole, or appended to and on disk when the call returns; and checks of their names."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

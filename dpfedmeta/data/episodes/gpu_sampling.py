@@ -3,8 +3,6 @@
 Bit for bit what sampling_jit makes of the same choice: a byte becomes the number of one table in both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path

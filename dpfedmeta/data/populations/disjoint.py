@@ -4,8 +4,6 @@ Shards are those of a sorted benchmark (McMahan et al. 2017, https://arxiv.org/a
 hence mostly two classes.
 """
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Populations: from a client's number to its data, lazily."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol, get_args, runtime_checkable

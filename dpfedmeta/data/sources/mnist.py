@@ -1,7 +1,5 @@
 """MNIST from the four IDX files as published: training and test halves, each sorted by digit."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Published archives and their folder: found, or downloaded with checksum, or an error that says where to put them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Tables that say of every record whose it is: CSV files with the columns client, class and split."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections import Counter

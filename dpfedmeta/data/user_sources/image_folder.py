@@ -1,7 +1,5 @@
 """Folders of images: a folder per class, with splits as folders, by a list, or by a hash of the class's name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Keys and certificate that an operator keeps in a folder, and the public invitation file for its clients."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Their form, the clients that they name, the settings that clients are told, and the settings that are refused.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence

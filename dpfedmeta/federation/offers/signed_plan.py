@@ -4,8 +4,6 @@ A client believes none of its numbers: it makes the plan again from the settings
 takes no part where anything differs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache

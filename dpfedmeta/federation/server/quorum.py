@@ -1,7 +1,5 @@
 """Checks, before a round is charged, that enough clients are connected and take part; a watch over who is."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

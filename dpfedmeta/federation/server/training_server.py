@@ -1,7 +1,5 @@
 """The server of a federation: the ordinary training loop, whose clients are asked over a wire."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

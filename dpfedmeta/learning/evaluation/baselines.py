@@ -1,7 +1,5 @@
 """Baselines on the same episodes: adapted networks, and nearest-neighbour methods without adaptation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol

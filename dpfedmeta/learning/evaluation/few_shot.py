@@ -1,7 +1,5 @@
 """Few-shot evaluation on held-out public classes, and the baseline that fine-tunes without meta-learning."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

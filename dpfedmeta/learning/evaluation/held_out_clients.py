@@ -1,7 +1,5 @@
 """Evaluation on whole held-out clients: each adapts on its own share of its records and is judged on the others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Evaluation of one classifier for all: its accuracy on images that no client holds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The inner loop: K gradient steps on the support set, from the shared initialisation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

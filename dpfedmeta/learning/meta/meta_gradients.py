@@ -1,7 +1,5 @@
 """Meta-gradients of one client, exactly, and of several episodes of one form at once, by torch.func."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 

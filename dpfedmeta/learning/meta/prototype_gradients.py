@@ -1,7 +1,5 @@
 """Meta-gradients of prototypes over an encoder's adapter in closed form: a fraction of autograd's time on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Initial weights of training: random, with a body that is public already, or of another number of classes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Construction of networks from a specification, their learned parameters, and the reasons to refuse one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 

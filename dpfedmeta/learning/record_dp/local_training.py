@@ -1,7 +1,5 @@
 """Local training in mini-batches: what a client of federated averaging does, with or without record-level noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Types of modules tell about known ones only (registry.check_records_uncoupled). 
 images, the data of one are changed, and all other records, micro-episodes and clients are compared.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

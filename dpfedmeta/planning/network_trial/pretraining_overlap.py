@@ -1,7 +1,5 @@
 """Allowed values of `model.initial`: initial weights that did not learn from what the run wants to protect."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Trial runs of the clients' own functions on synthetic images, with as few records as show which affect which."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Check that every enabled privacy layer has a target epsilon or an explicit noise multiplier, and vice versa."""
 
-from __future__ import annotations
-
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import TOWARDS_MESSAGES, RefusedPlan
 from dpfedmeta.data.task import Task

@@ -1,7 +1,5 @@
 """SECRET: the exact sum of one round's clipped updates, whatever arrays they come as."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Hashable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Releases on disk: one that is stored is returned and never computed again; and digests of the sums behind them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

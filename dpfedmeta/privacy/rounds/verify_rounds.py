@@ -1,7 +1,5 @@
 """Verification of the rounds of a caller's own loop: recomputed from the ledger, compared with every file beside it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Sections of a report that show every kept evaluation of the run, and what audits found."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from importlib import resources

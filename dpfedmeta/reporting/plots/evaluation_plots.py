@@ -1,7 +1,5 @@
 """Pictures of evaluations and of audits, from evaluation.json and audit.json."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A personal model: predictions from one image at a time, and one file without pickle."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The lines of rounds.jsonl: what was released in a round, and what has been spent by its end."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A run directory as what it holds for later: a network, its weights, and how clients adapt it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The server's state as one file: complete and proven, or not there."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

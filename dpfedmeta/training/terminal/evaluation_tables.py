@@ -1,7 +1,5 @@
 """Tables that evaluate.py prints, from the content of evaluation.json; also of people's own records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Terminal text of guarantees, noise and accuracies."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The epsilons along the way in rounds.jsonl, compared with what the ledger adds up to after each round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ are units (`expand`), so nothing is copied, and a layer's backward pass returns 
 PyTorch's vmap does the same with grouped convolutions, which take longer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 

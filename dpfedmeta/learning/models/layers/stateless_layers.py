@@ -1,7 +1,5 @@
 """Layers without hidden state: what they need from other images comes in as `reference`; and layers for tokens."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch
