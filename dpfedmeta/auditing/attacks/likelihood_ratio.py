@@ -7,8 +7,7 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 from dpfedmeta.auditing.attacks.release_attack import OnCheckIns, OnReleases
 from dpfedmeta.auditing.attacks.server_attack import OnCorrelatedReleases, OnServer, the_message, the_sum
-from dpfedmeta.auditing.expected_messages import Known
-from dpfedmeta.auditing.neighbouring_runs import ClientWorlds, Observed, RecordWorlds, Worlds
+from dpfedmeta.auditing.neighbouring_runs import ClientWorlds, Known, Observed, RecordWorlds, Worlds
 from dpfedmeta.auditing.observed_loop import ObservedRound
 from dpfedmeta.auditing.trade_off_function import TradeOff
 from dpfedmeta.core.params import length_of

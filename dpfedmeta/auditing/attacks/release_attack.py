@@ -11,8 +11,16 @@ from dpfedmeta.accounting.events.events import surplus
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.sampling import Neighbours
-from dpfedmeta.auditing.expected_messages import Known, message_of, over_nothing
-from dpfedmeta.auditing.neighbouring_runs import CANARY, ClientWorlds, Observed, RecordWorlds, Worlds
+from dpfedmeta.auditing.neighbouring_runs import (
+    CANARY,
+    ClientWorlds,
+    Known,
+    Observed,
+    RecordWorlds,
+    Worlds,
+    message_of,
+    over_nothing,
+)
 from dpfedmeta.auditing.observed_loop import ObservedRound
 from dpfedmeta.auditing.trade_off_function import SampledCurve, TradeOff, normal_curve
 from dpfedmeta.core.random.random_sources import KeyedSource

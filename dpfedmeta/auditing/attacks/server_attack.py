@@ -15,8 +15,7 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.toeplitz_coefficients import noise_deviations
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 from dpfedmeta.accounting.release_costs import released
-from dpfedmeta.auditing.expected_messages import Known, message_of, over_nothing
-from dpfedmeta.auditing.neighbouring_runs import CANARY, ClientWorlds, Observed, Worlds
+from dpfedmeta.auditing.neighbouring_runs import CANARY, ClientWorlds, Known, Observed, Worlds, message_of, over_nothing
 from dpfedmeta.auditing.observed_loop import ObservedRound
 from dpfedmeta.auditing.trade_off_function import GaussianCurve, SampledCurve, TradeOff, normal_curve
 from dpfedmeta.core.params import flatten
