@@ -2,6 +2,7 @@ import gc
 import io
 import os
 import signal
+import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -92,6 +93,24 @@ def own_cache(tmp_path_factory):
         patch.setenv("DPFEDMETA_CACHE", str(folder))
         patch.setenv("DPFEDMETA_STATE", str(tmp_path_factory.mktemp("state")))
         yield folder
+
+
+# Folders whose tests look at pictures themselves; elsewhere a report's pictures would be a sixth of the suite's time.
+LOOKED_AT = ("reporting", "documentation", "auditing", "benchmarks", "examples", "sweeps")
+
+
+@pytest.fixture(autouse=True)
+def quick_pictures(request, monkeypatch):
+    """Pictures of one point, once matplotlib is loaded and if the test is about something else."""
+    figures = sys.modules.get("matplotlib.figure")
+    if figures is None or request.path.parent.name in LOOKED_AT or request.node.get_closest_marker("pictures"):
+        return
+    point = b"\x89PNG\r\n\x1a\n" + bytes.fromhex(
+        "0000000d4948445200000001000000010800000000"
+        "3a7e9b550000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
+    )
+    monkeypatch.setattr(figures.Figure, "tight_layout", lambda figure, **given: None)
+    monkeypatch.setattr(figures.Figure, "savefig", lambda figure, file, **given: file.write(point))
 
 
 @pytest.fixture(scope="session")

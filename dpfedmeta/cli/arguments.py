@@ -132,13 +132,18 @@ def parse_with_settings(
     Args:
         made: The parser.
         words: What was typed behind the command's name.
-        default_dataset: Where the command needs none.
+        default_dataset: Where neither the words nor the file of --config name one.
         keep_both: Whether, with these options, a noise and a target of one cell may stand together.
     """
     options, rest = made.parse_known_args(words)
     given = settings_from(rest, _own_options(made))
     settings = resolve(
-        options.algo, options.dataset or default_dataset, options.config, given, keep_both=keep_both(options)
+        options.algo,
+        options.dataset,
+        options.config,
+        given,
+        keep_both=keep_both(options),
+        default_dataset=default_dataset,
     )
     return options, settings
 

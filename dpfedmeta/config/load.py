@@ -27,6 +27,7 @@ def resolve(
     command_line: Mapping[str, str] | None = None,
     *,
     keep_both: bool = False,
+    default_dataset: str | None = None,
 ) -> Settings:
     """Merge the levels and check every value.
 
@@ -36,6 +37,7 @@ def resolve(
         file: --config.
         command_line: Dotted names to values as typed.
         keep_both: Whether a noise and a target of one cell may stand together (something else is solved).
+        default_dataset: Where nothing else names one.
 
     Raises:
         InputError: Names the key, the value, and what would be right.
@@ -43,7 +45,7 @@ def resolve(
     from_file = _parse(_read(file), str(file)) if file else {}
     algo = algo or _of_today(from_file)
     from_file.pop("algo", None)
-    dataset = dataset or from_file.pop("dataset", None)
+    dataset = dataset or from_file.pop("dataset", None) or default_dataset
     for key, value in (("algo", algo), ("dataset", dataset)):
         if value is not None and not isinstance(value, str):
             raise InputError(f"{file}: {key}: expected text, got {shown(value)}; write it in quotes")

@@ -15,7 +15,7 @@ from dpfedmeta.data.storage.decoded_cache import SPLITS, Cached, Contents, Split
 from dpfedmeta.data.storage.downloads import check_data_folder, default_data_folder
 from dpfedmeta.data.task import OwnSource, Task, load_task
 from dpfedmeta.data.user_sources.image_folder import content_digest
-from dpfedmeta.data.user_sources.labels import labelled
+from dpfedmeta.data.user_sources.labels import check_several_labels, labelled
 from dpfedmeta.data.user_sources.readers import IMAGE_READERS, READERS, not_there
 from dpfedmeta.data.user_sources.vectors import check_scale
 
@@ -129,6 +129,7 @@ def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int |
         if form.kind == "vectors":
             check_scale(str(path), found, task.mean, task.deviation, targets=form.targets)
         check_names_clients(str(path), task, found)
+        check_several_labels(str(path), found, task.labels)
         return labelled(str(path), found, task.labels, task.targets)
 
     file = [str(path.resolve()), content_digest(path)] if path.is_file() else []

@@ -187,6 +187,7 @@ class ClientOptions:
         patience: Seconds without a server before it gives up.
         dry_run: Look at the plan, say what would be promised and sent, and end.
         stay: Wait for further runs after the first.
+        change_limit: The promise replaces the one that the home has.
     """
 
     data: Path
@@ -198,6 +199,7 @@ class ClientOptions:
     patience: float = 600.0
     dry_run: bool = False
     stay: bool = False
+    change_limit: bool = False
 
 
 @dataclass(kw_only=True, eq=False)
@@ -243,6 +245,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         promise=options.promise,
         say=say,
         dry_run=options.dry_run,
+        change_limit=options.change_limit,
     )
     wire = Wire(
         server=options.server or invitation.server,

@@ -53,7 +53,7 @@ def forecast(
     started = time.perf_counter()
     with prepared(settings, options or RunOptions(), lambda text: tell(callbacks, "on_remark", text)) as made:
         tell(callbacks, "on_plan", made.planned())
-        if seconds is None:
+        if seconds is None or made.public is None:
             return None
         spent = before + time.perf_counter() - started
         held_out_evaluations = (made.validation, made.test)

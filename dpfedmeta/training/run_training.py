@@ -18,6 +18,7 @@ from typing import Any
 from dpfedmeta.accounting.ledger.client_ledger import RecordBudget
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, registered
+from dpfedmeta.accounting.ledger.population_register import reserve
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.participation_cost import participation
@@ -81,9 +82,14 @@ def run_training(
     for tracker in trackers_of(settings.track):
         tracker.check(settings.track, say)
     with prepared(settings, options, say) as made, ExitStack() as stack:
-        rate = clients_per_second(made.public, made.workers, made.plan.privacy.cohort, 0.0)
+        # How fast real clients are nobody here can measure.
+        rate = None
+        if made.public is not None and options.elsewhere is None:
+            rate = clients_per_second(made.public, made.workers, made.plan.privacy.cohort, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
+        if run is not None:
+            _reserve(identity_of(run).run, made)
         if run is None:
             name = _default_name(settings) if settings.run.name is None else settings.run.name
             run = create(Path(settings.run.dir), name, partial(_first_files, made=made, options=options, rate=rate))
@@ -244,7 +250,7 @@ def _default_name(settings: Settings) -> str:
     return f"{settings.algo}-{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate: float) -> None:
+def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate: float | None) -> None:
     """Write the first files of a run directory: all that is needed to resume after a crash at any time."""
     text = to_yaml(made.plan.settings)
     write_text(run.path / CONFIG, text)
@@ -253,11 +259,23 @@ def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate:
     keep_secret(run, made.source)
     keep_data(run, made.held)
     identity = RunIdentity(run=secrets.token_hex(16), config=text, secure=not made.source.reproducible)
+    _reserve(identity.run, made)
     Ledger(run.ledger, made.plan.privacy, identity)
 
 
+def _reserve(name: str, made: RunContext) -> None:
+    """Count the whole plan in the register of the population, where there is one, before anything is charged."""
+    register, held = made.plan.settings.population.register, made.held
+    if register is None:
+        return
+    data = held.clients if held.own else held.decoded
+    if data is None:
+        raise InputError("population.register: what these clients hold has no digest, so it cannot be registered")
+    reserve(Path(register), run=name, data=data, plan=made.plan.privacy)
+
+
 def _go_on_longer(
-    run: RunDirectory, made: RunContext, options: RunOptions, lineage: Lineage | None, rate: float
+    run: RunDirectory, made: RunContext, options: RunOptions, lineage: Lineage | None, rate: float | None
 ) -> Iterator[str]:
     """The extension, if this is where it begins, and what a crash may have left undone of the last one; remarks."""
     before, rounds = made.plan.privacy.ends[-1], made.plan.privacy.rounds
@@ -273,7 +291,7 @@ def _go_on_longer(
         )
 
 
-def _write_plan(run: RunDirectory, made: RunContext, rate: float) -> None:
+def _write_plan(run: RunDirectory, made: RunContext, rate: float | None) -> None:
     plan = made.plan
     content = {
         "planned": [guarantee.as_json() for guarantee in plan.planned],
@@ -284,7 +302,7 @@ def _write_plan(run: RunDirectory, made: RunContext, rate: float) -> None:
         "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
         "cost": {
             "clients_per_second": rate,
-            "seconds": plan.privacy.expected_participations / rate,
+            "seconds": None if rate is None else plan.privacy.expected_participations / rate,
         },
     }
     if plan.own_policy is not None:

@@ -103,7 +103,7 @@ class RunContext:
         device: Device that computes clients.
         workers: Workers that compute.
         clients: Computation of every client.
-        public: The same computation on clients made of public data.
+        public: The same computation on clients made of public data; None: real clients compute.
     """
 
     plan: Plan
@@ -118,7 +118,7 @@ class RunContext:
     device: torch.device
     workers: Workers
     clients: ClientRunner
-    public: ClientRunner
+    public: ClientRunner | None
 
     def planned(self, rate: float | None = None) -> Planned:
         """Return the plan's guarantees for display; with `rate` in clients per second, also the expected minutes."""
@@ -182,7 +182,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
             device=device,
             workers=workers,
             clients=clients,
-            public=public_side(clients, plan, dataset),
+            public=public_side(clients, plan, dataset) if simulated or settings.track.public_clients else None,
         )
 
 

@@ -72,7 +72,7 @@ def test_it_shows_rounds_clients_and_epsilon(served, tmp_path):
     }
     told.on_rewind(3)
     told.on_end({"status": "completed"})
-    state = told.snapshot()
+    state = told.snapshot(operator=True)
     assert (state["rounds"], state["status"]) == ([], "completed")
 
 
@@ -80,9 +80,41 @@ def test_it_shows_rounds_clients_and_epsilon(served, tmp_path):
 def test_who_is_asked_is_not_told_where_it_is_secret(cohort, sampler):
     told = progress(cohort, sampler)
     told.heard(ASKED)
-    assert told.snapshot()["heard"] is None
-    assert told.snapshot()["plan"]["everyone"] is False
-    assert progress().snapshot()["plan"]["everyone"] is True
+    assert told.snapshot(operator=True)["heard"] is None
+    assert told.snapshot(operator=True)["plan"]["everyone"] is False
+    assert progress().snapshot(operator=True)["plan"]["everyone"] is True
+
+
+@pytest.mark.parametrize(
+    ("cohort", "sampler", "shown"),
+    [(3, "fixed", {"rounds", "there", "connected"}), (2, "fixed", {"rounds", "there"}), (3, "poisson", set())],
+)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_what_tells_of_a_secret_cohort_is_for_the_operator_alone(cohort, sampler, shown, host, tmp_path):
+    told = progress(cohort, sampler)
+    page = Page(told, host)
+    try:
+        here = page.address.replace("0.0.0.0", "127.0.0.1") + "state.json"
+        told.on_start(tmp_path / "heart-study")
+        before = read(here)[0]
+        told.on_round(ROW)
+        told._present = lambda: (b"b",)
+        state = json.loads(read(here)[0])
+        held = {name for name in ("rounds", "there", "connected") if state[name] is not None}
+        everything = {"rounds", "there", "connected"}
+        assert held == (shown if host == "0.0.0.0" else everything)
+        # A round and a client that leaves change nothing of what others see.
+        assert (read(here)[0] == before) is (host == "0.0.0.0" and not shown)
+    finally:
+        page.close()
+
+
+def test_before_there_is_a_plan_others_see_nobody():
+    told = progress()
+    told._state["plan"], told._all = {}, False
+    state = told.snapshot(operator=False)
+    assert (state["rounds"], state["there"], state["connected"]) == (None, None, None)
+    assert told.snapshot(operator=True)["there"] == 2
 
 
 def test_it_serves_two_things_and_is_bound_to_this_machine(served):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -11,11 +11,13 @@ from typing import Any, Protocol
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, epsilon_of_discrete
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.events.guarantee import UnitName
 from dpfedmeta.accounting.ledger.hash_chain import continue_or_start
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.fresh_seeds import attempt_bytes
 
 VERSION = 1
+_WHAT = "client's ledger"
 # A budget that was computed from the same numbers is met exactly; adding squares may differ in the last digits.
 _ROUNDING = 1.0 + 1e-9
 # (run, (round, what a further attempt adds)).
@@ -32,22 +34,24 @@ class Spending(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordBudget:
-    """Budget that a client allows one of its records to spend towards the server (zero-out adjacency).
+    """Budget that a client allows one of its records, or all of them together, to spend towards the server.
 
     Attributes:
         epsilon: None: the server is trusted, and participations alone are counted.
         delta: Delta of epsilon.
         participations: R, the most participations in all runs together; None: no limit of its own.
+        unit: What mu is counted for: a record (zero-out), or the client as a whole.
     """
 
     epsilon: float | None
     delta: float
     participations: int | None = None
+    unit: UnitName = "record"
 
     def header(self) -> dict[str, Any]:
-        """Return the budget for the ledger's first line; `participations` appears only where it is limited."""
-        stated = asdict(self)
-        return stated if self.participations is not None else {key: stated[key] for key in ("epsilon", "delta")}
+        """Return the budget for the ledger; `participations` appears only where it is limited, `unit` if no record."""
+        usual = {"participations": None, "unit": "record"}
+        return {key: value for key, value in asdict(self).items() if key not in usual or value != usual[key]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +92,24 @@ class ClientLedger:
         than the budget: a participation that would exceed it is declined.
     """
 
-    def __init__(self, path: Path, budget: RecordBudget) -> None:
+    def __init__(self, path: Path, budget: RecordBudget, *, change: bool = False) -> None:
         """Open the client's ledger, or start one.
 
+        Args:
+            path: Its file.
+            budget: What it may spend in all.
+            change: Whether this budget replaces another one of the same unit, from now on; what was spent stays.
+
         Raises:
-            InputError: It was edited or truncated, or was started with another budget.
+            InputError: It was edited or truncated, or has another budget.
         """
         self._budget = budget
-        header = {"version": VERSION, "budget": budget.header()}
-        self._chain, lines = continue_or_start(path, header, "client's ledger")
+        self._chain, lines = continue_or_start(path, {"version": VERSION, "budget": budget.header()}, _WHAT, _is_ledger)
+        stated = [line["budget"] for line in lines if "budget" in line]
+        lines = [line for line in lines if "budget" not in line]
+        if stated[-1] != budget.header():
+            _check_change(path, stated[-1], budget, change)
+            self._chain.append({"budget": budget.header()})
         try:
             self._squared = math.fsum(_mu(line) ** 2 for line in lines)
             self._cost = reduce(_together, map(RunCost.from_json, lines), NO_COST)
@@ -231,6 +244,30 @@ class ClientLedger:
             return gaussian_epsilon(mu, delta)
 
         return epsilon_of_discrete(at, delta, at(delta), cost.coordinates) if cost.coordinates else at(delta)
+
+
+def _is_ledger(first: Mapping[str, Any]) -> bool:
+    return first.keys() == {"version", "budget"} and first["version"] == VERSION and isinstance(first["budget"], dict)
+
+
+def _check_change(path: Path, stated: Mapping[str, Any], budget: RecordBudget, change: bool) -> None:
+    """Refuse another budget, unless it may be changed: a mu of a record is none of a client."""
+    unit = stated.get("unit", "record")
+    if unit != budget.unit:
+        raise InputError(
+            f"{path}: counts what a {unit} spends, and what a {budget.unit} spent is not known from that; give --unit "
+            f"{unit}"
+        )
+    if not change:
+        words = ", ".join(f"{name} {'none' if value is None else f'{value:g}'}" for name, value in _limits(stated))
+        raise InputError(
+            f"{path}: has the limit {words}; give the same one, or --change-limit to set another from now on (what was "
+            "spent stays counted)"
+        )
+
+
+def _limits(stated: Mapping[str, Any]) -> list[tuple[str, float | None]]:
+    return [(name, stated.get(name)) for name in ("epsilon", "delta", "participations") if name in stated]
 
 
 def _together(one: RunCost, other: RunCost) -> RunCost:

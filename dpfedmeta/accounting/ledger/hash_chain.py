@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,13 +115,16 @@ def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[
     return bodies, previous
 
 
-def continue_or_start(path: Path, first: Mapping[str, Any], what: str) -> tuple[HashChain, list[dict[str, Any]]]:
+def continue_or_start(
+    path: Path, first: Mapping[str, Any], what: str, fits: Callable[[Mapping[str, Any]], bool] | None = None
+) -> tuple[HashChain, list[dict[str, Any]]]:
     """A file for its owner's eyes alone: (its chain, the lines after the first); started where there is none.
 
     Args:
         path: The file.
         first: Its first line: what it is started with, and has to have been started with.
         what: What the file is, for errors.
+        fits: Whether a file may go on that was started with another line; then the first line is returned too.
 
     Raises:
         InputError: It was edited or truncated, or was started with another first line.
@@ -131,11 +134,11 @@ def continue_or_start(path: Path, first: Mapping[str, Any], what: str) -> tuple[
     if not path.exists() or not path.stat().st_size:
         # A first line that a crash tore never counted.
         path.unlink(missing_ok=True)
-        return HashChain.start(path, first, mode=SECRET), []
+        return HashChain.start(path, first, mode=SECRET), [] if fits is None else [dict(first)]
     bodies, head = read_chain(path, what)
-    if bodies[0] != first:
+    if not (bodies[0] == first if fits is None else fits(bodies[0])):
         raise InputError(f"{path}, line 1: this {what} was started as {bodies[0]}, not {first}")
-    return HashChain(path, head, mode=SECRET, lines=len(bodies)), bodies[1:]
+    return HashChain(path, head, mode=SECRET, lines=len(bodies)), bodies[1:] if fits is None else bodies
 
 
 def _intact(text: str, previous: str) -> dict[str, Any] | None:

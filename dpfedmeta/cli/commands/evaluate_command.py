@@ -59,7 +59,7 @@ def options_of() -> argparse.ArgumentParser:
         type=Path,
         metavar="PATH",
         help="judge one run on people's own records instead: a table with the columns client and class, a folder "
-        "CLIENT/CLASS/IMAGE, or one client's data; no guarantee covers what this shows",
+        "CLIENT/CLASS/IMAGE, or one client's data. No guarantee covers what this shows",
     )
     made.add_argument("--repeats", type=int, metavar="N", help="with --on: random splits of each client's records (20)")
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dpfedmeta.cli import plan_sites
 from dpfedmeta.cli.arguments import DONE, INTERRUPTED, add_real_clients, parser, server_options, settings_from
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
@@ -21,9 +22,10 @@ from dpfedmeta.core.pydantic_errors import nearest
 if TYPE_CHECKING:
     from dpfedmeta.federation.json_log import JsonLog
 
-SUMMARY = "clients that hold their own data: keys, server, client, demo (all of it here)"
+SUMMARY = "clients that hold their own data: plan, keys, server, client, demo (all of it here)"
 
 _WHAT = {
+    "plan": "what so many sites with so many records can be promised, what noise that costs, what to change",
     "keys": "make the keys of a client (a secret key and its card), or of a server (--server)",
     "server": "train with clients that hold their own data; the same command resumes a run that was stopped",
     "client": "take part with a folder of images or a table, within a privacy budget that you set",
@@ -40,6 +42,7 @@ def main(words: Sequence[str], console: Console) -> int:
     if words[0] not in _WHAT:
         raise InputError(f"{words[0]}: no command of federate{nearest(words[0], _WHAT)}; known are {', '.join(_WHAT)}")
     parts: dict[str, Callable[[Sequence[str], Console], int]] = {
+        "plan": plan_sites.main,
         "keys": _keys,
         "server": _server,
         "client": _client,
@@ -51,6 +54,7 @@ def main(words: Sequence[str], console: Console) -> int:
 def parsers_of() -> dict[str, argparse.ArgumentParser]:
     """The options of each part; those of the server stand beside settings."""
     return {
+        "plan": plan_sites.options_of(),
         "keys": _keys_parser(),
         "server": _server_parser(),
         "client": _client_parser(),
@@ -193,7 +197,10 @@ def _server_parser() -> argparse.ArgumentParser:
     add_real_clients(made, required=True)
     made.add_argument("--page", type=int, default=0, metavar="PORT", help="port of the status page (any free port)")
     made.add_argument(
-        "--page-listen", default="127.0.0.1", metavar="HOST", help="address of the status page (127.0.0.1)"
+        "--page-listen",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address of the status page (127.0.0.1); on another one it shows nothing that tells of a secret cohort",
     )
     made.add_argument("--no-page", action="store_true", help="serve no status page")
     _add_log(made)
@@ -210,13 +217,24 @@ def _client_parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="folder of images (CLASS/IMAGE, or train/CLASS/IMAGE), or a .csv or .npz file with a column class",
     )
-    made.add_argument("--invitation", type=Path, required=True, metavar="FILE", help="file from the server's operator")
-    made.add_argument("--identity", type=Path, required=True, metavar="KEY", help="secret key from `federate keys`")
+    made.add_argument("--invitation", type=Path, metavar="FILE", help="file from the server's operator")
+    made.add_argument("--identity", type=Path, metavar="KEY", help="secret key from `federate keys`")
+    made.add_argument(
+        "--check",
+        type=Path,
+        metavar="YAML",
+        help="say how the data fit a plan's settings (`federate plan --out`), and end; needs --data alone",
+    )
     made.add_argument("--home", type=Path, metavar="DIR", help="folder for ledger, log and model (beside the key)")
     made.add_argument("--unit", choices=("record", "client"), default="record", help="what is protected (record)")
     made.add_argument("--epsilon", type=float, help="largest epsilon towards the server, over all runs")
     made.add_argument("--delta", type=float, default=1e-5, help="delta of this epsilon (1e-5)")
     made.add_argument("--participations", type=int, metavar="R", help="most rounds to take part in, over all runs")
+    made.add_argument(
+        "--change-limit",
+        action="store_true",
+        help="replace the limit that the home has by the one given now; what was spent stays counted",
+    )
     made.add_argument(
         "--adversarial",
         type=float,
@@ -241,6 +259,11 @@ def _client_parser() -> argparse.ArgumentParser:
 
 def _client(words: Sequence[str], console: Console) -> int:
     options = _client_parser().parse_args(words)
+    if options.check is not None:
+        return _checked(options, console)
+    for name in ("invitation", "identity"):
+        if getattr(options, name) is None:
+            raise InputError(f"--{name} is needed to take part; --check YAML looks at the data without it")
     from dpfedmeta.data.user_sources.readers import own_digests
     from dpfedmeta.federation.client.promise_checks import check_floors, check_promise
     from dpfedmeta.federation.identity.credentials import read_identity
@@ -252,6 +275,8 @@ def _client(words: Sequence[str], console: Console) -> int:
     read_identity(options.identity)
     check_promise(options.unit, options.epsilon, options.delta, options.participations)
     check_floors(options.adversarial, options.colluding)
+    if options.change_limit and options.dry_run:
+        raise InputError("--change-limit: sets the limit, and --dry-run changes nothing; give one of them")
     server = None if options.server is None else checked_address(options.server)
     _check_seconds("--patience", options.patience)
     from dpfedmeta.federation.client.client_budget import Floors, Promise
@@ -274,12 +299,23 @@ def _client(words: Sequence[str], console: Console) -> int:
         patience=options.patience,
         dry_run=options.dry_run,
         stay=options.stay,
+        change_limit=options.change_limit,
     )
     say = _json_log().say if options.log == "json" else _say(console)
     model = run_client(chosen, say)
     if model is not None:
         say(f"adapted model: {model}")
     return DONE
+
+
+def _checked(options: argparse.Namespace, console: Console) -> int:
+    """A look at a client's data beside a plan's settings; nothing leaves the machine."""
+    from dpfedmeta.cli.commands.check_task_command import main as check_task
+
+    # The server's task file need not be here; any other name of one does.
+    task = resolve(None, "strokes", options.check).task
+    shape = ["--ways", str(task.ways), "--shots", str(task.shots), "--task.queries", str(task.queries)]
+    return check_task([str(options.data), "--client", *shape], console)
 
 
 def _check_seconds(option: str, seconds: float) -> None:

@@ -61,6 +61,7 @@ class RealClient:
         noise_seed: Of its noise, in a simulation; None: a key is drawn once for every run, and fresh bytes for every
             answer.
         dry_run: Look at plans, say what would be promised and sent, and decline.
+        change_limit: The promise replaces the one that the ledger has; what was spent stays counted.
 
     Guarantee:
         (record or client, server), as `promise` says, over everything that ever leaves this object: a participation is
@@ -85,6 +86,7 @@ class RealClient:
         say: Callable[[str], None] = lambda line: None,
         noise_seed: int | None = None,
         dry_run: bool = False,
+        change_limit: bool = False,
     ) -> None:
         own_digests(images)
         self._images, self._private, self._server = images, identity, server
@@ -92,7 +94,8 @@ class RealClient:
         self._folder = ledger.parent
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._promise, self._path = promise, ledger
-        self._ledger, self._size = ClientLedger(ledger, promise.budget()), ledger.stat().st_size
+        self._ledger = ClientLedger(ledger, promise.budget(), change=change_limit)
+        self._size = ledger.stat().st_size
         self._say, self._noise_seed, self._dry_run = say, noise_seed, dry_run
         self._joined: dict[bytes, SignedParticipation] = {}
         self._masked: MaskedRound | None = None

@@ -86,7 +86,7 @@ class Promise:
 
     def budget(self) -> RecordBudget:
         """Return the promise as the budget that the client's ledger keeps."""
-        return RecordBudget(epsilon=self.epsilon, delta=self.delta, participations=self.participations)
+        return RecordBudget(epsilon=self.epsilon, delta=self.delta, participations=self.participations, unit=self.unit)
 
     @property
     def words(self) -> str:

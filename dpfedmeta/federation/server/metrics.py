@@ -20,12 +20,11 @@ _OF_A_ROUND = {
 
 
 def exposition(state: Mapping[str, Any]) -> bytes:
-    """The metrics of a server's state (`status_page.Progress.snapshot`).
+    """The metrics of a server's state, as others than the operator may see it (`status_page.Progress.snapshot`).
 
     Guarantee:
-        Everything here is on the page, so it is public or released. Who scrapes often also sees *when* rounds end and
-        who is connected then, and that tells of a cohort's secret size: rounds, their numbers and connections are left
-        out unless every cohort has one public size.
+        Everything here is in that state. Whoever scrapes also sees *when* a number changes, so what the state holds
+        back is left out.
     """
     registry = CollectorRegistry()
     registry.register(_State(state))
@@ -47,10 +46,11 @@ class _State(Collector):
         yield _gauge("rounds_planned", "Rounds of the plan", plan["rounds"])
         yield _gauge("clients", "Clients of the roster", plan["clients"])
         yield _cells("epsilon_promised", "Epsilon of the whole plan", plan["cells"])
-        if not plan["fixed_size"]:
-            return
-        yield _gauge("clients_connected", "Clients that are connected", _connected(self._state))
+        if self._state["there"] is not None:
+            yield _gauge("clients_connected", "Clients that are connected", self._state["there"])
         rounds = self._state["rounds"]
+        if rounds is None:
+            return
         yield _gauge("rounds_released", "Rounds that were released", rounds[-1]["round"] + 1 if rounds else 0)
         if rounds:
             yield from _of_round(rounds[-1])
@@ -90,7 +90,3 @@ def _cells(name: str, words: str, cells: list[dict[str, Any]]) -> GaugeMetricFam
 
 def _gauge(name: str, words: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"dpfedmeta_{name}", words, value=float(value))
-
-
-def _connected(state: Mapping[str, Any]) -> int:
-    return sum(client["connected"] for client in state["connected"])

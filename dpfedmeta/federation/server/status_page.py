@@ -1,4 +1,4 @@
-"""A page that a server shows while it runs: rounds, who is connected, epsilon so far; nothing that is not released."""
+"""A page that a server shows while it runs: rounds, who is connected, epsilon so far; to others less."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Progress(Callback):
 
     Guarantee:
         Holds the plan, rows of rounds.jsonl, and names of connected clients. Who was asked or answered in a round is as
-        secret as the cohort, so it is counted only where all clients are asked in every round.
+        secret as the cohort, so it is counted only where all clients are asked in every round. What `snapshot` gives to
+        others than the operator tells of no secret cohort.
     """
 
     def __init__(self, names: Mapping[bytes, str], present: Callable[[], Sequence[bytes]]) -> None:
@@ -96,12 +97,31 @@ class Progress(Callback):
             counts = {name: getattr(heard, name) for name in ("round", "clients", "answered", "declined", "absent")}
             self._set(heard=counts | {"asked": heard.asked.name.lower()})
 
-    def snapshot(self) -> dict[str, Any]:
-        """All of it now, as JSON can say it."""
+    def snapshot(self, *, operator: bool) -> dict[str, Any]:
+        """All of it now, as JSON can say it; None in place of what is held back.
+
+        Args:
+            operator: Whether only the operator gets it.
+
+        Guarantee:
+            When a round ends tells how many computed, and a client that computes may seem gone. So others get rounds
+            and the number of connected clients only where every cohort has one public size, and names only where that
+            is all clients. Before there is a plan they get neither.
+        """
         there = {*self._present()}
-        clients = [{"name": name, "connected": identity in there} for identity, name in self._names.items()]
+        clients: list[dict[str, Any]] = [
+            {"name": name, "connected": identity in there} for identity, name in self._names.items()
+        ]
         with self._lock:
-            found: dict[str, Any] = finite({**self._state, "connected": clients})
+            state = self._state
+            sizes = operator or bool(state["plan"].get("fixed_size"))
+            shown = {
+                **state,
+                "rounds": state["rounds"] if sizes else None,
+                "there": sum(client["connected"] for client in clients) if sizes else None,
+                "connected": clients if operator or self._all else None,
+            }
+            found: dict[str, Any] = finite(shown)
             return found
 
     def _set(self, **values: Any) -> None:
@@ -114,18 +134,18 @@ class Progress(Callback):
             return {"status": self._state["status"], "version": __version__}
 
 
-def _answer(progress: Progress, page: bytes, path: str) -> tuple[int, str, bytes]:
+def _answer(progress: Progress, page: bytes, path: str, operator: bool) -> tuple[int, str, bytes]:
     """(HTTP status, kind of content, content) of a path."""
     if path == "/":
         return 200, "text/html; charset=utf-8", page
     if path == "/state.json":
-        return 200, "application/json", json.dumps(progress.snapshot(), allow_nan=False).encode()
+        return 200, "application/json", json.dumps(progress.snapshot(operator=operator), allow_nan=False).encode()
     if path == "/health":
         return 200, "application/json", json.dumps(progress.health()).encode()
     if path == "/metrics":
         from dpfedmeta.federation.server.metrics import exposition  # a library that only those who scrape need
 
-        return 200, "text/plain; version=0.0.4; charset=utf-8", exposition(progress.snapshot())
+        return 200, "text/plain; version=0.0.4; charset=utf-8", exposition(progress.snapshot(operator=False))
     return 404, "text/plain; charset=utf-8", b"not here\n"
 
 
@@ -134,8 +154,9 @@ class Page:
 
     Args:
         progress: What it shows.
-        host: To listen on; this machine alone, unless told otherwise. A request that names another host than this, an
-            address or localhost is refused: a name of somebody else that leads here (DNS rebinding).
+        host: To listen on; this machine alone, unless told otherwise: elsewhere it shows what others may see. A request
+            that names another host than this, an address or localhost is refused: a name of somebody else that leads
+            here (DNS rebinding).
         port: To listen on; 0: any.
 
     Raises:
@@ -143,7 +164,7 @@ class Page:
     """
 
     def __init__(self, progress: Progress, host: str = "127.0.0.1", port: int = 0) -> None:
-        named = {host.lower(), *_OF_THIS_MACHINE}
+        named, operator = {host.lower(), *_OF_THIS_MACHINE}, _is_this_machine(host)
         page = files("dpfedmeta.federation.server").joinpath("page.html").read_bytes()
 
         class Handler(BaseHTTPRequestHandler):
@@ -152,7 +173,7 @@ class Page:
                     # Another site's name may lead to this machine, and its pages could then read this one.
                     self._reply(421, "text/plain; charset=utf-8", b"the page is not served under this name\n")
                 else:
-                    self._reply(*_answer(progress, page, self.path))
+                    self._reply(*_answer(progress, page, self.path, operator))
 
             def _reply(self, status: int, kind: str, content: bytes) -> None:
                 self.send_response(status)
@@ -190,6 +211,12 @@ def _named_so(hosts: Sequence[str], names: Collection[str]) -> bool:
         return False
     name = re.sub(r":[0-9]*$", "", hosts[0])
     return name.lower().strip("[]") in names or _is_address(name)
+
+
+def _is_this_machine(host: str) -> bool:
+    """A loopback address: nobody else's connection ends there. By where the page listens, not by who asks: a proxy asks
+    from this machine, for anybody."""
+    return host.lower() in _OF_THIS_MACHINE or (_is_address(host) and ip_address(host.strip("[]")).is_loopback)
 
 
 def _is_address(name: str) -> bool:

@@ -10,6 +10,12 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
+_FEWEST = 3
+_FOR_FEW = (
+    ". Secure sums are for three clients or more. With two, each can add noise of its own: dpfedmeta federate plan "
+    "--sites 2 --records A..B --dataset TASK --out plan.yaml writes such settings for --config plan.yaml"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingGraph:
@@ -91,5 +97,5 @@ def _parameters(plan: PrivacyPlan, clients: int, adversarial: float, *, complete
     except InputError as error:
         raise RefusedPlan(
             f"aggregation.adversarial = {adversarial:g} and privacy.client.colluding = {plan.colluding} with "
-            f"aggregation.dropout = {plan.secure.dropout:g}: {error}"
+            f"aggregation.dropout = {plan.secure.dropout:g}: {error}{_FOR_FEW if plan.clients < _FEWEST else ''}"
         ) from error

@@ -54,6 +54,7 @@ class ChargedRounds:
         run: The run directory.
         plan: The plan.
         form: Names and shapes of an update, as zeros; None until they are known.
+        attachment: Numbers that the clip policy asks for beside updates, or None.
         bound: Clip bound of the round that is due.
         released: Rounds that are released.
         ended: `completed`, `budget` where further attempts used the last rounds up; else empty.
@@ -85,7 +86,7 @@ class ChargedRounds:
             RefusedPlan: The ledger is of another plan.
         """
         self.run, self.plan, self.form = run, request.planned, form
-        self._policy, self._per_layer = policy, per_layer
+        self._policy, self._per_layer, self.attachment = policy, per_layer, policy.attachment
         self._mechanism = mechanism_of(self.plan)
         check_mechanism(self._mechanism, self.plan)
         self._stack, self._closed = ExitStack(), False
@@ -163,8 +164,8 @@ class ChargedRounds:
 
     def empty_sum(self, cohort: Cohort) -> RoundSum:
         """SECRET: the sum of nobody's updates."""
-        attachment, clients = self._policy.attachment, cohort.clients.tolist()
-        return RoundSum(self.form, self.bound, attachment, clients, per_layer=self._per_layer)
+        clients = cohort.clients.tolist()
+        return RoundSum(self.form, self.bound, self.attachment, clients, per_layer=self._per_layer)
 
     def release(self, total: RoundSum, cohort: Cohort) -> StoredRelease | None:
         """Release a sum, on disk when this returns; a round that is released already comes from its file.

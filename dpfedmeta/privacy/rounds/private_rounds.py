@@ -156,6 +156,12 @@ class PrivateRounds:
         return self._rounds.plan.clients
 
     @property
+    def form(self) -> Params | None:
+        """What a round adds up, as zeros: an update, and what the clip policy asks for; None: not known yet."""
+        form = self._rounds.form
+        return None if form is None else with_attachment(form, self._rounds.attachment)
+
+    @property
     def released(self) -> int:
         """Number of rounds that are released."""
         return self._rounds.released

@@ -71,7 +71,7 @@ def write_report(run: RunDirectory) -> Path:
     with _complete(run.path):
         plots.accuracy_plot(pictures["accuracy"], rows, summary)
         plots.clip_plot(pictures["clip"], rows)
-        plots.guarantee_plot(pictures["guarantees"], [cell.as_json() for cell in proven.spent])
+        plots.guarantee_plot(pictures["guarantees"], [cell.as_json() for cell in proven.cells])
         shown = {name: _embedded(path) for name, path in pictures.items()}
         page = _render("run.html.j2", **_content(proven, snapshot, summary, rows), pictures=shown)
     if _ended_since(snapshot):
@@ -99,7 +99,7 @@ def _content(
         "ending": ending_words(snapshot, summary),
         "warning": warning(snapshot),
         "simulation": proven.simulation,
-        "chosen": chosen_words(snapshot, proven),
+        "chosen": chosen_words(proven),
         "guarantees": guarantee_rows(proven),
         "server": server_words(proven),
         "dishonest": _sentence(dishonest_words(proven.content.plan)),
@@ -112,7 +112,7 @@ def _content(
         "evaluations": evaluations_section(run.path),
         "audits": audits_section(run.path),
         "holds": HOLDS,
-        "why_above": why_above(proven.spent),
+        "why_above": why_above(proven.cells),
         "settings": settings_shown(proven.settings),
         "command": again,
         "open_words": left_open,

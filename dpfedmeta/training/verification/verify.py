@@ -36,7 +36,7 @@ class VerifiedLedger:
     Attributes:
         plan: The plan in its first line.
         charges: Its rounds.
-        guarantees: What they cost, from their own numbers.
+        guarantees: What they cost, from their own numbers; of a run that was chosen, what holds with the choice.
         remarks: What was checked beside it, a line each.
         proven: What the files beside it were compared with; None for several ledgers together.
         snapshot: These files as they were read; None likewise.
@@ -53,6 +53,11 @@ class VerifiedLedger:
     def simulation(self) -> str | None:
         """Warning that nothing is promised, where the noise seed was chosen; else None."""
         return self.proven.simulation if self.proven else None
+
+    @property
+    def chosen(self) -> str | None:
+        """Which number to report of a run that a private sweep chose; None: none did."""
+        return self.proven.chosen if self.proven else None
 
     @property
     def word(self) -> str | None:
@@ -75,8 +80,8 @@ def audit(run: RunDirectory) -> VerifiedLedger:
     """
     snapshot = read_run(run)
     content = snapshot.content
-    proven = Proven.of(run.ledger, content)
-    settings, cells = proven.settings, proven.spent
+    proven = Proven.of(run, content)
+    settings = proven.settings
     # What costs least is asked first.
     check_config(run, proven)
     beside = [
@@ -90,12 +95,12 @@ def audit(run: RunDirectory) -> VerifiedLedger:
     check_extension(run, settings, content)
     remarks += check_still_there(settings, content.plan.earlier)
     remarks += [f"extended from {end} rounds, within its promise" for end in content.plan.ends]
-    remarks += [*_opinion(content.plan, content.charges, cells), *beside]
+    remarks += [*_opinion(content.plan, content.charges, proven.spent), *beside]
     remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]
     return VerifiedLedger(
         plan=content.plan,
         charges=content.charges,
-        guarantees=cells,
+        guarantees=proven.cells,
         remarks=tuple(remarks),
         proven=proven,
         snapshot=snapshot,

@@ -56,11 +56,43 @@ def test_other_noise_counts_as_what_it_is(tmp_path):
 def test_an_edited_ledger_or_another_budget_is_refused(tmp_path):
     path = tmp_path / "c"
     ClientLedger(path, budget(3)).charge(0, LAYER)
-    with pytest.raises(InputError, match="was started as"):
+    with pytest.raises(
+        InputError, match=r"has the limit epsilon .*, delta 1e-05; give the same one, or --change-limit"
+    ):
         ClientLedger(path, budget(2))
     path.write_text(path.read_text().replace('"mu"', '"nu"'))
     with pytest.raises(InputError, match=r"line|mu"):
         ClientLedger(path, budget(3))
+
+
+def test_a_limit_may_be_changed_and_what_was_spent_stays_counted(tmp_path):
+    path, tight = tmp_path / "c", budget(1)
+    ClientLedger(path, tight).charge(0, LAYER)
+    assert not ClientLedger(path, tight).accepts(LAYER)
+    changed = ClientLedger(path, budget(2), change=True)
+    changed.charge(1, LAYER)
+    assert not changed.accepts(LAYER)
+    # It holds from then on, without being asked for again; a lower one too.
+    again = ClientLedger(path, budget(2))
+    assert (again.epsilon, again.participations) == (pytest.approx(changed.epsilon), 2)
+    with pytest.raises(InputError, match="--change-limit"):
+        ClientLedger(path, tight)
+    assert not ClientLedger(path, tight, change=True).accepts(LAYER)
+    # The line is in the chain: nobody takes it out unnoticed.
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"budget"' not in line or line is lines[0]))
+    with pytest.raises(InputError, match="hash chain"):
+        ClientLedger(path, tight)
+
+
+@pytest.mark.parametrize("change", [False, True])
+@pytest.mark.parametrize("units", [("record", "client"), ("client", "record")])
+def test_what_a_record_spent_is_not_taken_for_what_a_client_spent(tmp_path, units, change):
+    """The mu of a record is a small part of that of its client, in the same participation."""
+    first, second = (replace(budget(3), unit=unit) for unit in units)
+    ClientLedger(tmp_path / "c", first).charge(0, LAYER)
+    with pytest.raises(InputError, match=f"give --unit {units[0]}"):
+        ClientLedger(tmp_path / "c", second, change=change)
 
 
 def test_a_line_that_a_crash_tore_was_never_answered_and_is_charged_again(tmp_path):

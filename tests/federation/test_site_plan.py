@@ -1,0 +1,179 @@
+"""The offline planner of a federation: its numbers are those of the plan that the server would make of its settings."""
+
+import json
+import math
+import re
+import shlex
+
+import pytest
+import yaml
+
+from dpfedmeta.__main__ import main
+from dpfedmeta.config.load import resolve_text
+from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.data.task import load_task
+from dpfedmeta.federation.server.training_server import check_agreements, check_federation
+from dpfedmeta.federation.site_plan import (
+    CELLS,
+    LEARNS,
+    MEASURED,
+    TEACHES_NOTHING,
+    Sites,
+    noise_length,
+    remedies,
+    settings_of,
+    tolerated,
+)
+from dpfedmeta.planning.run_plan import make_plan
+from tests.documentation.pages import ROOT
+
+TASK = """
+name: clinics
+source: {reader: vectors, path: public.csv}
+features: 3
+mean: [55, 75, 2]
+deviation: [10, 10, 1]
+labels: [well, ill]
+"""
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        f"p-{split},{split},{label},{50 + n},70,1"
+        for split in ("train", "val", "test")
+        for label in ("well", "ill")
+        for n in range(12)
+    ]
+    (tmp_path / "public.csv").write_text("\n".join(["client,split,class,age,pulse,oldpeak", *rows]))
+    (tmp_path / "task.yaml").write_text(TASK)
+    return "task.yaml"
+
+
+def said(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["federate", "plan", *shlex.split(words)])
+    assert not ended.value.code, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("sites", "length"),
+    [
+        (Sites(sites=5, least=250, classes=5, weights=5904), 5.8),
+        (Sites(sites=5, least=4800, classes=5, weights=5904), 0.30),
+        (Sites(sites=4, least=40, classes=2, weights=28, rounds=10, record_delta=1e-4), 1.54),
+    ],
+)
+def test_it_computes_what_the_pages_show_of_trained_federations(sites, length):
+    epsilon = 1 if sites.sites == 4 else 2.5
+    assert noise_length(sites, "record-sum", epsilon) == pytest.approx(length, rel=0.02)
+
+
+def test_its_measured_lines_stand_in_the_pages():
+    federation, people = ((ROOT / "docs" / name).read_text() for name in ("federation.md", "people.md"))
+    shown = " ".join(words for _, words in MEASURED)
+    for number in re.findall(r"[0-9.]+%", shown):
+        assert number in federation
+    assert "| 7,200 (12 classes of 300 + 300, parts of 2 + 1) | 480 | 0.30 |" in federation
+    assert "no better than untrained weights" in " ".join(people.split())
+    lengths = [length for length, _ in MEASURED]
+    assert lengths == sorted(lengths)
+    assert LEARNS in lengths
+    assert lengths[-1] >= TEACHES_NOTHING
+
+
+@pytest.mark.parametrize(
+    "sites",
+    [
+        pytest.param(2, marks=pytest.mark.slow),
+        3,
+        pytest.param(21, marks=pytest.mark.slow),
+        pytest.param(50, marks=pytest.mark.slow),
+    ],
+)
+def test_the_settings_it_writes_are_planned_as_it_said(sites, task, tmp_path, capsys):
+    words = f"--sites {sites} --records 80..100 --dataset {task} --epsilon 2.5"
+    told = json.loads(said(f"{words} --json --out plan.yaml", capsys))
+    settings = resolve_text((tmp_path / "plan.yaml").read_text(), "plan.yaml")
+    check_federation(settings, [number.to_bytes(32, "big") for number in range(sites)])
+    plan = make_plan(settings, load_task(task)[0]).among_real_clients()
+    check_agreements(plan)
+    assert told["sites"]["weights"] == 8
+    length = plan.privacy.at(0).total_noise * math.sqrt(8) / sites
+    assert told["chosen"]["noise"] == pytest.approx(length, rel=1e-3)
+    assert told["chosen"]["cell"] == ("record-messages" if sites == 2 else "record-sum")
+    (record,) = (cell for cell in plan.planned if (cell.unit, cell.observer) == ("record", "server"))
+    assert 2.4 < record.epsilon <= 2.5
+    assert plan.privacy.record.query_records == told["sites"]["parts"] == 20
+
+
+def test_every_number_of_sites_has_a_graph_or_a_reason():
+    assert [tolerated(sites) for sites in range(3, 101)] == [0.2] * 98
+    with pytest.raises(RefusedPlan, match="three sites are the fewest"):
+        tolerated(2)
+
+
+def test_two_sites_are_told_the_command_that_helps(task, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(
+            shlex.split(
+                f"account --config cross-silo --clients 2 --cohort 2 --dataset {task} --ways 2 --model.name linear"
+            )
+        )
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    remedy = (
+        re.search(r"dpfedmeta federate plan (.*?) writes", error)[1].replace("A..B", "80..100").replace("TASK", task)
+    )
+    assert "settings for dpfedmeta federate server" in said(remedy, capsys)
+
+
+def test_a_remedy_is_as_short_as_it_says():
+    sites = Sites(sites=4, least=400, classes=2, weights=100)
+    length = noise_length(sites, "record-messages", 2.5)
+    found = remedies(sites, length)
+    assert len(found) == 4
+    for remedy in found:
+        # Noise of messages falls with the root of the sites alone.
+        if remedy.sites.sites == sites.sites:
+            assert noise_length(remedy.sites, "record-messages", 2.5) <= LEARNS * 1.001, remedy.changed
+    assert remedies(sites, LEARNS) == []
+
+
+def test_it_says_cells_reasons_and_commands_that_can_be_typed(capsys):
+    text = said("--sites 3 --records 60..90 --weights 100 --epsilon 1", capsys)
+    assert all(words.split(",")[0] in text for words in CELLS.values())
+    commands = re.findall(r"dpfedmeta federate plan (.*)", text)
+    assert len(commands) >= 2
+    assert "learns" in said(commands[0], capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("--sites 1 --records 9", "--sites 1: expected 2 or more"),
+        ("--sites 3 --records 9..3", "--records 9..3: expected A..B"),
+        ("--sites 3 --records many", "--records many: expected A..B"),
+        ("--sites 3 --records 3", "--records 3: a site needs 2 records of each of 2 classes"),
+        ("--sites 3 --records 9 --out plan.yaml", "--out: settings name the server's task"),
+        ("--sites 3 --records 9 --epsilon 0", "--epsilon: expected numbers above 0"),
+        ("--sites 3 --records 9 --dataset none.yaml", "none.yaml"),
+        ("--sites 3 --records 9 --dataset task.yaml --out no/plan.yaml", "there is no folder no"),
+    ],
+)
+def test_bad_input_is_one_line(words, error, task, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["federate", "plan", *shlex.split(words)])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert error in line
+
+
+def test_settings_of_images_keep_the_network_of_silos():
+    sites = Sites(sites=8, least=250, classes=5, weights=5904)
+    chosen = settings_of(sites, 2.5, "cifar-fs", images=True)
+    silos = yaml.safe_load((ROOT / "configs/federations/cross-silo.yaml").read_text())
+    assert chosen["model"] == silos["model"]
+    assert (chosen["task"]["shots"], chosen["population"]["cohort"]) == (25, 8)
