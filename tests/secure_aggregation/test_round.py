@@ -12,7 +12,7 @@ from round_tables import Table, agreement, people, plain_sum, ring, stream, vect
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.keyed_streams import key_stream
-from dpfedmeta.secure_aggregation import Aborted, Client, History, Identities
+from dpfedmeta.secure_aggregation import Aborted, Client, Identities
 from dpfedmeta.secure_aggregation.crypto import shamir
 from dpfedmeta.secure_aggregation.crypto.masks import packed_size
 from dpfedmeta.secure_aggregation.crypto.share_dealing import Dealings
@@ -186,26 +186,6 @@ def test_a_client_that_the_server_cannot_connect_is_left_out():
     table = Table(numbers).until(ProtocolPhase.SHARES)
     with pytest.raises(Aborted, match="at least"):
         table.phase(silent={0})
-
-
-def test_first_contact_keeps_what_it_saw():
-    table = Table(agreement(5), first_contact=True)
-    assert (table.through().total == plain_sum(range(5), table.numbers)).all()
-    seen = table.clients[0].identities
-    assert dict(seen.keys) == {seat: client._identity.public for seat, client in table.clients.items()}
-    assert Table(agreement(5)).clients[0].identities.first_contact is False
-
-
-def test_a_ledger_of_ones_own():
-    numbers = agreement(5)
-    round_ = Table(numbers).round
-    ask = lambda **history: Client(round_=round_, seat=0, identity=people(5)[0], history=History(**history))  # noqa: E731
-    ask(taken=4, most=5, last=(2, 7))
-    with pytest.raises(Aborted, match="5 of 5 promised rounds are taken"):
-        ask(taken=5, most=5)
-    for last in ((3, 0), (3, 2), (4, 0)):
-        with pytest.raises(Aborted, match="not later than the last one"):
-            ask(last=last)
 
 
 def test_keys_and_vectors_that_do_not_fit():

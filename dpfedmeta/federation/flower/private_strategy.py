@@ -11,8 +11,6 @@ and at the clients `ClientApp(mods=[dp.flower.clip_mod])`, so that no longer upd
 one's own, the process of the ServerApp sees each update: the promise is towards everybody else.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

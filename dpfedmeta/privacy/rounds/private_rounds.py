@@ -34,8 +34,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.random_sources import SEEDS
 from dpfedmeta.privacy.clip_policies.policy_checks import check_answers, check_policy, own_policy_name, planned_policy
-from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
-from dpfedmeta.privacy.message_form import with_attachment
+from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings, with_attachment
 from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds, begun, source_of
 from dpfedmeta.privacy.rounds.private_round import PrivateRound
 from dpfedmeta.privacy.rounds.promise import Promise, RoundsRequest, promises_of
