@@ -1,7 +1,5 @@
 """Presets, the short names of what people change in them, and which value gives way to which."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources

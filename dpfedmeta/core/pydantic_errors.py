@@ -1,7 +1,5 @@
 """Validation errors of pydantic in one sentence: the key, the value and the nearest known key."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import difflib

@@ -1,7 +1,5 @@
 """Sums of a cohort's messages on this machine, plain or under secure aggregation as honest parties compute it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

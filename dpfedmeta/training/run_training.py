@@ -31,16 +31,16 @@ from dpfedmeta.core.files.run_directory import CONFIG, EPISODES, PLAN, SUMMARY, 
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.peak_memory import peak_memory_mb
 from dpfedmeta.core.provenance import commit, environment_of
-from dpfedmeta.core.random.noise_key import keep_secret
+from dpfedmeta.core.random.fresh_seeds import keep_secret
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes
 from dpfedmeta.planning.caveats import cautions
-from dpfedmeta.planning.clipping.user_policy import own_policy_name
 from dpfedmeta.planning.data_digests import keep_data
+from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
+from dpfedmeta.planning.policy_from_settings import own_policy_name
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
-from dpfedmeta.planning.public_weights import initial_words
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.availability import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.simulation.backend import Backend

@@ -18,11 +18,12 @@ from dpfedmeta.core.random.fresh_seeds import (
     FreshSource,
     attempt_bytes,
     draw_fresh,
+    keep_secret,
     name_of,
     new_source,
+    secret_of_run,
 )
 from dpfedmeta.core.random.keyed_streams import for_message
-from dpfedmeta.core.random.noise_key import keep_secret, secret_of_run
 from dpfedmeta.core.random.random_sources import (
     CLIENT_PURPOSES,
     GENERATOR,

@@ -15,9 +15,8 @@ from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.clip_policies.median_policy import Median, NormHistogram
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound, QuantilePolicy
 from dpfedmeta.privacy.clip_policies.window_literal_policy import WindowLiteral
-from dpfedmeta.privacy.clip_policies.window_policy import Window, _significance, observe
+from dpfedmeta.privacy.clip_policies.window_policy import Walk, Window, _significance, observe
 from dpfedmeta.privacy.clip_policy import ATTACHED, attached_scale
-from dpfedmeta.privacy.knee_search import Walk
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.units import Bounded, ClientUnit
 

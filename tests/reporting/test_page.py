@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from dpfedmeta.accounting.deviations import planned_deviation
+from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
@@ -18,7 +18,7 @@ from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory, append_lines, create
 from dpfedmeta.data.task import load_task
-from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
+from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.reporting.compare.latex_tables import csv_table, latex_table, row_of
 from dpfedmeta.reporting.compare.seed_groups import group_runs

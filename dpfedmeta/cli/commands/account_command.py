@@ -12,7 +12,7 @@ from rich.console import Console
 from dpfedmeta.cli.arguments import DONE, parse_with_settings, parser, print_json
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.output_files import PICTURE_ENDINGS, check_output
+from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee
@@ -253,8 +253,7 @@ def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
     """The ledger against everything beside it, and what is to be said of report.html."""
     from dpfedmeta.reporting.html.privacy_statement import check_report
     from dpfedmeta.training.results.run_archive import check_manifest
-    from dpfedmeta.training.verification.earlier_bounds import agreed
-    from dpfedmeta.training.verification.verify import audit
+    from dpfedmeta.training.verification.verify import agreed, audit
 
     found = audit(run)
     snapshot, proven = found.snapshot, found.proven

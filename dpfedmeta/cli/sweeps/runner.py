@@ -1,7 +1,5 @@
 """Runs the trials of a sweep, several at a time, each a `dpfedmeta train` of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

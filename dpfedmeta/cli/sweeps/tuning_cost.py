@@ -1,7 +1,5 @@
 """Joint privacy cost of all runs of a sweep, if its clients are real ones (docs/sweeps.md)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +9,7 @@ from dpfedmeta.accounting.events.events import Earlier, neighbours_of, surplus
 from dpfedmeta.accounting.ledger.ledger import check_rounds, phases_of, read, read_content
 from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon
 from dpfedmeta.accounting.observers.server_observer import records_of_several
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import released
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, read_manifest
 from dpfedmeta.core.errors import InputError, RefusedPlan

@@ -1,7 +1,5 @@
 """Public constants of numbers that are predicted. Needs no PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal

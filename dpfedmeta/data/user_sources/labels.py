@@ -1,7 +1,5 @@
 """Labels of data as a task says them: one public list that all clients share, or numbers in a public range."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast

@@ -1,7 +1,5 @@
 """Vectors: a CSV file of numbers with a column class, or NumPy's .npz with the arrays records and classes."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

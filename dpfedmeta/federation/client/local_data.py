@@ -1,7 +1,5 @@
 """A client's own images or table, as the data of one numbered client of a plan; or nothing, where they do not fit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

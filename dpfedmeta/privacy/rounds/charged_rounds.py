@@ -17,15 +17,12 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import LOOP, PLAN, RunDirectory, config_of, create
 from dpfedmeta.core.params import Params
-from dpfedmeta.core.random.fresh_seeds import new_source
-from dpfedmeta.core.random.noise_key import keep_secret, secret_of_run
+from dpfedmeta.core.random.fresh_seeds import keep_secret, new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policies.policy_checks import next_bound
-from dpfedmeta.privacy.clip_policy import ClipPolicy
-from dpfedmeta.privacy.mechanisms import MechanismState
-from dpfedmeta.privacy.message_form import with_attachment
-from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
+from dpfedmeta.privacy.clip_policy import ClipPolicy, with_attachment
+from dpfedmeta.privacy.mechanisms import MechanismState, check_mechanism, mechanism_of
 from dpfedmeta.privacy.rounds.cohort_log import reopen_participations
 from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_of_rounds

@@ -1,7 +1,5 @@
 """Repetition of a run: the settings in which it differs from its preset, and the command that gives them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shlex

@@ -15,7 +15,7 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, spent
 from dpfedmeta.accounting.ledger.versions import EVENTS, VERSION, constants, old_phase, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.presets import name_of_today
 from dpfedmeta.config.settings import Settings
@@ -45,7 +45,7 @@ class Proven:
         settings: What the run was asked for, from its first line.
         spent: The four cells of its rounds, of the run alone.
         planned: The four cells of its plan, of the run alone.
-        by_absence: Whether both are by the looser bound of earlier versions (`earlier_bounds`).
+        by_absence: Whether both are by the looser bound of earlier versions (`verify.agreed`).
         choice: The price of the private sweep that chose the run; None: none did.
     """
 
