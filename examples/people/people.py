@@ -104,7 +104,7 @@ def write_task(task: PeopleTask, folder: Path, trained: Sequence[Person] = ()) -
         )
         for split in ("train", "val", "test")
     ]
-    parts = {each.name: each.name[8:] for each in made_up}
+    parts = {each.name: each.name[8:] for each in made_up} | {own.name: "train" for own in trained}
     write_table(task, folder / "people.csv", [*trained, *made_up[bool(trained) :]], parts)
     content = {
         "name": task.name,

@@ -113,6 +113,9 @@ def test_wearers_adapt_on_the_first_windows_of_each_class_and_judge_models_of_ot
     # 14 windows in their order, two classes by turns: the first ten adapt.
     assert all(own.adapts.tolist() == [True] * 10 + [False] * 4 for own in held)
     assert all((own.records[:, 0] == 0).all() for own in held)
+    people.write_task(task, tmp_path / "trained", held[:2])
+    own = [row for row in (tmp_path / "trained" / "people.csv").read_text().splitlines() if row.startswith("user")]
+    assert [row.split(",")[1] for row in own] == ["train"] * 28
     trials = people.trials_of(task, held, 0, None, development=False)
     judged = [own.name for trial in trials for own in trial.judged]
     assert len(judged) == len(set(judged)) == 19 - people.DEVELOPMENT
