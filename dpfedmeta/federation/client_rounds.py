@@ -36,7 +36,6 @@ from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_state import asked_digest, forgotten, kept_for
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.privacy.charged import check_record_release
-from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
 from dpfedmeta.privacy.rounds.private_rounds import PrivateRounds
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content
@@ -118,10 +117,10 @@ def sign_rounds(private: PrivateRounds, *, record: RecordRelease | None = None) 
     form = private.form
     if form is None:
         raise InputError("sign_rounds: the form of an update is not known; give PrivateRounds like=model")
-    if ATTACHED in form:
+    if private.measures:
         raise InputError(
-            "sign_rounds: the clip policy asks clients for numbers beside their updates, which clients that clip do "
-            "not send; use dp.clip.Window or dp.clip.Constant"
+            "sign_rounds: the clip policy measures updates before they are clipped, and these clients clip; use "
+            "dp.clip.Window or dp.clip.Constant"
         )
     path = private.run.secret / _KEY
     if not path.exists():

@@ -245,6 +245,7 @@ def test_a_kept_key_is_taken_as_it_was_or_refused(tmp_path, chosen):
         keep_secret(run, source)
         if chosen is None or isinstance(source, KeyedSource):
             back = secret_of_run(run, chosen, secure=False)
+            assert isinstance(back, KeyedSource | FreshSource)
             assert (back.seed, type(back)) == (source.seed, FreshSource if chosen is None else KeyedSource)
         else:
             with pytest.raises(InputError, match="generator"):

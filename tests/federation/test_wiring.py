@@ -97,7 +97,7 @@ def test_every_option_of_a_client_arrives(monkeypatch, tmp_path, address, dry_ru
     signature = inspect.signature(client.RealClient.__init__)
     options = ClientOptions(
         data=tmp_path / "images", invitation=tmp_path, identity=tmp_path, home=tmp_path, promise=object(),
-        server=address, patience=5.0, dry_run=dry_run,
+        server=address, patience=5.0, dry_run=dry_run, change_limit=not dry_run,
     )  # fmt: skip
     invited = SimpleNamespace(identity=b"server", server="here:2", authority=b"certificate")
     monkeypatch.setattr(entry_points, "read_identity", lambda path: b"mine")
@@ -112,6 +112,7 @@ def test_every_option_of_a_client_arrives(monkeypatch, tmp_path, address, dry_ru
     assert run_client(options, said.append) is None
     assert claimed == [(options.home, options.data, b"mine", not dry_run)]
     expected = {"server": b"server", "promise": options.promise, "say": said.append, "dry_run": dry_run}
+    expected["change_limit"] = not dry_run
     assert {name: given[name] for name in expected} == expected
     # Its noise is the system's: only tests choose a seed.
     assert "noise_seed" not in given

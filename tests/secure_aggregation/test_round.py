@@ -240,3 +240,15 @@ def test_of_who_fell_silent_the_sum_hangs_on_those_alone_who_masked_with_a_survi
     # Seats 0 and 1 have no neighbour that survived: no mask of theirs is in the sum.
     expected = [(2, Kind.KEY, {3}), (3, Kind.SEED, set()), (4, Kind.SEED, set()), (5, Kind.KEY, {4})]
     assert [(task.seat, task.kind, set(task.survivors)) for task in found] == expected
+
+
+def test_a_simulation_of_other_people_than_there_are_is_refused():
+    numbers = agreement(4)
+    vectors = [vector(seat, numbers) for seat in range(4)]
+    spoken = ProtocolPhase.MASKED
+    for silent in ({4: spoken}, {-1: spoken}, {0: ProtocolPhase.SURVIVORS}, {0: spoken, 1: ProtocolPhase.KEY_LIST}):
+        with pytest.raises(InputError, match="silent: seat"):
+            run_round(vectors, agreement=numbers, silent=silent)
+    for count in (3, 5):
+        with pytest.raises(InputError, match=f"got {count} vectors for 4 clients"):
+            run_round((vectors * 2)[:count], agreement=numbers)

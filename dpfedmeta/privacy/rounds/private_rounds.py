@@ -157,9 +157,13 @@ class PrivateRounds:
 
     @property
     def form(self) -> Params | None:
-        """What a round adds up, as zeros: an update, and what the clip policy asks for; None: not known yet."""
-        form = self._rounds.form
-        return None if form is None else with_attachment(form, self._rounds.attachment)
+        """Names and shapes of an update, as zeros; None: not known yet."""
+        return self._rounds.form
+
+    @property
+    def measures(self) -> bool:
+        """True where the clip policy measures updates before they are clipped, so clients must not clip them."""
+        return self._rounds.attachment is not None
 
     @property
     def released(self) -> int:
