@@ -6,6 +6,7 @@ DPFEDMETA_FUZZ is their number in the slow test (100,000).
 
 import os
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,12 @@ TASK = RoundTask(bound=0.5, model=np.arange(5, dtype=np.float32))
 START = Start(invited=(0, 2, 3), task=TASK.encode())
 OFFER = Offer(number=3, signature=bytes(range(64)), text=b'{"plan": 1}')
 STEP = ProtocolStep(protocol=7, phase=3, said=START.encode())
-BODIES = {QuestionKind.PLAN: OFFER, QuestionKind.VECTOR: TASK, QuestionKind.PHASE: STEP, QuestionKind.MODEL: TASK}
+BODIES: dict[QuestionKind, Any] = {
+    QuestionKind.PLAN: OFFER,
+    QuestionKind.VECTOR: TASK,
+    QuestionKind.PHASE: STEP,
+    QuestionKind.MODEL: TASK,
+}
 QUESTIONS = [
     Question(
         asked=kind, attempt=Attempt(run=bytes(32), round=4, again=again), plan=bytes(32), recipient=CLIENT.public,
@@ -41,7 +47,7 @@ QUESTIONS = [
 ]  # fmt: skip
 ASKED = QUESTIONS[2].signed(SERVER)
 ANSWERS = [answer(said, ASKED, b"body" if said else b"", CLIENT) for said in Said]
-DECODED = {
+DECODED: dict[str, Any] = {
     "task": ([TASK], lambda body: RoundTask.decode(body, 5)),
     "start": ([START], lambda body: Start.decode(body, 4)),
     "offer": ([OFFER], Offer.decode),
