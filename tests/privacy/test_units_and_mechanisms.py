@@ -45,7 +45,7 @@ def test_noise_follows_from_everything_that_is_released_or_scales_it():
     """Two questions with one noise would show their difference."""
     one, two = np.zeros((2, 3), np.float32), np.ones(3, np.float32)
     query = Bounded[ClientUnit, dict](value={"a": one, "b": two}, sensitivity=1.0)
-    changed = {
+    changed: dict[str, list[object]] = {
         "value": [{"a": one}, {"a": one, "c": two}, {"a": two, "b": one}, {"a": one.reshape(3, 2), "b": two},
                   {"a": one.view(np.int32), "b": two}, {"a": one, "b": np.nextafter(two, np.float32(2))}],
         "sensitivity": [2.0],

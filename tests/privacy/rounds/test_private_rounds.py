@@ -88,6 +88,7 @@ def charges(folder):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_loop_is_charged_released_verified_and_done_again_from_what_is_stored(tmp_path, sampler):
     with made(tmp_path, **{"sampler": sampler, **SAMPLERS[sampler]}) as private:
+        assert private.ended == ""
         model, releases = run(private)
         assert private.ended == "completed"
         assert private.spent.of("client", "public").epsilon <= 6.0
@@ -95,6 +96,7 @@ def test_a_loop_is_charged_released_verified_and_done_again_from_what_is_stored(
     found = verify_rounds(RunDirectory(tmp_path / "mine"))
     assert found.guarantees == tuple(private.spent) == tuple(private.guarantees)
     with made(tmp_path, **{"sampler": sampler, **SAMPLERS[sampler]}) as private:
+        assert private.ended == "completed"
         cohorts = [round_.cohort for round_ in private]
         again = run(private)
     assert cohorts == [[], [], []]
