@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from dpfedmeta.accounting.divergences.local_dpsgd import poisson_steps_epsilon
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
 from dpfedmeta.accounting.events.events import Event, Phase
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.observers.server_observer import poisson_steps_epsilon
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.release_costs import released
 

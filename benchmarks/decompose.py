@@ -14,7 +14,7 @@ from dpfedmeta.cli.arguments import DONE, given_settings, parser
 from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.output_files import PICTURE_ENDINGS, check_output
+from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 from dpfedmeta.core.files.run_directory import check_is_run
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def main(words: Sequence[str], console: Console) -> int:
         raise InputError(f"--bound {options.bound:g}: a clip bound is greater than 0")
     if options.sample < _FEWEST:
         raise InputError(f"--sample {options.sample}: at least {_FEWEST} clients are needed")
-    from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
     from dpfedmeta.planning.early_checks import check_first
+    from dpfedmeta.planning.policy_from_settings import bounds_clients
 
     if options.weights is not None:
         check_is_run(options.weights)
@@ -93,7 +93,7 @@ def _measured(options: argparse.Namespace, given: dict[str, str]) -> Decompositi
     from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
     from dpfedmeta.core.random.random_sources import KeyedSource
     from dpfedmeta.data.dataset import open_dataset
-    from dpfedmeta.learning.models.resize_head import check_weights
+    from dpfedmeta.learning.models.initial_weights import check_weights
     from dpfedmeta.planning.run_plan import make_plan
     from dpfedmeta.privacy.clip_policy import clip_limits
     from dpfedmeta.training.build_data import client_side, population

@@ -17,9 +17,9 @@ from PIL import Image
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import replace_file
-from dpfedmeta.data.data_dirs import default_data_folder
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
+from dpfedmeta.data.storage.downloads import default_data_folder
 from dpfedmeta.federation.identity.credentials import card_line, write_identity
 from dpfedmeta.federation.identity.invitation import INVITATION, ROSTER, make_operator
 

@@ -21,7 +21,7 @@ import numpy as np
 
 import dpfedmeta.training.run_training as running
 from dpfedmeta.auditing.canaries import RandomDirections, with_canaries
-from dpfedmeta.auditing.estimators.many_canaries import cosines
+from dpfedmeta.auditing.estimators.many_runs import cosines
 from dpfedmeta.auditing.estimators.one_run import one_shot
 from dpfedmeta.auditing.observed_loop import AuditedTraining, ObservedRound
 from dpfedmeta.config.load import resolve

@@ -32,7 +32,10 @@ default_role = "code"  # single backquotes in docstrings
 
 html_theme = "furo"
 html_title = f"dpfedmeta {__version__}"
-html_static_path: list[str] = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_js_files = ["copy.js"]
+html_search_scorer = str(DOCS / "search_scorer.js")
 html_show_sourcelink = False
 html_copy_source = False
 # Colours of the figures (who-sees-what.svg, report.html). System fonts: nothing is loaded from elsewhere.

@@ -137,6 +137,12 @@ def _escaped(text: str) -> str:
     return re.sub(r"([\\*_<>|\[\]$`])", r"\\\1", " ".join(text.split()))
 
 
+def glossary_words(text: str) -> list[str]:
+    """What the first column of the glossary's tables explains, in small letters."""
+    cells = re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE)
+    return [word for cell in cells if cell != "word" for word in cell.lower().split(", ")]
+
+
 def links(page: Path, text: str, root: Path = ROOT) -> Iterator[tuple[re.Match[str], Path, str | None]]:
     """Links of a page that leave its folder upwards: (where, what they name, the page of the site that shows it)."""
     for found in _LINK.finditer(text):

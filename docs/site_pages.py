@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from docutils import nodes
-from from_code import notebook_text, options_text, rewritten, root_file, settings_text
+from from_code import glossary_words, notebook_text, options_text, rewritten, root_file, settings_text
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -55,6 +55,8 @@ def _read(app: Sphinx, name: str, source: list[str]) -> None:
     path = Path(app.env.doc2path(name))
     if path.suffix == ".md":
         source[0] = rewritten(path, root_file(source[0]))
+    if path.name == "glossary.md":  # its words are entries of the index, which the search looks into first
+        source[0] += "".join(f"\n```{{index}} ! {word}\n```\n" for word in glossary_words(source[0]))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dpfedmeta.auditing.audit_rounds import audit_rounds
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.errors import InputError, RefusedPlan
+    from dpfedmeta.federation.client_rounds import ClientRounds, RecordRelease, sign_rounds
     from dpfedmeta.federation.flower import private_strategy as flower
     from dpfedmeta.privacy.clip_policies import choices as clip
     from dpfedmeta.privacy.rounds.private_rounds import PrivateRounds
@@ -27,12 +28,14 @@ __all__ = [
     "Audit",
     "Callback",
     "CallbackFailed",
+    "ClientRounds",
     "Evaluation",
     "Initialisation",
     "InputError",
     "PersonalModel",
     "PrivateRounds",
     "Promise",
+    "RecordRelease",
     "RefusedPlan",
     "Run",
     "Settings",
@@ -45,18 +48,21 @@ __all__ = [
     "load",
     "load_personal",
     "plan",
+    "sign_rounds",
     "train",
 ]
 _HOME = {
     "Audit": "api.audit",
     "Callback": "training.tracking.callbacks",
     "CallbackFailed": "training.tracking.callbacks",
+    "ClientRounds": "federation.client_rounds",
     "Evaluation": "api.evaluate",
     "Initialisation": "training.personal",
     "InputError": "core.errors",
     "PersonalModel": "training.personal",
     "PrivateRounds": "privacy.rounds.private_rounds",
     "Promise": "privacy.rounds.promise",
+    "RecordRelease": "federation.client_rounds",
     "RefusedPlan": "core.errors",
     "Run": "api.run",
     "Settings": "config.settings",
@@ -66,6 +72,7 @@ _HOME = {
     "load": "training.personal",
     "load_personal": "training.personal",
     "plan": "api.plan",
+    "sign_rounds": "federation.client_rounds",
     "train": "api.train",
 }
 _PARTS = {"clip": "privacy.clip_policies.choices", "flower": "federation.flower.private_strategy"}

@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from dpfedmeta.secure_aggregation import Client, History, Identities, Round, Server, agreed
+from dpfedmeta.secure_aggregation import Client, Identities, Round, Server, agreed
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 CLIENTS, SILENT = 10, 7
@@ -35,10 +35,7 @@ def main() -> None:
         server=Identity(private_of_server).public,
     )
     server = Server(round_=round_, identity=private_of_server)
-    clients = [
-        Client(round_=round_, seat=seat, identity=private[seat], history=History(taken=0, most=3))
-        for seat in range(CLIENTS)
-    ]
+    clients = [Client(round_=round_, seat=seat, identity=private[seat]) for seat in range(CLIENTS)]
     vectors = [np.array([seat, 10 * seat, -seat, 1], dtype=np.int64) for seat in range(CLIENTS)]
 
     for client in clients:

@@ -94,6 +94,37 @@ def own_cache(tmp_path_factory):
         yield folder
 
 
+# Folders whose tests end in reports and look at other things: their pictures would be a sixth of the suite's time.
+BESIDE = (
+    "api",
+    "faults",
+    "federation",
+    "golden",
+    "integration",
+    "old_runs",
+    "planning",
+    "seams",
+    "simulation",
+    "training",
+)
+
+
+@pytest.fixture(autouse=True)
+def quick_pictures(request, monkeypatch):
+    """Pictures of one point, where the test is about something else."""
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    if folder not in BESIDE or request.node.get_closest_marker("pictures"):
+        return
+    from matplotlib.figure import Figure
+
+    point = b"\x89PNG\r\n\x1a\n" + bytes.fromhex(
+        "0000000d4948445200000001000000010800000000"
+        "3a7e9b550000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
+    )
+    monkeypatch.setattr(Figure, "tight_layout", lambda figure, **given: None)
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **given: file.write(point))
+
+
 @pytest.fixture(scope="session")
 def tiny_task_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("task") / "tiny.yaml"

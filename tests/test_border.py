@@ -42,6 +42,8 @@ RELEASING = {
     # The record level: by ClientRunner, before a message leaves its client.
     "learning/record_dp/local_training.py", "learning/record_dp/noisy_steps.py",
     "learning/record_dp/micro_episode_gradients.py",
+    # The record level of a loop of one's own: by ClientRounds.message, for an attempt in the client's ledger.
+    "federation/client_rounds.py",
     # No release: a copy of one for a clip policy, and made-up numbers to try a policy on.
     "privacy/clip_policies/policy_checks.py",
 }  # fmt: skip

@@ -55,7 +55,7 @@ LIGHT = (
     "dpfedmeta.training.verification.file_claims",
     "dpfedmeta.reporting.html.privacy_statement",
     "dpfedmeta.planning.privacy.solve",
-    "dpfedmeta.planning.clipping.policy_from_settings",
+    "dpfedmeta.planning.policy_from_settings",
     *(
         f"dpfedmeta.privacy.clip_policies.{path.stem}"
         for path in sorted((PACKAGE / "privacy/clip_policies").glob("[a-z]*.py"))

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpfedmeta as dp
-from dpfedmeta.secure_aggregation import Client, History, Identities, Round, Server, agreed
+from dpfedmeta.secure_aggregation import Client, Identities, Round, Server, agreed
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 # %% [markdown]
@@ -61,9 +61,7 @@ round_ = Round(
     server=Identity(server_key).public,
 )  # fmt: skip
 server = Server(round_=round_, identity=server_key)
-clients = [
-    Client(round_=round_, seat=seat, identity=private[seat], history=History(taken=0, most=3)) for seat in range(10)
-]
+clients = [Client(round_=round_, seat=seat, identity=private[seat]) for seat in range(10)]
 vectors = [np.array([seat, 10 * seat, -seat, 1]) for seat in range(10)]
 
 for client in clients:

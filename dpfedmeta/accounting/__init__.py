@@ -1,7 +1,5 @@
 """Numbers only: what a plan or a ledger promises to whom. Needs neither PyTorch nor data."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Search for the point where a bound meets its target: the largest whole number or the smallest noise that does."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

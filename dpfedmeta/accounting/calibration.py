@@ -1,7 +1,5 @@
 """Calibration of a plan to its targets: the smallest noise, the most rounds or the largest cohort that meets them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,8 +13,7 @@ from dpfedmeta.accounting.events.events import Phase, surplus
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.observers.four_guarantees import client_public, client_public_epsilon, record_public
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import participations_of
 from dpfedmeta.core.errors import TOWARDS_MESSAGES, RefusedPlan
 

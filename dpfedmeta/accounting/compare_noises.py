@@ -4,8 +4,6 @@ The error is a proxy: root mean square, per coordinate and in units of the clip 
 releases at the end. What Adam, decay and normalised bounds make of it is decided by training alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

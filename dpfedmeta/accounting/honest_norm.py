@@ -1,9 +1,8 @@
-"""The longest release that honest clients give: a longer one shows that somebody sends more than its clip bound.
+"""The longest release that honest clients give, and the planned deviation of its noise.
 
-Needs no PyTorch, and no data: what it is compared with was released already, so the comparison costs no privacy.
+A longer one shows that somebody sends more than its clip bound. Needs no PyTorch, and no data: what it is compared
+with was released already, so the comparison costs no privacy.
 """
-
-from __future__ import annotations
 
 import math
 from functools import lru_cache
@@ -11,6 +10,7 @@ from functools import lru_cache
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.sampling import sampling_of
+from dpfedmeta.accounting.events.toeplitz_coefficients import noise_deviations
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 
 # How likely one round of honest clients is taken for a dishonest one.
@@ -101,3 +101,24 @@ def honest_norm(
         longest_sum=longest, deviation=deviation, dimension=dimension, chance=chance / 2, depends_on_noise=dependent
     )
     return found * (1.0 + _ROUNDED)
+
+
+def planned_deviation(event: Event, round_: int) -> float | None:
+    """Deviation per coordinate of all noise of a round's sum, over the bound that clips a message.
+
+    0 where the round has no noise; None where its kind of noise fixes none beforehand.
+    """
+    noise = event.noise
+    if noise is None:
+        return 0.0
+    if isinstance(noise, CorrelatedNoise):
+        return noise.multiplier * _deviations(noise)[round_]
+    if not noise.steady or event.total_noise is None:
+        return None
+    # Rounding lengthens a message, and the noise follows.
+    return event.total_noise * (event.whole.growth if event.whole is not None else 1.0)
+
+
+@lru_cache(maxsize=8)
+def _deviations(noise: CorrelatedNoise) -> tuple[float, ...]:
+    return tuple(noise_deviations(noise.coefficients(noise.rounds)).tolist())

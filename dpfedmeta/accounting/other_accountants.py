@@ -1,7 +1,5 @@
 """Second opinion on an epsilon by somebody else's accountant."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Cost of one participation for the unit, towards the server; used by the cells, client ledgers and sweeps."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -55,7 +53,7 @@ def participation(
         Given all that was released before, the participation is mu-GDP for the unit towards a server that knows who
         took part; participations compose in squares. Parts without noise of their own are covered by the noise of the
         sum and by nothing else: where that is missing, mu is inf. Discrete noise costs more than mu says
-        (discrete_gaussian_cost), and secret mini-batches less (local_dpsgd).
+        (discrete_gaussian_cost), and secret mini-batches less (poisson_steps_epsilon).
     """
     if record is not None and not record.of_sum:
         if unit == "record":

@@ -109,8 +109,8 @@ def selected_divergences(orders: Sequence[float], divergences: FloatArray, count
     return np.minimum.accumulate(found[::-1])[::-1]
 
 
-def largest_divergences(plans: Sequence[PrivacyPlan]) -> FloatArray:
-    """Largest Renyi divergence, by order of ORDERS, of a run under any of these plans.
+def largest_divergences(plans: Sequence[PrivacyPlan], orders: tuple[int, ...] = ORDERS) -> FloatArray:
+    """Largest Renyi divergence, by order, of a run under any of these plans.
 
     Raises:
         RefusedPlan: A run has none, or the plans differ in what one guarantee needs them to share.
@@ -118,24 +118,26 @@ def largest_divergences(plans: Sequence[PrivacyPlan]) -> FloatArray:
     for name in ("clients", "sampler", "client_delta"):
         if len({getattr(plan, name) for plan in plans}) > 1:
             raise RefusedPlan(f"the settings differ in {name}, so there is no one guarantee for whichever is chosen")
-    largest: FloatArray = np.max([_divergences(plan) for plan in dict.fromkeys(plans)], axis=0)
+    largest: FloatArray = np.max([_divergences(plan, orders) for plan in dict.fromkeys(plans)], axis=0)
     return largest
 
 
-def _divergences(plan: PrivacyPlan) -> FloatArray:
+def _divergences(plan: PrivacyPlan, orders: tuple[int, ...]) -> FloatArray:
     phases = plan.phases
-    if plan.before or plan.earlier:
-        raise RefusedPlan("a run begins with what was spent before (privacy.spent_before, clip.start): not chosen from")
+    if plan.earlier:
+        raise RefusedPlan(
+            "a run begins with what was spent before (privacy.spent_before, clip.start), which is not counted here"
+        )
     if surplus(phases):
         raise RefusedPlan("a run counts with rare events (unusual cohorts), so it has no plain Renyi divergence")
     try:
-        of_each = moments_of(released(phases), ORDERS) if _each_alone(phases) else None
+        of_each = moments_of(released(phases), orders) if _each_alone(phases) else None
     except RefusedPlan:
         of_each = None
     if of_each is None or not np.isfinite(of_each[0]):
         raise RefusedPlan(
-            f"sampler {plan.sampler} with {plan.noise} noise has no plain Renyi divergence here; a private sweep needs "
-            "independent noise with poisson or fixed sampling"
+            f"sampler {plan.sampler} with {plan.noise} noise has no plain Renyi divergence here; a private sweep and a "
+            "register need independent noise with poisson or fixed sampling"
         )
     return of_each
 

@@ -1,12 +1,11 @@
-"""Data that clients hold, and each client's computation on them: in a simulation as on a machine of its own."""
+"""Data that clients hold, their records by class, and each client's computation on them, simulated or real."""
 
-from __future__ import annotations
-
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,8 +13,8 @@ import torch
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params, arrays_of, dimension, norm, unflatten
 from dpfedmeta.core.random.random_sources import KeyedSource
-from dpfedmeta.data.populations.class_counts import holdings
-from dpfedmeta.data.populations.population import Population
+from dpfedmeta.data.populations.disjoint import DisjointPopulation, NaturalPopulation, ShardPopulation
+from dpfedmeta.data.populations.population import Population, VirtualPopulation
 from dpfedmeta.learning.evaluation.baselines import Adapted, accuracies
 from dpfedmeta.learning.evaluation.held_out_clients import AdaptedWhole
 from dpfedmeta.learning.models.frozen import mixes_queries
@@ -179,3 +178,49 @@ class HeldNames:
     def accuracies(self, client: int, model: bytes) -> tuple[float, float] | None:
         """None."""
         return None
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """Clients that hold more than their episode."""
+
+    def holdings(self, client: int) -> Mapping[str, int]:
+        """SECRET: how many records a client holds of each of its classes, by the names of these."""
+        ...
+
+
+def holdings(population: Population, client: int) -> Mapping[str, int]:
+    """SECRET: how many records a client holds of each of its classes, by the names of these.
+
+    Clients that the data name hold all that the data give them, whether an episode uses it or not. Clients of a
+    simulation hold their episode; where that keeps no names of classes, these are the numbers of its labels.
+
+    Raises:
+        Exception: The client's data cannot be read, and its population says so in its own way.
+    """
+    if isinstance(population, Holding):
+        return population.holdings(client)
+    episode = population.episode(client)
+    labels = Counter([*episode.support_labels.tolist(), *episode.query_labels.tolist()])
+    if isinstance(population, VirtualPopulation):
+        named = population.classes_of(client)
+    elif isinstance(population, ShardPopulation):
+        named = list(range(population.pool.classes))
+    else:
+        return {str(label): count for label, count in labels.items()}
+    return {population.pool.names[named[label]]: count for label, count in labels.items()}
+
+
+def check_named(population: Population) -> None:
+    """Refuse clients of whose classes nobody knows the names.
+
+    Raises:
+        InputError: They are such.
+    """
+    if isinstance(population, Holding | VirtualPopulation | ShardPopulation):
+        return
+    kind = "population.kind" if isinstance(population, DisjointPopulation | NaturalPopulation) else "a population"
+    raise InputError(
+        f"{kind}: these clients keep no names of their classes; use --population.kind virtual, data that name clients, "
+        "or a file of names (--names FILE)"
+    )

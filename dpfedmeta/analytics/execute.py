@@ -1,7 +1,5 @@
 """An analysis from its request to its folder: charged in its ledger, released, and stated; or gone on with."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets
@@ -25,8 +23,7 @@ from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory, create, write_text
 from dpfedmeta.core.plugins.user_code import own_sources, unseen
-from dpfedmeta.core.random.fresh_seeds import new_source
-from dpfedmeta.core.random.noise_key import keep_secret, secret_of_run
+from dpfedmeta.core.random.fresh_seeds import keep_secret, new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.planning.user_modules import own_modules
 from dpfedmeta.privacy.rounds.cohort_log import redrawn

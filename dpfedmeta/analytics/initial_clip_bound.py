@@ -1,7 +1,5 @@
 """First clip bound, found privately: an analysis before training, which training counts as spent."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -5,8 +5,6 @@ add up under secure aggregation, and the sum is decoded to every name with the n
 adds modulo a power of two, so numbers are added up in pieces.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping

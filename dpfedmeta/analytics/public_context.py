@@ -1,7 +1,5 @@
 """Public information about the clients of an analysis: the plan of the training that it serves, and its model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +13,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
 from dpfedmeta.core.params import flatten
 from dpfedmeta.data.task import Task
-from dpfedmeta.learning.models.resize_head import check_weights
+from dpfedmeta.learning.models.initial_weights import check_weights
 from dpfedmeta.planning.run_plan import Plan, make_plan
 
 

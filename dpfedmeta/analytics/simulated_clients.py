@@ -1,7 +1,5 @@
 """The clients of an analysis: those of a simulation, and what others have to be instead."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +11,13 @@ import numpy as np
 
 from dpfedmeta.analytics.analysis import Analysis, Handing, PendingRelease, Sums
 from dpfedmeta.analytics.analysis_request import Request
-from dpfedmeta.analytics.client_answers import Held, HeldImages, HeldNames
+from dpfedmeta.analytics.client_answers import Held, HeldImages, HeldNames, check_named
 from dpfedmeta.analytics.public_context import Ground
 from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.populations.class_counts import check_named
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.planning.data_digests import held_data
 from dpfedmeta.training import build_data as training_data

@@ -1,7 +1,5 @@
 """Statement of an analysis, one page of text: its result, its guarantees, and what the server sees besides."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Verification of the folder of an analysis: recomputed from its ledger, compared with every file beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lower bounds on epsilon from attacks on the program as it runs, kept beside a run where one was named."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +19,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, RunDirectory, check_is_run
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.reporting.plots.audit_plot import audit_plot
+from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
 from dpfedmeta.training.results.evaluation_store import keep_audit
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.terminal.tables import as_text, number

@@ -1,7 +1,5 @@
 """Runs on held-out public data: measured, then kept by what was measured, with pictures beside."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -39,7 +37,7 @@ from dpfedmeta.learning.evaluation import (
 )
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.learning.evaluation.held_out_clients import WholeClientsBenchmark
-from dpfedmeta.learning.models.resize_head import with_ways
+from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.planning.client_population import authors_of
 from dpfedmeta.planning.data_digests import changed_since
 from dpfedmeta.planning.user_modules import own_modules

@@ -1,7 +1,5 @@
 """Evaluation of a run on people's own records: one row for each, beside baselines, kept with the run's secrets."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io
@@ -27,7 +25,7 @@ from dpfedmeta.data.user_sources.readers import columns_in, own_contents
 from dpfedmeta.learning.evaluation.baselines import Adapted, Scorer
 from dpfedmeta.learning.evaluation.people import Person, PersonScores, RecordSplit, ScorersOf, as_json, compared, judge
 from dpfedmeta.learning.meta.target_kind import TargetKind
-from dpfedmeta.learning.models.resize_head import with_ways
+from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.training.personal.user_inputs import InputForm
 from dpfedmeta.training.results.trained_run import TrainedRun, open_run
 

@@ -1,7 +1,5 @@
 """Evaluations for people: printed as they are done, and written after that."""
 
-from __future__ import annotations
-
 import errno
 import os
 

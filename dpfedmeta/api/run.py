@@ -17,7 +17,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import CONFIG, SELECTION, SUMMARY, RunDirectory, no_run
+from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory, no_run
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training.personal import Initialisation, PersonalModel, load
@@ -113,8 +113,6 @@ class Run:
 
     def _of_choice(self, cells: Sequence[Guarantee]) -> Guarantees:
         """Of a run that a private sweep chose, what holds with the choice."""
-        if not (self.path / SELECTION).exists():
-            return Guarantees(cells)
         ledger = self._ledger()
         own = spent(ledger.plan, ledger.charges)
         return Guarantees(cells_of_choice(cells, verified_selection(self._directory, ledger.plan, ledger.charges, own)))

@@ -183,7 +183,7 @@ def _kept_settings(
 
     Settings that are given may differ from them only in what changes no result.
     """
-    from dpfedmeta.planning.clipping.user_policy import with_own_policy
+    from dpfedmeta.planning.policy_from_settings import with_own_policy
     from dpfedmeta.training.state.resume import check_same_settings, settings_of_run
 
     kept = settings_of_run(run, {}, brought=brought)

@@ -10,19 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfedmeta.auditing.canary_count import check_canaries
 from dpfedmeta.auditing.findings import AUDITS, AuditName
 from dpfedmeta.auditing.reduced_plan import audited_settings
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+from dpfedmeta.planning.policy_from_settings import bounds_clients
 
 if TYPE_CHECKING:
     from dpfedmeta.planning.run_plan import Plan
 
 OF_MANY_RUNS: tuple[AuditName, ...] = ("distinguish", "many-runs")
 MOST_RUNS = 10**8
+# Fewer guesses than this reject nothing at 5% over all shares that are guessed (estimators.one_run).
+FEWEST_GUESSES = 8
 
 
 def fresh_seed() -> int:
@@ -122,3 +123,13 @@ def nothing_promised(algo: str) -> str:
         f"algo = {algo}: epsilon is infinite in every cell, so there is no promise to audit; choose a private "
         "algorithm, or give --noise-multiplier or --epsilon"
     )
+
+
+def check_canaries(canaries: int) -> None:
+    """Refuse fewer than half of which may be guessed.
+
+    Raises:
+        InputError: No bound would come out.
+    """
+    if canaries < 2 * FEWEST_GUESSES:
+        raise InputError(f"canaries = {canaries}: too few for any bound; give {2 * FEWEST_GUESSES} or more")

@@ -1,18 +1,20 @@
-"""Audit of rounds that somebody else wrote: a lower bound on epsilon by a canary client, several rounds at a time."""
-
-from __future__ import annotations
+"""Audit of rounds that somebody else wrote: a lower bound on epsilon by a canary client, and a badge of it."""
 
 import math
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import numpy as np
 
 from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS, SECOND_SAMPLE
 from dpfedmeta.auditing.trade_off_function import ThresholdTest
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.privacy.rounds.promise import PromisedCell
 
@@ -23,6 +25,8 @@ _CANARY, _MISS = 0, 0.05
 # In which rounds the canary sends: always; or in turns, so that noise which is used again is seen.
 _PATTERNS = (1, 2)
 _THRESHOLDS = 40
+_LETTER, _PADDING, _HEIGHT = 6.3, 8, 20
+_GREY, _RED = "#4c566a", "#b3261e"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,3 +193,29 @@ class _Trial:
             seen = np.array([sum(parts), *parts])
             score += seen if sends else -seen
         return score
+
+
+def badge_words(verdict: RoundsVerdict, day: str) -> str:
+    """Return what a badge says: a bound and how it was found. Nothing found is no proof, so it never says private."""
+    if verdict.refuted:
+        return f"promise broken: epsilon >= {verdict.confirmed:.3g} at 99.9%, {verdict.runs} runs, {day}"
+    return f"no violation found; lower bound {verdict.audited:.3g} at 95%, {verdict.runs} runs, {day}"
+
+
+def draw_badge(path: Path, verdict: RoundsVerdict) -> None:
+    """Write a badge as SVG."""
+    promised = f"epsilon {verdict.promised.epsilon:g}, delta {verdict.promised.delta:g}"
+    words = badge_words(verdict, time.strftime("%Y-%m-%d", time.gmtime()))
+    left, right = (_LETTER * len(text) + 2 * _PADDING for text in (promised, words))
+    colour, middle = (_RED if verdict.refuted else _GREY), 14
+    label = escape(f"{promised}: {words}")
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right:.0f}" height="{_HEIGHT}" role="img" '
+        f'aria-label="{label}"><title>{label}</title>'
+        f'<rect width="{left:.0f}" height="{_HEIGHT}" fill="#2e3440"/>'
+        f'<rect x="{left:.0f}" width="{right:.0f}" height="{_HEIGHT}" fill="{colour}"/>'
+        '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
+        f'<text x="{_PADDING}" y="{middle}">{escape(promised)}</text>'
+        f'<text x="{left + _PADDING:.0f}" y="{middle}">{escape(words)}</text></g></svg>\n'
+    )
+    replace_file(path, svg.encode())

@@ -3,8 +3,6 @@
 Whatever they send is clipped, summed and released like any message. The algorithm knows nothing of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

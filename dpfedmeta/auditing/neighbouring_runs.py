@@ -1,21 +1,24 @@
-"""Two neighbouring worlds of a plan, and what each observer sees of the rounds in one of them."""
+"""Two neighbouring worlds of a plan, what each observer sees in one of them, and what an attacker expects of either."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, cast
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from dpfedmeta.accounting.ledger.ledger import Budget
 from dpfedmeta.auditing.canaries import SameDirection, with_canaries
 from dpfedmeta.auditing.observed_loop import AuditedTraining, NoAccuracy, ObservedRound
 from dpfedmeta.core.files.run_directory import RunDirectory, create
-from dpfedmeta.core.params import Params
-from dpfedmeta.core.random.random_sources import SecretSource
+from dpfedmeta.core.params import Params, dimension
+from dpfedmeta.core.random.random_sources import KeyedSource, SecretSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
@@ -30,6 +33,8 @@ from dpfedmeta.training.build_data import client_side
 # Its number; who it is does not matter.
 CANARY = 0
 _CPU = torch.device("cpu")
+_MOST_KEPT = 64
+_NO_NOISE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,3 +219,58 @@ def observe(
     else:
         loop()
     return Observed(releases=loop.seen, sums=noting.sums, clients=clients)
+
+
+@dataclass(kw_only=True, eq=False)
+class Known:
+    """Messages of the canary in either world, without noise, as the loop would clip them.
+
+    Attributes:
+        worlds: The two worlds.
+    """
+
+    worlds: Worlds
+    _found: dict[tuple[float, int, bool], Tensor] = field(default_factory=dict)
+
+    def message(self, release: ObservedRound, one: bool) -> Tensor:
+        """[d] float64. Of a canary that sends what it likes it depends on the bound alone."""
+        round_ = -1 if isinstance(self.worlds, ClientWorlds) else release.round
+        key = (release.bound, round_, one)
+        if round_ >= 0:
+            return exact_message(self._sides[one], release)
+        if key not in self._found:
+            if len(self._found) >= _MOST_KEPT:
+                self._found.clear()
+            self._found[key] = exact_message(self._sides[one], release)
+        return self._found[key]
+
+    @cached_property
+    def _sides(self) -> dict[bool, ClientRunner]:
+        return {one: quiet(self.worlds.clients(one, KeyedSource(0))) for one in (True, False)}
+
+
+def quiet(side: ClientRunner) -> ClientRunner:
+    """The same clients without any noise of their own."""
+    if not side.algorithm.releases:
+        return replace(side, message_noise=0.0)
+    algorithm = side.algorithm.quiet(support=False, noise=_NO_NOISE)
+    return replace(side, algorithm=algorithm, message_noise=0.0, record_noises=())
+
+
+def exact_message(side: ClientRunner, release: ObservedRound) -> Tensor:
+    """The canary's message: [d] float64; of several parts their mean."""
+    if side.whole is None:
+        return message_of(side, release, [CANARY])
+    (parts,) = side.bounded_parts(release.model, release.bound, release.round, [CANARY])
+    return torch.from_numpy(np.mean(parts or [np.zeros(dimension(side.form(release.model)))], axis=0))
+
+
+def message_of(side: ClientRunner, release: ObservedRound, clients: list[int]) -> Tensor:
+    """Return the sum of some clients' messages in a round, as the loop computes it."""
+    numbers = side.whole_numbers(release.bound, dimension(side.form(release.model)))
+    return numbers.values(side.clipped_sum(release.model, release.bound, release.round, clients)[0])
+
+
+def over_nothing(values: Tensor, message: Tensor, variance: float) -> float:
+    """Log-likelihood ratio of a message in normal noise, against nothing in it."""
+    return float(values @ message - message @ message / 2) / variance

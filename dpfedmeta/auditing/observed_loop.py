@@ -11,8 +11,8 @@ from dpfedmeta.core.random.random_sources import Purpose, SecretSource
 from dpfedmeta.learning.server_step import ServerState, initial_state, skip, step
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.charged import noise_of_attempt
+from dpfedmeta.privacy.clip_policy import with_attachment
 from dpfedmeta.privacy.mechanisms import MechanismState, Released, ValueT
-from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.rounds.round_journal import Journal, Releasing
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import ClientUnit

@@ -1,7 +1,5 @@
 """The size that a plan is audited at where its own would show nothing: few clients, all of them in every round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All audits of a plan, cell by cell."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,8 +7,14 @@ from dataclasses import replace
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.auditing.attacks.likelihood_ratio import Attack, NoAttack, attack_on
 from dpfedmeta.auditing.audit_request import OF_MANY_RUNS, AuditRequest, nothing_promised
-from dpfedmeta.auditing.estimators.many_canaries import Crowd
-from dpfedmeta.auditing.estimators.many_runs import SECOND_SAMPLE, Bench, confirmation_of, expected_epsilon, findings_of
+from dpfedmeta.auditing.estimators.many_runs import (
+    SECOND_SAMPLE,
+    Bench,
+    Crowd,
+    confirmation_of,
+    expected_epsilon,
+    findings_of,
+)
 from dpfedmeta.auditing.estimators.one_run import SHARES, Guesses, epsilon_of
 from dpfedmeta.auditing.findings import AuditName, Finding
 from dpfedmeta.auditing.reduced_plan import OF_RECORDS, of_canaries

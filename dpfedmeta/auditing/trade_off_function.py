@@ -5,8 +5,6 @@ mechanism that is promised the best attack is known (Neyman, Pearson), and so is
 (1 + TV) / 2, TV the total variation of the two worlds. More right guesses than that refute the promise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 from scipy.special import ndtr
+from scipy.stats import beta
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.events.events import Phase
@@ -21,7 +20,6 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.sampling import Neighbours
 from dpfedmeta.accounting.release_costs import composed_delta, composed_epsilon
-from dpfedmeta.auditing.estimators.clopper_pearson import least_probability, most_probability
 from dpfedmeta.core.random.random_sources import FloatArray
 
 # Of the noise that is promised.
@@ -174,3 +172,13 @@ def _one_threshold(more: FloatArray, less: FloatArray, threshold: float, delta: 
     least = least_probability(int(np.sum(more > threshold)), len(more), miss)
     most = most_probability(int(np.sum(less > threshold)), len(less), miss)
     return max(math.log((least - delta) / most), 0.0) if least > delta else 0.0
+
+
+def least_probability(successes: int, trials: int, miss: float) -> float:
+    """A lower bound that is above the truth with probability `miss` at most."""
+    return 0.0 if successes == 0 else float(beta.ppf(miss, successes, trials - successes + 1))
+
+
+def most_probability(successes: int, trials: int, miss: float) -> float:
+    """An upper bound that is below the truth with probability `miss` at most."""
+    return 1.0 if successes == trials else float(beta.isf(miss, successes + 1, trials - successes))

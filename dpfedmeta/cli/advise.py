@@ -1,7 +1,5 @@
 """account.py --advise: which noise for a federation, its rounds and a target."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 
@@ -13,7 +11,7 @@ from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+from dpfedmeta.planning.policy_from_settings import bounds_clients
 
 
 def question_of(settings: Settings) -> FederationFacts:

@@ -1,7 +1,5 @@
 """Code of benchmarks/: a checkout has it, the installed package does not."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

@@ -129,7 +129,7 @@ def _of_dataset(options: argparse.Namespace) -> tuple[bool, int, int]:
         return images, classes, options.weights
     from dpfedmeta.config.load import resolve_text
     from dpfedmeta.federation.site_plan import Sites, settings_of
-    from dpfedmeta.planning.privacy.message_length import message_dimension
+    from dpfedmeta.planning.privacy.secure_sum_settings import message_dimension
 
     rough = Sites(sites=options.sites, least=2 * classes, classes=classes, weights=1)
     text = yaml.safe_dump(settings_of(rough, 1.0, str(options.dataset), images=images))

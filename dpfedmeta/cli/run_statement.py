@@ -1,7 +1,5 @@
 """One page on a run for a person or an authority: what was promised to whom, what that means, and how to check it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from decimal import ROUND_CEILING, Decimal

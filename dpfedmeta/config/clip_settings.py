@@ -1,7 +1,5 @@
 """Settings of the clip bound, with type, range, default and meaning; apart, since loops of one's own need no others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal

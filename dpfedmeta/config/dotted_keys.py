@@ -1,7 +1,5 @@
 """Tables of settings by dotted names: what there is, what was given and where, and the table that comes of it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Types of setting values, and their error messages, shared by all tables of settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, TypeVar

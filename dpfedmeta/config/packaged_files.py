@@ -1,7 +1,5 @@
 """Files of settings that come with the package: by name, or by their path in a checkout, from any directory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable

@@ -1,18 +1,14 @@
 """Presets, the short names of what people change in them, and which value gives way to which."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
 from typing import Any
 
-import yaml
-
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.config.dotted_keys import Given, flattened
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import nearest
+from dpfedmeta.core.pydantic_errors import nearest, read_yaml
 
 # A noise and a target of one cell displace each other; the stronger level wins.
 _CELLS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -85,7 +81,7 @@ def _of_preset(algo: str, dataset: str) -> dict[str, Any]:
 
 def _content(algo: str) -> dict[str, Any]:
     text = (resources.files("dpfedmeta.configs") / "algo" / f"{algo}.yaml").read_text(encoding="utf-8")
-    content: dict[str, Any] = yaml.safe_load(text)
+    content: dict[str, Any] = read_yaml(text)
     return content
 
 

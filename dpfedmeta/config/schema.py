@@ -43,10 +43,10 @@ class PopulationSettings:
         str,
         one_of("dpfedmeta.privacy.samplers"),
         Field(
-            description="how cohorts are chosen. poisson: an independent coin for each client; fixed: exactly L of N, "
-            "without replacement; check-ins: each client once, in a round of its own choice; cyclic: groups of clients "
-            "take turns, one turn in population.separation rounds, with a coin for each client (banded noise); or "
-            "package.module:name"
+            description="how cohorts are chosen. poisson: an independent coin for each client. fixed: exactly L of N, "
+            "without replacement. check-ins: each client once, in a round of its own choice. cyclic: groups of clients "
+            "take turns, one turn in population.separation rounds, with a coin for each client (banded noise). "
+            "package.module:name: your own"
         ),
     ] = "poisson"
     max_participations: Annotated[Count | None, Field(description="R, most rounds that a client may join")] = None
@@ -56,8 +56,8 @@ class PopulationSettings:
     kind: Annotated[
         Literal["virtual", "disjoint", "natural"],
         Field(
-            description="virtual: clients draw from all training images; disjoint: each image belongs to at most one "
-            "client; natural: disjoint, and grouped as in the data (the clients that your data name; on omniglot one "
+            description="virtual: clients draw from all training images. disjoint: each image belongs to at most one "
+            "client. natural: disjoint, and grouped as in the data (the clients that your data name; on omniglot one "
             "alphabet by the same drawers)"
         ),
     ] = "virtual"
@@ -68,10 +68,14 @@ class PopulationSettings:
             "records each; whole: all of them, up to task.most_ways classes and task.most_records records"
         ),
     ] = "fixed"
+    register: Annotated[
+        str | None,
+        Field(description="file in which all runs over these clients are counted together, within its total promise"),
+    ] = None
     separation: Annotated[
         Count | None,
         Field(
-            description="b, least number of rounds between two participations of a client (correlated noise); null: "
+            description="b, least number of rounds between two participations of a client (correlated noise). null: "
             "the most that the population allows, clients / cohort"
         ),
     ] = None
@@ -113,7 +117,7 @@ class ServerSettings:
     noise_mode: Annotated[
         Literal["shared", "stacked"],
         Field(
-            description="shared: the clients' own noise counts towards the server's, which adds what is missing; "
+            description="shared: the clients' own noise counts towards the server's, which adds what is missing. "
             "stacked: the server adds its full noise besides"
         ),
     ] = "shared"
@@ -130,7 +134,7 @@ class ServerSettings:
     buffers: Annotated[
         Count | None,
         Field(
-            description="number of past vectors that correlated noise keeps; null: 3 (blt), separation - 1 (banded); "
+            description="number of past vectors that correlated noise keeps. null: 3 (blt), separation - 1 (banded); "
             "toeplitz keeps those of every round"
         ),
     ] = None
@@ -194,7 +198,7 @@ class AggregationSettings:
         Literal["picked", "drawn"],
         Field(
             description="picked: the server may choose which real clients it asks, so min(cohort - 1, adversarial x "
-            "clients) of a cohort are counted as colluding; drawn: clients trust it to draw cohorts as it says (secure)"
+            "clients) of a cohort are counted as colluding. drawn: clients trust it to draw cohorts as it says (secure)"
         ),
     ] = "picked"
     rough: Annotated[bool, Field(description="accept fewer bits, although rounding is then costly (secure)")] = False
@@ -240,8 +244,8 @@ class MetaSettings:
     divisions: Annotated[
         Count,
         Field(
-            description="how often a client (or each micro-episode) divides its records into support and query, at "
-            "most as often as it has records of a class; the mean over the divisions is sent"
+            description="how often a client (or each micro-episode) divides its records into support and query. "
+            "It is at most as often as it has records of a class. The mean over the divisions is sent"
         ),
     ] = 1
     division_shots: Annotated[
@@ -287,8 +291,8 @@ class RecordSettings:
     client_ledgers: Annotated[
         bool,
         Field(
-            description="each client keeps its own ledger and declines rounds beyond its promise: the epsilon of its "
-            "records, or, with correlated noise, how often and how far apart it takes part"
+            description="each client keeps its own ledger and declines rounds beyond its promise. The promise is the "
+            "epsilon of its records, or, with correlated noise, how often and how far apart it takes part"
         ),
     ] = False
     engine: Annotated[Literal["auto", "vmap", "opacus"], Field(description="how per-record gradients are computed")] = (
@@ -384,8 +388,8 @@ class ModelSettings:
     name: Annotated[
         str,
         Field(
-            description="conv4, conv4-strided, conv3-blur, linear and mlp (images, vectors), text (tokens); low-rank, "
-            "affine, identity (on the features of model.encoder, or vectors); or package.module:factory"
+            description="conv4, conv4-strided, conv3-blur, linear and mlp (images, vectors), text (tokens). low-rank, "
+            "affine, identity (on the features of model.encoder, or vectors). package.module:factory: your own"
         ),
     ] = "conv4-strided"
     width: Annotated[
@@ -416,7 +420,7 @@ class ModelSettings:
         str | None,
         Field(
             description="public initial weights of the body: textures or strokes (built in), a run directory, or a "
-            "safetensors file; null: random"
+            "safetensors file. null: random"
         ),
     ] = None
     encoder: Annotated[
@@ -503,7 +507,7 @@ class RunSettings:
     chunk: Annotated[
         Count | None,
         Field(
-            description="clients computed at once (exact meta-gradients); null: 1 on a CPU (16 with prototypes over an "
+            description="clients computed at once (exact meta-gradients). null: 1 on a CPU (16 with prototypes over an "
             "encoder), as many as fit on a GPU (at most 256)"
         ),
     ] = None

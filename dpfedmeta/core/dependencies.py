@@ -1,7 +1,5 @@
 """Check for missing dependencies, with the command that installs them; imports only the standard library."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loops that numba compiles for the processor at hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

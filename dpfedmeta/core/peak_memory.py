@@ -1,7 +1,5 @@
 """Memory of this machine, and the most that its processes held."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

@@ -1,12 +1,12 @@
 """Validation errors of pydantic in one sentence: the key, the value and the nearest known key."""
 
-from __future__ import annotations
-
+import copy
 import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, get_args, get_type_hints
 
 import yaml
@@ -49,6 +49,12 @@ def read_yaml(text: str) -> Any:
     Raises:
         yaml.YAMLError: It is none; of a key that stands twice, says which and where. Further, the other YAML_ERRORS.
     """
+    return copy.deepcopy(_parsed(text))  # the caller's own, to change
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> Any:
+    """Parse once: a command reads its preset and its task several times, and PyYAML takes 20 ms for each."""
     return yaml.load(text, _EachKeyOnce)
 
 

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM never land between two steps that belong together."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

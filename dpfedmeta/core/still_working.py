@@ -1,7 +1,5 @@
 """Lines of a log while one long step goes on, so that nobody takes it for stopped."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

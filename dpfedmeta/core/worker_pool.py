@@ -1,7 +1,5 @@
 """Worker processes of this machine, or this process: who runs independent calls and returns their results in order."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import multiprocessing

@@ -1,7 +1,5 @@
 """A look at the data of one real client, for their owner: what takes part, and whether a plan can use it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A task with its images: decoded at the first use, mapped afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,14 +8,14 @@ import numpy as np
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.user_code import own_sources
-from dpfedmeta.data.data_dirs import check_data_folder, default_data_folder
 from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.sources import DrawnSource, published_reader
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Cached, Contents, Split, cache_folder, cached
+from dpfedmeta.data.storage.downloads import check_data_folder, default_data_folder
 from dpfedmeta.data.task import OwnSource, Task, load_task
 from dpfedmeta.data.user_sources.image_folder import content_digest
-from dpfedmeta.data.user_sources.labels import labelled
+from dpfedmeta.data.user_sources.labels import check_several_labels, labelled
 from dpfedmeta.data.user_sources.readers import IMAGE_READERS, READERS, not_there
 from dpfedmeta.data.user_sources.vectors import check_scale
 
@@ -131,6 +129,7 @@ def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int |
         if form.kind == "vectors":
             check_scale(str(path), found, task.mean, task.deviation, targets=form.targets)
         check_names_clients(str(path), task, found)
+        check_several_labels(str(path), found, task.labels)
         return labelled(str(path), found, task.labels, task.targets)
 
     file = [str(path.resolve()), content_digest(path)] if path.is_file() else []

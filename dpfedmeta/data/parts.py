@@ -1,7 +1,5 @@
 """Names of the parts of a data set: train, val and test as people, programs and publishers write them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path

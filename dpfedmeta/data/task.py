@@ -1,7 +1,5 @@
 """Task files: what is learned, as data."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -16,7 +14,6 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding, read_text
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, first_problem, nearest, read_yaml, shown
-from dpfedmeta.data.data_dirs import default_data_folder
 from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
@@ -24,6 +21,7 @@ from dpfedmeta.data.names import check_spellings
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.sources import DrawnSource, PublishedReader, Source, published_reader
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
+from dpfedmeta.data.storage.downloads import default_data_folder
 from dpfedmeta.data.user_sources.csv_table import not_a_part
 from dpfedmeta.data.user_sources.readers import READERS, not_there, reader_name
 

@@ -1,7 +1,5 @@
 """The wire between a server and its clients, as each of them sees it; what the bytes say is no matter here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

@@ -102,7 +102,7 @@ def run_server(
     """
     private, _ = operator_identity(options.keys), read_invitation(options.keys / INVITATION)
     run = Path(settings.run.dir, str(settings.run.name))
-    from dpfedmeta.federation.server.attendance import attendance
+    from dpfedmeta.federation.server.quorum import attendance
     from dpfedmeta.federation.server.status_page import Page, Progress
     from dpfedmeta.federation.server.training_server import check_federation, serve
     from dpfedmeta.reporting.html.pictures import draw_pictures

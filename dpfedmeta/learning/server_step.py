@@ -1,7 +1,5 @@
 """The server step: from a released aggregate to the next model and clip bound. Pure post-processing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol

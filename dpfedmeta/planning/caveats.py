@@ -1,16 +1,20 @@
-"""Cautions: limits of a plan's guarantees that the epsilons alone do not show. Printed wherever the guarantees are."""
+"""Limits of a plan's guarantees that the epsilons alone do not show, and what dishonest clients can move.
 
-from __future__ import annotations
+Printed wherever the guarantees are.
+"""
 
 import math
 
+from dpfedmeta.accounting.events.integer_sum import WholeSum
+from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.presets import remark_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.planning.client_spec import records_of_a_client
-from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+from dpfedmeta.planning.policy_from_settings import bounds_clients
 
 # With more clients than these the noise for whole clients may be worth having.
 _SILOS = 50
@@ -122,3 +126,68 @@ def _public_classes(settings: Settings, task: Task) -> str | None:
         f"{task.name}: the {task.form.kind} of its validation and test classes, or clients where the data name them, "
         "are treated as public; accuracies on them are released without noise, and no guarantee covers them"
     )
+
+
+def dishonest_words(plan: PrivacyPlan) -> str:
+    """Say in one or two sentences how far a dishonest client moves a round. Privacy does not rest on it.
+
+    Where the server sees messages it leaves out those that are longer than an honest one, so a clip bound bounds what
+    anybody can do. Under sums nobody can look inside.
+    """
+    event = plan.at(0)
+    if isinstance(event.noise, ThresholdedNoise):
+        return (
+            "a dishonest client moves each count by at most 1, whatever it sends, but it can make the whole analysis "
+            "fail"
+        )
+    if plan.server_sees == "sum":
+        return f"a dishonest client {_inside(event.whole)}; nobody can look into a sum{_told(event.whole)}"
+    if plan.noise_multiplier is None:
+        return "a dishonest client can move the sum of a round as far as it likes: messages are not clipped"
+    own = _own_noise(plan)
+    if own == 0:
+        return (
+            "a dishonest client moves the sum of a round by at most one clip bound, whatever it sends: the server sees "
+            "every message and leaves out longer ones"
+        )
+    return (
+        "a dishonest client moves the sum of a round by at most one clip bound plus the largest noise of an honest "
+        f"message (in d coordinates {own:.3g} (sqrt(d) + 10) clip bounds): the server sees every message and leaves "
+        "out longer ones"
+    )
+
+
+def reach(whole: WholeSum) -> float:
+    """Bound the move of a sum modulo 2^b by one client, in units of the longest honest message.
+
+    It hands over any number from 0 to 2^b - 1 in each of D coordinates, which is read as one from -2^(b-1) to
+    2^(b-1) - 1: at most 2^(b-1) sqrt(D) steps of the grid, of which an honest message, before it is rounded, has M c at
+    most.
+    """
+    return 2.0 ** (whole.bits - 1) * math.sqrt(whole.dimension) / (whole.parts * whole.units)
+
+
+def _inside(whole: WholeSum | None) -> str:
+    if whole is None:
+        return "moves the sum of a round as far as it likes"
+    unit = "times what an honest one adds at most" if whole.exact else "clip bounds"
+    return (
+        f"moves the sum of a round by up to {reach(whole):,.0f} {unit}, in any direction (any whole numbers modulo "
+        f"2^{whole.bits} in {whole.dimension:,} coordinates)"
+    )
+
+
+def _told(whole: WholeSum | None) -> str:
+    if whole is None or whole.exact:
+        return ""
+    return ", so after each round the release is compared with the longest that honest clients give"
+
+
+def _own_noise(plan: PrivacyPlan) -> float:
+    """Deviation of the noise that a message may carry, in clip bounds: then the server allows for its length."""
+    event, record = plan.at(0), plan.record
+    if event.message_noise:
+        return event.message_noise
+    if record is None or plan.noise_mode != "shared" or record.query_noise is None:
+        return 0.0
+    return record.query_noise / record.query_records

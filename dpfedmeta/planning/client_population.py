@@ -1,7 +1,5 @@
 """Clients of a run, built from the settings, and the reasons to refuse them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +10,8 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.disjoint import ShardPopulation
 from dpfedmeta.data.populations.population import Population, open_population
-from dpfedmeta.data.populations.shards import ShardPopulation
 from dpfedmeta.data.populations.whole_population import open_whole
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.client_spec import episode_shape, whole_shape

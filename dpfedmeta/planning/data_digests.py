@@ -1,7 +1,5 @@
 """Digests of the data that clients hold, kept among a run's secrets: a repeated round must see the same data."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Checks made before anything heavy is imported: names, folders, settings that do not fit each other."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +9,9 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.user_code import check_there
 from dpfedmeta.core.pydantic_errors import nearest
-from dpfedmeta.data.data_dirs import check_data_folder
 from dpfedmeta.data.populations.capacity_checks import check_said
 from dpfedmeta.data.storage.decoded_cache import Split
+from dpfedmeta.data.storage.downloads import check_data_folder
 from dpfedmeta.data.task import Task, task_names
 from dpfedmeta.learning.models.spec import BUILT_IN, NETWORKS
 from dpfedmeta.learning.models.weight_shapes import (
@@ -32,9 +30,9 @@ from dpfedmeta.planning.client_spec import (
     network_spec,
     whole_shape,
 )
-from dpfedmeta.planning.clipping.policy_from_settings import check_clip
+from dpfedmeta.planning.network_trial.pretraining_overlap import check_built_in
+from dpfedmeta.planning.policy_from_settings import check_clip
 from dpfedmeta.planning.privacy.solve import check_asked, check_constants
-from dpfedmeta.planning.public_weights import check_built_in
 from dpfedmeta.privacy.clip_policy import clip_limits
 
 

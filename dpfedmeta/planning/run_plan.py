@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import nn
 
 from dpfedmeta.accounting.events.events import Earlier
@@ -14,6 +15,8 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees, running_g
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.plugins import plugin_registry as members
+from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation
@@ -29,7 +32,7 @@ from dpfedmeta.learning.models.spec import HEAD, NETWORKS, NetworkSpec
 from dpfedmeta.learning.models.trainable import check_head_is_free, check_parameters
 from dpfedmeta.learning.models.weight_shapes import check_convolutions, check_memory
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
-from dpfedmeta.learning.server_step import Rule
+from dpfedmeta.learning.server_step import Moments, Rule
 from dpfedmeta.planning.client_spec import (
     algorithm_of,
     check_protocol,
@@ -39,19 +42,17 @@ from dpfedmeta.planning.client_spec import (
     network_spec,
     whole_shape,
 )
-from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
-from dpfedmeta.planning.clipping.user_policy import with_own_policy
 from dpfedmeta.planning.network_trial.independence_test import check_uncoupled
+from dpfedmeta.planning.network_trial.pretraining_overlap import check_initial
 from dpfedmeta.planning.network_trial.synthetic_clients import rehearsal_of
+from dpfedmeta.planning.policy_from_settings import clip_policy, with_own_policy
 from dpfedmeta.planning.privacy.solve import make_privacy
-from dpfedmeta.planning.public_weights import check_initial
-from dpfedmeta.planning.server_optimizer import rule_of
 from dpfedmeta.privacy.clip_policies.policy_checks import check_answers
-from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client
-from dpfedmeta.privacy.mechanisms import Mechanism
-from dpfedmeta.privacy.message_form import with_attachment
-from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
+from dpfedmeta.privacy.clip_policy import ClipPolicy, moved_by_a_client, with_attachment
+from dpfedmeta.privacy.mechanisms import Mechanism, check_mechanism, mechanism_of
 from dpfedmeta.privacy.samplers import Sampler, sampler_of
+
+_SETTING, _FOLDER = "server.optimizer", "dpfedmeta.learning.server_optimizers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,3 +240,24 @@ def _check_chunk(settings: Settings, algorithm: ClientAlgorithm) -> None:
             f"run.chunk = {chunk}: has no effect here (only meta-gradients without record-level privacy are computed "
             "for several clients at once); leave it out"
         )
+
+
+def rule_of(name: str) -> Rule:
+    """The rule that `server.optimizer` names.
+
+    Raises:
+        InputError: There is none of this name, or it cannot be called with moments, or what it gives has another form.
+    """
+    rule = members.find(_SETTING, name, _FOLDER)
+    if not callable(rule):
+        raise InputError(f"{_SETTING} = {name}: expected a function of moments, got {type(rule).__name__}")
+    sample = {"matrix": torch.ones(2, 3), "vector": torch.ones(2)}
+    try:
+        found = rule(Moments(first=sample, second=sample))
+        forms = {key: tuple(value.shape) for key, value in found.items()}
+    except (Exception, SystemExit) as error:  # the user's own code
+        raise InputError(f"{_SETTING} = {name}: it failed in a trial with moments of ones ({raised(error)})") from error
+    if forms != {key: tuple(value.shape) for key, value in sample.items()}:
+        raise InputError(f"{_SETTING} = {name}: it returned other names or shapes than the moments have: {forms}")
+    chosen: Rule = rule
+    return chosen

@@ -1,7 +1,5 @@
 """Which modules of the user's own a run's rounds are computed by."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass

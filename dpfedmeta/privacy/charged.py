@@ -1,13 +1,11 @@
 """The release of a round's sum, compared with what the round was charged with before anything leaves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
-from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.noise_cost import Noise
+from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.keyed_streams import for_message

@@ -1,4 +1,4 @@
-"""Interface of a clip policy: a pure state machine from released aggregates to the next clip bound."""
+"""Interface of a clip policy: from released aggregates to the next clip bound, and what it attaches to a message."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
+import numpy as np
+
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.params import Params, norm, same_kind
+from dpfedmeta.privacy.clipping import clip, clip_per_layer
 
 if TYPE_CHECKING:
-    # Who plans needs no PyTorch.
-    from dpfedmeta.core.params import Params
     from dpfedmeta.privacy.mechanisms import Released
     from dpfedmeta.privacy.units import ClientUnit
 
@@ -20,7 +22,6 @@ Mode = Literal["constant", "following", "searching", "holding"]
 
 # Name under which a message carries what its policy asks for, beside the model's parameters.
 ATTACHED = "clip.attached"
-
 
 State = TypeVar("State")
 
@@ -204,3 +205,30 @@ def attached_scale(noise: float, count_noise: float, sensitivity: float) -> floa
             f"z = {noise:.3g} may cost; give more than {noise * sensitivity:.3g}"
         )
     return noise / math.sqrt(left)
+
+
+def with_attachment(model: Params, attachment: Attachment | None) -> Params:
+    """Return the form of a message: the model's parameters, and zeros in place of the attached numbers."""
+    if attachment is None:
+        return dict(model)
+    like = next(iter(model.values()))
+    return {**model, ATTACHED: same_kind(np.zeros(attachment.size, dtype=np.float32), like)}
+
+
+def clipped_message(message: Params, bound: float, attachment: Attachment | None, *, per_layer: bool = False) -> Params:
+    """SECRET: one client's message, clipped, and the numbers that its clip policy asks for beside it.
+
+    Args:
+        message: Before clipping.
+        bound: C.
+        attachment: Numbers that are attached, or None.
+        per_layer: Whether each layer is clipped on its own.
+
+    Guarantee:
+        Its norm is at most `clip_policy.moved_by_a_client(bound, attachment)`, whatever the message holds.
+    """
+    clipped = clip_per_layer(message, bound) if per_layer else clip(message, bound)
+    if attachment is None:
+        return clipped
+    values = np.array(bounded_numbers(attachment, norm(message), bound), dtype=np.float64)
+    return {**clipped, ATTACHED: same_kind(values * (attachment.scale * bound), next(iter(message.values())))}

@@ -1,7 +1,5 @@
 """Mechanism of sums of whole numbers: discrete noise, added in steps of the grid that the sum is read by."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

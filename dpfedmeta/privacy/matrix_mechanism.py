@@ -1,7 +1,5 @@
 """Noise that later rounds take back in part: what its mechanisms share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,6 +1,4 @@
-"""Mechanisms, which turn secret values into released ones. Nothing else can construct a Released value."""
-
-from __future__ import annotations
+"""Mechanisms, which alone turn secret values into released ones, and the one that a plan names."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +7,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast, final
 
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise, Noise
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.params import Params, dimension, is_finite, norm, rounded_mean, vector_of
+from dpfedmeta.core.plugins import plugin_registry as members
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, SecretGenerator
 from dpfedmeta.privacy.units import Bounded, Unit, message_of
@@ -21,6 +22,7 @@ _SEAL: Final = object()
 
 MechanismState = dict[str, Any]
 """SECRET: what a mechanism remembers between rounds: numpy arrays or tensors by name."""
+_SETTING, _FOLDER = "server.noise", "dpfedmeta.privacy.noises"
 
 
 @final
@@ -208,3 +210,36 @@ class NoMechanism:
     def release(self, query: Bounded[Unit, Params], generator: SecretGenerator) -> Released[Unit, Params]:
         """Divide by the denominator; no noise."""
         return Released(rounded_mean(query.value, None, self.denominator), (None,), 0.0, seal=_SEAL)
+
+
+def mechanism_of(plan: PrivacyPlan) -> Mechanism:
+    """The mechanism that `server.noise` names.
+
+    Raises:
+        InputError: There is none of this name, or it breaks its protocol.
+    """
+    mechanism: Mechanism = members.find(_SETTING, plan.noise, _FOLDER)(plan=plan)
+    members.check_protocol(_SETTING, plan.noise, mechanism, "init", "release", "event")
+    return mechanism
+
+
+def check_mechanism(mechanism: Mechanism, plan: PrivacyPlan) -> None:
+    """Check that the mechanism costs what the plan counts with, and that the ledger can store its noise.
+
+    Raises:
+        RefusedPlan: It states another event than the plan, or one that cannot be read back.
+        InputError: The accountant does not know its noise.
+    """
+    for number, phase in enumerate(plan.phases):
+        round_ = sum(before.rounds for before in plan.phases[:number])
+        stated = mechanism.event(round_)
+        if stated != phase.event:
+            raise RefusedPlan(
+                f"server.noise = {plan.noise}: in round {round_} its mechanism states {stated.noise}, but the plan "
+                f"counts {phase.event.noise}, so no guarantee would hold"
+            )
+        if Event.from_json(stated.as_json()) != stated:
+            raise RefusedPlan(
+                f"server.noise = {plan.noise}: its noise cannot be read back from the ledger unchanged; give it only "
+                "fields of numbers and text"
+            )

@@ -1,16 +1,14 @@
 """Checks by a client of the server's messages before it answers: each refusal names what is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 
 from dpfedmeta.secure_aggregation.crypto.keys import signed_by
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.payloads import KeyList, Keys, ShareList, Signatures, Survivors
 from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, ProtocolPhase, header
-from dpfedmeta.secure_aggregation.round_parameters import Agreement, Identities, Round
+from dpfedmeta.secure_aggregation.round_parameters import Agreement, Round
 
 
 def at_least(wanted: int, got: int, what: str) -> None:
@@ -46,29 +44,26 @@ class Checks:
     seat: int
     verify: bool
 
-    def keys(self, own: Keys, listed: KeyList, identities: Identities) -> tuple[dict[int, Keys], Identities]:
-        """The others' keys by seat, and identities with those that were met for the first time.
+    def keys(self, own: Keys, listed: KeyList) -> dict[int, Keys]:
+        """The others' keys by seat.
 
         Raises:
-            Refused: An identity that is unknown, in two seats, its own or another than the listed one; a signature
-                that fails; its own keys missing or changed, or too few clients, where the server is malicious.
+            Refused: An identity that is its own or another than the listed one; a signature that fails; its own keys
+                missing or changed, or too few clients, where the server is malicious.
         """
-        agreement, found = self.round_.agreement, {}
-        met = {**identities.keys, self.seat: own.identity}
+        agreement, found = self.round_.agreement, dict[int, Keys]()
         for seat, body, signature in listed.entries:
             keys = Keys.decode(body)
             if seat == self.seat:
                 self._own(own, keys)
                 continue
-            self._other(seat, keys, signature, identities)
-            found[seat], met[seat] = keys, keys.identity
+            self._other(seat, keys, signature)
+            found[seat] = keys
         if agreement.malicious:
             if len(found) == len(listed.entries):
                 raise Refused("its own keys are not in the list")
             at_least(agreement.enough, len(listed.entries), "clients")
-        if len(set(met.values())) < len(met):
-            raise Refused("two seats have the same identity")
-        return found, replace(identities, keys=met)
+        return found
 
     def _own(self, own: Keys, shown: Keys) -> None:
         if not self.round_.agreement.malicious:
@@ -76,10 +71,10 @@ class Checks:
         if shown != own:
             raise Refused("its own keys are not what it sent")
 
-    def _other(self, seat: int, keys: Keys, signature: bytes, identities: Identities) -> None:
+    def _other(self, seat: int, keys: Keys, signature: bytes) -> None:
         if seat >= self.round_.agreement.clients:
             raise Refused(f"seat {seat} is unknown")
-        if keys.identity != identities.keys.get(seat, keys.identity if identities.first_contact else None):
+        if keys.identity != self.round_.identities.keys[seat]:
             raise Refused(f"the identity of seat {seat} is not the listed one")
         if self.verify or self.round_.agreement.malicious:
             content = self.round_.digest + header(self.round_, ProtocolPhase.KEYS, seat, EVERYONE) + keys.encoded
@@ -140,13 +135,7 @@ class Checks:
         at_least(self.round_.agreement.enough, len(told.survivors), "survivors")
 
     def signatures(
-        self,
-        phase: ProtocolPhase,
-        bound: bytes,
-        body: bytes,
-        shown: Signatures,
-        among: frozenset[int],
-        identities: Identities,
+        self, phase: ProtocolPhase, bound: bytes, body: bytes, shown: Signatures, among: frozenset[int]
     ) -> None:
         """Check that a quorum signed the list that this client was told.
 
@@ -156,7 +145,6 @@ class Checks:
             body: Body that was signed.
             shown: The signatures.
             among: Seats that may sign: those on the list.
-            identities: Their keys.
 
         Guarantee:
             Two clients who accept two lists share an honest client who signed both, and there is none: all who go on
@@ -167,7 +155,7 @@ class Checks:
         """
         what = _SIGNED[phase]
         for seat, signature in shown.entries:
-            key = identities.keys.get(seat)
+            key = self.round_.identities.keys.get(seat)
             if seat not in among or key is None:
                 raise Refused(f"seat {seat} signed {what}, but does not belong to them")
             signed = self.round_.digest + bound + header(self.round_, phase, seat, EVERYONE) + body

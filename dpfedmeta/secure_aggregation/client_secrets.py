@@ -1,18 +1,16 @@
 """Secrets of a client in a round: what it holds meanwhile, and the shares that it deals and opens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dpfedmeta.secure_aggregation.byte_layout import share_of
 from dpfedmeta.secure_aggregation.crypto import pairwise
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Pair
 from dpfedmeta.secure_aggregation.crypto.pairwise import ShareKeys, share_commitment
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.crypto.shamir import SHARE_BYTES
 from dpfedmeta.secure_aggregation.payloads import Dealt, Kind, Survivors
+from dpfedmeta.secure_aggregation.protocol_messages import share_of
 from dpfedmeta.secure_aggregation.round_parameters import Round
 
 # In place of a key pair that is forgotten.
@@ -30,21 +28,6 @@ class ClientStep(Enum):
     UNMASK = "unmask"
     DONE = "done"
     ABORTED = "aborted"
-
-
-@dataclass(frozen=True, kw_only=True)
-class History:
-    """Participations by the client's own ledger.
-
-    Attributes:
-        taken: Number of rounds that it took part in, failed ones too.
-        most: R, the most rounds that it may join. None: no limit.
-        last: (round, attempt) of its last participation in this run, if any.
-    """
-
-    taken: int = 0
-    most: int | None = None
-    last: tuple[int, int] | None = None
 
 
 @dataclass(kw_only=True)

@@ -8,11 +8,11 @@ from enum import IntEnum
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
-from dpfedmeta.secure_aggregation.byte_layout import packed_list, packed_sets, records, share_of, unpacked_sets
 from dpfedmeta.secure_aggregation.crypto import masks
 from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.crypto.shamir import SHARE_BYTES
+from dpfedmeta.secure_aggregation.protocol_messages import packed_list, packed_sets, records, share_of, unpacked_sets
 from dpfedmeta.secure_aggregation.round_parameters import Agreement
 
 SEALED_BYTES = 2 * SHARE_BYTES + 16  # both shares, and a tag of 16 bytes

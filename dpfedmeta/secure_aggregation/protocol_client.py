@@ -4,8 +4,6 @@ Bonawitz et al. (CCS 2017), https://eprint.iacr.org/2017/281, with the graph of 
 https://arxiv.org/abs/2008.07545.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ import numpy.typing as npt
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.secure_aggregation.client_checks import Checks, at_least, consent
-from dpfedmeta.secure_aggregation.client_secrets import SPENT, ClientStep, History, Secrets, deal, held
+from dpfedmeta.secure_aggregation.client_secrets import SPENT, ClientStep, Secrets, deal, held
 from dpfedmeta.secure_aggregation.crypto import masks, pairwise, shamir
 from dpfedmeta.secure_aggregation.crypto import neighbour_graph as graph
 from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES, Identity, Pair, Randomness
@@ -33,7 +31,7 @@ from dpfedmeta.secure_aggregation.payloads import (
     Survivors,
 )
 from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, ProtocolPhase, opened, signed
-from dpfedmeta.secure_aggregation.round_parameters import Identities, Round
+from dpfedmeta.secure_aggregation.round_parameters import Round
 
 
 class Client:
@@ -41,13 +39,13 @@ class Client:
 
     Their order is advertise, share, (agree,) mask, (consent,) unmask; agree and consent are for a malicious server.
 
-    It does no input or output, knows no clock, and draws from `randomness` alone.
+    It does no input or output, knows no clock, and draws from `randomness` alone. Whoever calls joins each attempt at a
+    round once: it writes the attempt into a ledger of its own before `advertise` is sent, as a federation's do.
 
     Args:
         round_: Round that it agreed to: numbers that it computed itself, identities that it got from elsewhere.
         seat: Its own seat.
         identity: Its private Ed25519 key, 32 bytes.
-        history: From its own ledger; whoever calls writes this round into it before `advertise` is sent.
         verify: Whether to check the signature of every neighbour's keys. Always done against a malicious server.
             Not needed towards one that follows the protocol (it checks them itself, and relays what it got), and a
             third of a client's time.
@@ -62,7 +60,6 @@ class Client:
 
     Raises:
         InputError: A seat that does not exist, a key of the wrong size, or not the one that the seat has.
-        Aborted: Its own ledger forbids the round.
     """
 
     def __init__(
@@ -71,27 +68,18 @@ class Client:
         round_: Round,
         seat: int,
         identity: bytes,
-        history: History | None = None,
         verify: bool = True,
         randomness: Randomness = os.urandom,
     ) -> None:
-        history = history or History()
         if not 0 <= seat < round_.agreement.clients:
             raise InputError(f"seat {seat}: there are only seats 0 to {round_.agreement.clients - 1}")
         self._identity = Identity(identity)
         if round_.identities.keys.get(seat, self._identity.public) != self._identity.public:
             raise InputError(f"seat {seat}: the list of identities has another key than this client's")
-        if history.most is not None and history.taken >= history.most:
-            raise Aborted(f"no round is left: {history.taken} of {history.most} promised rounds are taken")
-        if history.last is not None and (round_.round, round_.attempt) <= history.last:
-            raise Aborted(
-                f"round {round_.round}, attempt {round_.attempt} is not later than the last one, {history.last}"
-            )
         self._round, self._seat, self._randomness = round_, seat, randomness
         self._agreement = round_.agreement
         self._checks = Checks(round_=round_, seat=seat, verify=verify)
         self.step = ClientStep.ADVERTISE
-        self.identities: Identities = round_.identities
         self._secrets: Secrets | None = None
         self._bound = b""
         self._keys: dict[int, Keys] = {}  # of neighbours
@@ -147,14 +135,13 @@ class Client:
         """SHARES, from KEY_LIST: a share of both secrets for each neighbour, encrypted.
 
         Raises:
-            Aborted: An identity that is unknown, repeated, its own or another than listed, a signature that fails,
-                too few neighbours.
+            Aborted: An identity that is its own or another than listed, a signature that fails, too few neighbours.
         """
         with self._answering(
             ClientStep.SHARE, ClientStep.AGREE if self._agreement.malicious else ClientStep.MASK
         ) as secrets:
             listed = KeyList.decode(self._opened(ProtocolPhase.KEY_LIST, message))
-            everybody, self.identities = self._checks.keys(self._own, listed, self.identities)
+            everybody = self._checks.keys(self._own, listed)
             self._bound = pairwise.bound_to(self._round, listed if self._agreement.malicious else None)
             self._listed = everybody.keys() | {self._seat} if self._agreement.malicious else None
             self._keys = {seat: everybody[seat] for seat in self._neighbours(listed) if seat in everybody}
@@ -242,7 +229,7 @@ class Client:
         ) as secrets:
             if self._agreement.malicious:
                 shown = Signatures.decode(self._opened(ProtocolPhase.AGREED, message))
-                self._checks.signatures(ProtocolPhase.AGREE, self._bound, b"", shown, secrets.sharers, self.identities)
+                self._checks.signatures(ProtocolPhase.AGREE, self._bound, b"", shown, secrets.sharers)
             else:
                 self._take_shares(secrets, message)
             masked = self._masked(secrets, vector)
@@ -296,9 +283,7 @@ class Client:
             else:
                 shown = Signatures.decode(self._opened(ProtocolPhase.CONSENTS, message))
                 signed = consent(told, self._agreement)
-                self._checks.signatures(
-                    ProtocolPhase.CONSENT, self._bound, signed, shown, told.survivors, self.identities
-                )
+                self._checks.signatures(ProtocolPhase.CONSENT, self._bound, signed, shown, told.survivors)
             entries = tuple(
                 (seat, kind, secrets.shares[seat][kind])
                 for seat in sorted(secrets.shares)

@@ -1,7 +1,5 @@
 """The server of one round: a state machine over bytes, which learns who took part and the sum."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -76,7 +74,6 @@ class Server:
         self._why: str | None = None
         self._bound = b""
         self._seen: set[int] = set()  # in this phase
-        self._identities: set[bytes] = set()
         self._keys: dict[int, tuple[Keys, bytes]] = {}
         self._graph: dict[int, list[int]] = {}
         self._dealings = Dealings()
@@ -102,7 +99,8 @@ class Server:
         if sender in self._seen:
             raise Refused(f"a second message of seat {sender} in phase {self.phase.name}")
         recipient = EVERYONE if self.phase in (ProtocolPhase.KEYS, ProtocolPhase.CONSENT) else SERVER
-        body = opened(self._round, self.phase, sender, recipient, message, self._key_of(sender, message), self._bound)
+        identity = self._round.identities.keys[sender]
+        body = opened(self._round, self.phase, sender, recipient, message, identity, self._bound)
         take = {
             ProtocolPhase.KEYS: self._take_keys,
             ProtocolPhase.SHARES: self._take_shares,
@@ -128,23 +126,12 @@ class Server:
         }
         return senders[self.phase]
 
-    def _key_of(self, sender: int, message: bytes) -> bytes:
-        if sender in self._keys:
-            return self._keys[sender][0].identity
-        known = self._round.identities.keys.get(sender)
-        # On first contact the key that the message shows is taken at its word.
-        shown = message[-SIGNATURE_BYTES - Keys.record.size :][:32] if self._round.identities.first_contact else b""
-        return known or shown
-
     def _take_keys(self, sender: int, body: bytes, signature: bytes) -> None:
         keys = Keys.decode(body)
-        if keys.identity != self._round.identities.keys.get(sender, keys.identity):
+        if keys.identity != self._round.identities.keys[sender]:
             raise Refused(f"the identity of seat {sender} is not the listed one")
-        if keys.identity in self._identities:
-            raise Refused(f"the identity of seat {sender} is also that of another seat")
         for key in (keys.mask_key, keys.share_key):
             check_public(key)
-        self._identities.add(keys.identity)
         self._keys[sender] = (keys, signature)
 
     def _take_shares(self, sender: int, body: bytes, signature: bytes) -> None:

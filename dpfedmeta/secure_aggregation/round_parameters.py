@@ -1,7 +1,5 @@
 """Agreement of all parties before the first message: the numbers, the identities and the round."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Mapping
@@ -146,16 +144,13 @@ def agreed(
 
 @dataclass(frozen=True, kw_only=True)
 class Identities:
-    """Public Ed25519 key of each seat, from a file of one's own or from the first contact.
+    """Public Ed25519 key of each seat, from a file of one's own.
 
     Attributes:
         keys: Key by seat.
-        first_contact: Accept the first key that the server shows for a seat without one. That trusts the server once:
-            it could sit in that seat itself. `Client.identities` has what was seen, to be kept.
     """
 
     keys: Mapping[int, bytes]
-    first_contact: bool = False
 
     def __post_init__(self) -> None:
         for seat, key in self.keys.items():
@@ -168,24 +163,18 @@ class Identities:
         """Check that every invited client has a key here.
 
         Raises:
-            InputError: A client has none, and it is not the first contact; or a seat does not exist.
+            InputError: A client has none, or a seat does not exist.
         """
         beyond = [seat for seat in self.keys if not 0 <= seat < clients]
         if beyond:
             raise InputError(f"identities: seat {beyond[0]} does not exist among {clients} clients")
-        if len(self.keys) < clients and not self.first_contact:
+        if len(self.keys) < clients:
             missing = next(seat for seat in range(clients) if seat not in self.keys)
-            raise InputError(
-                f"identities: no key for seat {missing}; list all {clients} keys, or allow the first contact"
-            )
+            raise InputError(f"identities: no key for seat {missing}; list all {clients} keys")
 
     def digest(self, clients: int) -> bytes:
-        """Digest of the whole list, so that all parties must hold the same one.
-
-        On first contact the list is left out, since no party holds it.
-        """
-        listed = b"" if self.first_contact else b"".join(self.keys[seat] for seat in range(clients))
-        return sha256(bytes([self.first_contact]) + listed).digest()
+        """Digest of the whole list, so that all parties must hold the same one."""
+        return sha256(b"\0" + b"".join(self.keys[seat] for seat in range(clients))).digest()
 
 
 @dataclass(frozen=True, kw_only=True)

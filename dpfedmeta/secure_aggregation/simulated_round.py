@@ -3,8 +3,6 @@
 Clients live in worker processes, a share of them in each, and only messages leave these.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Data of a client; data that do not have the form of the plan count as zero and stop no run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, get_args

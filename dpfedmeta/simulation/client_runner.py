@@ -1,7 +1,5 @@
 """The clients' side of a round: a pure function from (model, bound, clients) to their clipped sum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,15 +19,22 @@ from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, Cl
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
 from dpfedmeta.privacy.charged import check_record_release
-from dpfedmeta.privacy.clip_policy import Attachment, moved_by_a_client
+from dpfedmeta.privacy.clip_policy import Attachment, clipped_message, moved_by_a_client, with_attachment
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
 from dpfedmeta.privacy.mechanisms import Released
-from dpfedmeta.privacy.message_form import clipped_message, with_attachment
 from dpfedmeta.privacy.units import RecordUnit, pieces_of
 from dpfedmeta.simulation.client_data import DataForm
-from dpfedmeta.simulation.gpu_batches import Chunks, ahead, chunks_of, engine_of, fixed_weights, network_on
-from dpfedmeta.simulation.gpu_row_sums import RowSum, is_of_form
+from dpfedmeta.simulation.gpu_batches import (
+    Chunks,
+    RowSum,
+    ahead,
+    chunks_of,
+    engine_of,
+    fixed_weights,
+    is_of_form,
+    network_on,
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -3,8 +3,6 @@
 The sum is that of simulation.cohort_sums.added_up, bit for bit: masks cancel, and who is missing is missing in both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

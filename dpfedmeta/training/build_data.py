@@ -1,7 +1,5 @@
 """Clients of a plan on a data set, and the public data on which models are evaluated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 
@@ -12,8 +10,8 @@ from dpfedmeta.core.random.random_sources import KeyedSource, SecretSource
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.populations.capacity_checks import check_shape
+from dpfedmeta.data.populations.disjoint import ShardPopulation
 from dpfedmeta.data.populations.population import Population, VirtualPopulation
-from dpfedmeta.data.populations.shards import ShardPopulation
 from dpfedmeta.data.populations.whole_population import AbleClients, WholePopulation, check_whole, everybody
 from dpfedmeta.learning.evaluation import Benchmark, HeldOutEvaluation, SharedClassifier
 from dpfedmeta.learning.evaluation.held_out_clients import WholeClientsBenchmark

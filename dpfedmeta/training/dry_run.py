@@ -17,8 +17,8 @@ from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.learning.models.weight_shapes import built_in_channels, check_convolutions
 from dpfedmeta.planning.client_population import clients_of
 from dpfedmeta.planning.client_spec import episode_shape, evaluation_shape, network_spec, whole_shape
-from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
-from dpfedmeta.planning.public_weights import check_built_in
+from dpfedmeta.planning.network_trial.pretraining_overlap import check_built_in
+from dpfedmeta.planning.policy_from_settings import clip_policy
 from dpfedmeta.training.tracking.callbacks import Callback, tell
 from dpfedmeta.training.tracking.plan_summary import Planned, planned_with
 

@@ -1,7 +1,5 @@
 """Training, from a plan to a run directory: the imperative shell around pure steps."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,8 +21,8 @@ from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.server_step import ServerOptimizer, ServerState, initial_state, skip, step, without_average
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.charged import release_sum
+from dpfedmeta.privacy.clip_policy import with_attachment
 from dpfedmeta.privacy.mechanisms import MechanismState, Released, ValueT
-from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
 from dpfedmeta.privacy.rounds.round_journal import Journal, Releasing, release_digest, round_inputs
 from dpfedmeta.privacy.rounds.round_sum import keep_left_out

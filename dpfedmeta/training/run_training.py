@@ -18,6 +18,7 @@ from typing import Any
 from dpfedmeta.accounting.ledger.client_ledger import RecordBudget
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, registered
+from dpfedmeta.accounting.ledger.population_register import reserve
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.participation_cost import participation
@@ -30,16 +31,16 @@ from dpfedmeta.core.files.run_directory import CONFIG, EPISODES, PLAN, SUMMARY, 
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.peak_memory import peak_memory_mb
 from dpfedmeta.core.provenance import commit, environment_of
-from dpfedmeta.core.random.noise_key import keep_secret
+from dpfedmeta.core.random.fresh_seeds import keep_secret
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes
 from dpfedmeta.planning.caveats import cautions
-from dpfedmeta.planning.clipping.user_policy import own_policy_name
 from dpfedmeta.planning.data_digests import keep_data
+from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
+from dpfedmeta.planning.policy_from_settings import own_policy_name
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
-from dpfedmeta.planning.public_weights import initial_words
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.availability import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.simulation.backend import Backend
@@ -87,6 +88,8 @@ def run_training(
             rate = clients_per_second(made.public, made.workers, made.plan.privacy.cohort, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
+        if run is not None:
+            _reserve(identity_of(run).run, made)
         if run is None:
             name = _default_name(settings) if settings.run.name is None else settings.run.name
             run = create(Path(settings.run.dir), name, partial(_first_files, made=made, options=options, rate=rate))
@@ -256,7 +259,19 @@ def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate:
     keep_secret(run, made.source)
     keep_data(run, made.held)
     identity = RunIdentity(run=secrets.token_hex(16), config=text, secure=not made.source.reproducible)
+    _reserve(identity.run, made)
     Ledger(run.ledger, made.plan.privacy, identity)
+
+
+def _reserve(name: str, made: RunContext) -> None:
+    """Count the whole plan in the register of the population, where there is one, before anything is charged."""
+    register, held = made.plan.settings.population.register, made.held
+    if register is None:
+        return
+    data = held.clients if held.own else held.decoded
+    if data is None:
+        raise InputError("population.register: what these clients hold has no digest, so it cannot be registered")
+    reserve(Path(register), run=name, data=data, plan=made.plan.privacy)
 
 
 def _go_on_longer(

@@ -17,19 +17,18 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.plugins.user_code import own_sources, unseen
-from dpfedmeta.core.random.fresh_seeds import new_source
-from dpfedmeta.core.random.noise_key import secret_of_run
+from dpfedmeta.core.random.fresh_seeds import new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.populations.population import Population, PopulationStatement, asked_statement, population_statement
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
-from dpfedmeta.planning.clipping.user_policy import check_same_policy
 from dpfedmeta.planning.data_digests import NO_DIGEST, HeldData, check_data, held_data
 from dpfedmeta.planning.network_trial.device_test import check_same_on
 from dpfedmeta.planning.network_trial.pretraining_overlap import check_origins
 from dpfedmeta.planning.network_trial.synthetic_clients import rehearsal_of
+from dpfedmeta.planning.policy_from_settings import check_same_policy
 from dpfedmeta.planning.run_plan import Plan, make_plan
 from dpfedmeta.planning.user_modules import own_modules
 from dpfedmeta.privacy.clip_policy import ClipPolicy

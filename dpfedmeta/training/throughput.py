@@ -1,7 +1,5 @@
 """Forecast of a run's time and memory on this machine, from a few seconds of the same work on public data."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

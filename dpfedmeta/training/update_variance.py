@@ -1,7 +1,5 @@
 """Similarity of clients' updates, measured on clients that are made of public data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

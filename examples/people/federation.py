@@ -2,8 +2,9 @@
 
     python examples/people/federation.py --data heart-disease --out federation --epsilon 1
 
-Each hospital has the training patients of one split in a file of its own. The server has public constants and made-up
-patients. What is learned is judged on the other patients of each hospital, as people.py does it.
+Each hospital has all its patients in a table of its own, whose column split says from the start on which it is judged:
+its client trains on those of train alone. The server has public constants and made-up patients. Afterwards each one
+evaluates the model on its own table.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for own in held:
         home, private = out / own.name, os.urandom(32)
         home.mkdir()
-        write_table(HEART, home / "patients.csv", [own.of(own.adapts)], {})
+        write_table(HEART, home / "patients.csv", [own], {})
         write_identity(home / "identity.pem", private)
         cards.append(card_line(private, own.name))
         clients.append([
@@ -76,18 +77,8 @@ def main(words: Sequence[str] | None = None) -> None:
         ])  # fmt: skip
     (operator / ROSTER).write_text("".join(f"{card}\n" for card in cards))
     server = ["server", "--keys", str(operator), "--roster", str(operator / ROSTER), "--dataset", str(file)]
-    server += [
-        "--algo",
-        "dp-agrlr-secure",
-        "--run.dir",
-        str(out),
-        "--run.name",
-        "run",
-        "--wait",
-        "600",
-        "--seconds",
-        "300",
-    ]
+    server += ["--algo", "dp-agrlr-secure", "--run.dir", str(out), "--run.name", "run"]
+    server += ["--wait", "600", "--seconds", "300"]
     with ExitStack() as running:
         for own, client in zip(held, clients, strict=True):
             # One machine stands for four.
@@ -97,11 +88,12 @@ def main(words: Sequence[str] | None = None) -> None:
         code = started([*server, *settings_of(options.epsilon, len(held))], out / "server.txt", {}).wait()
     if code:
         raise SystemExit(f"the server ended with exit code {code}; see {out / 'server.txt'}")
-    write_table(HEART, out / "judged.csv", held, {})
-    found = evaluate_people(out / "run", out / "judged.csv", RecordSplit(shots=None, repeats=2, seed=0))
-    for each in found.scores:
+    split = RecordSplit(shots=None, repeats=2, seed=0)
+    tables = [out / own.name / "patients.csv" for own in held]
+    scores = [each for table in tables for each in evaluate_people(out / "run", table, split).scores]
+    for each in scores:
         print(each.name, {name: round(value, 3) for name, value in each.first.items()})
-    for name, mean in overall(found.scores).items():
+    for name, mean in overall(scores).items():
         print(f"{name}: accuracy {mean.people:.3f}, balanced {mean.others['balanced']:.3f}")
 
 

@@ -1,6 +1,6 @@
 """People as they are: a model for hospitals, wearers or patients, judged on each one's own records beside baselines.
 
-    python examples/people/people.py --population heart --data heart-disease --out heart --trials 43
+    python examples/people/people.py --population heart --data heart-disease --out heart --trials 100
     python examples/people/people.py --population wisdm --data wisdm --out wisdm
     python examples/people/people.py --population parkinsons --data parkinsons --out parkinsons
 
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
-from populations import COMMON, OF_CLIENTS, OF_RECORDS, POPULATIONS, PeopleTask, Person, half_of
+from populations import COMMON, OF_CLIENTS, OF_RECORDS, POPULATIONS, PeopleTask, Person, flamby_half_of, half_of
 
 import dpfedmeta as dp
 from dpfedmeta.api.evaluate_people import evaluate_people
@@ -146,12 +146,17 @@ class Trial:
 
 
 def trials_of(
-    task: PeopleTask, held: Sequence[Person], first: int, count: int | None, *, development: bool
+    task: PeopleTask, held: Sequence[Person], first: int, count: int | None, *, development: bool, flamby: bool = False
 ) -> list[Trial]:
     """Splits of every hospital; or folds of people, each of whom is judged once."""
+    if flamby:
+        return [_split("flamby", [flamby_half_of(own) for own in held])]
     if not task.left_out:
         splits = range(1000 + first, 1002 + first) if development else range(first, first + (count or 20))
-        return [_split(held, split) for split in splits]
+        return [
+            _split(f"split-{split}", [half_of(own, number, split) for number, own in enumerate(held)])
+            for split in splits
+        ]
     order = [held[place] for place in np.random.default_rng(0).permutation(len(held))]
     chosen, others = order[:DEVELOPMENT], order[DEVELOPMENT:]
     if development:
@@ -165,9 +170,8 @@ def trials_of(
     return made[first : None if count is None else first + count]
 
 
-def _split(held: Sequence[Person], split: int) -> Trial:
-    judged = [half_of(own, number, split) for number, own in enumerate(held)]
-    return Trial(name=f"split-{split}", trained=[own.of(own.adapts) for own in judged], judged=judged)
+def _split(name: str, judged: list[Person]) -> Trial:
+    return Trial(name=name, trained=[own.of(own.adapts) for own in judged], judged=judged)
 
 
 def judged(task: PeopleTask, file: Path, trial: Trial, out: Path, more: Mapping[str, object]) -> Scores:
@@ -281,19 +285,23 @@ def main(words: Sequence[str] | None = None) -> None:
     made.add_argument("--first", type=int, default=0, help="number of the first trial (0)")
     made.add_argument("--trials", type=int, help="how many: random splits (20), or folds of people (all)")
     made.add_argument("--epsilon", type=float, help="promise it to whole clients, at delta 1e-3 towards the public")
-    made.add_argument("--records", type=float, help="promise it to records of hospitals under sums, at 1e-4")
+    made.add_argument("--records", type=float, help="promise it to records under sums, at 1e-4")
     made.add_argument("--development", action="store_true", help="judge on the people that constants are chosen on")
+    made.add_argument("--flamby", action="store_true", help="judge hospitals on FLamby's own split alone")
     made.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="other settings than the example's")
     options = made.parse_args(words)
     task = POPULATIONS[options.population]
+    if options.flamby and task.left_out:
+        made.error("--flamby is a split of hospitals; leave it out")
     more = {name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in options.set)}
     if options.epsilon is not None:
         more = {**OF_CLIENTS, "privacy.client.epsilon": options.epsilon, **more}
     if options.records is not None:
         more = {**OF_RECORDS, "privacy.record.epsilon": options.records, **more}
     held, file, found = task.read(options.data), write_task(task, options.out), list[Scores]()
+    chosen = {"development": options.development, "flamby": options.flamby}
     print(f"{len(held)} clients, {sum(len(own.targets) for own in held):,} records")
-    for trial in trials_of(task, held, options.first, options.trials, development=options.development):
+    for trial in trials_of(task, held, options.first, options.trials, **chosen):
         found.append(judged(task, file, trial, options.out, more))
         (options.out / "found.json").write_text(json.dumps(found, indent=1))
     print(table_of(task, found))

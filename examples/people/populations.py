@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Flags = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,6 +85,35 @@ def half_of(person: Person, number: int, split: int) -> Person:
     adapts = np.zeros(len(order), dtype=bool)
     adapts[order[: int(0.66 * len(order))]] = True
     return replace(person, adapts=adapts)
+
+
+def flamby_half_of(person: Person) -> Person:
+    """The same with FLamby's own split: scikit-learn's `train_test_split` of 66% with random_state 43.
+
+    Stratified where a hospital has three patients of each label; Switzerland has not.
+    """
+    draws, counts = np.random.RandomState(43), np.bincount(person.targets, minlength=2)
+    train, test = int(0.66 * counts.sum()), int(np.ceil((1.0 - 0.66) * counts.sum()))
+    adapts = np.ones(counts.sum(), dtype=bool)
+    if counts.min() < 3:
+        adapts[draws.permutation(counts.sum())[:test]] = False
+        return replace(person, adapts=adapts)
+    of_train = _shares(counts, train, draws)
+    of_test = _shares(counts - of_train, test, draws)
+    for label, first in enumerate(of_train):
+        rows = np.flatnonzero(person.targets == label)[draws.permutation(counts[label])]
+        adapts[rows[first : first + of_test[label]]] = False
+    return replace(person, adapts=adapts)
+
+
+def _shares(counts: Counts, wanted: int, draws: np.random.RandomState) -> Counts:
+    """How many of each of two labels, in proportion; one that is left over goes to the larger remainder."""
+    exact = counts / counts.sum() * wanted
+    found: Counts = np.floor(exact).astype(np.int64)
+    rest = exact - found
+    if left := wanted - int(found.sum()):
+        found[draws.choice(np.flatnonzero(rest == rest.max()), size=left, replace=False)] += 1
+    return found
 
 
 ACTIVITIES = ("Walking", "Jogging", "Upstairs", "Downstairs", "Sitting", "Standing")

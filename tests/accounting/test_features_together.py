@@ -7,6 +7,7 @@ never cheaper beside another one, and where both cost something, both together c
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -113,8 +114,19 @@ CASES = [
 ]
 
 
-def test_every_kind_of_plan_is_accepted_alone():
-    assert all(epsilons(kind) is not None for kind in QUICK)
+def test_every_kind_of_plan_is_accepted_alone_and_says_how():
+    for kind in QUICK:
+        assert epsilons(kind) is not None
+    # What a plan does not have is left out of the sentences.
+    for plan in (*(KINDS[kind] for kind in QUICK), replace(PLAIN, max_participations=None), COUNTS):
+        for cell in guarantees(plan):
+            assert not re.search(r"None|nan|\(\)", " ".join(f"{bound.event} {bound.formula}" for bound in cell.bounds))
+
+
+def test_counts_are_not_rotated_and_messages_are_to_a_power_of_two():
+    assert (COUNTS.secure.rotated, COUNTS.phases[0].event.whole.dimension) == (10, 10)
+    for dimension, rotated in ((1, 1), (2, 2), (3, 4), (64, 64), (65, 128)):
+        assert replace(SECURE, dimension=dimension).rotated == rotated
 
 
 @pytest.mark.parametrize("feature", [None, *FEATURES])

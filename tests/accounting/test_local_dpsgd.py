@@ -9,12 +9,12 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDp
 from dp_accounting.pld import PLDAccountant
 
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
-from dpfedmeta.accounting.divergences.local_dpsgd import poisson_steps_epsilon
 from dpfedmeta.accounting.divergences.participation_counts import worst_participations
 from dpfedmeta.accounting.divergences.pld_composition import sampled_delta, sampled_epsilon
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import phases_of
+from dpfedmeta.accounting.observers.server_observer import poisson_steps_epsilon
 from dpfedmeta.core.errors import RefusedPlan
 
 

@@ -15,8 +15,7 @@ from dpfedmeta.accounting.divergences.pld_composition import sampled_delta, samp
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise, noise_of, restored, stated
 from dpfedmeta.accounting.observers.four_guarantees import four_cells
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.core.errors import InputError
 from tests.accounting.coins import Coin
 

@@ -4,7 +4,8 @@ import pytest
 
 from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
 from dpfedmeta.accounting.events.record_layer import RecordLayer
-from dpfedmeta.accounting.other_accountants import second_opinion
+from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
+from dpfedmeta.accounting.other_accountants import opinion_on_releases, second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
 PLAN = PrivacyPlan(clients=100_000, cohort=1000, rounds=100, noise_multiplier=1.0)
@@ -40,6 +41,15 @@ def test_a_tiny_noise_does_not_make_a_grid_that_never_ends(monkeypatch):
     assert second_opinion(tiny.phases, 0.5) == ("dp-accounting PLD", 0.0)
     assert len(widths) == 1
     assert widths[0] > 1e-3
+
+
+def test_releases_of_which_it_knows_one_alone_get_no_opinion():
+    known = PLAN.phases
+    unknown = replace(PLAN, noise="toeplitz", correlation=Correlation(separation=2)).phases
+    fixed = replace(PLAN, sampler="fixed").phases
+    assert opinion_on_releases(known, 1e-6) is not None
+    for phases in (unknown, (*known, *unknown), (*known, *fixed), (*fixed, *known)):
+        assert opinion_on_releases(phases, 1e-6) is None
 
 
 def test_no_noise_needs_no_opinion():

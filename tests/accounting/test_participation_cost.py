@@ -14,9 +14,8 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.observers.server_observer import record_server, records_of_several
 from dpfedmeta.accounting.participation_cost import participation
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
-from dpfedmeta.accounting.privacy_plan.terms import Terms
 
 OWN = RecordLayer(support_noise=3.0, query_noise=2.0, support_steps=4, support_records=25, query_records=20)
 PARTS = RecordLayer(
@@ -95,7 +94,7 @@ READERS = {
     "whole_client": {"accounting/participation_cost.py"},
     "sum_noise": {
         "accounting/participation_cost.py",
-        "accounting/observers/earlier_releases.py",
+        "accounting/observers/server_observer.py",
         "accounting/events/events.py",
     },
 }

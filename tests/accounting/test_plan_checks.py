@@ -2,7 +2,7 @@
 
 import ast
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +70,31 @@ REFUSED = [
 def test_what_is_not_proved_is_refused_by_its_name(plan, change, name):
     with pytest.raises(RefusedPlan, match=rf"^{name.replace('.', '[.]')}\b"):
         replace(plan, **change)
+
+
+# The ends of the same ranges.
+ACCEPTED = [
+    {"clients": 100}, {"rounds": 1}, {"colluding": 1}, {"max_participations": 1}, {"hostile": 0.0}, {"hostile": 0.999},
+    {"client_delta": 1e-300, "record_delta": 1 - 1e-9}, {"noise_multiplier": 0.0},
+    {"noise_multiplier": plan_checks._LEAST}, {"noise_multiplier": plan_checks._MOST}, {"cohort": 1000.0},
+    {"cohort": 1e-9}, {"missed": 0.0}, {"missed": 0.999}, {"ends": (1,)}, {"ends": (1, 9)},
+    {"schedule": (Change(from_round=0), Change(from_round=1, cohort_scale=10.0), Change(from_round=10))},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ACCEPTED, ids=str)
+def test_the_ends_of_what_is_proved_are_accepted(change):
+    plan = replace(PLAIN, **change)
+    # What begins after the last round is no part of the plan.
+    assert sum(length for length, _ in plan.changes()) == plan.rounds
+    assert all(length > 0 for length, _ in plan.changes())
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Change)])
+def test_a_change_of_no_meaning_is_refused_by_its_name(name):
+    for value in (-1, math.nan, *((0.0, math.inf) if name != "from_round" else ())):
+        with pytest.raises(RefusedPlan, match=f"^{name}"):
+            Change(**{"from_round": 3, name: value})
 
 
 def test_every_check_of_a_plan_is_among_these():

@@ -13,6 +13,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from scipy.stats import norm
 
 from dpfedmeta.accounting.divergences.rdp import ORDERS
+from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import RunCount, largest_divergences, selected_divergences, selection_cost
 from dpfedmeta.core.errors import InputError, RefusedPlan
@@ -152,6 +153,7 @@ def test_the_worst_setting_of_the_list_counts_and_more_runs_cost_more():
             "no plain Renyi divergence",
         ),
         ({"noise_multiplier": 0.0}, "no plain Renyi divergence"),
+        ({"earlier": (Earlier(run="a", head="0", phases=PLAN.phases),)}, "spent before"),
     ],
 )
 def test_runs_without_a_plain_divergence_are_refused(changes, words):

@@ -16,8 +16,7 @@ from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.four_guarantees import four_cells
 from dpfedmeta.accounting.other_accountants import second_opinion
-from dpfedmeta.accounting.privacy_plan.privacy_plan import Change
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, Terms
 from dpfedmeta.accounting.release_costs import composed_delta
 from dpfedmeta.cli.sweeps.tuning_cost import compose
 from dpfedmeta.core.errors import RefusedPlan

@@ -8,15 +8,13 @@ import pytest
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.divergences.gdp import gaussian_mu
-from dpfedmeta.accounting.divergences.local_dpsgd import poisson_steps_epsilon, replaced_steps_epsilon
 from dpfedmeta.accounting.events.events import Earlier, Phase
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, record_public
-from dpfedmeta.accounting.observers.server_observer import record_server
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.observers.server_observer import poisson_steps_epsilon, record_server, replaced_steps_epsilon
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
-from dpfedmeta.accounting.privacy_plan.terms import Terms
 from dpfedmeta.core.errors import RefusedPlan
 
 PLAN = PrivacyPlan(clients=2000, cohort=100, rounds=6, noise_multiplier=4.0)

@@ -23,8 +23,7 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon, four_cells, guarantees
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 
 CLIENT, RECORD = 1e-4, 3e-4
 LAYER = RecordLayer(support_noise=3.0, query_noise=1.2, support_steps=2, support_records=5, query_records=5)

@@ -5,8 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from dpfedmeta.auditing.audit_rounds import RoundsVerdict
-from dpfedmeta.cli.audit_badge import badge_words, draw_badge
+from dpfedmeta.auditing.audit_rounds import RoundsVerdict, badge_words, draw_badge
 from dpfedmeta.privacy.rounds.promise import PromisedCell
 from tests.conftest import dpfedmeta
 

@@ -13,8 +13,7 @@ from dpfedmeta.accounting.events.events import surplus
 from dpfedmeta.auditing.attacks.likelihood_ratio import NoAttack, attack_on
 from dpfedmeta.auditing.audit_request import AuditRequest
 from dpfedmeta.auditing.canaries import RandomDirections
-from dpfedmeta.auditing.estimators.many_canaries import Crowd
-from dpfedmeta.auditing.estimators.many_runs import NO_CURVE, Bench, Ratios
+from dpfedmeta.auditing.estimators.many_runs import NO_CURVE, Bench, Crowd, Ratios
 from dpfedmeta.auditing.findings import Finding
 from dpfedmeta.auditing.neighbouring_runs import ClientWorlds, observe
 from dpfedmeta.auditing.reduced_plan import audited_settings

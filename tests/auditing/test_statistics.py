@@ -9,7 +9,6 @@ from scipy.stats import binom, binomtest
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.auditing.estimators.clopper_pearson import least_probability, most_probability
 from dpfedmeta.auditing.estimators.one_run import (
     Guesses,
     epsilon_of,
@@ -27,6 +26,8 @@ from dpfedmeta.auditing.trade_off_function import (
     SampledCurve,
     epsilon_of_counts,
     epsilon_of_curve,
+    least_probability,
+    most_probability,
 )
 
 QUANTILES = ndtri((np.arange(10_000) + 0.5) / 10_000)

@@ -13,11 +13,11 @@ from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.private_selection import RunCount, selection_cost
 from dpfedmeta.cli.run_statement import most_right_guesses, statement_lines
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory
 from dpfedmeta.training.verification.chosen_run import rounded_up, selection_content
 from tests.conftest import dpfedmeta
+from tests.reporting.test_page import chosen_run
 
 
 @pytest.mark.parametrize("mu", [0.05, 0.5, 2.0, 6.0])
@@ -78,13 +78,10 @@ def test_a_replaced_client_is_guessed_as_one_of_two_data_sets():
 
 
 @pytest.fixture
-def chosen(loop):
-    """The same run, as if a private sweep had chosen it, and the price."""
-    run, _ = loop
-    plan = read_content(run / "ledger.jsonl").plan
-    cost = selection_cost([plan], RunCount(mean=5.0))
-    RunDirectory(run).write_json(SELECTION, selection_content(cost, [plan]))
-    return run, cost
+def chosen(tmp_path):
+    """The folder of a run that a private sweep chose, and the price."""
+    run, cost = chosen_run(tmp_path, mean=5.0)
+    return run.path, cost
 
 
 @pytest.mark.parametrize("way", ["--run", "--verify", "--statement"])

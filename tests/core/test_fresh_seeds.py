@@ -1,6 +1,7 @@
 """Noise that follows from fresh bytes, from the question and from the exact message: nothing restored repeats it."""
 
 import itertools
+import json
 import pickle
 from typing import Any
 
@@ -10,19 +11,24 @@ import torch
 from scipy import stats
 
 from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.fresh_seeds import (
     FRESH_GENERATOR,
     FreshSource,
     attempt_bytes,
     draw_fresh,
+    keep_secret,
     name_of,
     new_source,
+    secret_of_run,
 )
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import (
     CLIENT_PURPOSES,
     GENERATOR,
     NOISE_PURPOSES,
+    SEEDS,
     KeyedSource,
     OperatingSystemSource,
     Purpose,
@@ -228,3 +234,34 @@ def test_keys_of_another_machine_are_of_its_clients_in_one_round(source, purpose
     assert keys.generator(Purpose.QUERY_NOISE, 3, 17) is not None
     with pytest.raises(LookupError):
         keys.generator(purpose, *key).words(1)
+
+
+@pytest.mark.parametrize("chosen", [None, 5])
+def test_a_kept_key_is_taken_as_it_was_or_refused(tmp_path, chosen):
+    run = RunDirectory(tmp_path)
+    run.secret.mkdir()
+    path = run.secret / "noise_seed.json"
+    for source in (KeyedSource(SEEDS - 1), FreshSource(0)):
+        keep_secret(run, source)
+        if chosen is None or isinstance(source, KeyedSource):
+            back = secret_of_run(run, chosen, secure=False)
+            assert isinstance(back, KeyedSource | FreshSource)
+            assert (back.seed, type(back)) == (source.seed, FreshSource if chosen is None else KeyedSource)
+        else:
+            with pytest.raises(InputError, match="generator"):
+                secret_of_run(run, chosen, secure=False)
+    whole = {"seed": 7, "generator": GENERATOR}
+    for content, words in (
+        *(({**whole, "seed": seed}, "noise seed") for seed in (-1, SEEDS, 7.0, True, "7", None)),
+        *(({**whole, "generator": other}, "generator") for other in ("philox", None, 3)),
+        ({"seed": 7}, "generator"),
+        ({"generator": GENERATOR}, "lost or damaged"),
+        ([7], "lost or damaged"),
+    ):
+        path.write_text(json.dumps(content))
+        with pytest.raises(InputError, match=words):
+            secret_of_run(run, chosen, secure=False)
+    path.unlink()
+    with pytest.raises(InputError, match="lost or damaged"):
+        secret_of_run(run, chosen, secure=False)
+    assert isinstance(secret_of_run(run, chosen, secure=True), OperatingSystemSource)

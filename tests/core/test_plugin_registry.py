@@ -134,8 +134,8 @@ CHECKED = {
     "accounting/events/sampling.py sampling_of": 2, "accounting/release_costs/__init__.py cost_named": 1,
     "data/sources/__init__.py published_reader": 1, "learning/meta/target_kind.py targets_of": 2,
     "planning/client_spec.py algorithm_of": 2, "planning/client_spec.py method_of": 2,
-    "planning/privacy/aggregation.py aggregation_of": 1, "planning/server_optimizer.py rule_of": 1,
-    "privacy/clip_policies/policy_checks.py named_policy": 1, "privacy/planned_mechanism.py mechanism_of": 1,
+    "planning/privacy/aggregation.py aggregation_of": 1, "planning/run_plan.py rule_of": 1,
+    "privacy/clip_policies/policy_checks.py named_policy": 1, "privacy/mechanisms.py mechanism_of": 1,
     "training/trackers/__init__.py trackers_of": 1,
 }  # fmt: skip
 # Of ours alone, by name; and one that looks again at what was checked.

@@ -19,7 +19,7 @@ from dpfedmeta.core.files.run_directory import (
     save_weights,
     write_text,
 )
-from dpfedmeta.core.random.noise_key import keep_secret
+from dpfedmeta.core.random.fresh_seeds import keep_secret
 from dpfedmeta.core.random.random_sources import GENERATOR, KeyedSource, OperatingSystemSource
 
 

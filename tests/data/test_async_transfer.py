@@ -1,6 +1,6 @@
 import torch
 
-from dpfedmeta.data.episodes.async_transfer import placed
+from dpfedmeta.core.params import placed
 
 
 class Value:

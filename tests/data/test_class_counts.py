@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from own_data import write_clients
 
+from dpfedmeta.analytics.client_answers import check_named, holdings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.populations.class_counts import check_named, holdings
-from dpfedmeta.data.populations.disjoint import DisjointPopulation
+from dpfedmeta.data.populations.disjoint import DisjointPopulation, ShardPopulation
 from dpfedmeta.data.populations.natural import RealPopulation
 from dpfedmeta.data.populations.population import VirtualPopulation
-from dpfedmeta.data.populations.shards import ShardPopulation
 
 SHAPE = EpisodeShape(ways=3, shots=1, queries=2)
 

@@ -6,7 +6,7 @@ from own_data import vector_rows, write_csv
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.episodes.split_by_name import surely_public
+from dpfedmeta.data.names import surely_public
 from dpfedmeta.data.user_sources import vectors
 from dpfedmeta.data.user_sources.columns import meant, telling_columns
 

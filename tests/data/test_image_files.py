@@ -7,8 +7,8 @@ from PIL import Image
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.episodes.split_by_name import splits_of
 from dpfedmeta.data.inspection import Episodes, inspect_task
+from dpfedmeta.data.names import splits_of
 from dpfedmeta.data.user_sources import folder
 from dpfedmeta.data.user_sources.readers import own_digests
 

@@ -101,6 +101,27 @@ def test_labels_outside_the_list_are_one_line_that_names_them(tmp_path):
         open_dataset(task, tmp_path)
 
 
+def test_one_label_in_all_is_one_line(tmp_path):
+    task = task_in(tmp_path, rows_of(lambda client, record: "ill"), labels=LABELS)
+    with pytest.raises(
+        InputError, match=r"all records of all clients have label ill of the list \(well, ill, unsure\)"
+    ):
+        open_dataset(task, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [
+        (1e-6, r"numbers to predict up to 2e\+07 reach the network, more than 10,000"),
+        (2e5, "scale = 200000: is far above"),
+    ],
+)
+def test_a_scale_far_from_the_numbers_is_one_line(tmp_path, scale, said):
+    task = task_in(tmp_path, rows_of(number), "target", kind="regression", targets={**TARGETS, "scale": scale})
+    with pytest.raises(InputError, match=said):
+        open_dataset(task, tmp_path)
+
+
 def number(client, record):
     return 20 + 4 * client - record
 
@@ -223,7 +244,7 @@ def test_task_files_that_do_not_fit_are_one_line(tmp_path, column, more, words):
 
 def test_a_check_of_numbers_to_predict_asks_for_no_classes(tmp_path):
     """As training, which takes ways = 1 by itself; and the numbers to predict are no features."""
-    far = {**TARGETS, "scale": 1e-3}
+    far = {**TARGETS, "scale": 4e-3}
     task = task_in(tmp_path, rows_of(number), "target", kind="regression", targets=far)
     asked = {"shots": 2, "queries": 2}
     report, _ = inspect_task(task, tmp_path, Episodes(shape=EpisodeShape(ways=5, **asked), evaluation_queries=2))

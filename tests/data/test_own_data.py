@@ -16,7 +16,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.episode import draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.episodes.split_by_name import split_of, splits_of
+from dpfedmeta.data.names import split_of, splits_of
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.natural import RealPopulation

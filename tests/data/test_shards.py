@@ -6,7 +6,7 @@ import torch
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.class_pool import ClassPool
-from dpfedmeta.data.populations.shards import ShardPopulation
+from dpfedmeta.data.populations.disjoint import ShardPopulation
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpfedmeta.analytics.client_answers import holdings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes import gpu_sampling
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.gpu_sampling import drawn
 from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
 from dpfedmeta.data.episodes.whole_episode import choose_whole, split_whole
-from dpfedmeta.data.populations.class_counts import holdings
 from dpfedmeta.data.populations.natural import RealPopulation
 from dpfedmeta.data.populations.population import clients_digest, population_statement
 from dpfedmeta.data.populations.whole_population import (

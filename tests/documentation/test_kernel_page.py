@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from pages import ROOT, blocks
 
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
 from tests.conftest import dpfedmeta
 
 CODE = [block for block in blocks(ROOT / "docs/kernel.md") if block.language == "python"]
@@ -70,3 +72,31 @@ def test_every_file_and_test_that_the_walk_names_is_there():
                 own = (ROOT / "tests/privacy/rounds/test_private_rounds.py").read_text()
                 assert f"def {name.rstrip('.').rstrip('_')}" in own, name
     assert len(rows) >= 11
+
+
+def test_nine_lines_make_a_loop_private(tmp_path, monkeypatch, capsys):
+    """Both sides of the difference on the page run, and learn; the second one verifies."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    lines = (
+        (ROOT / "docs/kernel.md")
+        .read_text(encoding="utf-8")
+        .split("```diff\n")[1]
+        .split("```")[0]
+        .replace("30", "6")
+        .splitlines()
+    )
+    added = [line for line in lines if line.startswith("+")]
+    assert len(added) == 9
+    right = []
+    for sign in "-+":
+        program = "\n".join(line[1:] for line in lines if line[:1] in ("", " ", sign))
+        held = {}
+        exec(program, held)
+        model, truth = held["model"]["w"], held["TRUTH"]
+        right.append(model @ truth / np.linalg.norm(model) / np.linalg.norm(truth))
+    assert right[0] > 0.95
+    assert right[1] > 0.5
+    held["private"].close()
+    assert "(client, public)" in capsys.readouterr().out
+    assert "6 rounds, hash chain intact" in verify_rounds(RunDirectory(tmp_path / "runs/mine")).remarks

@@ -150,6 +150,14 @@ def test_the_reference_has_every_command_and_every_setting(from_code):
             assert re.search(rf"^- \*\*`{re.escape(name)}`\*\* \(.+; default .+\): \S", settings, re.MULTILINE), name
 
 
+def test_every_word_of_the_glossary_is_an_entry_of_the_index(from_code):
+    words = from_code.glossary_words("| word | meaning |\n|---|---|\n| Message, update | what | a |\n| N | b | |\n")
+    assert words == ["message", "update", "n"]
+    found = from_code.glossary_words((ROOT / "docs/reference/glossary.md").read_text())
+    assert {"support set", "clip bound", "sensitivity", "adjacency", "ledger", "cohort"} <= set(found)
+    assert len(found) == len(set(found))
+
+
 def test_links_out_of_the_folder_become_pages_or_paths(from_code):
     page = ROOT / "docs/tutorials/any.md"
     text = "[a](../../SECURITY.md#reporting) [b](../../examples/own_clip_policy.py) [c](../guarantees.md#x)"

@@ -18,7 +18,7 @@ TINY = {
 
 
 # They train nothing by the library's loop, or have a test of their own.
-OTHERS = ("secure_aggregation", "dp_agr_by_hand", "own_meta_learner", "own_loop", "strokes_encoder")
+OTHERS = ("secure_aggregation", "dp_agr_by_hand", "own_meta_learner", "own_loop", "lora_own_loop", "strokes_encoder")
 TRAINING = [path for path in sorted(EXAMPLES.glob("*.py")) if path.stem not in OTHERS]
 
 
@@ -44,6 +44,31 @@ def test_a_loop_of_ones_own_learns_keeps_its_promise_and_goes_on(tmp_path, monke
     again = module.main(tmp_path / "mine", rounds=12)
     assert all((model[name] == again[name]).all() for name in model)
     assert capsys.readouterr().out.count("12 rounds, completed") == 2
+
+
+def lora(folder, monkeypatch, rounds, **sizes):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(folder / "state"))
+    spec = importlib.util.spec_from_file_location("example_lora", EXAMPLES / "lora_own_loop.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, value in sizes.items():
+        monkeypatch.setattr(module, name, value)
+    return module.main(folder / "mine", rounds=rounds), verify_rounds(RunDirectory(folder / "mine"))
+
+
+def test_lora_in_a_loop_of_ones_own_releases_low_rank_changes_alone(tmp_path, monkeypatch, capsys):
+    accuracy, found = lora(tmp_path, monkeypatch, 2, CLIENTS=200, COHORT=40)
+    assert 0.0 <= accuracy <= 1.0
+    assert "514 of 6,562 numbers are learned" in capsys.readouterr().out
+    assert "2 rounds, hash chain intact" in found.remarks
+    assert not (tmp_path / "mine/secret/left-out.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_lora_in_a_loop_of_ones_own_learns(tmp_path, monkeypatch):
+    accuracy, found = lora(tmp_path, monkeypatch, 40)
+    assert accuracy > 0.8
+    assert found.guarantees[0].epsilon <= 4.0
 
 
 KILLED = """

@@ -88,6 +88,23 @@ def test_hospitals_train_on_two_thirds_and_are_judged_on_the_rest(people, tmp_pa
     assert rows["each alone: softmax regression"][-1] == "+0.000 ± 0.000"
 
 
+@pytest.mark.parametrize(
+    ("labels", "judges"),
+    [
+        ([1, 0, 0] * 7 + [1, 0], [0, 1, 2, 6, 7, 8, 9, 16]),
+        ([0, 1, 1, 1] * 8 + [0], [0, 1, 2, 3, 4, 5, 15, 16, 19, 21, 25, 31]),
+        ([1] * 21 + [0] * 2, [5, 6, 8, 10, 12, 13, 15, 22]),
+    ],
+    ids=["stratified", "a remainder", "two of a label"],
+)
+def test_flambys_split_is_that_of_scikit_learn(people, labels, judges):
+    """Expected: train_test_split(test_size=1.0 - 0.66, train_size=0.66, random_state=43) of scikit-learn 1.9.1."""
+    own = people.Person(
+        name="made-up", records=np.zeros((len(labels), 1)), targets=np.array(labels), adapts=np.zeros(len(labels), bool)
+    )
+    assert np.flatnonzero(~people.flamby_half_of(own).adapts).tolist() == judges
+
+
 def test_wearers_adapt_on_the_first_windows_of_each_class_and_judge_models_of_others(people, tmp_path, capsys):
     task = people.POPULATIONS["wisdm"]
     write_wisdm(tmp_path, task.labels)

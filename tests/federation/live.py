@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.federation_demo import _free_port
-from dpfedmeta.federation.identity.certificates import make_certificates
 from dpfedmeta.federation.identity.credentials import card_line, write_identity
-from dpfedmeta.federation.identity.invitation import CERTIFICATE, CERTIFICATE_KEY, INVITATION, ROSTER, make_operator
+from dpfedmeta.federation.identity.invitation import (
+    CERTIFICATE,
+    CERTIFICATE_KEY,
+    INVITATION,
+    ROSTER,
+    make_certificates,
+    make_operator,
+)
 from tests.federation import acting
 from tests.federation.silos import CLIENTS, NOISE, SMALL
 

@@ -22,7 +22,7 @@ from dpfedmeta.analytics.simulated_clients import IdealSums, SimulatedClients
 from dpfedmeta.analytics.verification import verify
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
-from dpfedmeta.core.random.noise_key import secret_of_run
+from dpfedmeta.core.random.fresh_seeds import secret_of_run
 from dpfedmeta.core.random.random_sources import Purpose
 from dpfedmeta.data.task import load_task
 from dpfedmeta.federation.client.client import RealClient

@@ -1,6 +1,6 @@
 import time
 
-from dpfedmeta.federation.server.attendance import attendance
+from dpfedmeta.federation.server.quorum import attendance
 
 NAMES = {b"a": "clinic A", b"b": "clinic B", b"c": "clinic C"}
 

@@ -7,11 +7,10 @@ import time
 
 import pytest
 
-from dpfedmeta.federation.flower import connection_limits as flower_limits
 from dpfedmeta.federation.flower import fleet_gateway as flower_gate
-from dpfedmeta.federation.flower import superlink as flower_link
-from dpfedmeta.federation.flower.connection_limits import Strangers
+from dpfedmeta.federation.flower import superlink as flower_limits
 from dpfedmeta.federation.flower.fleet_gateway import _OBJECT, Gate
+from dpfedmeta.federation.flower.superlink import Strangers
 from tests.federation.test_flower_wire import identity, signed
 from tests.federation.wires import card, loopback
 
@@ -21,7 +20,7 @@ FEW = 5
 @pytest.fixture
 def wire(tmp_path, monkeypatch):
     monkeypatch.setattr(flower_limits, "HEAD_SECONDS", 1.0)
-    monkeypatch.setattr(flower_link, "Strangers", lambda: Strangers(of_address=FEW))
+    monkeypatch.setattr(flower_limits, "Strangers", lambda: Strangers(of_address=FEW))
     found = loopback(tmp_path)
     yield found
     found.channel.close()

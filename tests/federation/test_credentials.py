@@ -9,7 +9,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.federation.identity.certificates import make_certificates
 from dpfedmeta.federation.identity.credentials import (
     _CARD,
     _ORDER,
@@ -21,7 +20,13 @@ from dpfedmeta.federation.identity.credentials import (
     wire_key,
     write_identity,
 )
-from dpfedmeta.federation.identity.invitation import INVITATION, checked_address, make_operator, read_invitation
+from dpfedmeta.federation.identity.invitation import (
+    INVITATION,
+    checked_address,
+    make_certificates,
+    make_operator,
+    read_invitation,
+)
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 ONE, TWO = bytes(range(32)), bytes(range(1, 33))

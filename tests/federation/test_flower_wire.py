@@ -33,8 +33,8 @@ from dpfedmeta.federation.flower.flower_channel import LinkGrid, content_of, rec
 from dpfedmeta.federation.flower.flower_client import attend
 from dpfedmeta.federation.flower.http_client import ConnectionRefused, Requests, TooLong, _Bounded, _context
 from dpfedmeta.federation.flower.superlink import Link
-from dpfedmeta.federation.identity.certificates import make_certificates
 from dpfedmeta.federation.identity.credentials import wire_key
+from dpfedmeta.federation.identity.invitation import make_certificates
 from tests.federation.wires import MOST, Echo, card, loopback, private_key, until
 
 

@@ -173,16 +173,22 @@ def too_few(path):
     write(path, rows_of(7, records=2))
 
 
-@pytest.mark.parametrize("made", [other_columns, too_few])
+def other_units(path):
+    write(path, [(label, [1e6 * value for value in values]) for label, values in rows_of(7)])
+
+
+@pytest.mark.parametrize("made", [other_columns, too_few, other_units])
 def test_a_table_that_does_not_fit_sends_noise_and_tells_its_owner(tables, tmp_path, made):
     session = open_session(tables, tmp_path, "dp-agrlr-micro", **MICRO, **TABLE)
     party = with_folder(session, tmp_path, made)
     assert offered(session, party)[6] == Said.ACCEPTED
     said = log_of(tmp_path)
     assert "ONLY NOISE: " in said
-    assert {"other_columns": "column pulse: missing", "too_few": "fewer than 2 classes with 4 records each"}[
-        made.__name__
-    ] in said
+    assert {
+        "other_columns": "column pulse: missing",
+        "too_few": "fewer than 2 classes with 4 records each",
+        "other_units": "reach the network, more than 10,000",
+    }[made.__name__] in said
 
 
 def test_a_table_that_cannot_be_read_is_refused_before_a_server_is_asked(tables, tmp_path):

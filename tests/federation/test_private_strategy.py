@@ -452,3 +452,15 @@ def test_flowers_own_wrapper_breaks_its_promise_by_counts_of_examples():
         for count in (10**6, 1)
     ]
     assert [verdict.refuted for verdict in found] == [True, False]
+
+
+def test_a_policy_that_measures_updates_sees_them_before_clients_clip(tmp_path):
+    reached = []
+    for name, mods in (("plain", ()), ("mod", (clip_mod,))):
+        policy = dp.clip.Quantile(initial=0.1, count_noise=2.0)
+        given = {"run_dir": tmp_path / name, "clip": policy, "noise_seed": 3, "sampler": "fixed", "cohort": 10}
+        private, result = start(tmp_path, Loopback(app(mods=mods)), **given)
+        reached.append((private._rounds.bound, result.arrays["w"].numpy().tolist()))
+    assert reached[0] == reached[1]
+    # All of these updates are longer than the bound, so it rises.
+    assert reached[0][0] > 0.1

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.federation.flower.flower_environment import prepare_flower
-from dpfedmeta.federation.identity.certificates import Certificates, make_certificates
 from dpfedmeta.federation.identity.credentials import card_line, read_card
+from dpfedmeta.federation.identity.invitation import Certificates, make_certificates
 
 prepare_flower()
 

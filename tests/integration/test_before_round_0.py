@@ -14,7 +14,7 @@ from rich.console import Console
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.data.episodes.split_by_name import splits_of
+from dpfedmeta.data.names import splits_of
 from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training import run_training as run_module
 from dpfedmeta.training.run_training import run_training

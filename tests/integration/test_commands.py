@@ -206,6 +206,7 @@ def test_account_states_a_sum(dpfedmeta):
     assert "(Zhu, Wang 2019), 266-fold" in shown
 
 
+@pytest.mark.pictures
 def test_account_takes_runs_and_draws(dpfedmeta, train, tmp_path):
     train(tmp_path, "--run.name=r", "--population.sampler=fixed", "--noise-multiplier=1", algo="dp-agr")
     run = tmp_path / "runs" / "r"
@@ -331,6 +332,7 @@ def test_ctrl_c_and_sigterm_leave_a_clean_checkpoint_and_what_was_spent(tiny_tas
     assert (tmp_path / "runs/r/checkpoint/model.safetensors").stat().st_size > 0
 
 
+@pytest.mark.pictures
 def test_decompose_tells_what_each_noise_costs(dpfedmeta, tiny_task_file, tmp_path):
     words = ["--algo=dp-agrlr", "--dataset", tiny_task_file, "--model.width=4", "--ways=3", "--sample=20"]
     shown = dpfedmeta("decompose", *words, "--vary=meta.steps=2", "--out=noise.png", folder=tmp_path).out

@@ -31,12 +31,12 @@ from dpfedmeta.privacy.rounds.promise import PromisedCell, RoundsRequest
 from dpfedmeta.privacy.samplers.check_ins_sampler import CheckInSampler
 from dpfedmeta.privacy.samplers.cyclic_sampler import CyclicSampler
 from dpfedmeta.privacy.thresholded_counts import Threshold
-from dpfedmeta.secure_aggregation.byte_layout import share_of
-from dpfedmeta.secure_aggregation.client_secrets import History
 from dpfedmeta.secure_aggregation.crypto import neighbour_graph, shamir
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.masks import FEWEST_BITS, MOST_BITS
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
 from dpfedmeta.secure_aggregation.protocol_client import Client
+from dpfedmeta.secure_aggregation.protocol_messages import share_of
 from dpfedmeta.secure_aggregation.round_parameters import Agreement, Identities, Round
 from dpfedmeta.simulation.cohort_sums import check_enough_work
 from dpfedmeta.simulation.distributed.torchrun_env import TIMEOUT, launched
@@ -122,11 +122,12 @@ def torchrun(**given):
     return launched(environment)
 
 
-def seated(seat=3, **history):
+def seated(seat):
     secret = bytes(31) + b"\1"
-    identities = Identities(keys={}, first_contact=True)
+    own = Identity(secret).public
+    identities = Identities(keys={each: own if each == seat else bytes([each]) * 32 for each in range(10)})
     round_ = Round(**{**ROUND, "identities": identities})
-    Client(round_=round_, seat=seat, identity=secret, history=History(**history))
+    Client(round_=round_, seat=seat, identity=secret)
 
 
 def threshold(alone):
@@ -164,8 +165,6 @@ LIMITS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "shares that give it back": (lambda needed: shamir.split(1, [1, 2], needed, bytes), [1, 2], [0, 3]),
     "a share": (lambda share: share_of(share.to_bytes(33, "big")), [0, PRIME - 1], [PRIME]),
     "a seat": (seated, [0, 9], [-1, 10]),
-    "rounds that are taken": (lambda taken: seated(taken=taken, most=4), [3], [4]),
-    "the last round": (lambda last: seated(last=last), [(3, 1), (2, 9)], [(3, 2), (3, 3), (4, 0)]),
     # The wire.
     "clip bound of a task": (
         lambda bound: RoundTask.decode(RoundTask(bound=bound, model=np.ones(1)).encode(), 1),

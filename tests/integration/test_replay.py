@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpfedmeta.accounting.deviations import planned_deviation
+from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.config.presets import algorithm_names

@@ -1,10 +1,9 @@
 """Plants mistakes one at a time and says which of them the tests see: make mutants.
 
-A catalogue of plausible mistakes beside random changes of single expressions (--random): what breaks a promise here is
-a key left out or a write moved, which mutmut and cosmic-ray do not make, and they run all tests on each of thousands.
+A catalogue of plausible mistakes: what breaks a promise here is often a key left out or a write moved. machine.py makes
+mistakes by rule.
 
     .venv/bin/python tests/mutants/run.py --only ledger --jobs 2 --json mutants.json
-    .venv/bin/python tests/mutants/run.py --random 40 --seed 1
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ COPIED = ("dpfedmeta", "benchmarks", "tests", "configs", "tasks", "scripts", "do
 # Imported once; every mutant is a fork of this process, which saves it these imports.
 HEAVY = ("torch", "numpy", "scipy.stats", "dp_accounting.pld", "dp_accounting.rdp", "opacus", "numba", "pydantic",
          "safetensors.torch", "rich.console", "pytest", "torch.func", "platformdirs")  # fmt: skip
-PASSED, FAILED_TESTS, BROKEN_IMPORT, NO_TESTS, WRONG_COPY = 0, 1, 2, 5, 90
+PASSED, FAILED_TESTS, BROKEN_IMPORT, NOT_FOUND, NO_TESTS, WRONG_COPY = 0, 1, 2, 4, 5, 90
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +71,18 @@ class Slot:
             (folder / "dpfedmeta" / name).symlink_to(folder / name)
         self._changes = 0
 
-    def start(self, mutant: Mutant | None, tests: Sequence[str]) -> int:
+    def plant(self, mutant: Mutant) -> None:
+        """Write the mistake into the copy."""
+        target = self.folder / "dpfedmeta" / mutant.file
+        target.write_text(changed(mutant))
+        # A time that no version before had, so that no compiled file of another one is taken for this one's.
+        self._changes += 1
+        os.utime(target, (10**9 + 2 * self._changes,) * 2)
+
+    def start(self, mutant: Mutant | None, tests: Sequence[tuple[str, ...]]) -> int:
         """Plant it and start its tests in a process of their own; the process's number."""
         if mutant is not None:
-            target = self.folder / "dpfedmeta" / mutant.file
-            target.write_text(changed(mutant))
-            # A time that no version before had, so that no compiled file of another one is taken for this one's.
-            self._changes += 1
-            os.utime(target, (10**9 + 2 * self._changes,) * 2)
+            self.plant(mutant)
         child = os.fork()
         if not child:
             _run_tests(self.folder, tests)
@@ -96,34 +99,48 @@ class Slot:
         return self.folder / "output.txt"
 
 
-def _run_tests(folder: Path, tests: Sequence[str]) -> None:
+def enter(folder: Path) -> None:
+    """Make the copy of the tree the one that is imported.
+
+    Raises:
+        Stale: Another one is.
+    """
+    import pytest
+
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = str(folder)
+    sys.path[:] = [str(folder), *(path for path in sys.path if Path(path or ".").resolve() not in (ROOT, HERE))]
+    # Worker processes of the tests import the main file again, as under `python -m pytest`.
+    main = sys.modules["__main__"]
+    main.__spec__, main.__file__ = None, str(Path(pytest.__file__).with_name("__main__.py"))
+    import dpfedmeta
+
+    print(dpfedmeta.__file__, flush=True)
+    if not Path(dpfedmeta.__file__).is_relative_to(folder):
+        raise Stale(f"{dpfedmeta.__file__} was imported in place of the copy in {folder}")
+
+
+def _run_tests(folder: Path, tests: Sequence[tuple[str, ...]]) -> None:
     """In the child: never returns."""
     os.setsid()
     handle = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(handle, stream)
-    os.chdir(folder)
-    os.environ["PYTHONPATH"] = str(folder)
-    sys.path[:] = [str(folder), *(path for path in sys.path if Path(path or ".").resolve() not in (ROOT, HERE))]
     status = WRONG_COPY
     try:
         import pytest
 
-        # Worker processes of the tests import the main file again, as under `python -m pytest`.
-        main = sys.modules["__main__"]
-        main.__spec__, main.__file__ = None, str(Path(pytest.__file__).with_name("__main__.py"))
-        import dpfedmeta
-
-        print(dpfedmeta.__file__, flush=True)
-        if Path(dpfedmeta.__file__).is_relative_to(folder):
-            words = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", f"--basetemp={folder / 'temporary'}"]
-            # File by file: most mistakes are seen by the first, and the others need not even be collected.
-            for test in tests:
-                status = int(pytest.main([*words, test]))
-                if status not in (PASSED, NO_TESTS):
-                    break
-            else:
-                status = PASSED
+        enter(folder)
+        words = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", f"--basetemp={folder / 'temporary'}"]
+        # File by file: most mistakes are seen by the first, and the others need not even be collected.
+        for test in tests:
+            status = int(pytest.main([*words, *test]))
+            if status not in (PASSED, NO_TESTS):
+                break
+        else:
+            status = PASSED
+    except Stale as error:
+        print(error, flush=True)
     except BaseException as error:
         print(repr(error), flush=True)
         status = BROKEN_IMPORT
@@ -138,14 +155,14 @@ def _outcome(name: str, slot: Slot, status: int | None, seconds: float) -> Outco
         return Outcome(name=name, verdict="time-out", seen_by="", seconds=seconds)
     if status == PASSED:
         return Outcome(name=name, verdict="survived", seen_by="", seconds=seconds)
-    if status not in (FAILED_TESTS, BROKEN_IMPORT):
+    if status not in (FAILED_TESTS, BROKEN_IMPORT, NOT_FOUND):
         raise Stale(f"{name}: the tests did not run (status {status}):\n{text[-2000:]}")
     seen = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, flags=re.MULTILINE)
     return Outcome(name=name, verdict="killed", seen_by=seen[0] if seen else "import", seconds=seconds)
 
 
 def run_all(
-    work: Sequence[tuple[str, Mutant | None, Sequence[str]]], jobs: int, limit: float, folder: Path
+    work: Sequence[tuple[str, Mutant | None, Sequence[tuple[str, ...]]]], jobs: int, limit: float, folder: Path
 ) -> Iterator[Outcome]:
     """Each mistake's outcome, `jobs` at a time, as they end."""
     free = [Slot(folder / str(number)) for number in range(jobs)]
@@ -171,12 +188,8 @@ def run_all(
 
 def wanted(options: argparse.Namespace) -> list[Mutant]:
     """The mistakes that the options ask for, each checked against the code."""
-    if options.random:
-        chosen = importlib.import_module("random_changes").random_mutants(options.random, options.seed)
-    else:
-        chosen = catalogue()
     pattern = f"*{options.only}*"
-    found = [m for m in chosen if fnmatch.fnmatch(m.name, pattern) or fnmatch.fnmatch(m.file, pattern)]
+    found = [m for m in catalogue() if fnmatch.fnmatch(m.name, pattern) or fnmatch.fnmatch(m.file, pattern)]
     for mutant in found:
         compile(changed(mutant), mutant.file, "exec")
     return found
@@ -206,8 +219,6 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=900.0, help="seconds for the tests of one mistake")
     parser.add_argument("--json", type=Path, help="where to write the outcomes")
     parser.add_argument("--go-on", action="store_true", help="leave out what the file of --json says was killed")
-    parser.add_argument("--random", type=int, default=0, help="so many random changes in place of the catalogue")
-    parser.add_argument("--seed", type=int, default=0, help="of the random changes")
     parser.add_argument("--check", action="store_true", help="only whether the catalogue fits the code")
     parser.add_argument("--no-baseline", action="store_true", help="trust that the tests pass without a mistake")
     return parser.parse_args(words)
@@ -235,11 +246,13 @@ def main() -> int:
     everything = sorted({test for mutant in mutants for test in mutant.tests})
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         if not options.no_baseline:
-            (baseline,) = run_all([("baseline", None, everything)], 1, 10 * options.limit, Path(folder) / "baseline")
+            (baseline,) = run_all(
+                [("baseline", None, [(test,) for test in everything])], 1, 10 * options.limit, Path(folder) / "baseline"
+            )
             print(f"baseline: {baseline.verdict} after {baseline.seconds:.0f} s {baseline.seen_by}", flush=True)
             if baseline.verdict != "survived":
                 raise Stale("the tests fail without any mistake")
-        work = [(mutant.name, mutant, mutant.tests) for mutant in mutants]
+        work = [(mutant.name, mutant, [(test,) for test in mutant.tests]) for mutant in mutants]
         for outcome in run_all(work, options.jobs, options.limit, Path(folder) / "mutants"):
             outcomes.append(outcome)
             print(f"{outcome.verdict:9} {outcome.seconds:5.0f} s  {outcome.name}  {outcome.seen_by}", flush=True)

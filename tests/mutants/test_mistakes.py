@@ -1,4 +1,4 @@
-"""The catalogue fits the code as it is, and random changes are made of it."""
+"""The catalogue fits the code as it is, and rules make mistakes of it."""
 
 import sys
 from pathlib import Path
@@ -23,11 +23,88 @@ def test_every_mistake_that_is_written_down_can_be_planted():
             assert f"def {function}" in (ROOT / file).read_text(), (mutant.name, test)
 
 
-def test_random_changes_are_other_code_and_the_same_for_the_same_seed():
-    from mistakes import changed
-    from random_changes import random_mutants
+SOURCE = '''"""A file."""
+@dataclass
+class Form:
+    low: float
+    high: float
+    name: str = ""
 
-    found = random_mutants(5, 1)
-    assert found == random_mutants(5, 1) != random_mutants(5, 2)
-    for mutant in found:
-        compile(changed(mutant), mutant.file, "exec")
+def digest(form: Form, low: float, high: float, *, salt: bytes = b""):
+    """Words."""
+    if not low < high or low is None:
+        raise ValueError(f"{low} < 1")
+    with lock:
+        form.kept = sorted(x for x in form.all if x)
+    return add([form.low, max(low, high)], salt=salt) if low + 1 > 0 else digest(form, low, high, salt=salt)
+'''
+
+
+@pytest.fixture
+def rules(beside, tmp_path, monkeypatch):
+    import rules
+
+    (tmp_path / "file.py").write_text(SOURCE)
+    monkeypatch.setattr(rules, "PACKAGE", tmp_path)
+    rules.known.cache_clear()
+    yield rules
+    rules.known.cache_clear()
+
+
+def test_rules_make_each_kind_of_mistake_where_it_can_be_made(rules):
+    made = {(change.kind, SOURCE.replace(change.old, change.new)) for change in rules.changes("file.py")}
+    for kind, old, new in (
+        ("guard left out", SOURCE[SOURCE.index("if not") : SOURCE.index("    with")], "pass\n"),
+        ("comparison", "not low < high", "not (low <= high)"),
+        ("condition left out", "not low < high or low is None", "(low is None)"),
+        ("not", "not low < high", "(low < high)"),
+        (
+            "and/or",
+            "not low < high or low is None",
+            "((not low < high) and low is None)".replace("((", "(").replace(") and", " and"),
+        ),
+        ("constant", "low + 1", "low + (0)"),
+        ("term left out", "low + 1", "low"),
+        ("arithmetic", "low + 1", "(low - 1)"),
+        ("with left out", "with lock:", "if True:"),
+        ("statement left out", "form.kept = sorted(x for x in form.all if x)", "pass"),
+        ("not sorted", "sorted(x for x in form.all if x)", "list((x for x in form.all if x))"),
+        ("filter left out", "(x for x in form.all if x)", "(x for x in form.all)"),
+        ("ingredient left out", "[form.low, max(low, high)]", "([max(low, high)])"),
+        ("neighbour", "form.low", "form.high"),
+        ("min/max", "max(", "min("),
+        ("keyword left out", "digest(form, low, high, salt=salt)", "digest(form, low, high)"),
+        ("arguments swapped", "digest(form, low, high, salt", "digest(low, form, high, salt"),
+    ):
+        assert SOURCE.count(old) == 1, old
+        assert (kind, SOURCE.replace(old, new)) in made, kind
+
+
+def test_the_sample_is_the_same_for_the_same_seed_and_is_other_code(rules):
+    found = rules.chosen(["file"], 12, 1)
+    assert found == rules.chosen(["file"], 12, 1) != rules.chosen(["file"], 12, 2)
+    for change in found:
+        compile(SOURCE.replace(change.old, change.new), "file.py", "exec")
+        assert change.within or "digest" in change.new
+
+
+def test_functions_of_an_imported_module_get_the_code_of_the_mistake(beside, tmp_path, monkeypatch):
+    from machine import exchange_code
+
+    source = (
+        "import functools\nclass Box:\n    n = 1\n    @property\n    def m(self):\n        return self.n + 1\n"
+        "    @m.setter\n    def m(self, value):\n        self.n = value + 1\n"
+        "@functools.cache\ndef f(x):\n    return [x + 1][0]\n"
+    )
+    before, after = tmp_path / "before.py", tmp_path / "planted_box.py"
+    for path in (before, after):
+        path.write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import planted_box  # type: ignore[import-not-found]
+
+    after.write_text("\n\n" + source.replace("+ 1", "+ 5"))
+    exchange_code(before, after)
+    box = planted_box.Box()
+    assert (planted_box.f(1), box.m) == (6, 6)
+    box.m = 2
+    assert box.n == 7

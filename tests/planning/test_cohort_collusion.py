@@ -5,7 +5,7 @@ import pytest
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.core.errors import RefusedPlan
-from dpfedmeta.planning.privacy.cohort_collusion import check_company, may_be_picked
+from dpfedmeta.planning.privacy.secure_sum_settings import check_company, may_be_picked
 
 PLAN = PrivacyPlan(
     clients=200,

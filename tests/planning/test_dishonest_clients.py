@@ -13,7 +13,7 @@ from dpfedmeta.analytics.analyses.histogram import Histogram
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.params import dimension
 from dpfedmeta.core.random.random_sources import KeyedSource
-from dpfedmeta.planning.dishonest_clients import dishonest_words
+from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.training.build_data import client_side
 from dpfedmeta.training.terminal.tables import noise_lines

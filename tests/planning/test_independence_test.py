@@ -16,10 +16,10 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.task import load_task
 from dpfedmeta.learning.record_dp.per_example_gradients import LayeredGradients
-from dpfedmeta.planning.describe_trained_weights import trained_lines
 from dpfedmeta.planning.network_trial.independence_test import check_uncoupled
 from dpfedmeta.planning.network_trial.synthetic_clients import RehearsedClients, rehearsal_of
 from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.training.tracking.plan_summary import trained_lines
 from tests.planning.coupled_networks import HEARD
 
 TASK = load_task("strokes")[0]

@@ -3,7 +3,7 @@ import torch
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.server_optimizers.sgd import sgd
-from dpfedmeta.planning.server_optimizer import rule_of
+from dpfedmeta.planning.run_plan import rule_of
 
 NO_FUNCTION = 3
 

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.params import dimension
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.data.task import load_task
-from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
+from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.charged import check_charged
+from dpfedmeta.privacy.clip_policy import with_attachment
 from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
-from dpfedmeta.privacy.message_form import with_attachment
 from dpfedmeta.privacy.noises.independent import Independent
 from dpfedmeta.privacy.units import Bounded
 from tests.golden.golden_runs import SECURE, SMALL

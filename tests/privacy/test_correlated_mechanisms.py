@@ -13,7 +13,7 @@ from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, Correlation
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
-from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
+from dpfedmeta.privacy.mechanisms import check_mechanism, mechanism_of
 from dpfedmeta.privacy.units import Bounded, ClientUnit
 
 ROUNDS, SIZE = 9, 4000

@@ -23,16 +23,17 @@ def messages(seed, count, size, longest):
     return drawn / drawn.norm(dim=1, keepdim=True) * scale * longest
 
 
-@given(SEEDS, BOUNDS)
+@given(SEEDS, BOUNDS | st.just(math.inf))
 @settings(max_examples=60, deadline=None)
 def test_no_coordinate_grows_and_none_moves_by_more_than_a_unit(seed, longest):
     numbers = WholeNumbers.for_messages(longest)
-    for message in messages(seed, 6, 40, longest):
+    assert numbers.longest == longest or longest == math.inf
+    for message in messages(seed, 6, 40, numbers.longest):
         kept = numbers.values(numbers.of(message))
         assert bool((kept.abs() <= message.abs()).all())
         assert bool(((message - kept).abs() < numbers.units[-1]).all())
         assert bool((kept * message >= 0).all())
-    assert numbers.units[-1] <= longest * 2.0**-35
+    assert numbers.units[-1] <= numbers.longest * 2.0**-35
 
 
 @pytest.mark.parametrize("longest", [1e-290, 1e-300, 1e-308, 5e-324])

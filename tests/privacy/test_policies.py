@@ -1,3 +1,4 @@
+import inspect
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -6,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.privacy.clip_policies import choices
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.clip_policies.median_policy import Median, NormHistogram
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound, QuantilePolicy
 from dpfedmeta.privacy.clip_policies.window_literal_policy import WindowLiteral
-from dpfedmeta.privacy.clip_policies.window_policy import Window, _significance, observe
+from dpfedmeta.privacy.clip_policies.window_policy import Walk, Window, _significance, observe
 from dpfedmeta.privacy.clip_policy import ATTACHED, attached_scale
-from dpfedmeta.privacy.knee_search import Walk
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.units import Bounded, ClientUnit
 
@@ -235,3 +237,14 @@ def test_a_quantile_policy_stays_within_its_range(below, end):
         state, bound = policy.next_bound(state, SimpleNamespace(value={ATTACHED: [centred * state.bound]}))
         assert 0.25 <= bound == state.bound <= 4.0
     assert bound == end
+
+
+@pytest.mark.parametrize("policy", [name for name in choices.__all__ if name != "Named"])
+def test_every_setting_of_a_choice_arrives_under_its_own_name(policy):
+    other = {"initial": 2.0, "window": 5, "percentile": 80.0, "quantile": 0.25, "rate": 0.1, "count_noise": 7.0}
+    other |= {"lowest": 1.0, "highest": 9.0}
+    choice = getattr(choices, policy)
+    given = {name: other[name] for name in inspect.signature(choice).parameters}
+    settings = choice(**given)
+    assert settings == replace(ClipSettings(policy=settings.policy), **given)
+    assert settings.policy.replace("-", "") == policy.lower()

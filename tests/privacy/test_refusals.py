@@ -22,9 +22,8 @@ from dpfedmeta.privacy.charged import check_record_release
 from dpfedmeta.privacy.clip_policies.policy_checks import check_policy
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound
 from dpfedmeta.privacy.clip_policy import clip_limits
-from dpfedmeta.privacy.mechanisms import GaussianMechanism
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, check_mechanism, mechanism_of
 from dpfedmeta.privacy.per_example.clip_rows import clip_rows
-from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
 from tests.privacy.one_release import release
 
 PLAN = PrivacyPlan(clients=50, cohort=5, rounds=6, noise_multiplier=2.0)

@@ -1,6 +1,8 @@
 import math
 import pickle
-from dataclasses import replace
+from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from scipy import stats
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism, Released, post_process
-from dpfedmeta.privacy.units import Bounded, ClientUnit
+from dpfedmeta.privacy.units import Bounded, ClientUnit, message_of
 
 SOURCE = KeyedSource(11)
 
@@ -38,6 +40,32 @@ def test_what_is_charged_is_what_the_observer_faces_and_not_the_total():
     released = mechanism(total=2.0, charged=1.5).release(bounded(), stream(0))
     assert released.noises == (GaussianNoise(multiplier=1.5),)
     assert released.noise_deviation == 0.5
+
+
+def test_noise_follows_from_everything_that_is_released_or_scales_it():
+    """Two questions with one noise would show their difference."""
+    one, two = np.zeros((2, 3), np.float32), np.ones(3, np.float32)
+    query = Bounded[ClientUnit, dict](value={"a": one, "b": two}, sensitivity=1.0)
+    changed: dict[str, list[Any]] = {
+        "value": [{"a": one}, {"a": one, "c": two}, {"a": two, "b": one}, {"a": one.reshape(3, 2), "b": two},
+                  {"a": one.view(np.int32), "b": two}, {"a": one, "b": np.nextafter(two, np.float32(2))}],
+        "sensitivity": [2.0],
+        "noise_variance": [1.0],
+        "grid": [SimpleNamespace(width=1.0), SimpleNamespace(width=2.0)],
+        "left_out": [],  # told to people; no part of what is released
+    }  # fmt: skip
+    others = [replace(query, **{field.name: other}) for field in fields(query) for other in changed[field.name]]
+    told = [
+        tuple(message_of(each, *constants))
+        for each, constants in [
+            (query, (2.0, 4.0)),
+            (query, (4.0, 2.0)),
+            (query, (2.0,)),
+            *((o, (2.0, 4.0)) for o in others),
+        ]
+    ]
+    assert len(set(told)) == len(told)
+    assert tuple(message_of(replace(query, value={"b": two, "a": one}), 2.0, 4.0)) == told[0]
 
 
 def test_noise_has_the_planned_deviation_and_is_normal_in_every_tensor():

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.privacy.clip_policies.window_policy import Window
+from dpfedmeta.privacy.clip_policies.window_policy import Walk, Window
 from dpfedmeta.privacy.clip_policies.window_products_policy import WindowProducts, estimate
-from dpfedmeta.privacy.knee_search import Walk
 from tests.privacy.test_policies import release, simulate
 
 

@@ -4,10 +4,11 @@ import math
 import re
 import shlex
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from dpfedmeta.accounting.deviations import planned_deviation
+from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
@@ -15,17 +16,18 @@ from dpfedmeta.accounting.private_selection import RunCount, selection_cost
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import SELECTION, append_lines, create
+from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory, append_lines, create
 from dpfedmeta.data.task import load_task
-from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
+from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
+from dpfedmeta.reporting.compare.latex_tables import csv_table, latex_table, row_of
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
 from dpfedmeta.reporting.html.privacy_statement import check_report, embedded, server_words
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.results.summary import SIMULATION, aggregation
 from dpfedmeta.training.terminal.tables import HOLDS, number
-from dpfedmeta.training.verification.chosen_run import choice_words, selection_content
+from dpfedmeta.training.verification.chosen_run import choice_words, selection_content, state_choice
 from dpfedmeta.training.verification.verify import audit
 
 GIVEN = {
@@ -34,31 +36,51 @@ GIVEN = {
 }  # fmt: skip
 
 
+CHOSEN = {
+    "privacy.client.epsilon": "null", "privacy.client.delta": "1e-4", "population.clients": "400",
+    "population.cohort": "40", "server.noise_multiplier": "0.6",
+}  # fmt: skip
+KINDS = ("spent", "planned")
+
+
 def accuracy(mean):
     return {"mean": mean, "ci95": 0.004, "episodes": 600, "protocol": "single model"}
 
 
 @pytest.fixture
 def make_run(tmp_path):
+    return partial(written_run, tmp_path)
+
+
+def written_run(tmp_path, name="r", algo="dp-agrlr-micro", dataset="strokes", charged=3, given=GIVEN, **changes):
     """A run directory without training: its files say what its ledger adds up to."""
+    *parents, plain = name.split("/")
+    folder = tmp_path.joinpath("runs", *parents)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    run = create(folder, plain)
+    settings = resolve(algo, dataset, None, given)
+    task = load_task(dataset)[0]
+    plan = make_privacy(settings, task)
+    ledger = Ledger(run.ledger, plan, RunIdentity(config=to_yaml(settings)))
+    for place in range(charged):
+        ledger.charge(planned_charge(plan, place))
+    noise = noise_of_unit_bound(settings, task, plan) if plan.noise_multiplier else 0.0
+    append_lines(run.path / "rounds.jsonl", [line(plan, number, noise) for number in range(charged)])
+    run.write_json("summary.json", summary_of(settings, plan, ledger) | changes)
+    return run
 
-    def made(name="r", algo="dp-agrlr-micro", dataset="strokes", charged=3, given=GIVEN, **changes):
-        *parents, plain = name.split("/")
-        folder = tmp_path.joinpath("runs", *parents)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        run = create(folder, plain)
-        settings = resolve(algo, dataset, None, given)
-        task = load_task(dataset)[0]
-        plan = make_privacy(settings, task)
-        ledger = Ledger(run.ledger, plan, RunIdentity(config=to_yaml(settings)))
-        for place in range(charged):
-            ledger.charge(planned_charge(plan, place))
-        noise = noise_of_unit_bound(settings, task, plan) if plan.noise_multiplier else 0.0
-        append_lines(run.path / "rounds.jsonl", [line(plan, number, noise) for number in range(charged)])
-        run.write_json("summary.json", summary_of(settings, plan, ledger) | changes)
-        return run
 
-    return made
+def chosen_run(tmp_path, mean=3.0, **changes):
+    """A run as a private sweep releases it, and its price."""
+    left_out = ("record.query_noise", "population.max_participations")
+    given = {name: value for name, value in GIVEN.items() if name not in left_out}
+    run = written_run(tmp_path, algo="dp-agr", given=given | CHOSEN, **changes)
+    content = read_content(run.ledger)
+    (run.path / "config.yaml").write_text(content.identity.config)
+    cost = selection_cost([content.plan], RunCount(mean=mean))
+    run.write_json(SELECTION, selection_content(cost, [content.plan]))
+    state_choice(run, cost)
+    return run, cost
 
 
 def line(plan, number, noise):
@@ -381,26 +403,61 @@ def test_a_comparison_with_a_damaged_run_is_bad_input(make_run, tmp_path, damage
     assert not (tmp_path / "comparison.html").exists()
 
 
-def test_the_page_of_a_chosen_run_says_which_number_to_report(make_run):
-    given = {name: value for name, value in GIVEN.items() if "record" not in name and "participations" not in name}
+def test_the_page_of_a_chosen_run_says_which_number_to_report(tmp_path):
     made_by = {name: value for name, value in MADE_BY.items() if name != "day"}
-    run = make_run(algo="dp-agr", made_by=made_by, given=given | {"privacy.client.epsilon": "null"})
+    run, cost = chosen_run(tmp_path, made_by=made_by)
     page = write_report(run).read_text(encoding="utf-8")
     assert "<td>day</td>" not in page
-    content = read_content(run.ledger)
-    (run.path / "config.yaml").write_text(content.identity.config)
-    plan, cost = content.plan, selection_cost([content.plan], RunCount(mean=3.0))
-    run.write_json(SELECTION, selection_content(cost, [plan]))
-    found = audit(run)
-    with pytest.raises(InputError, match="does not say which number to report"):
-        check_report(found.snapshot, found.proven)
-    page = write_report(run).read_text(encoding="utf-8")
     assert choice_words(cost) in page.split("<table>")[0]
     found = audit(run)
     assert check_report(found.snapshot, found.proven) == ["report.html agrees"]
+    (run.path / "report.html").write_text(page.replace(f"Attention: {choice_words(cost)}.", "The best of all."))
+    found = audit(run)
+    with pytest.raises(InputError, match="does not say which number to report"):
+        check_report(found.snapshot, found.proven)
     for cells in (Run(run.path).guarantees, Run(run.path).planned):
         assert [cell.epsilon for cell in cells if cell.name == "(client, public)"] == [cost.epsilon]
         assert sum(math.isfinite(cell.epsilon) for cell in cells) == 1
-    run.write_json(SELECTION, selection_content(replace(cost, epsilon=0.01), [plan]))
+    run.write_json(SELECTION, selection_content(replace(cost, epsilon=0.01), [read_content(run.ledger).plan]))
     with pytest.raises(InputError, match=r"selection.json: epsilon = 0.01, but"):
         write_report(run)
+
+
+def test_whatever_states_an_epsilon_of_a_chosen_run_states_that_of_the_choice(tmp_path):
+    run, cost = chosen_run(tmp_path)
+    own = spent(read_content(run.ledger).plan, read_content(run.ledger).charges)[0].epsilon
+    assert own < cost.epsilon < math.inf
+    groups = group_runs([run])
+    assert groups[0].epsilons[("client", "public")] == cost.epsilon
+    assert [value for cell, value in groups[0].epsilons.items() if cell != ("client", "public")] == [None] * 3
+    page = write_report(run).read_text(encoding="utf-8")
+    both = {row_of(groups[0], run, groups[0].summaries[0])[f"{kind}.client_public.epsilon"] for kind in KINDS}
+    assert both == {cost.epsilon}
+    shown = re.search(r"<td[^>]*>client</td>\s*<td[^>]*>public</td>\s*(.*?)</tr>", page, re.S)[1]
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", shown)[:2] == [number(cost.epsilon)] * 2
+    compared = write_comparison(groups, tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert number(cost.epsilon) in compared
+    for text in (latex_table(groups), compared, csv_table(groups)):
+        assert not re.search(rf"(?<![\d.]){re.escape(number(own))}(?!\d)", text)
+
+
+@pytest.mark.parametrize("states", [lambda run: run.guarantees, lambda run: audit(RunDirectory(run.path)), Run.report])
+def test_a_chosen_run_whose_price_is_gone_states_nothing(tmp_path, states):
+    run, _ = chosen_run(tmp_path)
+    states(Run(run.path))
+    content = (run.path / SELECTION).read_text()
+    (run.path / SELECTION).unlink()
+    with pytest.raises(InputError, match=r"selection.json: is missing, but summary.json says that the run was chosen"):
+        states(Run(run.path))
+    (run.path / SELECTION).write_text(content)
+    # Nor does a summary of the run alone pass beside a price.
+    summary = run.read_json("summary.json")
+    plan = read_content(run.ledger).plan
+    own = [cell.as_json() for cell in spent(plan, read_content(run.ledger).charges)]
+    run.write_json("summary.json", summary | {"guarantees": own})
+    with pytest.raises(InputError, match=r"summary.json: guarantees"):
+        audit(run)
+    del summary["chosen"]
+    run.write_json("summary.json", summary)
+    with pytest.raises(InputError, match=r"summary.json: chosen"):
+        audit(run)

@@ -14,7 +14,6 @@ import numpy as np
 from round_tables import a_round, people, stream, vector
 
 from dpfedmeta.secure_aggregation import Aborted, Client
-from dpfedmeta.secure_aggregation.byte_layout import share_of
 from dpfedmeta.secure_aggregation.client_checks import consent
 from dpfedmeta.secure_aggregation.crypto import masks, pairwise, shamir
 from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES, Identity, Pair, signed_by
@@ -31,7 +30,7 @@ from dpfedmeta.secure_aggregation.payloads import (
     Signatures,
     Survivors,
 )
-from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, ProtocolPhase, header, signed
+from dpfedmeta.secure_aggregation.protocol_messages import EVERYONE, SERVER, ProtocolPhase, header, share_of, signed
 
 # Bytes of a header.
 FRONT = 55

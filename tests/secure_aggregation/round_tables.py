@@ -45,10 +45,9 @@ def ring(clients, degree, threshold, fewest, **more):
     return Agreement(clients=clients, degree=degree, threshold=threshold, fewest=fewest, **numbers)
 
 
-def a_round(numbers, *, run=b"r" * 32, number=3, attempt=0, first_contact=False):
+def a_round(numbers, *, run=b"r" * 32, number=3, attempt=0):
     *seats, server = (Identity(key).public for key in people(numbers.clients))
-    keys = {} if first_contact else dict(enumerate(seats))
-    identities = Identities(keys=keys, first_contact=first_contact)
+    identities = Identities(keys=dict(enumerate(seats)))
     return Round(run=run, round=number, attempt=attempt, agreement=numbers, identities=identities, server=server)
 
 
@@ -69,9 +68,9 @@ class Table:
         sent: What the server sent last, by seat.
     """
 
-    def __init__(self, numbers, *, first_contact=False, verify=True, name="table", **which):
+    def __init__(self, numbers, *, verify=True, name="table", **which):
         self.numbers = numbers
-        self.round = a_round(numbers, first_contact=first_contact, **which)
+        self.round = a_round(numbers, **which)
         keys = people(numbers.clients)
         self.clients = {
             seat: Client(

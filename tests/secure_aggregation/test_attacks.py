@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from round_tables import Table, a_round, agreement, people, plain_sum, ring, vector
 
-from dpfedmeta.secure_aggregation import Aborted, Client, Identities, Refused, Server
+from dpfedmeta.secure_aggregation import Aborted, Client, Refused
 from dpfedmeta.secure_aggregation.crypto import pairwise, shamir
 from dpfedmeta.secure_aggregation.crypto.keys import Identity, Pair
 from dpfedmeta.secure_aggregation.crypto.share_dealing import certain
@@ -214,40 +214,6 @@ def test_a_stranger_as_neighbour():
     change = lambda listed: KeyList(tuple(sorted((*listed.entries, all_keys[stranger]))))  # noqa: E731
     message = table.rewritten(0, ProtocolPhase.KEY_LIST, change, KeyList.decode, lambda body, _: body.encode())
     refuses(table.clients[0], "share", message, f"seat {stranger} is no neighbour")
-
-
-def test_on_first_contact_whoever_is_known_cannot_be_another():
-    numbers = agreement(8)
-    known = Identity(people(8)[2]).public
-    round_ = replace(a_round(numbers, first_contact=True), identities=Identities(keys={2: known}, first_contact=True))
-    server = Server(round_=round_, identity=people(8)[-1])
-    for seat, key in ((1, people(8)[1]), (2, people(8)[2])):
-        client = Client(round_=round_, seat=seat, identity=key)
-        assert server.receive(client.advertise()) == seat
-    server = Server(round_=round_, identity=people(8)[-1])
-    stranger = Client(
-        round_=replace(round_, identities=Identities(keys={}, first_contact=True)), seat=2, identity=people(8)[5]
-    )
-    # By the signature, before anything of the message is read: the list of identities is looked at once more later.
-    with pytest.raises(Refused, match="sign"):
-        server.receive(stranger.advertise())
-
-
-def test_one_person_in_two_seats_on_first_contact():
-    table = Table(agreement(8), first_contact=True).until(ProtocolPhase.SHARES)
-    three = next(
-        entry
-        for entry in KeyList.decode(
-            opened(table.round, ProtocolPhase.KEY_LIST, SERVER, 0, table.sent[0], table.round.server)
-        ).entries
-        if entry[0] == 3
-    )
-    pair = Identity(people(8)[2])  # the server knows seat 2, and signs for seat 3 too
-    body = replace(Keys.decode(three[1]), identity=pair.public).encoded
-    forged = signed(table.round, ProtocolPhase.KEYS, 3, EVERYONE, body, pair)
-    change = lambda listed: KeyList(tuple((3, body, forged[-64:]) if e[0] == 3 else e for e in listed.entries))  # noqa: E731
-    message = table.rewritten(0, ProtocolPhase.KEY_LIST, change, KeyList.decode, lambda b, _: b.encode())
-    refuses(table.clients[0], "share", message, "two seats have the same identity")
 
 
 def test_signatures_are_left_to_a_server_that_follows_only_if_one_says_so():

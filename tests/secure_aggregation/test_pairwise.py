@@ -61,8 +61,6 @@ def bound_by_hand():
 
 def test_a_round_is_these_bytes():
     assert a_round().digest == digest_by_hand()
-    first_contact = Identities(keys={0: ROSTER[0]}, first_contact=True)
-    assert first_contact.digest(4) == sha256(b"\1").digest()
 
 
 OTHERS = {
@@ -72,7 +70,6 @@ OTHERS = {
     "server": {"server": b"t" * 32},
     "order of the roster": {"identities": Identities(keys={**ROSTER, 0: ROSTER[1], 1: ROSTER[0]})},
     "one identity": {"identities": Identities(keys={**ROSTER, 2: b"z" * 32})},
-    "first contact": {"identities": Identities(keys=ROSTER, first_contact=True)},
     **{
         name: {"agreement": replace(a_round().agreement, **{name: value})}
         for name, value in (("dimension", 6), ("bits", 17), ("fewest", 4), ("malicious", False))

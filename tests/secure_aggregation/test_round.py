@@ -12,7 +12,7 @@ from round_tables import Table, agreement, people, plain_sum, ring, stream, vect
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.keyed_streams import key_stream
-from dpfedmeta.secure_aggregation import Aborted, Client, History, Identities
+from dpfedmeta.secure_aggregation import Aborted, Client, Identities
 from dpfedmeta.secure_aggregation.crypto import shamir
 from dpfedmeta.secure_aggregation.crypto.masks import packed_size
 from dpfedmeta.secure_aggregation.crypto.share_dealing import Dealings
@@ -188,26 +188,6 @@ def test_a_client_that_the_server_cannot_connect_is_left_out():
         table.phase(silent={0})
 
 
-def test_first_contact_keeps_what_it_saw():
-    table = Table(agreement(5), first_contact=True)
-    assert (table.through().total == plain_sum(range(5), table.numbers)).all()
-    seen = table.clients[0].identities
-    assert dict(seen.keys) == {seat: client._identity.public for seat, client in table.clients.items()}
-    assert Table(agreement(5)).clients[0].identities.first_contact is False
-
-
-def test_a_ledger_of_ones_own():
-    numbers = agreement(5)
-    round_ = Table(numbers).round
-    ask = lambda **history: Client(round_=round_, seat=0, identity=people(5)[0], history=History(**history))  # noqa: E731
-    ask(taken=4, most=5, last=(2, 7))
-    with pytest.raises(Aborted, match="5 of 5 promised rounds are taken"):
-        ask(taken=5, most=5)
-    for last in ((3, 0), (3, 2), (4, 0)):
-        with pytest.raises(Aborted, match="not later than the last one"):
-            ask(last=last)
-
-
 def test_keys_and_vectors_that_do_not_fit():
     round_ = Table(agreement(5)).round
     with pytest.raises(InputError, match="31 bytes"):
@@ -260,3 +240,15 @@ def test_of_who_fell_silent_the_sum_hangs_on_those_alone_who_masked_with_a_survi
     # Seats 0 and 1 have no neighbour that survived: no mask of theirs is in the sum.
     expected = [(2, Kind.KEY, {3}), (3, Kind.SEED, set()), (4, Kind.SEED, set()), (5, Kind.KEY, {4})]
     assert [(task.seat, task.kind, set(task.survivors)) for task in found] == expected
+
+
+def test_a_simulation_of_other_people_than_there_are_is_refused():
+    numbers = agreement(4)
+    vectors = [vector(seat, numbers) for seat in range(4)]
+    spoken = ProtocolPhase.MASKED
+    for silent in ({4: spoken}, {-1: spoken}, {0: ProtocolPhase.SURVIVORS}, {0: spoken, 1: ProtocolPhase.KEY_LIST}):
+        with pytest.raises(InputError, match="silent: seat"):
+            run_round(vectors, agreement=numbers, silent=silent)
+    for count in (3, 5):
+        with pytest.raises(InputError, match=f"got {count} vectors for 4 clients"):
+            run_round((vectors * 2)[:count], agreement=numbers)

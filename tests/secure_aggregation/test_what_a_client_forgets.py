@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from round_tables import Table, a_round, agreement, people
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.secure_aggregation import Client, Identities, Refused, Server
+from dpfedmeta.secure_aggregation import Identities, Refused, Server
 from dpfedmeta.secure_aggregation.client_secrets import ClientStep
 from dpfedmeta.secure_aggregation.crypto.keys import Identity, Pair
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted
@@ -112,15 +112,6 @@ def test_whatever_ends_a_step_ends_the_round_and_its_secrets(malicious, phase, e
 
 
 # Refusals at a server that follows the protocol, and of numbers that are no round.
-
-
-def test_a_server_on_first_contact_gives_one_identity_one_seat():
-    round_ = a_round(agreement(8), first_contact=True)
-    server = Server(round_=round_, identity=people(8)[-1])
-    one, other = (Client(round_=round_, seat=seat, identity=people(8)[1]).advertise() for seat in (1, 2))
-    server.receive(one)
-    with pytest.raises(Refused, match="identity of seat 2 is also that of another seat"):
-        server.receive(other)
 
 
 def test_a_server_has_the_key_of_its_round_and_takes_nothing_after_it():

@@ -78,7 +78,7 @@ def test_the_sum_is_that_of_one_after_the_other(tiny_strokes, monkeypatch, case)
     algo, given, more = CASES[case]
     _, clients, model = setting(tiny_strokes, algo, **given)
     clients = replace(clients, **more)
-    monkeypatch.setattr("dpfedmeta.simulation.gpu_row_sums._MOST_VALUES", 2000)
+    monkeypatch.setattr("dpfedmeta.simulation.gpu_batches._MOST_VALUES", 2000)
     check_same(clients, *as_rows(monkeypatch, clients, model))
 
 

@@ -17,7 +17,7 @@ from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import LocalBackend
-from dpfedmeta.simulation.gpu_row_sums import RowSum
+from dpfedmeta.simulation.gpu_batches import RowSum
 
 SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",
          "clip.window": "2"}  # fmt: skip

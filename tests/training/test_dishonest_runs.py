@@ -15,9 +15,9 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.params import dimension, flatten, unflatten
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.core.worker_pool import InProcess
-from dpfedmeta.planning.dishonest_clients import reach
+from dpfedmeta.planning.caveats import reach
 from dpfedmeta.planning.run_plan import make_plan
-from dpfedmeta.privacy.message_form import with_attachment
+from dpfedmeta.privacy.clip_policy import with_attachment
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.simulation import cohort_sums
 from dpfedmeta.simulation.client_runner import ClientRunner

@@ -18,7 +18,7 @@ from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
-from dpfedmeta.data.populations.shards import ShardPopulation
+from dpfedmeta.data.populations.disjoint import ShardPopulation
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.learning.algorithms.fedavg import FedAvg
 from dpfedmeta.learning.evaluation import SharedClassifier

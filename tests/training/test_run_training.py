@@ -16,7 +16,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.planning.caveats import cautions
-from dpfedmeta.planning.public_weights import initial_words
+from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.training import loop, setup
 from dpfedmeta.training import run_training as module

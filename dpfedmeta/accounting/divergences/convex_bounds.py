@@ -1,7 +1,5 @@
 """Distributions of means of independent factors on few points, of which every convex function is bounded from above."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

@@ -6,8 +6,6 @@ no data, so its sum over all coordinates of all rounds is bounded once, by a, bu
 is (epsilon, delta) with P is (epsilon + 2a, e^a delta + beta_Q + e^(epsilon + a) beta_P) with Q.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

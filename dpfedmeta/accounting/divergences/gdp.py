@@ -3,8 +3,6 @@
 Dong, Roth, Su 2019 (https://arxiv.org/abs/1905.02383), Corollary 2.13.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Number of participations of one client: the sampler draws it, and it does not depend on data."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ dp-accounting goes through tens of thousands of losses one by one, in Python. Ca
 distributions, so what takes most of its time is done here; each function names the one whose numbers it gives.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

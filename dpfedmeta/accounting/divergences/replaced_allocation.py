@@ -36,8 +36,6 @@ The general theory of random allocation is that of Feldman, Shenfeld 2025 and 20
 https://arxiv.org/abs/2602.17284), for a client that is added or removed.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Rare events of a round that no data can cause: their probability is taken off delta."""
 
-from __future__ import annotations
-
 import math
 import warnings
 

@@ -1,7 +1,5 @@
 """Correlated noise that is fitted to a plan: the coefficients that leave the least error for what a client moves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Guarantee for one unit towards one observer: (epsilon, delta), and how it was bounded."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -4,8 +4,6 @@ Kairouz, Liu, Steinke 2021 (https://arxiv.org/abs/2102.06387), with every part o
 are in units of the grid that messages are rounded to.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Spacing of one client's participations: their number and distance, which correlated noise depends on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

@@ -145,10 +145,6 @@ class Errors:
     largest: float
     mean: float
 
-    def times(self, factor: float) -> Errors:
-        """Errors for Z of deviation `factor` instead of 1."""
-        return Errors(last=factor * self.last, largest=factor * self.largest, mean=factor * self.mean)
-
 
 def prefix_errors(coefficients: FloatArray) -> Errors:
     """Errors of the sums of the first t releases."""

@@ -22,8 +22,7 @@ from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
 from dpfedmeta.accounting.ledger.versions import VERSION, charge_of, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, guarantees, stated
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import cost_named
 from dpfedmeta.core.errors import InputError, RefusedPlan
 

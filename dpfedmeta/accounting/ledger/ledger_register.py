@@ -4,8 +4,6 @@ A run directory that was copied cannot be told from its original by its content.
 lines which were written here is stale, and continuing it could spend a budget twice.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """Opening of a run's ledger, however its last process ended: checked against the plan and against this machine."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Ledger of the rounds that one client joined: it keeps them apart, whatever the server asks."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

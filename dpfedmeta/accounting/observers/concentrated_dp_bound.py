@@ -5,8 +5,6 @@ Poisson sampling by the moments of a general mechanism (Zhu, Wang 2019, https://
 It is the smaller one where few clients make a noise of few steps of the grid.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

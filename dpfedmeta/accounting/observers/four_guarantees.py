@@ -1,7 +1,5 @@
 """The layered accountant: one guarantee for each unit (client, record) and observer (server, public)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,8 +7,7 @@ from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase, have_noise, neighbours_of, surplus
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import cost_of, quick_grid
 
 

@@ -1,18 +1,24 @@
-"""Guarantees towards the server, for a client and a record: it knows who took part, so nothing is amplified."""
+"""Guarantees towards the server, for a client and a record: it knows who took part, so nothing is amplified.
+
+Beside them: what the server saw of earlier ledgers' releases, and a client's own steps on mini-batches.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
-from dpfedmeta.accounting.events.events import Phase, surplus
+from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
+from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
+from dpfedmeta.accounting.events.events import Event, Phase, have_whole_numbers, surplus
 from dpfedmeta.accounting.events.guarantee import Bound, Guarantee, UnitName
-from dpfedmeta.accounting.events.record_layer import RecordLayer
-from dpfedmeta.accounting.observers.earlier_releases import seen_before, seen_coordinates
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.events.record_layer import AccountantName, RecordLayer
 from dpfedmeta.accounting.participation_cost import Participation, change_of, participation
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.release_costs import participations_of, rounds_seen
 
 if TYPE_CHECKING:
@@ -141,7 +147,6 @@ def records_of_several(runs: Sequence[tuple[Sequence[Phase], Terms]], change: fl
 def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, change: float) -> Bound:
     """Mini-batches that the client draws for itself: sqrt(K)-GDP does not hold, each of the K R steps is composed."""
     # Inside: few plans have such steps.
-    from dpfedmeta.accounting.divergences.local_dpsgd import poisson_steps_epsilon, replaced_steps_epsilon
 
     worst, left = participations_of(phases, terms.max_participations, terms.record_delta)
     steps, rate, noise = worst * record.support_steps, record.batch_rate, record.support_noise or 0.0
@@ -181,3 +186,74 @@ def _seen(before: Sequence[Phase]) -> str:
 
 def _nothing(event: str) -> Bound:
     return Bound(method="none", epsilon=math.inf, event=event, formula="no noise covers it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenBefore:
+    """Earlier releases as seen by a server that sees sums alone and knows who took part in which round.
+
+    Attributes:
+        squared: Sum of mu^2 of Gaussian differential privacy; inf where a sum had no noise of the clients'.
+        coordinates: All numbers that it saw with discrete noise.
+        rare: Probability that any of it does not hold; off delta.
+    """
+
+    squared: float = 0.0
+    coordinates: tuple[Coordinates, ...] = ()
+    rare: float = 0.0
+
+
+def seen_before(before: Sequence[Phase], change: float, delta: float) -> SeenBefore:
+    """By a server, of a unit that moves every sum by `change` times what a client moves it by.
+
+    Guarantee:
+        Each release is mu-GDP given all before it, and they compose in squares; nothing is amplified, and of each
+        phase the worst number of participations counts, which a rare event of probability delta/100 may exceed.
+    """
+    squared, rare = 0.0, surplus(before)
+    for phase in before:
+        noise = phase.event.sum_noise
+        worst, left = participations_of([phase], None, delta)
+        # A sum that carries none hides nothing, however seldom a client is in it.
+        squared += worst * noise.mu(change) ** 2 if noise else math.inf
+        rare += delta - left
+    return SeenBefore(squared=squared, coordinates=seen_coordinates(before), rare=rare)
+
+
+def seen_coordinates(phases: Sequence[Phase]) -> tuple[Coordinates, ...]:
+    """Coordinates with discrete noise that a server sees; of rounds that are no sums of whole numbers none."""
+    if not have_whole_numbers(phases):
+        return ()
+    # Inside: what belongs to sums of whole numbers is loaded where there are such.
+    from dpfedmeta.accounting.divergences.discrete_gaussian_cost import summed_coordinates
+
+    return tuple(summed_coordinates(phases))
+
+
+def poisson_steps_epsilon(rate: float, noise: float, steps: int, delta: float, accountant: AccountantName) -> float:
+    """Epsilon of `steps` Poisson-sampled Gaussian steps, by the accountant that is asked for.
+
+    Guarantee:
+        An upper bound under removing, adding or zeroing out one record, whichever accountant: pld is tight, prv
+        (Gopi, Lee, Wutschitz 2021, https://arxiv.org/abs/2106.02848) states its own error and the upper end is taken,
+        rdp is loose.
+    """
+    if accountant == "prv":
+        # Opacus takes a second to import, and few need it.
+        from opacus.accountants import PRVAccountant
+
+        prv = PRVAccountant()
+        prv.history = [(noise, rate, steps)]
+        return float(prv.get_epsilon(delta))
+    step = _steps(rate, noise, steps)
+    return rdp_epsilon([step], delta) if accountant == "rdp" else sampled_epsilon([step], "add-remove", delta)
+
+
+def replaced_steps_epsilon(rate: float, noise: float, steps: int, delta: float) -> float:
+    """Epsilon of `steps` Poisson-sampled Gaussian steps where one record is replaced by any other one, by PLD."""
+    return sampled_epsilon([_steps(rate, noise, steps)], "replace-one", delta)
+
+
+def _steps(rate: float, noise: float, steps: int) -> Phase:
+    own = Event(sampler="poisson", clients=1, cohort=rate, rate=rate, noise=GaussianNoise(multiplier=noise))
+    return Phase(event=own, rounds=steps)

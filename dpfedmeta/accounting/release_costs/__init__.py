@@ -21,7 +21,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_registry import find
 
 if TYPE_CHECKING:
-    from dpfedmeta.accounting.privacy_plan.terms import Terms
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 
 SUFFIX = "_cost"
 _SETTING = "cost of a release"

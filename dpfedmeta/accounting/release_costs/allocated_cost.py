@@ -1,7 +1,5 @@
 """Rounds of which each client drew one for itself (divergences.random_allocation): accounted for all together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -17,7 +15,7 @@ from dpfedmeta.accounting.divergences.random_allocation import (
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.guarantee import Bound
 from dpfedmeta.accounting.events.sampling import Neighbours
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.release_costs import rounds_seen
 from dpfedmeta.accounting.release_costs.independent_cost import IndependentCost
 

@@ -1,7 +1,5 @@
 """Rounds with correlated noise: all of a run together are one Gaussian release (events.toeplitz_noise_cost)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +10,7 @@ from dpfedmeta.accounting.events.events import Event, Phase
 from dpfedmeta.accounting.events.guarantee import Bound
 from dpfedmeta.accounting.events.noise_cost import JointNoise
 from dpfedmeta.accounting.events.sampling import Neighbours
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.release_costs import ReleaseCost
 from dpfedmeta.accounting.release_costs.sum_cost import SumCost
 

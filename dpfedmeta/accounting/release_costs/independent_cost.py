@@ -1,7 +1,5 @@
 """Rounds that are accounted for one by one: each samples its clients anew and has noise of its own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -12,7 +10,7 @@ from dpfedmeta.accounting.events.guarantee import Bound
 from dpfedmeta.accounting.events.sampling import Neighbours
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.participation_cost import change_of
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.release_costs import ReleaseCost
 
 _REMOVED = "(1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)"

@@ -1,7 +1,5 @@
 """Rounds of secure aggregation: sums of whole numbers, with discrete noise that the clients make together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -9,7 +7,7 @@ from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase, have_whole_numbers, neighbours_of, surplus
 from dpfedmeta.accounting.events.guarantee import Bound
 from dpfedmeta.accounting.participation_cost import change_of
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.release_costs.independent_cost import IndependentCost
 
 

@@ -1,18 +1,13 @@
 """The best attack on each cell: the log-likelihood ratio of what its observer saw, under the promised mechanism."""
 
-from __future__ import annotations
-
 import math
 from typing import Protocol
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
-from dpfedmeta.auditing.attacks.check_in_attack import OnCheckIns
-from dpfedmeta.auditing.attacks.matrix_mechanism_attack import OnCorrelatedReleases
-from dpfedmeta.auditing.attacks.release_attack import OnReleases
-from dpfedmeta.auditing.attacks.server_attack import OnServer, the_message, the_sum
-from dpfedmeta.auditing.expected_messages import Known
-from dpfedmeta.auditing.neighbouring_runs import ClientWorlds, Observed, RecordWorlds, Worlds
+from dpfedmeta.auditing.attacks.release_attack import OnCheckIns, OnReleases
+from dpfedmeta.auditing.attacks.server_attack import OnCorrelatedReleases, OnServer, the_message, the_sum
+from dpfedmeta.auditing.neighbouring_runs import ClientWorlds, Known, Observed, RecordWorlds, Worlds
 from dpfedmeta.auditing.observed_loop import ObservedRound
 from dpfedmeta.auditing.trade_off_function import TradeOff
 from dpfedmeta.core.params import length_of

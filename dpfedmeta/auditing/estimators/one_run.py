@@ -4,8 +4,6 @@ Steinke, Nasr, Jagielski 2023 (https://arxiv.org/abs/2305.08846), and for a Gaus
 Chaudhuri 2024 (https://arxiv.org/abs/2410.22235).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +13,8 @@ from scipy.special import expit, ndtr, ndtri
 from scipy.stats import beta, binom
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, smallest_epsilon
-from dpfedmeta.auditing.canary_count import FEWEST_GUESSES
-from dpfedmeta.auditing.estimators.clopper_pearson import least_probability, most_probability
+from dpfedmeta.auditing.audit_request import FEWEST_GUESSES
+from dpfedmeta.auditing.trade_off_function import least_probability, most_probability
 from dpfedmeta.core.random.random_sources import FloatArray
 
 # Of all canaries so many parts are guessed to be in it, and as many to be out of it.

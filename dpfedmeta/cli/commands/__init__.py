@@ -3,8 +3,6 @@
 What a command computes with is imported where it is used: --help and bad input shall not wait for PyTorch.
 """
 
-from __future__ import annotations
-
 import ast
 from importlib import import_module
 from importlib.util import find_spec

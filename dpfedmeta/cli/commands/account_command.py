@@ -12,7 +12,7 @@ from rich.console import Console
 from dpfedmeta.cli.arguments import DONE, parse_with_settings, parser, print_json
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.output_files import PICTURE_ENDINGS, check_output
+from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee
@@ -37,8 +37,8 @@ def options_of() -> argparse.ArgumentParser:
         "--solve",
         choices=("noise", "rounds", "cohort", "bits"),
         default="noise",
-        help="what to compute from the targets (noise); rounds and cohort need a noise as well; bits: the fewest with "
-        "which rounding under --aggregation secure costs at most 1 percent",
+        help="what to compute from the targets (default: noise). rounds and cohort need a noise as well. bits: the "
+        "fewest with which rounding under --aggregation secure costs at most 1 percent",
     )
     made.add_argument(
         "--advise",
@@ -67,6 +67,15 @@ def options_of() -> argparse.ArgumentParser:
         metavar="RUN",
         help="what really happened, from the server's private folder; not for publication",
     )
+    other.add_argument(
+        "--population",
+        type=Path,
+        metavar="FILE",
+        help="what all runs in a register (population.register) spent together",
+    )
+    made.add_argument(
+        "--promise", type=float, nargs=2, metavar=("EPSILON", "DELTA"), help="with --population: begin a register"
+    )
     comparisons = {
         "--compare-paper": "published settings, as claimed and as they hold",
         "--compare-presets": "every preset, as its origin would claim and as it holds",
@@ -83,17 +92,43 @@ def main(words: Sequence[str], console: Console) -> int:
     known, _ = made.parse_known_args(words)
     check_output("--plot", known.plot, PICTURE_ENDINGS)
     chosen = known.verify or [path for path in (known.run, known.realised, known.statement) if path is not None]
+    if known.promise and known.population is None:
+        raise InputError("--promise: belongs to --population FILE")
     compares = known.compare_paper or known.compare_presets or known.cross_check
-    if chosen or compares:
+    if chosen or compares or known.population:
         if known.algo or known.config:
-            raise InputError("--run, --verify, --realised, --compare-..., --cross-check take no --algo or --config")
+            raise InputError(
+                "--run, --verify, --realised, --population, --compare-..., --cross-check take no --algo or --config"
+            )
         made.parse_args(words)
+    if known.population is not None:
+        return _of_population(known, console)
     if compares:
         return _compare(known, console)
     for path in chosen:
         if not path.is_dir():
             raise InputError(f"{path}: there is no such run directory")
     return _of_runs(console, known, chosen) if chosen else _of_plan(made, words, console)
+
+
+def _of_population(options: argparse.Namespace, console: Console) -> int:
+    from dpfedmeta.accounting.ledger.population_register import begin_register, read_register
+
+    path = options.population
+    found = read_register(path) if options.promise is None else begin_register(path, *options.promise)
+    if options.json:
+        runs = [{"run": each.run, "clients": each.plan.clients, "rounds": each.plan.rounds} for each in found.runs]
+        print_json({"promised": found.epsilon, "delta": found.delta, "spent": found.spent, "runs": runs})
+        return DONE
+    lines = [
+        f"(client, public), replace-one, at delta = {found.delta:g}: epsilon = {found.spent:.4g} of {found.epsilon:g} "
+        f"is reserved by {len(found.runs)} runs, whether they finished or not",
+        *(f"  {each.run}: {each.plan.rounds} rounds over {each.plan.clients:,} clients" for each in found.runs),
+        f"its last line has the hash {found.head}; a copy that goes on elsewhere is noticed by whoever kept that. A "
+        "run that was never registered is not counted",
+    ]
+    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+    return DONE
 
 
 def _compare(options: argparse.Namespace, console: Console) -> int:
@@ -161,13 +196,13 @@ def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
     from dpfedmeta.cli.run_statement import statement_lines
 
     kind = _kind_of(run.path)
-    found = _verified_otherwise(run, kind) if kind else _verified(run)[0]
+    training = None if kind else _verified(run)[0]
+    found = training or _verified_otherwise(run, kind)
     rounds, head = len({charge.round for charge in found.charges}), read_content(run.ledger, torn=True).heads[-1]
-    cells, chosen = _chosen(run, found, found.guarantees)
-    said = [caution for caution in (*chosen.values(), found.simulation) if caution]
-    lines = statement_lines(run.path, found.plan, cells, rounds, head, cautions=said)
+    said = [caution for caution in (training and training.chosen, found.simulation) if caution]
+    lines = statement_lines(run.path, found.plan, found.guarantees, rounds, head, cautions=said)
     if as_text:
-        print_json({"statement": lines, "head": head, "guarantees": [cell.as_json() for cell in cells]})
+        print_json({"statement": lines, "head": head, "guarantees": [cell.as_json() for cell in found.guarantees]})
         return DONE
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     return DONE
@@ -184,54 +219,41 @@ def _verified_otherwise(run: RunDirectory, kind: str) -> VerifiedSpending:
 def _of_no_training(console: Console, options: argparse.Namespace, run: RunDirectory, kind: str) -> int:
     found = _verified_otherwise(run, kind)
     title = f"What the {kind} spent, from the ledger alone"
-    cells, chosen = _chosen(run, found, found.guarantees)
-    code = _show(console, options, found.plan, cells, title, {"simulation": found.simulation, **chosen})
+    code = _show(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
     for remark in found.remarks if options.verify is not None and not options.json else ():
         console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     return code
 
 
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
-    from dpfedmeta.accounting.observers.four_guarantees import guarantees
     from dpfedmeta.training.terminal.tables import guarantee_table, rounds_words
 
     found, shown = _verified(run)
-    snapshot = found.snapshot
+    snapshot, proven = found.snapshot, found.proven
     assert snapshot is not None
+    assert proven is not None
     so_far = "so far" if snapshot.words else ""
     charged = f"in {rounds_words(len(found.charges))}, from the ledger alone"
     title = " ".join(filter(None, ("What was spent", so_far, charged)))
-    cells, chosen = _chosen(run, found, found.guarantees)
     if snapshot.words and not options.json:
         console.print(f"{run.path}: {snapshot.words}", highlight=False, soft_wrap=True, markup=False)
     if options.run is not None and not options.json:
         promised = f"What was promised for {rounds_words(found.plan.rounds)}"
-        planned, _ = _chosen(run, found, guarantees(found.plan))
-        console.print(guarantee_table(planned, promised, word=found.word))
+        console.print(guarantee_table(proven.promised, promised, word=found.word))
     of_run = {"simulation": found.simulation, "status": snapshot.stage}
-    code = _show(console, options, found.plan, cells, title, of_run | chosen, word=found.word)
+    of_run |= {"chosen": found.chosen} if found.chosen else {}
+    code = _show(console, options, found.plan, found.guarantees, title, of_run, word=found.word)
     if options.verify is not None and not options.json:
-        for remark in (*found.remarks, *shown, *([_PRICED] if chosen else [])):
+        for remark in (*found.remarks, *shown, *([_PRICED] if found.chosen else [])):
             console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     return code
-
-
-def _chosen(
-    run: RunDirectory, found: VerifiedLedger | VerifiedSpending, cells: Sequence[Guarantee]
-) -> tuple[tuple[Guarantee, ...], dict[str, str | None]]:
-    """Return the cells to state of a run, and what there is to say of one that a private sweep chose."""
-    from dpfedmeta.training.verification.chosen_run import cells_of_choice, choice_words, verified_selection
-
-    cost = verified_selection(run, found.plan, found.charges, found.guarantees)
-    return cells_of_choice(cells, cost), {} if cost is None else {"chosen": choice_words(cost)}
 
 
 def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
     """The ledger against everything beside it, and what is to be said of report.html."""
     from dpfedmeta.reporting.html.privacy_statement import check_report
     from dpfedmeta.training.results.run_archive import check_manifest
-    from dpfedmeta.training.verification.earlier_bounds import agreed
-    from dpfedmeta.training.verification.verify import audit
+    from dpfedmeta.training.verification.verify import agreed, audit
 
     found = audit(run)
     snapshot, proven = found.snapshot, found.proven

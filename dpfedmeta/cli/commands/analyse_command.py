@@ -196,7 +196,7 @@ def _own(options: argparse.Namespace) -> dict[str, Any]:
 
 def _plan(console: Console, request: Request) -> int:
     from dpfedmeta.accounting.observers.four_guarantees import guarantees
-    from dpfedmeta.planning.dishonest_clients import dishonest_words
+    from dpfedmeta.planning.caveats import dishonest_words
     from dpfedmeta.training.terminal.tables import ANSWERED, guarantee_table
 
     plan = request.planned()

@@ -21,7 +21,12 @@ def options_of() -> argparse.ArgumentParser:
         program="dpfedmeta archive",
     )
     made.add_argument("run", type=Path, help="run directory")
-    made.add_argument("--out", type=Path, metavar="FILE.zip", help="the file (RUN.zip here)")
+    made.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE.zip",
+        help="the file (RUN.zip here); without .zip: a folder with a model card, as Hugging Face's hub reads it",
+    )
     return made
 
 

@@ -1,7 +1,5 @@
 """Attack the program as it runs: lower bounds on epsilon beside the promised ones."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +9,7 @@ from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, FAILED, given_settings, parser, print_json
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.output_files import PICTURE_ENDINGS, check_output
+from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 from dpfedmeta.core.files.run_directory import check_is_run
 
 SUMMARY = "attack the running program: lower bounds on epsilon, beside the promised epsilon"
@@ -155,7 +153,7 @@ def _of_function(options: argparse.Namespace, run: Path | None, given: dict[str,
     except Exception as error:  # whatever somebody's own rounds raise
         raise InputError(f"--function = {options.function}: failed ({raised(error)})") from error
     if options.badge is not None:
-        from dpfedmeta.cli.audit_badge import draw_badge
+        from dpfedmeta.auditing.audit_rounds import draw_badge
 
         draw_badge(options.badge, found)
     if options.json:

@@ -13,7 +13,7 @@ from rich.console import Console
 from dpfedmeta.cli.arguments import BAD_INPUT, DONE, parser, print_json, settings_from
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.output_files import PICTURE_ENDINGS, check_output
+from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.data.inspection import Episodes, SplitReport, TaskReport

@@ -1,7 +1,5 @@
 """Compute the features of a data set by a public encoder, once, for later runs."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Sequence

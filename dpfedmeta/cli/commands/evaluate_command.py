@@ -13,7 +13,7 @@ from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest,
 from dpfedmeta.cli.arguments import DONE, parser
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import check_is_run
-from dpfedmeta.data.data_dirs import check_data_folder
+from dpfedmeta.data.storage.downloads import check_data_folder
 
 if TYPE_CHECKING:
     from dpfedmeta.core.worker_pool import Workers
@@ -59,7 +59,7 @@ def options_of() -> argparse.ArgumentParser:
         type=Path,
         metavar="PATH",
         help="judge one run on people's own records instead: a table with the columns client and class, a folder "
-        "CLIENT/CLASS/IMAGE, or one client's data; no guarantee covers what this shows",
+        "CLIENT/CLASS/IMAGE, or one client's data. No guarantee covers what this shows",
     )
     made.add_argument("--repeats", type=int, metavar="N", help="with --on: random splits of each client's records (20)")
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
@@ -84,7 +84,7 @@ def _on_people(options: argparse.Namespace, console: Console) -> int:
     check_is_run(options.runs[0])
     from dpfedmeta.api.evaluate_people import NO_PROMISE, evaluate_people, keep_people
     from dpfedmeta.learning.evaluation.people import RecordSplit
-    from dpfedmeta.training.terminal.people_tables import people_tables
+    from dpfedmeta.training.terminal.evaluation_tables import people_tables
     from dpfedmeta.training.terminal.progress_bar import share_bar
 
     split = RecordSplit(shots=shots[0], repeats=repeats, seed=seeds[0])

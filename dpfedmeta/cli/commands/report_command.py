@@ -11,8 +11,7 @@ from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, parser
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import check_output_folder
-from dpfedmeta.core.files.output_files import PAGE_ENDINGS, PICTURE_ENDINGS, check_output
+from dpfedmeta.core.files.atomic_files import PAGE_ENDINGS, PICTURE_ENDINGS, check_output, check_output_folder
 
 if TYPE_CHECKING:
     from dpfedmeta.core.files.run_directory import RunDirectory
@@ -116,7 +115,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 def _watch(runs: Sequence[RunDirectory], seconds: float, console: Console) -> None:
     """Until no run goes on, or Ctrl-C."""
     from dpfedmeta.core.files.run_directory import REPORT
-    from dpfedmeta.reporting.html.live_report import watch
+    from dpfedmeta.reporting.html.page import watch
     from dpfedmeta.training.results.snapshot import stage_of
 
     live = [run for run in runs if stage_of(run) == "running"]

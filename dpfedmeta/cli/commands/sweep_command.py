@@ -58,7 +58,7 @@ def main(words: Sequence[str], console: Console) -> int:
     settings = settings_from(rest)
     from dpfedmeta.cli.sweeps.sweep_file import CHOICES, read_sweep
     from dpfedmeta.cli.sweeps.sweep_folder import check_request
-    from dpfedmeta.data.data_dirs import check_data_folder
+    from dpfedmeta.data.storage.downloads import check_data_folder
 
     sweep = read_sweep(given.file)
     out = check_request(given.file, given.out, given.jobs, writes=not (given.dry_run or given.count_tuning))

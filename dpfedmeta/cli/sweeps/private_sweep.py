@@ -19,7 +19,7 @@ from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
 from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import REPORT, SELECTION, SUMMARY, RunDirectory, write_text
-from dpfedmeta.training.verification.chosen_run import rounded_up, selection_content
+from dpfedmeta.training.verification.chosen_run import rounded_up, selection_content, state_choice
 
 BEST, _SECRET, _DRAWN, _PROMISED = "best", "secret", "drawn.json", "private-sweep.json"
 _PRIVATE_FOLDER = 0o700
@@ -63,6 +63,8 @@ def check_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> Priva
         settings = settings_of(trial)
         if settings.run.noise_seed is not None:
             raise InputError("run.noise_seed: is set, so every run would have the same noise; leave it out")
+        if settings.population.register is not None:
+            raise InputError("population.register: would count each run and tell how many there are; leave it out")
         if settings.track.to or settings.track.wandb != "off" or settings.track.tensorboard:
             raise InputError("track: a tracker would tell of runs that are not released; leave out track settings")
     plans = tuple(check(trials).values())
@@ -100,6 +102,7 @@ def run_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> tuple[R
         if (best.path / SELECTION).exists():
             return best, made.cost
         if best.path.exists():
+            # Lost since: the summary says that it was chosen.
             best.write_json(SELECTION, selection_content(made.cost, made.plans))
             return best, made.cost
         hidden = folder.path / _SECRET
@@ -176,6 +179,7 @@ def _release(chosen: RunDirectory, best: Path, made: PrivateSweep) -> None:
     summary = chosen.read_json(SUMMARY)
     summary.get("made_by", {}).pop("day", None)
     chosen.write_json(SUMMARY, summary)
+    state_choice(chosen, made.cost)
     if (chosen.path / REPORT).exists():
         from dpfedmeta.reporting.html.page import write_report
 

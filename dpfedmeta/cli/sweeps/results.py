@@ -1,7 +1,5 @@
 """Results of a sweep: a table, a picture and a page, with one row or line for each setting, seeds pooled."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Runs the trials of a sweep, several at a time, each a `dpfedmeta train` of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -16,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from rich.console import Console
 
 from dpfedmeta.cli.sweeps.sweep_file import Sweep
@@ -35,6 +32,7 @@ from dpfedmeta.cli.sweeps.trials import (
 )
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY
+from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.core.worker_pool import available_cores
 from dpfedmeta.training.state.private_timings import at_most, coarse
 from dpfedmeta.training.terminal.progress_bar import Heartbeat, clock
@@ -166,8 +164,8 @@ def why_not_finished(folder: SweepFolder, trial: Trial) -> str | None:
     if not is_finished(run):
         return "it did not finish"
     try:
-        written = yaml.safe_load((run.path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        written = read_yaml((run.path / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, *YAML_ERRORS):
         return f"its {CONFIG} cannot be read"
     return same_result(settings_of(trial), written if isinstance(written, dict) else {})
 

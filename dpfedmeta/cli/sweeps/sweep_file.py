@@ -1,7 +1,5 @@
 """Sweep files: the YAML of `wandb sweep`, checked; what only W&B's agents can do is refused by name."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Trials of a sweep: their values, names and commands, and which comes next."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -24,7 +22,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.planning.client_spec import check_protocol
-from dpfedmeta.planning.clipping.policy_from_settings import clip_policy
+from dpfedmeta.planning.policy_from_settings import clip_policy
 from dpfedmeta.planning.privacy.solve import make_privacy
 
 # More would be a mistake in the file sooner than a plan.

@@ -1,24 +1,20 @@
 """Joint privacy cost of all runs of a sweep, if its clients are real ones (docs/sweeps.md)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from dpfedmeta.accounting.events.events import Earlier, neighbours_of, surplus
 from dpfedmeta.accounting.ledger.ledger import check_rounds, phases_of, read, read_content
 from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon
 from dpfedmeta.accounting.observers.server_observer import records_of_several
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import released
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, read_manifest
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, RunDirectory, config_of
+from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.training.terminal.tables import number
 
 
@@ -173,9 +169,9 @@ def _charged(run: RunDirectory) -> PrivacyPlan:
 def _check_own_randomness(run: RunDirectory) -> None:
     """Runs with a chosen noise seed may share their noise, and then their releases are not independent."""
     try:
-        content = yaml.safe_load((run.path / CONFIG).read_text(encoding="utf-8"))
+        content = read_yaml((run.path / CONFIG).read_text(encoding="utf-8"))
         chosen = content["run"]["noise_seed"]
-    except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError) as error:
+    except (OSError, *YAML_ERRORS) as error:
         raise InputError(f"{run.path / CONFIG}: cannot be read ({' '.join(str(error).split())})") from error
     if chosen is not None:
         raise RefusedPlan(f"{run.path}: run.noise_seed = {chosen} is set, so it is a simulation without a guarantee")

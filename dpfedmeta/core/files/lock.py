@@ -1,7 +1,5 @@
 """Lock of a run directory, which allows one writer at a time."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -1,7 +1,5 @@
 """Reading files: text as people save it (UTF-8, with or without a byte order mark), and digests."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import TextIO

@@ -211,8 +211,8 @@ def check_archive_place(run: Path, path: Path) -> None:
         InputError: Says which.
     """
     check_has_ledger(run)
-    if path.suffix != ".zip" or not path.parent.is_dir():
-        raise InputError(f"--out {path}: expected a .zip file in a folder that exists")
+    if path.suffix not in (".zip", "") or not path.parent.is_dir():
+        raise InputError(f"--out {path}: expected a .zip file, or a new folder, in a folder that exists")
     if path.exists():
         raise InputError(f"--out {path}: exists already; choose another name")
     if path.resolve().is_relative_to(run.resolve()):

@@ -1,7 +1,5 @@
 """Names of a seam's members: files of a package, by the names that settings and commands use. Needs no library."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pkgutil import iter_modules
 

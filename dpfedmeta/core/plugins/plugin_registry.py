@@ -5,8 +5,6 @@ folder's `__init__` states `SUFFIX`, the files of members end with it (`privacy/
 clip policy `window`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module

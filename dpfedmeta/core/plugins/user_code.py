@@ -1,7 +1,5 @@
 """Code of the user's own: found by package.module:name, and what it raises in one line."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import sys

@@ -1,7 +1,5 @@
 """Streams of pseudo-random bytes by their keys, and noise whose key is that of one exact message."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Compiled loops from uniform words to normal and discrete normal values."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random numbers from random bytes: normal and discrete normal values, binomial draws, and samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ class Episode:
 
     def to(self, device: torch.device) -> Episode:
         """The same episode on another device."""
-        from dpfedmeta.data.episodes.async_transfer import placed
+        from dpfedmeta.core.params import placed
 
         return Episode(
             support_images=placed(self.support_images, device),

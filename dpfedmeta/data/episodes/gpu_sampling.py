@@ -3,8 +3,6 @@
 Bit for bit what sampling_jit makes of the same choice: a byte becomes the number of one table in both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpfedmeta.core.params import placed
 from dpfedmeta.core.random.random_sources import IntArray
-from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import Choice, Episode
 

@@ -1,7 +1,5 @@
 """The compiled loop that makes a client's records: gathered, turned, mirrored, moved and standardised in one pass."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpfedmeta.core.jit import compiled

@@ -1,7 +1,5 @@
 """The size of an episode and the form of a record. Needs no PyTorch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Public constants of numbers that are predicted. Needs no PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -12,6 +10,8 @@ from dpfedmeta.core.errors import InputError
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Above = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# A network sees a difference of at least so much between the two ends of the range.
+_NARROWEST = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,11 @@ class TargetRange:
         if not self.lowest - width <= self.centre <= self.highest + width:
             raise InputError(
                 f"targets: centre = {self.centre:g}: is far from the numbers, which are {self.words} (lowest, highest)"
+            )
+
+        if width / self.scale < _NARROWEST:
+            raise InputError(
+                f"targets: scale = {self.scale:g}: is far above the range, {width:g}; all numbers would look alike"
             )
 
     def outside(self, numbers: Sequence[float]) -> list[int]:

@@ -1,7 +1,5 @@
 """Checks that a data set holds enough records for the episodes drawn from it. Needs no PyTorch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Other libraries' episodes as clients: torchmeta data sets, learn2learn tasksets, any sequence of pairs."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Clients of your own as a mapping: each name with all records and targets of one client, as many as it has."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

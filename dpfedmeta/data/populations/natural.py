@@ -1,7 +1,5 @@
 """Clients that the data name: each with classes and records of its own, few or many."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Populations: from a client's number to its data, lazily."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol, get_args, runtime_checkable
@@ -15,9 +13,8 @@ from dpfedmeta.data.episodes.episode import Chosen, Episode, choose_episode, dra
 from dpfedmeta.data.episodes.shape import ASKED, OWN, EpisodeShape
 from dpfedmeta.data.episodes.whole_episode import too_few
 from dpfedmeta.data.populations.capacity_checks import check_shape
-from dpfedmeta.data.populations.disjoint import DisjointPopulation, NaturalPopulation
+from dpfedmeta.data.populations.disjoint import DisjointPopulation, NaturalPopulation, ShardPopulation
 from dpfedmeta.data.populations.natural import RealPopulation
-from dpfedmeta.data.populations.shards import ShardPopulation
 from dpfedmeta.data.populations.whole_population import WholePopulation
 
 Kind = Literal["virtual", "disjoint", "natural"]

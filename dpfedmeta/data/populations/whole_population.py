@@ -1,7 +1,5 @@
 """Whole clients: each uses all its records, so clients differ in classes and records."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache

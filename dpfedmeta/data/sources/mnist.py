@@ -1,7 +1,5 @@
 """MNIST from the four IDX files as published: training and test halves, each sorted by digit."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import zlib
@@ -14,11 +12,10 @@ import numpy as np
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray
-from dpfedmeta.data.data_dirs import default_data_folder
 from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
 from dpfedmeta.data.sources import PublishedReader, Source
 from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents, Split, cache_folder, cached, source_key
-from dpfedmeta.data.storage.downloads import Archive, find, known
+from dpfedmeta.data.storage.downloads import Archive, default_data_folder, find, known
 
 FOLDER = "mnist"
 SIDE = 28

@@ -1,7 +1,5 @@
 """The decoded cache: one memory-mapped array per data set, complete or absent."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,6 +1,4 @@
-"""Published archives: found, or downloaded with progress and checksum, or an error that says where to put them."""
-
-from __future__ import annotations
+"""Published archives and their folder: found, or downloaded with checksum, or an error that says where to put them."""
 
 import contextlib
 import os
@@ -10,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+
+from platformdirs import user_data_dir
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import digest_of
@@ -145,3 +145,21 @@ def _download(archive: Archive, url: str, path: Path, where: str) -> None:
         if temporary is not None:
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
+
+
+def default_data_folder() -> Path:
+    """DPFEDMETA_DATA, else the user's data folder."""
+    named = os.environ.get("DPFEDMETA_DATA")
+    return Path(named) if named else Path(user_data_dir("dpfedmeta"))
+
+
+def check_data_folder(named: Path | None) -> None:
+    """Refuse a folder that was named and is not there: a download would make it at a mistyped place.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    if named is not None and not named.is_dir():
+        raise InputError(
+            f"--data-dir {named}: there is no such folder; make it first, or name the folder that holds the archives"
+        )

@@ -1,7 +1,5 @@
 """Decoding of image files to arrays, and resizing."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import zipfile

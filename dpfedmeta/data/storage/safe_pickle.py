@@ -5,8 +5,6 @@ mentions are bound to stand-ins which note down shape, type and bytes, and any o
 are not read but located, so the arrays of a gigabyte cache are mapped from the file.
 """
 
-from __future__ import annotations
-
 import io
 import mmap
 import pickle

@@ -1,7 +1,5 @@
 """Records of real clients and of people that a model is judged on, by class; and what a record is known by."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

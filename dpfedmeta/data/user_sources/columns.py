@@ -1,7 +1,5 @@
 """Columns of a table: which are ours, which are features, and which became features by accident."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables that say of every record whose it is: CSV files with the columns client, class and split."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections import Counter
@@ -14,8 +12,7 @@ from typing import cast
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding, open_text
 from dpfedmeta.core.pydantic_errors import listed, nearest
-from dpfedmeta.data.episodes.split_by_name import splits_of, surely_public
-from dpfedmeta.data.names import check_spellings, is_missing, is_shortened, missing_classes
+from dpfedmeta.data.names import check_spellings, is_missing, is_shortened, missing_classes, splits_of, surely_public
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of, parts_taken
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Split, check_classes
 from dpfedmeta.data.user_sources.columns import OWNERS, TARGET, check_columns, meant

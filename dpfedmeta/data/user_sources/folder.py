@@ -1,7 +1,5 @@
 """Folders of images as a whole: CLASS/IMAGE or CLIENT/CLASS/IMAGE, perhaps below train, val and test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 

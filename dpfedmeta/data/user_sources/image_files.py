@@ -1,7 +1,5 @@
 """Which files of a folder are images, and what is left out of it: other files, and what systems leave behind."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence

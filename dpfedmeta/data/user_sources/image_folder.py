@@ -1,7 +1,5 @@
 """Folders of images: a folder per class, with splits as folders, by a list, or by a hash of the class's name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -9,8 +7,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import digest_of
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import ImageArray
-from dpfedmeta.data.episodes.split_by_name import splits_of
-from dpfedmeta.data.names import check_spellings
+from dpfedmeta.data.names import check_spellings, splits_of
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_parts, part_of, wrapped
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Contents, Split, check_classes
 from dpfedmeta.data.storage.image_codecs import HOW_TO_SCALE, REPAIR, UNREADABLE, PixelRange, UnknownRange, decode_image

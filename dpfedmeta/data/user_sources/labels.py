@@ -1,7 +1,5 @@
 """Labels of data as a task says them: one public list that all clients share, or numbers in a public range."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast
@@ -13,6 +11,7 @@ from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents
+from dpfedmeta.data.user_sources.vectors import LARGEST
 
 
 def labelled(where: str, found: Contents, labels: Sequence[str], targets: TargetRange | None) -> Contents:
@@ -40,20 +39,40 @@ def labelled(where: str, found: Contents, labels: Sequence[str], targets: Target
     return found
 
 
+def check_several_labels(where: str, found: Contents, labels: Sequence[str]) -> None:
+    """Refuse data of all clients in which every record has the same label of the list, so there is nothing to learn.
+
+    Raises:
+        InputError: Says which.
+    """
+    names = {entry.name for entry in found.classes}
+    if labels and len(names) == 1:
+        raise InputError(
+            f"{where}: all records of all clients have label {names.pop()} of the list ({', '.join(labels)}), so there "
+            "is nothing to learn; is the right column named class?"
+        )
+
+
 def _named(entry: ClassEntry) -> str:
     return f"{entry.name} of {entry.client}" if entry.client else entry.name
 
 
 def _scaled(where: str, found: Contents, targets: TargetRange) -> Contents:
-    problems = []
+    problems, largest = [], 0.0
     blocks = (cast(FloatRecords, block) for block in found.decode())
     for entry, numbers in _by_class(found.classes, np.concatenate([block[:, -1] for block in blocks])):
         odd = [f"{numbers[place]:g}" for place in targets.outside(numbers.tolist())]
         problems += [f"{number} of {entry.client}" if entry.client else number for number in odd]
+        largest = max(largest, float(np.abs(numbers - targets.centre).max(initial=0.0)) / targets.scale)
     if problems:
         raise InputError(
             f"{where}: {len(problems)} number(s) to predict outside the task's public range ({targets.words}): "
             f"{listed(problems)}; leave these records out, or correct them"
+        )
+    if largest > LARGEST:
+        raise InputError(
+            f"{where}: numbers to predict up to {largest:.3g} reach the network, more than {LARGEST:,.0f}; give "
+            "another targets.scale in the task file (a public constant: the network sees (number - centre) / scale)"
         )
 
     def decode() -> Iterator[FloatRecords]:

@@ -1,7 +1,5 @@
 """Lists of image files: a CSV file with the columns path and class, perhaps client and split."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Data of the user's own, by the reader that a task file names: one file for each in this folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol

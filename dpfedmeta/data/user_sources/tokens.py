@@ -1,7 +1,5 @@
 """Sequences of tokens: a CSV file with the columns class and tokens, or NumPy's .npz with the array records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Vectors: a CSV file of numbers with a column class, or NumPy's .npz with the arrays records and classes."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -204,7 +202,13 @@ def _contents(
 
 
 def check_scale(
-    path: str, found: Contents, mean: tuple[float, ...], deviation: tuple[float, ...], *, targets: bool = False
+    path: str,
+    found: Contents,
+    mean: tuple[float, ...],
+    deviation: tuple[float, ...],
+    *,
+    targets: bool = False,
+    smallest: float = _SMALLEST,
 ) -> None:
     """Refuse numbers so large, as a network would see them, that nothing else would count, or all so small as nothing.
 
@@ -214,6 +218,7 @@ def check_scale(
         mean: As in the task file.
         deviation: Likewise.
         targets: Whether the last number of each record is no feature.
+        smallest: What the largest number must reach; 0 for a single client, which may hold zeros alone.
 
     Raises:
         InputError: Says how large the largest is.
@@ -221,12 +226,12 @@ def check_scale(
     blocks = (block[:, :-1] if targets else block for block in found.decode())
     seen = ((block - np.array(mean or (0.0,))) / np.array(deviation or (1.0,)) for block in blocks)
     largest = max((float(np.abs(block).max(initial=0.0)) for block in seen), default=0.0)
-    if _SMALLEST <= largest <= LARGEST:
+    if smallest <= largest <= LARGEST:
         return
     if largest > LARGEST:
         problem, given = f"numbers up to {largest:.3g} reach the network, more than {LARGEST:,.0f}", "give"
     else:
-        problem, given = f"no number above {largest:.3g} reaches the network, less than {_SMALLEST:g}", "correct"
+        problem, given = f"no number above {largest:.3g} reaches the network, less than {smallest:g}", "correct"
     raise InputError(
         f"{path}: {problem}; {given} mean and deviation in a task file (public constants: the network sees (number - "
         "mean) / deviation), or scale them before"

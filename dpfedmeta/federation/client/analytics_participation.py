@@ -1,7 +1,5 @@
 """An analysis that a client takes part in: what it computes there from its own images, and what it says of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

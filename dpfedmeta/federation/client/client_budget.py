@@ -13,8 +13,7 @@ from dpfedmeta.accounting.ledger.client_ledger import NO_COST, ClientLedger, Rec
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.participation_cost import Participation
 from dpfedmeta.accounting.participation_cost import participation as one_participation
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.federation.client.promise_checks import check_floors, check_promise
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 

@@ -1,7 +1,5 @@
 """A client's home and the records whose budget it keeps: neither a new key nor a new home begins a budget anew."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, left_of_run
-from dpfedmeta.planning.dishonest_clients import dishonest_words
+from dpfedmeta.planning.caveats import dishonest_words
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee

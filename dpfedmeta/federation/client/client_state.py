@@ -1,7 +1,5 @@
 """State that a client keeps of one run beside its ledger: noise key, last answer, and survivors it agreed to."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A client's own images or table, as the data of one numbered client of a plan; or nothing, where they do not fit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ from dpfedmeta.data.storage.decoded_cache import cached
 from dpfedmeta.data.task import Task
 from dpfedmeta.data.user_sources.labels import labelled
 from dpfedmeta.data.user_sources.readers import own_contents, own_digests
+from dpfedmeta.data.user_sources.vectors import check_scale
 
 _OWN = "own"
 # As in data.dataset: how pixels are read.
@@ -199,7 +198,10 @@ def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) 
         plain = open_records(path, replace(task, encoding=None), columns, decoded)
         # In this process: whatever runs a client need not let it start others.
         return encoded_pools({"train": plain}, task.encoding, decoded, workers=1)["train"]
-    contents = labelled(str(path), own_contents(path, task.form, columns, task.pixel_range), task.labels, task.targets)
+    found = own_contents(path, task.form, columns, task.pixel_range)
+    if task.form.kind == "vectors":
+        check_scale(str(path), found, task.mean, task.deviation, targets=task.form.targets, smallest=0.0)
+    contents = labelled(str(path), found, task.labels, task.targets)
     key = ["client", str(path.resolve()), *own_digests(path), *task.form.shape, *columns, _PIXELS, task.pixel_range]
     if task.targets is not None:
         key.append(repr(task.targets))

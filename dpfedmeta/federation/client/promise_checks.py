@@ -1,7 +1,5 @@
 """Checks of the numbers that a client promises, made before the accountant is imported."""
 
-from __future__ import annotations
-
 import math
 
 from dpfedmeta.core.errors import InputError

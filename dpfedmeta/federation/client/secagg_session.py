@@ -1,7 +1,5 @@
 """A client's side of secure aggregation over the wire: the state machine of secure_aggregation, asked by phases."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Interfaces of what a server signs and a client takes part in: rounds of training, or an analysis."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

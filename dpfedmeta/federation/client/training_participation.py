@@ -1,7 +1,5 @@
 """A run that a client has joined: the plan as it made it itself, what it computes there, and what it keeps."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ neither. Nodes wait without polling. Flower 1.41 needs it still: without it, a c
 code 200, and 300 MB that nobody signed are read to their end (`TestGate` of tests/federation/test_flower_wire.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -4,8 +4,6 @@ Flower starts a process for every question, so what a client keeps in memory is 
 messages can be served so, secure aggregation cannot. And a SuperNode runs the code that a run brings.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import sys

@@ -1,7 +1,5 @@
 """The server's view of the wire, over Flower: a Channel on a Grid, and the Grid of a SuperLink in the same process."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast

@@ -1,7 +1,5 @@
 """Flower, as it has to be set before it is imported: it calls nobody, writes where we say, and stays quiet."""
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """A client's requests over Flower: to the server of one authority, and no answer is read further than stated."""
 
-from __future__ import annotations
-
 import errno
 import ssl
 from collections.abc import Iterator

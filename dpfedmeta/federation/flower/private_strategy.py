@@ -11,10 +11,9 @@ and at the clients `ClientApp(mods=[dp.flower.clip_mod])`, so that no longer upd
 one's own, the process of the ServerApp sees each update: the promise is towards everybody else.
 """
 
-from __future__ import annotations
-
 import json
 import logging
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -113,7 +112,9 @@ class PrivateStrategy(Strategy):
                 "plan more rounds"
             )
         self._begun += 1
-        content, kind = _bounded(asked[0].content, self._round.bound), asked[0].metadata.message_type
+        # Clients that clip would hide from such a policy how long their updates are.
+        told = math.inf if self.private.measures else self._round.bound
+        content, kind = _bounded(asked[0].content, told), asked[0].metadata.message_type
         return [Message(content, known[client], kind) for client in self._round.cohort if client in known]
 
     def _connected(self, grid: Grid) -> dict[int, int]:
@@ -173,9 +174,9 @@ def clip_mod(message: Message, context: Context, call_next: ClientAppCallable) -
     """Client mod: clip the update to the round's bound, and send no metric; the server clips again.
 
     Guarantee:
-        No update longer than the bound leaves, and of the metrics nothing. Where the app raises, or its reply is not
-        of the model's form, the reply is the model itself, so a client's data decide over no error. What was raised is
-        logged at the client alone; Flower would send its words to the server.
+        No update longer than the bound leaves (unless the clip policy measures updates), and of the metrics nothing.
+        Where the app raises, or its reply is not of the model's form, the reply is the model itself, so a client's data
+        decide over no error. What was raised is logged at the client alone; Flower would send its words to the server.
     """
     config = next(iter(message.content.config_records.values()), ConfigRecord())
     if BOUND not in config or not message.content.array_records:

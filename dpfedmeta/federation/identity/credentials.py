@@ -1,7 +1,5 @@
 """Identities of a federation as files: a secret key, and the public card by which an operator lets its holder in."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

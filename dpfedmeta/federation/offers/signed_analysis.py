@@ -4,8 +4,6 @@ A client believes none of its numbers: it makes the plan again from the request,
 takes no part where anything differs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -33,8 +31,8 @@ from dpfedmeta.federation.offers.signed_document import (
     task_of,
     with_own_encoder,
 )
-from dpfedmeta.planning.privacy.cohort_collusion import check_company
 from dpfedmeta.planning.privacy.masking_graph import withstood
+from dpfedmeta.planning.privacy.secure_sum_settings import check_company
 from dpfedmeta.planning.run_plan import Plan, make_plan
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused

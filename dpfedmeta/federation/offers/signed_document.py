@@ -3,8 +3,6 @@
 Their form, the clients that they name, the settings that clients are told, and the settings that are refused.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +29,7 @@ from dpfedmeta.data.user_sources.readers import columns_in
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.learning.meta.target_kind import KINDS
 from dpfedmeta.learning.models.spec import BUILT_IN
-from dpfedmeta.planning.clipping.user_policy import OWN
+from dpfedmeta.planning.policy_from_settings import OWN
 from dpfedmeta.planning.user_modules import texts_of
 from dpfedmeta.secure_aggregation.crypto.keys import Identity, signed_by
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused

@@ -1,7 +1,5 @@
 """The server of an analysis among real clients: charged and released as in a simulation, asked over a wire."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The server's questions to its clients: signed, and answered soundly and in time, or not at all."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

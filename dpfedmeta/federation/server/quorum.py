@@ -1,9 +1,9 @@
-"""Checks, before a round is charged, that enough clients are connected and take part."""
+"""Checks, before a round is charged, that enough clients are connected and take part; a watch over who is."""
 
-from __future__ import annotations
-
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +15,8 @@ from dpfedmeta.training.terminal.progress_bar import Heartbeat
 from dpfedmeta.training.tracking.callbacks import Callback, Row
 
 _LOOK_SECONDS = 0.2
+_WATCH_SECONDS = 1.0
+_MOST_NAMES = 5
 
 
 class TooFew(InputError):
@@ -141,3 +143,51 @@ def check_willing(asking: ClientRequests) -> None:
             f"{declined} of {clients} clients declined, and a round needs {needed}; no further round was started. "
             "The reasons are only in the clients' logs (another version, or a promise smaller than the plan's cost)"
         )
+
+
+@contextmanager
+def attendance(
+    names: Mapping[bytes, str],
+    present: Callable[[], Sequence[bytes]],
+    say: Callable[[str], object],
+    seconds: float = _WATCH_SECONDS,
+) -> Iterator[None]:
+    """Say every change, in a line for all clients that came or left within so many seconds.
+
+    Args:
+        names: Names of the clients, by identity.
+        present: Returns the identities of the connected clients.
+        say: Told each change: the operator, who may know who is connected.
+        seconds: Between two looks.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        there: frozenset[bytes] = frozenset()
+        known: frozenset[bytes] = frozenset()
+        while not over.wait(seconds):
+            before, there = there, frozenset(present()) & names.keys()
+            for line in _changes(names, before, there, known):
+                say(line)
+            known |= there
+
+    thread = threading.Thread(target=watch, name="attendance", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=5)
+
+
+def _changes(
+    names: Mapping[bytes, str], before: frozenset[bytes], there: frozenset[bytes], known: frozenset[bytes]
+) -> Iterator[str]:
+    count = f"{len(there)} of {len(names)} clients are connected"
+    groups = {"left": before - there, "back": (there - before) & known, "connected": there - before - known}
+    for word, group in groups.items():
+        if group:
+            # In the order of the roster.
+            said = [name for identity, name in names.items() if identity in group]
+            more = f" and {len(said) - _MOST_NAMES} more" if len(said) > _MOST_NAMES else ""
+            yield f"{word}: {', '.join(said[:_MOST_NAMES])}{more}; {count}"

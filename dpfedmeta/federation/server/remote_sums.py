@@ -1,7 +1,5 @@
 """The two ways in which a federation adds up messages: those of the simulation, on answers over the wire."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping, Sequence

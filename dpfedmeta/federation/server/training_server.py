@@ -1,7 +1,5 @@
 """The server of a federation: the ordinary training loop, whose clients are asked over a wire."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,7 +22,7 @@ from dpfedmeta.federation.server.quorum import Presence, TooFew, all_are_asked, 
 from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums
 from dpfedmeta.federation.wire_format import Attempt, QuestionKind, packed_floats
 from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
-from dpfedmeta.planning.privacy.cohort_collusion import check_company
+from dpfedmeta.planning.privacy.secure_sum_settings import check_company
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES, Identity
 from dpfedmeta.simulation.backend import Backend

@@ -12,8 +12,8 @@ from dpfedmeta.learning.evaluation.few_shot import (
     pixel_neighbour_accuracy,
     pixel_prototype_accuracy,
 )
+from dpfedmeta.learning.evaluation.held_out_clients import SharedClassifier
 from dpfedmeta.learning.evaluation.personalisation import EvaluationQuestion, Findings, distribution, investigate
-from dpfedmeta.learning.evaluation.shared_classifier import SharedClassifier
 
 __all__ = [
     "PROTOCOL",

@@ -1,7 +1,5 @@
 """Baselines on the same episodes: adapted networks, and nearest-neighbour methods without adaptation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -15,9 +13,9 @@ from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import BIAS, WEIGHT, LinearSupport, descended_head, logits_along
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.functional import apply_body, channels_last
+from dpfedmeta.learning.models.layers.stateless_layers import TokenShares
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
-from dpfedmeta.learning.models.text import TokenShares
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 

@@ -1,7 +1,5 @@
 """Few-shot evaluation on held-out public classes, and the baseline that fine-tunes without meta-learning."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +19,7 @@ from dpfedmeta.learning.evaluation.accuracy import Accuracy, digest_of_episode
 from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype, scores
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.target_kind import TargetKind
-from dpfedmeta.learning.models.resize_head import with_ways
+from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 

@@ -1,16 +1,17 @@
-"""Evaluation on whole held-out clients: each adapts on its own share of its records and is judged on the others."""
-
-from __future__ import annotations
+"""Evaluation on whole held-out clients, each adapting on its own share; and of one classifier for all."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
 
-from dpfedmeta.core.params import Params, arrays_of
+from dpfedmeta.core.params import Arrays, Params, arrays_of, tensors_of
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.core.worker_pool import Workers
+from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.populations.whole_population import WholePopulation, able_numbers
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
@@ -19,6 +20,8 @@ from dpfedmeta.learning.evaluation.few_shot import competitors, episodes_digest,
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.meta.whole_clients import head_rows, ways_held
+from dpfedmeta.learning.models.functional import apply, channels_last
+from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
@@ -27,6 +30,7 @@ WHOLE_PROTOCOL = (
     "the others, and when all had their turn they split anew"
 )
 WHOLE_TRANSDUCTIVE = WHOLE_PROTOCOL.replace("inductive", "TRANSDUCTIVE (statistics from all records together)")
+_IMAGES_PER_CHUNK = 500
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,3 +129,69 @@ def over_clients(values: Sequence[float], whose: Sequence[int], score: str = "ac
     means = [np.mean([value for value, own in zip(values, whose, strict=True) if own == client]) for client in clients]
     own = Accuracy.of([float(mean) for mean in means])
     return replace(plain, mean=own.mean, ci95=own.ci95)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedClassifier:
+    """The same classes as in training, on other images; no adaptation.
+
+    Attributes:
+        pool: The images to classify.
+        seed: Which of them, where fewer than all are asked for.
+        images: How many at most; None: all.
+    """
+
+    pool: ClassPool
+    seed: int
+    images: int | None = None
+
+    @property
+    def protocol(self) -> str:
+        """Evaluation protocol in words, stating the conditions of the accuracies."""
+        return "single model, no adaptation, held-out test images"
+
+    @property
+    def score_name(self) -> str:
+        """Accuracy."""
+        return "accuracy"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """None: it is not by episodes."""
+        return {}
+
+    def episodes_digest(self, workers: Workers, episodes: int) -> str | None:
+        """There are none."""
+        return None
+
+    def accuracy(
+        self, workers: Workers, network: NetworkSpec, model: Params, adaptation: Adaptation, episodes: int
+    ) -> Accuracy:
+        """Over the images; nothing adapts and there are no episodes."""
+        arrays = arrays_of(model)
+        order = public_generator(self.seed, Purpose.EVALUATION).permutation(self.pool.size)[: self.images]
+        starts = range(0, len(order), _IMAGES_PER_CHUNK)
+        tasks = ((network, arrays, self.pool, order[start : start + _IMAGES_PER_CHUNK]) for start in starts)
+        return Accuracy.of([hit for part in workers.map(_hits, tasks) for hit in part], counted="images")
+
+    def compete(
+        self,
+        workers: Workers,
+        network: NetworkSpec,
+        trained: Params,
+        untrained: Params,
+        adaptation: Adaptation,
+        episodes: int,
+    ) -> dict[str, Accuracy]:
+        """The trained and the untrained model."""
+        return {
+            "accuracy": self.accuracy(workers, network, trained, adaptation, episodes),
+            "accuracy_untrained": self.accuracy(workers, network, untrained, adaptation, episodes),
+        }
+
+
+def _hits(spec: NetworkSpec, model: Arrays, pool: ClassPool, rows: npt.NDArray[np.int64]) -> list[float]:
+    images, labels = pool.records_at(np.sort(rows))
+    with torch.no_grad():
+        logits = apply(build_network(spec), tensors_of(model), channels_last(torch.from_numpy(images)), None)
+    return (logits.argmax(1) == torch.from_numpy(labels)).double().tolist()

@@ -1,7 +1,5 @@
 """Judging models on people's own records: each person's part adapts them, and the rest judges them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

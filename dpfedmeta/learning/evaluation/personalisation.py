@@ -1,7 +1,5 @@
 """Benefit of adaptation for single clients: by number of steps, by client, and beside the baselines."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.learning.meta.class_balance import Balance
-from dpfedmeta.learning.meta.target_kind import TargetKind
+from dpfedmeta.learning.meta.target_kind import Balance, TargetKind
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """The inner loop: K gradient steps on the support set, from the shared initialisation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,8 +9,7 @@ from torch import Tensor, nn
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.class_balance import mean_loss, record_weights
-from dpfedmeta.learning.meta.target_kind import TargetKind
+from dpfedmeta.learning.meta.target_kind import TargetKind, mean_loss, record_weights
 from dpfedmeta.learning.models.functional import apply, apply_body, apply_head, channels_last, head_of
 from dpfedmeta.learning.models.spec import HEAD
 from dpfedmeta.learning.models.trainable import adapting

@@ -1,7 +1,5 @@
 """Meta-gradients of one client, exactly, and of several episodes of one form at once, by torch.func."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -9,12 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from dpfedmeta.core.params import Params, added, detached, difference, zeros_like
-from dpfedmeta.data.episodes.async_transfer import placed
+from dpfedmeta.core.params import Params, added, detached, difference, placed, zeros_like
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
 from dpfedmeta.learning.meta.algorithm import ClientContext
-from dpfedmeta.learning.meta.class_balance import mean_loss
 from dpfedmeta.learning.meta.inner_loop import (
     InnerProblem,
     LinearSupport,
@@ -25,6 +21,7 @@ from dpfedmeta.learning.meta.inner_loop import (
     inner_step,
 )
 from dpfedmeta.learning.meta.support_query_splits import divided, divided_gradient, division_slots, head_logits
+from dpfedmeta.learning.meta.target_kind import mean_loss
 from dpfedmeta.learning.models.functional import apply, apply_body, head_of
 
 

@@ -1,7 +1,5 @@
 """Meta-gradients of the parts of a client's records, each on its own, for one pass of the body."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Meta-gradients of prototypes over an encoder's adapter in closed form: a fraction of autograd's time on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
@@ -9,7 +7,7 @@ from torch import Tensor, nn
 
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.learning.meta.class_balance import Balance, record_weights
+from dpfedmeta.learning.meta.target_kind import Balance, record_weights
 from dpfedmeta.learning.models.layers.adapters import FLOOR, SHARPNESS, Affine, LowRank, Sharpened, UnitLength
 from dpfedmeta.learning.models.layers.stateless_layers import FewShotNetwork
 from dpfedmeta.learning.models.spec import BODY

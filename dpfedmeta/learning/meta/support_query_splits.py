@@ -3,8 +3,6 @@
 The records are those of a client, or of a part of them (a micro-episode), which divides its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Networks whose normalisation no longer looks at other images: what an adapted client keeps and exports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 

@@ -1,7 +1,5 @@
 """Networks as functions of their weights, which are always passed in."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

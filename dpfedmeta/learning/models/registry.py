@@ -1,7 +1,5 @@
 """Construction of networks from a specification, their learned parameters, and the reasons to refuse one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
@@ -18,9 +16,9 @@ from dpfedmeta.learning.models.layers.stateless_layers import (
     OverlappingAverage,
     RecordScale,
     SupportScale,
+    text_layers,
 )
 from dpfedmeta.learning.models.spec import NetworkSpec, Norm
-from dpfedmeta.learning.models.text import text_layers
 from dpfedmeta.learning.models.weight_shapes import check_takes, downscale_of, side_of
 
 

@@ -1,7 +1,5 @@
 """Specification of a network."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable

@@ -1,7 +1,5 @@
 """Parameters of a network that can be trained: frozen weights stay as they are, and some networks have none."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Shapes of the weights of built-in networks, and which of them are learned: for plans, which need no PyTorch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, TypeVar

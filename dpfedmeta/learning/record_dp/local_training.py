@@ -1,7 +1,5 @@
 """Local training in mini-batches: what a client of federated averaging does, with or without record-level noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -12,9 +10,8 @@ from dpfedmeta.core.params import Params, added, detached, difference, scaled, z
 from dpfedmeta.core.random.random_sources import SecretGenerator
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.algorithms.fedavg import LocalDpSgd
-from dpfedmeta.learning.meta.class_balance import Balance, mean_loss, record_weights
 from dpfedmeta.learning.meta.inner_loop import as_leaves
-from dpfedmeta.learning.meta.target_kind import TargetKind
+from dpfedmeta.learning.meta.target_kind import Balance, TargetKind, mean_loss, record_weights
 from dpfedmeta.learning.models.functional import apply, channels_last
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
 from dpfedmeta.learning.targets.classification import OWN_CLASSES

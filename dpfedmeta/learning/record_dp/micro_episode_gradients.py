@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dpfedmeta.core.params import Params
+from dpfedmeta.core.params import Params, placed
 from dpfedmeta.core.random.random_sources import SecretGenerator
-from dpfedmeta.data.episodes.async_transfer import placed
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
 from dpfedmeta.privacy.per_example.clip_rows import clipped_record_sum

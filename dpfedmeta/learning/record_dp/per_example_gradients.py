@@ -1,7 +1,5 @@
 """Per-record gradients: layer by layer, torch.func.vmap, or Opacus' GradSampleModule. All give the same values."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Mapping

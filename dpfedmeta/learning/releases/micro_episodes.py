@@ -197,7 +197,7 @@ class MicroEpisodes:
 
     def _of_parts(self, context: ClientContext) -> ClientContext:
         """The network for the ways of a micro-episode; its head starts at zero for any number of classes."""
-        from dpfedmeta.learning.models.resize_head import with_ways
+        from dpfedmeta.learning.models.initial_weights import with_ways
 
         outputs = self.adaptation.targets.outputs(self.shape.ways)
         spec, fixed = with_ways(context.network, context.fixed, outputs)

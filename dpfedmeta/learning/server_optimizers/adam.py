@@ -1,7 +1,5 @@
 """Each coordinate by its own size (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980)."""
 
-from __future__ import annotations
-
 from dpfedmeta.core.params import Params
 from dpfedmeta.learning.server_step import Moments
 

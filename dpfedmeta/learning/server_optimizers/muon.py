@@ -1,7 +1,5 @@
 """Kernels and matrices by their nearest orthogonal matrix (Jordan et al. 2024), gains and biases as Adam."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The mean of past releases itself."""
 
-from __future__ import annotations
-
 from dpfedmeta.core.params import Params
 from dpfedmeta.learning.server_step import Moments
 

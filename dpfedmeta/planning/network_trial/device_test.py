@@ -1,7 +1,5 @@
 """Test before the first round that a GPU computes the gradients that a CPU computes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

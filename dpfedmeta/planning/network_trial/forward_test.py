@@ -1,7 +1,5 @@
 """Test before the first round that a network returns logits, and the same ones each time."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Mapping

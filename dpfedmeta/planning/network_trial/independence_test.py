@@ -4,15 +4,13 @@ Types of modules tell about known ones only (registry.check_records_uncoupled). 
 images, the data of one are changed, and all other records, micro-episodes and clients are compared.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.user_code import raised
@@ -28,7 +26,6 @@ from dpfedmeta.planning.network_trial.forward_test import (
     draws_random_numbers,
 )
 from dpfedmeta.planning.network_trial.synthetic_clients import Rehearsal, RehearsedClients
-from dpfedmeta.planning.network_trial.unsupported_layers import remedy
 
 # Sound networks move no bit of another row. Below this share of a row's length lies the rounding of float32, by which
 # clipping shortens all the more (privacy.clipping).
@@ -44,6 +41,12 @@ _TREAT_ALONE = (
     "let the network treat every image separately, without statistics of the batch (GroupNorm and LayerNorm do), and "
     "keep nothing from one call to the next"
 )
+_ATTENTION = (
+    "PyTorch's fast attention has no second derivative: put `with torch.nn.attention.sdpa_kernel("
+    "torch.nn.attention.SDPBackend.MATH):` around it in forward, or use --meta.order 1"
+)
+_RECURRENT = "its gradients cannot be computed for several records at once: use nn.LSTM"
+_BAG = "it has no second derivative: use nn.Embedding and the mean over tokens, or --meta.order 1"
 
 
 @lru_cache(maxsize=256)
@@ -160,3 +163,39 @@ def _share(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
         lengths = torch.maximum(old.norm(dim=1), new.norm(dim=1)).clamp_min(torch.finfo(torch.float64).tiny)
         found = max(found, float(((new - old).norm(dim=1) / lengths).max()))
     return found
+
+
+def remedy(spec: NetworkSpec, error: BaseException) -> str:
+    """The layer that fails, by name and kind, and what to do; empty where nothing is known of it."""
+    text = str(error)
+    if "scaled_dot_product" in text:
+        return _said(_named(spec, nn.MultiheadAttention), _ATTENTION)
+    if "_embedding_bag" in text:
+        return _said(_named(spec, nn.EmbeddingBag), _BAG)
+    failed = _innermost(error)
+    if isinstance(failed, nn.GRU | nn.RNN):
+        return _said(_named(spec, type(failed)), _RECURRENT)
+    return ""
+
+
+def _said(layer: str, what: str) -> str:
+    return f": {layer + ': ' if layer else ''}{what}"
+
+
+def _named(spec: NetworkSpec, kind: type[nn.Module]) -> str:
+    found = [name for name, module in build_network(spec).named_modules() if isinstance(module, kind)]
+    return f"{', '.join(found)} ({kind.__name__})" if found else ""
+
+
+def _innermost(error: BaseException) -> nn.Module | None:
+    """The last module that was computing when the error came."""
+    holders = [frame.get("self") for frame in _frames(error)]
+    entered = [holder for holder in holders if isinstance(holder, nn.Module)]
+    return entered[-1] if entered else None
+
+
+def _frames(error: BaseException) -> Iterator[dict[str, object]]:
+    at = error.__traceback__
+    while at is not None:
+        yield at.tb_frame.f_locals
+        at = at.tb_next

@@ -1,7 +1,5 @@
 """Trial runs of the clients' own functions on synthetic images, with as few records as show which affect which."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -15,8 +13,8 @@ from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, NetworkTrial
 from dpfedmeta.learning.meta.meta_gradients import drawn
+from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
 from dpfedmeta.planning.client_spec import clients_at_once

@@ -13,18 +13,17 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.still_working import told_while
 from dpfedmeta.data.task import Task
 from dpfedmeta.planning.client_spec import algorithm_of
-from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+from dpfedmeta.planning.policy_from_settings import bounds_clients
 from dpfedmeta.planning.privacy.aggregation import aggregation_of, clients_make_the_noise
 from dpfedmeta.planning.privacy.masking_graph import check_graph
-from dpfedmeta.planning.privacy.matrix_mechanism_settings import correlation_of
 from dpfedmeta.planning.privacy.prior_spending import earlier_releases
 from dpfedmeta.planning.privacy.secure_sum_settings import secure_rounds
 from dpfedmeta.planning.privacy.target_checks import check_promises
 
 if TYPE_CHECKING:
-    # The accountant takes a second to import; what is refused at once needs none of it.
     from dpfedmeta.accounting.calibration import Targets
     from dpfedmeta.accounting.events.events import Earlier
+    from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
 Solve = Literal["noise", "rounds", "cohort", "bits"]
@@ -225,3 +224,27 @@ def _check_population(settings: Settings) -> None:
     delta = settings.privacy.client.delta if bounds_clients(settings) else None
     population = settings.population
     check_population(population.clients, population.cohort, delta, of=("population.", "privacy.client."))
+
+
+def correlation_of(settings: Settings) -> Correlation | None:
+    """The settings' own; clients keep as far apart as the population allows where nothing is said. None: other noise.
+
+    Raises:
+        RefusedPlan: Something of it is given to another noise.
+    """
+    from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, Correlation
+    from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation
+
+    population, server = settings.population, settings.server
+    if server.noise in KINDS:
+        apart = population.separation
+        if apart is None:
+            apart = default_separation(population.clients, population.cohort, server.rounds)
+        return Correlation(separation=apart, buffers=server.buffers)
+    for name, value in (("population.separation", population.separation), ("server.buffers", server.buffers)):
+        if value is not None:
+            raise RefusedPlan(
+                f"{name} = {value} with server.noise = {server.noise}: only correlated noise ({', '.join(KINDS)}) "
+                "uses it; leave it out"
+            )
+    return None

@@ -1,12 +1,10 @@
 """Check that every enabled privacy layer has a target epsilon or an explicit noise multiplier, and vice versa."""
 
-from __future__ import annotations
-
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import TOWARDS_MESSAGES, RefusedPlan
 from dpfedmeta.data.task import Task
 from dpfedmeta.planning.client_spec import method_of
-from dpfedmeta.planning.clipping.policy_from_settings import bounds_clients
+from dpfedmeta.planning.policy_from_settings import bounds_clients
 from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
 
 

@@ -4,8 +4,6 @@ Each function returns the settings of a policy. The policy itself is made when t
 some of them count has to be scaled with it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpfedmeta.config.clip_settings import ClipSettings

@@ -1,7 +1,5 @@
 """Stands for an object that was handed over in Python."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpfedmeta.config.clip_settings import ClipSettings

@@ -1,8 +1,9 @@
-"""Clip policies by name or as objects, the requirements that any of them has to meet, and their calls."""
+"""Clip policies by name or as objects: what any of them has to meet, their calls and their stored state."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import MutableMapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, get_args
@@ -12,10 +13,9 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.params import Params, same_kind
+from dpfedmeta.core.params import Params, host, same_kind
 from dpfedmeta.core.plugins import plugin_registry as members
 from dpfedmeta.privacy.clip_policies.median_policy import NormHistogram
-from dpfedmeta.privacy.clip_policies.policy_state import packed
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound
 from dpfedmeta.privacy.clip_policy import Attachment, ClipPolicy, Mode, Surroundings, bound_problem
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _SETTING, _FOLDER = "clip.policy", "dpfedmeta.privacy.clip_policies"
 _METHODS = ("initial", "next_bound")
 _TRIALS, _SEED = 3, 20
+# Under this name stand the vectors that a clip policy remembers; the text has their names in their place.
+_POLICY = "policy"
 
 
 def named_policy(name: str) -> Any:
@@ -216,3 +218,25 @@ def _as_text(state: Any, bound: float) -> str:
     """All that an answer says: two NaN are the same, and so are two arrays of the same numbers."""
     arrays: dict[str, Any] = {}
     return repr((packed(asdict(state), arrays), bound, [(str(each.dtype), each.tobytes()) for each in arrays.values()]))
+
+
+def packed(value: Any, arrays: MutableMapping[str, Any]) -> Any:
+    """`value` with the name of an array, new in `arrays`, wherever it held a vector."""
+    if isinstance(value, np.ndarray):
+        name = f"{_POLICY}/{len(arrays):06d}"
+        arrays[name] = value
+        return {_POLICY: name}
+    if isinstance(value, dict):
+        return {key: packed(inner, arrays) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [packed(inner, arrays) for inner in value]
+    return value
+
+
+def unpacked(value: Any, arrays: MutableMapping[str, Any]) -> Any:
+    """Undo `packed`: put the vectors back, and remove them from `arrays`."""
+    if isinstance(value, dict):
+        if set(value) == {_POLICY}:
+            return host(arrays.pop(value[_POLICY]))
+        return {key: unpacked(inner, arrays) for key, inner in value.items()}
+    return [unpacked(inner, arrays) for inner in value] if isinstance(value, list) else value

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.privacy.clip_policy import RANGE, Mode, Surroundings, check_window
-from dpfedmeta.privacy.knee_search import Walk
+from dpfedmeta.privacy.clip_policy import RANGE, Mode, Surroundings, check_window, clip_limits
 
 if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
@@ -61,7 +60,7 @@ class Window:
     """The stable window policy: finds the knee where clipping begins, from past noisy aggregates alone.
 
     The policy alternates the bound a little above and below a centre, estimates the elasticity of the clipped mean
-    (`knee_search.Walk`) from the noise-corrected energies of the last W aggregates, and moves the centre until the
+    (`Walk`) from the noise-corrected energies of the last W aggregates, and moves the centre until the
     elasticity is 0.85 (`following`). That point does not depend on d, L or z, as that of the literal rule does.
 
     Where noise hides the signal, it lowers the bound (`searching`). Low is safe: above the knee the signal-to-noise
@@ -167,3 +166,47 @@ def observe(bound: float, aggregate: Released[ClientUnit, Params]) -> Observatio
 
 
 MEMBER = Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk:
+    """Limits and steps of the centre of a search for the knee: pure functions of released values.
+
+    Below the knee every contribution is clipped and the clipped mean grows in proportion to C: its elasticity
+    d ln||signal|| / d ln C is 1. Above it nothing is clipped and the elasticity is 0, while the noise keeps growing.
+
+    Attributes:
+        lowest: C_min of the centre.
+        highest: C_max of the centre.
+        target_elasticity: Elasticity that the centre moves to: 1 clips everything, 0 clips nothing.
+        probe: Ratio of the upper to the centre bound, and of the centre to the lower one.
+        gain: Step of ln(centre) per unit of elasticity error.
+    """
+
+    lowest: float
+    highest: float
+    target_elasticity: float = 0.85
+    probe: float = 1.25
+    gain: float = 1.2
+
+    @classmethod
+    def planned(cls, clip: ClipSettings) -> Walk:
+        """Between the limits of the settings.
+
+        Raises:
+            InputError: C_0 is out of range.
+        """
+        lowest, highest = clip_limits(clip)
+        return cls(lowest=lowest, highest=highest)
+
+    def moved(self, centre: float, elasticity: float) -> float:
+        """Up where the mean still grows with the bound, down where it does not."""
+        return self.within(centre * math.exp(self.gain * (elasticity - self.target_elasticity)))
+
+    def within(self, centre: float) -> float:
+        """Between the limits."""
+        return min(max(centre, self.lowest), self.highest)
+
+    def other_side(self, centre: float, bound: float, following: float) -> float:
+        """The next bound, around the centre `following`: below it where the last one lay above its own, and back."""
+        return following / self.probe if bound > centre else following * self.probe

@@ -12,8 +12,8 @@ from pydantic import ConfigDict
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.random.random_sources import FloatArray
+from dpfedmeta.privacy.clip_policies.window_policy import Walk
 from dpfedmeta.privacy.clip_policy import Mode, Surroundings, check_window
-from dpfedmeta.privacy.knee_search import Walk
 
 if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
@@ -65,7 +65,7 @@ class WindowProducts:
     that helps is in docs/policies.md. Without a signal, products and energies ||G_i||^2 - sigma_i^2 d are uncorrelated,
     with variances sigma_i^2 sigma_j^2 d (energies: twice that). The elasticity e is that of s_i = exp(a + e ln C_i) u
     with one direction u: its posterior mean on a grid, with the level exp(2a) fitted for each e. It moves the centre as
-    in `window` (`knee_search.Walk`); but once a signal was seen, a window without one lowers the bound slowly.
+    in `window` (`Walk`); but once a signal was seen, a window without one lowers the bound slowly.
 
     Attributes:
         initial_bound: C_0.

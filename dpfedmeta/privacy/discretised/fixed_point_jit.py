@@ -1,7 +1,5 @@
 """Compiled loops over whole-number messages: rotation and rounding."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpfedmeta.core.jit import compiled

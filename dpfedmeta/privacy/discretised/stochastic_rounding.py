@@ -3,8 +3,6 @@
 Kairouz, Liu, Steinke 2021 (https://arxiv.org/abs/2102.06387), with every part of a message on its own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Noise of a banded Toeplitz matrix; it remembers the noise of as many rounds as there are bands below the diagonal."""
 
-from __future__ import annotations
-
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.privacy.matrix_mechanism import CorrelatedMechanism, with_latest, without_past
 

@@ -1,7 +1,5 @@
 """Noise of a buffered linear Toeplitz matrix: nearly the best one, and it remembers a few vectors only."""
 
-from __future__ import annotations
-
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.privacy.matrix_mechanism import CorrelatedMechanism
 

@@ -1,7 +1,5 @@
 """Noise of the best Toeplitz matrix for prefix sums; it remembers the noise of every round."""
 
-from __future__ import annotations
-
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.privacy.matrix_mechanism import CorrelatedMechanism, with_latest, without_past
 

@@ -1,7 +1,5 @@
 """Clipping of many contributions at once, as rows of one matrix: per-example gradients, and messages on a GPU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

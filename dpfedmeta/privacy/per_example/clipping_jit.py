@@ -1,7 +1,5 @@
 """Compiled loops over per-record gradients: each is read twice and never copied."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpfedmeta.core.jit import compiled

@@ -17,15 +17,12 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import LOOP, PLAN, RunDirectory, config_of, create
 from dpfedmeta.core.params import Params
-from dpfedmeta.core.random.fresh_seeds import new_source
-from dpfedmeta.core.random.noise_key import keep_secret, secret_of_run
+from dpfedmeta.core.random.fresh_seeds import keep_secret, new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policies.policy_checks import next_bound
-from dpfedmeta.privacy.clip_policy import ClipPolicy
-from dpfedmeta.privacy.mechanisms import MechanismState
-from dpfedmeta.privacy.message_form import with_attachment
-from dpfedmeta.privacy.planned_mechanism import check_mechanism, mechanism_of
+from dpfedmeta.privacy.clip_policy import ClipPolicy, with_attachment
+from dpfedmeta.privacy.mechanisms import MechanismState, check_mechanism, mechanism_of
 from dpfedmeta.privacy.rounds.cohort_log import reopen_participations
 from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_of_rounds
@@ -57,6 +54,7 @@ class ChargedRounds:
         run: The run directory.
         plan: The plan.
         form: Names and shapes of an update, as zeros; None until they are known.
+        attachment: Numbers that the clip policy asks for beside updates, or None.
         bound: Clip bound of the round that is due.
         released: Rounds that are released.
         ended: `completed`, `budget` where further attempts used the last rounds up; else empty.
@@ -88,7 +86,7 @@ class ChargedRounds:
             RefusedPlan: The ledger is of another plan.
         """
         self.run, self.plan, self.form = run, request.planned, form
-        self._policy, self._per_layer = policy, per_layer
+        self._policy, self._per_layer, self.attachment = policy, per_layer, policy.attachment
         self._mechanism = mechanism_of(self.plan)
         check_mechanism(self._mechanism, self.plan)
         self._stack, self._closed = ExitStack(), False
@@ -166,8 +164,8 @@ class ChargedRounds:
 
     def empty_sum(self, cohort: Cohort) -> RoundSum:
         """SECRET: the sum of nobody's updates."""
-        attachment, clients = self._policy.attachment, cohort.clients.tolist()
-        return RoundSum(self.form, self.bound, attachment, clients, per_layer=self._per_layer)
+        clients = cohort.clients.tolist()
+        return RoundSum(self.form, self.bound, self.attachment, clients, per_layer=self._per_layer)
 
     def release(self, total: RoundSum, cohort: Cohort) -> StoredRelease | None:
         """Release a sum, on disk when this returns; a round that is released already comes from its file.

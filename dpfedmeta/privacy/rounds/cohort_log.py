@@ -1,7 +1,5 @@
 """SECRET: who was invited to which round; on disk before anybody is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """SECRET: what a mechanism remembers between rounds, kept beside the noise seed, for the checkpoints that are kept."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A private round, as a caller's loop sees it: whom to ask, what to add, and what is released."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Callable, Mapping

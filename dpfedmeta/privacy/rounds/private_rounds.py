@@ -34,8 +34,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.random_sources import SEEDS
 from dpfedmeta.privacy.clip_policies.policy_checks import check_answers, check_policy, own_policy_name, planned_policy
-from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
-from dpfedmeta.privacy.message_form import with_attachment
+from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings, with_attachment
 from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds, begun, source_of
 from dpfedmeta.privacy.rounds.private_round import PrivateRound
 from dpfedmeta.privacy.rounds.promise import Promise, RoundsRequest, promises_of
@@ -155,6 +154,16 @@ class PrivateRounds:
     def clients(self) -> int:
         """N."""
         return self._rounds.plan.clients
+
+    @property
+    def form(self) -> Params | None:
+        """Names and shapes of an update, as zeros; None: not known yet."""
+        return self._rounds.form
+
+    @property
+    def measures(self) -> bool:
+        """True where the clip policy measures updates before they are clipped, so clients must not clip them."""
+        return self._rounds.attachment is not None
 
     @property
     def released(self) -> int:

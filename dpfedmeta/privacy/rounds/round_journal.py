@@ -1,7 +1,5 @@
 """Journal of a run's charges and releases: a round is charged once, however often it is done again identically."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """SECRET: the exact sum of one round's clipped updates, whatever arrays they come as."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Hashable, Iterable, Mapping
@@ -17,10 +15,9 @@ from dpfedmeta.core.files.atomic_files import SECRET
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines
 from dpfedmeta.core.params import Params, dimension, flatten, unflatten
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
-from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment, moved_by_a_client
+from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment, clipped_message, moved_by_a_client, with_attachment
 from dpfedmeta.privacy.clipping import ROUNDING
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
-from dpfedmeta.privacy.message_form import clipped_message, with_attachment
 from dpfedmeta.privacy.rounds.round_sum_jit import add_shortened, squared_length
 from dpfedmeta.privacy.units import Bounded, ClientUnit
 

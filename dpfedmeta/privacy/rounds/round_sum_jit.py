@@ -1,7 +1,5 @@
 """Compiled loops over one update: its length, and its clipped whole numbers added to the sum."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpfedmeta.core.jit import compiled

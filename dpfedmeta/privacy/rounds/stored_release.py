@@ -1,7 +1,5 @@
 """Releases on disk: one that is stored is returned and never computed again; and digests of the sums behind them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -19,7 +17,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
 from dpfedmeta.core.files.run_directory import RELEASES, RunDirectory, append_lines
 from dpfedmeta.core.params import Params, digest, host
-from dpfedmeta.privacy.clip_policies.policy_state import packed, unpacked
+from dpfedmeta.privacy.clip_policies.policy_checks import packed, unpacked
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.rounds.round_sum import form_of
 from dpfedmeta.privacy.units import Bounded, ClientUnit, message_of

@@ -1,15 +1,13 @@
 """Verification of the rounds of a caller's own loop: recomputed from the ledger, compared with every file beside it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
 from dpfedmeta.accounting.other_accountants import second_opinion

@@ -1,7 +1,5 @@
 """Files for a paper: the runs as a LaTeX table and as CSV, and their pictures as PDF."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence

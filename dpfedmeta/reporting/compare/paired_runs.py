@@ -1,7 +1,5 @@
 """Runs that were measured on the same episodes, compared pair by pair from what was kept of each episode."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
 from scipy.stats import t
 
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.training.results.evaluation_store import with_sizes
 from dpfedmeta.training.results.snapshot import read_run, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
@@ -150,7 +150,7 @@ def _summary(run: RunDirectory) -> dict[str, Any]:
     if stage_of(run) not in ("running", "stopped"):
         return _of_its_end(run)
     snapshot = read_run(run)
-    return summary_so_far(snapshot, Proven.of(run.ledger, snapshot.content))
+    return summary_so_far(snapshot, Proven.of(run, snapshot.content))
 
 
 def _of_its_end(run: RunDirectory) -> dict[str, Any]:
@@ -235,8 +235,8 @@ def _settings(run: RunDirectory) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        content = read_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, *YAML_ERRORS) as error:
         raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
     return {name: value for name, value in _flat(content) if not name.startswith(_OF_A_RUN)}
 

@@ -1,7 +1,6 @@
-"""The section of a report that shows every kept evaluation of the run."""
+"""Sections of a report that show every kept evaluation of the run, and what audits found."""
 
-from __future__ import annotations
-
+import base64
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -11,8 +10,16 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
-from dpfedmeta.training.results.evaluation_store import EVALUATIONS, kept_evaluations, unfinished
+from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
+from dpfedmeta.training.results.evaluation_store import (
+    AUDIT_PLOT,
+    EVALUATIONS,
+    kept_audit,
+    kept_evaluations,
+    unfinished,
+)
 from dpfedmeta.training.terminal.evaluation_tables import CLASSIFIERS, ROWS, size
+from dpfedmeta.training.terminal.tables import number
 
 
 def evaluations_section(run: Path) -> Markup:
@@ -56,3 +63,20 @@ def _measured(content: Mapping[str, Any]) -> str:
 
 def _shown(value: Mapping[str, Any] | None) -> str:
     return "" if value is None else str(Accuracy.from_json(value))
+
+
+def audits_section(run: Path) -> Markup:
+    """A table and a picture; empty where the run was not audited.
+
+    Raises:
+        InputError: audit.json is damaged.
+    """
+    content = kept_audit(run)
+    if content is None:
+        return Markup("")
+    audit_plot(run / AUDIT_PLOT, content["cells"])
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["epsilon"] = number
+    picture = "data:image/png;base64," + base64.b64encode((run / AUDIT_PLOT).read_bytes()).decode()
+    text = (resources.files("dpfedmeta.reporting.html") / "audited.html.j2").read_text(encoding="utf-8")
+    return Markup(environment.from_string(text).render(cells=content["cells"], size=content["size"], picture=picture))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -14,10 +15,9 @@ from markupsafe import Markup
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
-from dpfedmeta.planning.dishonest_clients import dishonest_words
+from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured, differing_settings
-from dpfedmeta.reporting.html.audit_section import audits_section
-from dpfedmeta.reporting.html.evaluation_section import evaluations_section
+from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluations_section
 from dpfedmeta.reporting.html.privacy_statement import (
     chosen_words,
     claims,
@@ -27,20 +27,25 @@ from dpfedmeta.reporting.html.privacy_statement import (
     server_words,
 )
 from dpfedmeta.reporting.html.rerun_command import command, settings_shown
-from dpfedmeta.reporting.html.run_status import ending_words, refresh, warning
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
 from dpfedmeta.training.results.evaluation_store import row_label, size, size_and_count, with_sizes
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
-from dpfedmeta.training.state.how_to_resume import repeated
+from dpfedmeta.training.state.how_to_resume import how_to_go_on, repeated
+from dpfedmeta.training.state.private_timings import at_most
+from dpfedmeta.training.terminal.progress_bar import clock
 from dpfedmeta.training.terminal.tables import HOLDS, number, why_above
 from dpfedmeta.training.verification.file_claims import Proven
 from dpfedmeta.training.verification.verify import audit
 
 # Rounds with a release that is too long, in a report.
 _MOST_SHOWN = 5
+# Seconds after which the page of a running run looks for a newer one.
+REFRESH = 10
+# The share of the time that a watch may compute, since the run needs the machine.
+_SHARE = 0.2
 
 
 def write_report(run: RunDirectory) -> Path:
@@ -66,7 +71,7 @@ def write_report(run: RunDirectory) -> Path:
     with _complete(run.path):
         plots.accuracy_plot(pictures["accuracy"], rows, summary)
         plots.clip_plot(pictures["clip"], rows)
-        plots.guarantee_plot(pictures["guarantees"], [cell.as_json() for cell in proven.spent])
+        plots.guarantee_plot(pictures["guarantees"], [cell.as_json() for cell in proven.cells])
         shown = {name: _embedded(path) for name, path in pictures.items()}
         page = _render("run.html.j2", **_content(proven, snapshot, summary, rows), pictures=shown)
     if _ended_since(snapshot):
@@ -94,7 +99,7 @@ def _content(
         "ending": ending_words(snapshot, summary),
         "warning": warning(snapshot),
         "simulation": proven.simulation,
-        "chosen": chosen_words(snapshot, proven),
+        "chosen": chosen_words(proven),
         "guarantees": guarantee_rows(proven),
         "server": server_words(proven),
         "dishonest": _sentence(dishonest_words(proven.content.plan)),
@@ -107,7 +112,7 @@ def _content(
         "evaluations": evaluations_section(run.path),
         "audits": audits_section(run.path),
         "holds": HOLDS,
-        "why_above": why_above(proven.spent),
+        "why_above": why_above(proven.cells),
         "settings": settings_shown(proven.settings),
         "command": again,
         "open_words": left_open,
@@ -197,3 +202,61 @@ def _percent(value: Any) -> str:
     if isinstance(value, Measured):
         value = value.as_json()
     return f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}"
+
+
+def ending_words(snapshot: Snapshot, summary: Mapping[str, Any]) -> str:
+    """Return a sentence that says how the run ended and how long it took, or what its present state is."""
+    if snapshot.words is not None:
+        return f"{snapshot.words}."
+    speed = f"{summary['clients_per_second']:.0f} clients/s"
+    if summary.get("times"):
+        took = f"{at_most(summary['seconds'])} of training (about {speed}; {summary['times']})"
+    else:
+        took = f"{clock(summary['seconds'])} of training ({speed})"
+    return f"{summary['status']} after {took}."
+
+
+def warning(snapshot: Snapshot) -> str | None:
+    """Return the warning about all numbers of the page; None where the run completed, or its budget ended it."""
+    if snapshot.stage == "interrupted":
+        done = len(snapshot.rows or ())
+        # A round that was cut off is charged, and has no row.
+        more = f" ({snapshot.rounds - done} more charged)" if snapshot.rounds > done else ""
+        return (
+            f"INTERRUPTED after {done} of {snapshot.content.plan.rounds} rounds{more}, to which all results refer; "
+            f"go on with: {how_to_go_on(snapshot.run)}"
+        )
+    if snapshot.words is None:
+        return None
+    return (
+        f"{snapshot.words}. Accuracies and the epsilon spent are for these rounds; the epsilon promised is for all "
+        "rounds."
+    )
+
+
+def refresh(snapshot: Snapshot) -> Markup:
+    """Lets a browser read the page again while the run goes on; the page of its end has no such line."""
+    if snapshot.stage != "running":
+        return Markup()
+    return Markup('<meta http-equiv="refresh" content="{}">').format(REFRESH)
+
+
+def watch(runs: Sequence[RunDirectory], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Write the pages of runs every so many seconds, or less often where writing takes long, until no run goes on.
+
+    Raises:
+        InputError: As `write_report` says.
+    """
+    left, written = list(runs), dict[RunDirectory, int]()
+    while left:
+        begun = time.perf_counter()
+        # Asked before the page is written, so that the last page is that of the end.
+        going_on = [run for run in left if stage_of(run) == "running"]
+        for run in left:
+            size = run.rounds_file.stat().st_size if run.rounds_file.exists() else -1
+            if run not in going_on or written.get(run) != size:
+                write_report(run)
+                written[run] = size
+        left = going_on
+        if left:
+            sleep(max(seconds, (time.perf_counter() - begun) / _SHARE))

@@ -1,7 +1,5 @@
 """The pictures of a run's report, for those who show them elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

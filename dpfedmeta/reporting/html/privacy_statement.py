@@ -16,7 +16,7 @@ from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.terminal.tables import BY_WORD, method_words, number
-from dpfedmeta.training.verification.chosen_run import choice_words, verified_selection
+from dpfedmeta.training.verification.chosen_run import CHOSEN
 from dpfedmeta.training.verification.file_claims import POPULATION, Proven, check, check_claims, complete
 
 BLOCK = "guarantees"
@@ -26,11 +26,12 @@ def claims(proven: Proven) -> dict[str, Any]:
     """The numbers behind the page, in the form of summary.json."""
     plan, content = proven.content.plan, proven.content
     return {
-        "guarantees": [cell.as_json() for cell in proven.spent],
-        "planned": [cell.as_json() for cell in proven.planned],
+        "guarantees": [cell.as_json() for cell in proven.cells],
+        "planned": [cell.as_json() for cell in proven.promised],
         "population": {name: getattr(plan, name) for name in POPULATION},
         "simulation": proven.simulation,
         "ledger": {"rounds": len(content.charges), "head": content.heads[-1]},
+        **({} if proven.chosen is None else {CHOSEN: proven.chosen}),
     }
 
 
@@ -48,16 +49,10 @@ def plan_words(proven: Proven, rounds: int) -> str:
     return words + (f", at most {plan.max_participations} participation(s) each" if plan.max_participations else "")
 
 
-def chosen_words(snapshot: Snapshot, proven: Proven) -> str | None:
-    """Say of a run that a private sweep chose which number to report, since the table is that of the run alone.
-
-    Raises:
-        InputError: Its selection.json is damaged, or states less than what is computed.
-    """
-    content = proven.content
-    cost = verified_selection(snapshot.run, content.plan, content.charges, proven.spent)
-    words = "The table and the picture below show the run alone, without the choice."
-    return None if cost is None else f"Attention: {choice_words(cost)}. {words}"
+def chosen_words(proven: Proven) -> str | None:
+    """Say of a run that a private sweep chose which number to report."""
+    words = "Epsilons by round, in the picture of accuracy, are of the run alone."
+    return None if proven.chosen is None else f"Attention: {proven.chosen}. {words}"
 
 
 def server_words(proven: Proven) -> str:
@@ -81,7 +76,7 @@ def server_words(proven: Proven) -> str:
 
 def guarantee_rows(proven: Proven) -> list[dict[str, str]]:
     """The table of guarantees: a row for each cell, by the names of its columns."""
-    promised, word = {cell.name: cell for cell in proven.planned}, word_of_authors(proven.settings)
+    promised, word = {cell.name: cell for cell in proven.promised}, word_of_authors(proven.settings)
     return [
         {
             "unit": cell.unit,
@@ -93,7 +88,7 @@ def guarantee_rows(proven: Proven) -> list[dict[str, str]]:
             "if replaced": "" if cell.replaced is None else number(cell.replaced),
             "method": method_words(cell, word) + _bounds(cell),
         }
-        for cell in proven.spent
+        for cell in proven.cells
     ]
 
 
@@ -130,7 +125,7 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
         if due not in page.paragraphs[0].replace("simulated clients", "clients"):
             raise InputError(f"{path}: first paragraph: states {page.paragraphs[0]!r}, but the ledger says {due!r}")
         check(path, "simulation", SIMULATION if SIMULATION in page.paragraphs else None, proven.simulation)
-        chosen = chosen_words(snapshot, proven)
+        chosen = chosen_words(proven)
         if chosen is not None and chosen not in page.paragraphs:
             raise InputError(
                 f"{path}: does not say which number to report of a run that was chosen; write it again: "

@@ -1,17 +1,14 @@
 """Repetition of a run: the settings in which it differs from its preset, and the command that gives them."""
 
-from __future__ import annotations
-
+import dataclasses
 import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from dpfedmeta.config.dotted_keys import flattened
-from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 
@@ -75,7 +72,7 @@ def _of_preset(settings: Settings) -> dict[str, Any] | None:
 
 def _values(settings: Settings) -> dict[str, Any]:
     """Dotted names to values; algo and dataset are said apart."""
-    content: Mapping[str, Any] = yaml.safe_load(to_yaml(settings))
+    content: Mapping[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))
     return {name: value for name, value in flattened(content) if name not in ("algo", "dataset")}
 
 

@@ -1,7 +1,5 @@
 """The pictures of a comparison: one line for each setting, the mean over its seeds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

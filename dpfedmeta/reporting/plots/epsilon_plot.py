@@ -1,7 +1,5 @@
 """Accuracy against the epsilon that it cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

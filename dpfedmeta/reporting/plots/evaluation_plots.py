@@ -1,6 +1,4 @@
-"""The pictures of evaluate.py, from the content of evaluation.json."""
-
-from __future__ import annotations
+"""Pictures of evaluations and of audits, from evaluation.json and audit.json."""
 
 import math
 import textwrap
@@ -13,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from dpfedmeta.reporting.plots.style import BLUE, GREEN, GREY, ORANGE, looks, mark, new_figure, save
+from dpfedmeta.reporting.plots.style import BLUE, GREEN, GREY, ORANGE, entitle, finish, looks, mark, new_figure, save
 from dpfedmeta.training.results.evaluation_store import row_label, size, unfinished
 
 Evaluation = Mapping[str, Any]
@@ -29,6 +27,7 @@ _LEVELS = (
     ("accuracy_pixel_prototype", "prototype, pixels", GREY, "--"),
 )
 _ACROSS = 3
+_LEAST = 1e-2
 
 
 def steps_plot(path: Path, name: str, evaluation: Evaluation) -> None:
@@ -210,3 +209,36 @@ def _finish(figure: Figure, axis: Axes, path: Path, title: str, entries: int) ->
     figure.legend(handles, labels, loc="lower center", ncol=columns, frameon=False, fontsize=8)
     figure.tight_layout(rect=(0, (0.1 + 0.19 * rows) / height, 1, 1 - 0.06 * len(lines) / height))
     save(figure, path)
+
+
+def audit_plot(path: Path, cells: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each cell and audit: a bar for the promise, a mark for what was audited.
+
+    Args:
+        path: A .png file.
+        cells: As in audit.json.
+    """
+    rows = [row for row in cells if row["promised"] is not None and row["audited"] is not None]
+    figure, axis = new_figure(8.2, 0.36 * max(len(rows), 2) + 1.4)
+    places = list(range(len(rows)))[::-1]
+    axis.barh(places, [row["promised"] for row in rows], height=0.6, color=GREY, alpha=0.45, label="promised")
+    for bound, colour, marker, label in (
+        (True, BLUE, "o", "audited: lower bound"),
+        (False, ORANGE, "D", "audited: estimate"),
+    ):
+        found = [
+            (row, place) for row, place in zip(rows, places, strict=True) if (row["confidence"] is not None) == bound
+        ]
+        if found:
+            values = [max(row["audited"], _LEAST) for row, _ in found]
+            axis.plot(values, [place for _, place in found], marker, color=colour, linestyle="none", label=label)
+    names = [f"({row['unit']}, {row['observer']}) {row['audit']}, {_made(row)}" for row in rows]
+    axis.set_yticks(places, names, fontsize=8)
+    axis.set_xscale("log")
+    axis.set_xlabel("epsilon")
+    entitle(axis, "Epsilon promised, and lower bounds from audits")
+    finish(figure, axis, path)
+
+
+def _made(row: Mapping[str, Any]) -> str:
+    return f"{row['runs']:,} runs" if row["runs"] > 1 else f"{row['canaries']:,} canaries"

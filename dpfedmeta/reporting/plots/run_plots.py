@@ -1,7 +1,5 @@
 """The pictures of a report, from rounds.jsonl and summary.json."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Common style of all pictures: colours for colour-blind readers, sizes, titles, axes in percent."""
 
-from __future__ import annotations
-
 import io
 import math
 import textwrap

@@ -1,7 +1,5 @@
 """Ed25519, X25519, HKDF-SHA256 and ChaCha20-Poly1305 of the package `cryptography`. Only the names are ours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from hashlib import sha256
 

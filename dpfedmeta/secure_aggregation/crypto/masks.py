@@ -1,7 +1,5 @@
 """Vectors of whole numbers modulo 2^b: random masks, and how they travel in exactly b bits a coordinate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Bell, Bonawitz, Gascon, Lepoint, Raykova (CCS 2020), https://arxiv.org/abs/2008.07545 ("CCS'20" below).
 """
 
-from __future__ import annotations
-
 import math
 from hashlib import sha256
 

@@ -1,7 +1,5 @@
 """Keys that two neighbours derive together: the seed of their mask, and a key for the shares of each direction."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import sha256

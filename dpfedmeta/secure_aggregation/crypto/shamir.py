@@ -5,8 +5,6 @@ code, and few errors are found (Gao, "A new algorithm for decoding Reed-Solomon 
 coefficients modulo PRIME, the lowest first, without zeros behind the last one; [] is 0.
 """
 
-from __future__ import annotations
-
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Shares as the server sees them: sealed, committed to, and revealed; whose fault it is where they do not fit."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Masks that the server takes off the sum of masked vectors, from the shares that survivors revealed."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

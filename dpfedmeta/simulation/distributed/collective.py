@@ -1,7 +1,5 @@
 """Communication between ranks over torch.distributed: objects from rank 0, answers to it, and sums."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import secrets

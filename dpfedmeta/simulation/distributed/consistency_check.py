@@ -1,7 +1,5 @@
 """Comparison, before round 0, of everything that all ranks must have in common."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

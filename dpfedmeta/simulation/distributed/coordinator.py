@@ -1,7 +1,5 @@
 """The workers that rank 0 has: itself and the other ranks."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Start of a command under torchrun: rank 0 runs it, the other ranks serve it."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

@@ -1,7 +1,5 @@
 """Facts about a launch by torchrun, read from the environment; imports no heavy library."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

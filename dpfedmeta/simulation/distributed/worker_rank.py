@@ -1,7 +1,5 @@
 """Work of every rank but rank 0: compute the given jobs. It prints nothing and writes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

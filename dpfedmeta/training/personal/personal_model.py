@@ -1,7 +1,5 @@
 """A personal model: predictions from one image at a time, and one file without pickle."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -23,8 +21,8 @@ from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_params
 from dpfedmeta.learning.models.frozen import frozen_network, restored_network
 from dpfedmeta.learning.models.functional import channels_last
+from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.training.personal.user_inputs import Images, InputForm, Labels, checked_labels
 from dpfedmeta.training.results.trained_run import open_run

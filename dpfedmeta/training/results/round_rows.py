@@ -1,7 +1,5 @@
 """The lines of rounds.jsonl: what was released in a round, and what has been spent by its end."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +10,7 @@ from dpfedmeta.accounting.honest_norm import CHANCE, honest_norm
 from dpfedmeta.accounting.ledger.ledger import Ledger
 from dpfedmeta.accounting.observers.four_guarantees import four_cells
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.release_costs import composed_delta
 from dpfedmeta.core.params import dimension, norm
 from dpfedmeta.learning.server_step import ServerState

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, check_archive_place
 from dpfedmeta.core.version import __version__
+from dpfedmeta.training.results.model_card import CARD, WEIGHTS, model_card
 
 if TYPE_CHECKING:
     from dpfedmeta.training.verification.verify import VerifiedLedger
@@ -47,7 +49,7 @@ class Archived:
 
 
 def archive(run: RunDirectory, path: Path) -> Archived:
-    """Write an ended run as a zip file; the same run gives the same bytes.
+    """Write an ended run as a zip file, or as a folder with a model card; the same run gives the same bytes.
 
     Guarantee:
         Nothing under `secret/`, no lock, no hidden or temporary file and no link is in it, no file's content is that of
@@ -71,8 +73,13 @@ def archive(run: RunDirectory, path: Path) -> Archived:
             )
         contents = {name: (run.path / name).read_bytes() for name in public_files(run)}
         left_out = _check_nothing_secret(run, contents)
+        if path.suffix != ".zip":
+            card = model_card(
+                run.path.resolve().name, run.read_json(SUMMARY), found, read_content(run.ledger).heads[-1]
+            )
+            contents |= {CARD: card, WEIGHTS: run.weights.read_bytes()}
         contents[MANIFEST] = manifest(run, contents)
-        _write(path, run.path.resolve().name, contents)
+        (_write if path.suffix == ".zip" else _write_folder)(path, run.path.resolve().name, contents)
     return Archived(path=path, files=tuple(contents), left_out=left_out, audit=found)
 
 
@@ -151,6 +158,18 @@ def check_manifest(run: RunDirectory) -> list[str]:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _write_folder(path: Path, folder: str, contents: dict[str, bytes]) -> None:
+    """Whole or not at all."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        for name, content in contents.items():
+            (staged / name).parent.mkdir(parents=True, exist_ok=True)
+            (staged / name).write_bytes(content)
+        staged.rename(path)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def _write(path: Path, folder: str, contents: dict[str, bytes]) -> None:

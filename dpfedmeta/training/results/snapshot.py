@@ -4,8 +4,6 @@ A round writes its charge first, then its release, then its row; the summary com
 opposite order fits together: the page, the summary, the rows, and the ledger, which has a charge for each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

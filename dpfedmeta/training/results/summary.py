@@ -36,7 +36,9 @@ def summary_of(
     accuracies: dict[str, dict[str, object]],
 ) -> dict[str, Any]:
     """Everything that summary.json states; released quantities only. `spent_on_it`: seconds and megabytes."""
-    from dpfedmeta.planning.public_weights import initial_words  # brings PyTorch; whoever verifies needs none
+    from dpfedmeta.planning.network_trial.pretraining_overlap import (
+        initial_words,  # brings PyTorch; whoever verifies needs none
+    )
 
     ledger = read_content(run.ledger, torn=True)
     privacy, events = ledger.plan, ledger.charges

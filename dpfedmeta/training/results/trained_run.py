@@ -1,7 +1,5 @@
 """A run directory as what it holds for later: a network, its weights, and how clients adapt it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +13,8 @@ from dpfedmeta.core.params import Params
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.models.frozen import mixes_queries
+from dpfedmeta.learning.models.initial_weights import check_weights
 from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.learning.models.resize_head import check_weights
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.planning.client_spec import evaluation_adaptation, method_of, network_spec
 from dpfedmeta.training.results.snapshot import Stage, may_be_torn, stage_of

@@ -1,7 +1,5 @@
 """The server's state as one file: complete and proven, or not there."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -20,7 +18,7 @@ from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.core.params import Params, digest
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.learning.server_step import ServerState
-from dpfedmeta.privacy.clip_policies.policy_state import packed, unpacked
+from dpfedmeta.privacy.clip_policies.policy_checks import packed, unpacked
 
 VERSION = 1
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")

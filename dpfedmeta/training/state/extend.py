@@ -1,7 +1,5 @@
 """More rounds for a completed run: charged as if they had been planned from the start, within what was promised."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from pathlib import Path

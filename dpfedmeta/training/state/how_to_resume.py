@@ -1,7 +1,5 @@
 """Commands that resume a run or make it again, by the kind of its clients."""
 
-from __future__ import annotations
-
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
 from dpfedmeta.data.episodes.shape import ASKED, OWN

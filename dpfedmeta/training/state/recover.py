@@ -1,7 +1,5 @@
 """Reopening of a run directory, however its last process ended: where the run goes on, or why it cannot."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Going on with a run: its own settings and its own secret, or the reason why not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

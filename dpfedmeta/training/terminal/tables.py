@@ -1,7 +1,5 @@
 """Terminal text of guarantees, noise and accuracies."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,7 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.planning.dishonest_clients import dishonest_words
+from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.training.results.evaluation_store import row_label, size_and_count
 
 

@@ -3,8 +3,6 @@
 A tracker sees rows of plain numbers, never a bounded value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

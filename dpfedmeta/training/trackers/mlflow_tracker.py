@@ -1,7 +1,5 @@
 """MLflow: `track.to mlflow`; MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME say where, as MLflow reads them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

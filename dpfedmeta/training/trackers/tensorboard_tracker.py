@@ -1,7 +1,5 @@
 """Rows of a run as TensorBoard's event files, in the run directory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Weights & Biases: its environment is obeyed, what is missing is said before anything is written, no round is lost."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

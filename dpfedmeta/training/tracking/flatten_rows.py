@@ -1,7 +1,5 @@
 """Rows, summaries and settings as names and plain values, and as tables: the form that dashboards take."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -15,10 +15,12 @@ from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import RunCount, SelectionCost, selection_cost
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory
+from dpfedmeta.core.files.run_directory import PLAN, SELECTION, SUMMARY, RunDirectory
 
 # Epsilons of one list differ in their last digits from machine to machine.
 _ALIKE = 1e-6
+# Key of summary.json that says which number to report of a chosen run.
+CHOSEN = "chosen"
 _SEEN = "the best run of a private sweep, and nothing of the others"
 _FORMULA = "Papernot, Steinke 2022, theorem 2, at every Renyi order (docs/sweeps.md)"
 
@@ -44,10 +46,13 @@ def verified_selection(
         The price as it is stated; None: no private sweep chose this run.
 
     Raises:
-        InputError: It is damaged, or states less than what is computed; names the file, the key and both values.
+        InputError: It is damaged, or states less than what is computed; names the file, the key and both values. Or it
+            is missing, and summary.json says that the run was chosen.
     """
     path = run.path / SELECTION
     if not path.exists():
+        if (run.path / SUMMARY).exists() and run.read_json(SUMMARY).get(CHOSEN) is not None:
+            raise InputError(f"{path}: is missing, but {SUMMARY} says that the run was chosen; restore it")
         return None
     stated, plans = _read(path, run.read_json(SELECTION))
     if stated.delta != plan.client_delta:
@@ -101,6 +106,22 @@ def _of_choice(cell: Guarantee, cost: SelectionCost) -> Guarantee:
     seen = "all runs of the search, which compose" if cell.observer == "server" else _SEEN
     bound = Bound(method="none", epsilon=math.inf, event=seen, formula="nothing is computed of the search")
     return replace(cell, bounds=(bound,), replaced=None if cell.replaced is None else math.inf)
+
+
+def state_choice(run: RunDirectory, cost: SelectionCost) -> None:
+    """Write what holds with the choice into summary.json and plan.json, whose cells were those of the run alone."""
+    for name, keys in ((SUMMARY, ("guarantees", "planned")), (PLAN, ("planned",))):
+        if (run.path / name).exists():
+            content = run.read_json(name)
+            said = {CHOSEN: choice_words(cost)} if name == SUMMARY else {}
+            stated = {key: [_json_of_choice(cell, cost) for cell in content[key]] for key in keys}
+            run.write_json(name, content | said | stated)
+
+
+def _json_of_choice(stated: dict[str, Any], cost: SelectionCost) -> dict[str, object]:
+    names = {name: stated[name] for name in ("unit", "observer", "delta", "adjacency")}
+    replaced = math.inf if "epsilon_replace_one" in stated else None
+    return _of_choice(Guarantee(**names, bounds=(), replaced=replaced), cost).as_json()
 
 
 def choice_words(cost: SelectionCost) -> str:

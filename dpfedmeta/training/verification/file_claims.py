@@ -15,7 +15,8 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, spent
 from dpfedmeta.accounting.ledger.versions import EVENTS, VERSION, constants, old_phase, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
+from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.presets import name_of_today
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -24,6 +25,7 @@ from dpfedmeta.planning.client_spec import sizes_of_clients
 from dpfedmeta.training.results.evaluation_store import measured_on
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.results.summary import SIMULATION, aggregation
+from dpfedmeta.training.verification.chosen_run import CHOSEN, cells_of_choice, choice_words, verified_selection
 from dpfedmeta.training.verification.replan import settings_of_ledger
 
 # Epsilons of one ledger differ in their last digits from machine to machine.
@@ -41,9 +43,10 @@ class Proven:
     Attributes:
         content: The ledger.
         settings: What the run was asked for, from its first line.
-        spent: The four cells of its rounds.
-        planned: The four cells of its plan.
-        by_absence: Whether both are by the looser bound of earlier versions (`earlier_bounds`).
+        spent: The four cells of its rounds, of the run alone.
+        planned: The four cells of its plan, of the run alone.
+        by_absence: Whether both are by the looser bound of earlier versions (`verify.agreed`).
+        choice: The price of the private sweep that chose the run; None: none did.
     """
 
     content: LedgerContent
@@ -51,12 +54,33 @@ class Proven:
     spent: tuple[Guarantee, ...]
     planned: tuple[Guarantee, ...]
     by_absence: bool = False
+    choice: SelectionCost | None = None
 
     @classmethod
-    def of(cls, path: Path, content: LedgerContent) -> Proven:
-        """Compute the facts from a ledger; `path` is for errors."""
-        settings, cells = settings_of_ledger(path, content), spent(content.plan, content.charges)
-        return cls(content=content, settings=settings, spent=cells, planned=guarantees(content.plan))
+    def of(cls, run: RunDirectory, content: LedgerContent) -> Proven:
+        """Compute the facts from a run's ledger, and the price of a choice from its list.
+
+        Raises:
+            InputError: As `verified_selection` says.
+        """
+        settings, cells = settings_of_ledger(run.ledger, content), spent(content.plan, content.charges)
+        choice = verified_selection(run, content.plan, content.charges, cells)
+        return cls(content=content, settings=settings, spent=cells, planned=guarantees(content.plan), choice=choice)
+
+    @property
+    def cells(self) -> tuple[Guarantee, ...]:
+        """The four cells to state of the run: those of its rounds, or of the choice where a private sweep chose it."""
+        return cells_of_choice(self.spent, self.choice)
+
+    @property
+    def promised(self) -> tuple[Guarantee, ...]:
+        """The four cells to state of its plan, likewise."""
+        return cells_of_choice(self.planned, self.choice)
+
+    @property
+    def chosen(self) -> str | None:
+        """Which number to report of a run that a private sweep chose; None: none did."""
+        return None if self.choice is None else choice_words(self.choice)
 
     @property
     def simulation(self) -> str | None:
@@ -112,7 +136,7 @@ def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
         return []
     stated, content = run.read_json(PLAN), proven.content
     with complete(path):
-        check_cells(path, "planned", stated["planned"], proven, proven.planned)
+        check_cells(path, "planned", stated["planned"], proven, proven.promised)
         plan = json_of(constants(content.plan))
         check(path, "privacy", json_of(constants(plan_of(stated["privacy"], content.version))), plan)
         if content.version < EVENTS:
@@ -176,8 +200,9 @@ def check_claims(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
     Raises:
         InputError: One of them is another one; names it, with both values.
     """
-    check_cells(path, "guarantees", stated["guarantees"], proven, proven.spent)
-    check_cells(path, "planned", stated["planned"], proven, proven.planned)
+    check(path, CHOSEN, stated.get(CHOSEN), proven.chosen)
+    check_cells(path, "guarantees", stated["guarantees"], proven, proven.cells)
+    check_cells(path, "planned", stated["planned"], proven, proven.promised)
     for name in POPULATION:
         check(path, f"population.{name}", stated["population"][name], getattr(proven.content.plan, name))
     check(path, "simulation", stated["simulation"], proven.simulation)

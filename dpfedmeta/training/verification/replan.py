@@ -1,7 +1,5 @@
 """The ledger's plan once more, from the settings that the ledger holds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace

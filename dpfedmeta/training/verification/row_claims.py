@@ -1,7 +1,5 @@
 """The epsilons along the way in rounds.jsonl, compared with what the ledger adds up to after each round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,17 +8,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.accounting.deviations import planned_deviation
 from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase
+from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, running_grid
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.task import OwnSource
-from dpfedmeta.planning.clipping.user_policy import OWN
-from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
+from dpfedmeta.planning.policy_from_settings import OWN
+from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.training.results.round_rows import TOO_LONG, cell
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.verification.file_claims import Proven, complete

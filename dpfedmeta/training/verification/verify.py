@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
@@ -14,9 +14,8 @@ from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.observers.four_guarantees import stated
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.other_accountants import second_opinion
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.terms import Terms
-from dpfedmeta.accounting.release_costs import participations_of
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
+from dpfedmeta.accounting.release_costs import cost_of, participations_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import end_of_whole_lines
 from dpfedmeta.core.files.run_directory import RunDirectory
@@ -25,7 +24,6 @@ from dpfedmeta.planning.privacy.prior_spending import check_still_there
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
 from dpfedmeta.training.results.snapshot import Snapshot, read_run
 from dpfedmeta.training.state.extend import check_extension
-from dpfedmeta.training.verification.earlier_bounds import agreed
 from dpfedmeta.training.verification.file_claims import Proven, check_config, check_plan_file, check_summary
 from dpfedmeta.training.verification.replan import check_plan
 from dpfedmeta.training.verification.row_claims import check_rows
@@ -38,7 +36,7 @@ class VerifiedLedger:
     Attributes:
         plan: The plan in its first line.
         charges: Its rounds.
-        guarantees: What they cost, from their own numbers.
+        guarantees: What they cost, from their own numbers; of a run that was chosen, what holds with the choice.
         remarks: What was checked beside it, a line each.
         proven: What the files beside it were compared with; None for several ledgers together.
         snapshot: These files as they were read; None likewise.
@@ -55,6 +53,11 @@ class VerifiedLedger:
     def simulation(self) -> str | None:
         """Warning that nothing is promised, where the noise seed was chosen; else None."""
         return self.proven.simulation if self.proven else None
+
+    @property
+    def chosen(self) -> str | None:
+        """Which number to report of a run that a private sweep chose; None: none did."""
+        return self.proven.chosen if self.proven else None
 
     @property
     def word(self) -> str | None:
@@ -77,8 +80,8 @@ def audit(run: RunDirectory) -> VerifiedLedger:
     """
     snapshot = read_run(run)
     content = snapshot.content
-    proven = Proven.of(run.ledger, content)
-    settings, cells = proven.settings, proven.spent
+    proven = Proven.of(run, content)
+    settings = proven.settings
     # What costs least is asked first.
     check_config(run, proven)
     beside = [
@@ -92,12 +95,12 @@ def audit(run: RunDirectory) -> VerifiedLedger:
     check_extension(run, settings, content)
     remarks += check_still_there(settings, content.plan.earlier)
     remarks += [f"extended from {end} rounds, within its promise" for end in content.plan.ends]
-    remarks += [*_opinion(content.plan, content.charges, cells), *beside]
+    remarks += [*_opinion(content.plan, content.charges, proven.spent), *beside]
     remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]
     return VerifiedLedger(
         plan=content.plan,
         charges=content.charges,
-        guarantees=cells,
+        guarantees=proven.cells,
         remarks=tuple(remarks),
         proven=proven,
         snapshot=snapshot,
@@ -247,3 +250,39 @@ def left_out(run: RunDirectory) -> dict[int, int]:
         return {int(line["round"]): int(line["messages"]) for line in lines}
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f'{path}: damaged: a line is not {{"round": ..., "messages": ...}}') from error
+
+
+def agreed(check: Callable[[Proven], list[str]], proven: Proven) -> list[str]:
+    """Run a check of one file by the bounds of today or, where that fails, by those of earlier versions.
+
+    Guarantee:
+        A file passes only where all that it states is by one of the two; both hold.
+
+    Raises:
+        InputError: It agrees with neither; names what differs from today's.
+    """
+    try:
+        return check(proven)
+    except InputError as today:
+        earlier = _by_absence(proven)
+        if earlier is None:
+            raise
+        try:
+            first, *others = check(earlier)
+        except InputError:
+            raise today from None
+    return [f"{first}, by a looser bound of earlier versions on replaced clients; the table has today's", *others]
+
+
+def _by_absence(proven: Proven) -> Proven | None:
+    """By the bound of before 0.2.0, which was true as well; None: there never was another one.
+
+    Under check-ins (record, public) was bounded in two halves: the client is removed, and then added with another
+    message (`Allocation.epsilon_by_absence`).
+    """
+    content = proven.content
+    if not cost_of(content.plan.phases).had_looser_bound:
+        return None
+    looser = replace(proven, by_absence=True)
+    spent, planned = (stated(each, looser.terms) for each in (phases_of(content.charges), content.plan.phases))
+    return replace(looser, spent=spent, planned=planned)

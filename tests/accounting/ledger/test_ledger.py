@@ -190,6 +190,15 @@ def test_attempts_out_of_order_are_refused(attempts):
         spent(PLAN, [replace(planned_charge(PLAN, r), attempt=a) for r, a in attempts])
 
 
+def test_attempts_of_a_round_are_those_of_this_round_alone(tmp_path):
+    ledger = Ledger(tmp_path / "l", PLAN)
+    rounds = [0, 1, 1, 1, 2]
+    for round_, attempt in zip(rounds, [0, 0, 1, 2, 0], strict=True):
+        ledger.charge(replace(planned_charge(PLAN, round_), attempt=attempt))
+    found = [[(charge.round, charge.attempt) for charge in ledger.attempts(round_)] for round_ in range(4)]
+    assert found == [[(0, 0)], [(1, 0), (1, 1), (1, 2)], [(2, 0)], []]
+
+
 def test_the_budget_counts_repeats():
     budget, done = Budget.of(guarantees(PLAN)), [planned_charge(PLAN, r) for r in range(3)]
     assert budget.further_rounds(PLAN, done, 3) == 5

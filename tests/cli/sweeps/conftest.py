@@ -27,10 +27,10 @@ sizes = {"ways": 5, "shots": 5, "queries": 15, "steps": 5}
 accuracy = {"mean": mean, "ci95": 0.004, "episodes": 600, "protocol": "single model", **sizes}
 row = {"round": 0, "clip": 0.3, "clip_mode": "constant", "signal_to_noise": 0.5, "validation_accuracy": accuracy}
 (run / "rounds.jsonl").write_text(json.dumps(row) + "\\n")
-cell = {"unit": "client", "observer": "public", "epsilon": 1.5, "delta": 1e-6}
+cell = {"unit": "client", "observer": "public", "epsilon": 1.5, "delta": 1e-6, "adjacency": "add-remove"}
 summary = {"status": "completed", "algo": "dp-agr", "dataset": "strokes", "simulation": None, "seconds": 60.0}
 names = ("accuracy", "accuracy_untrained", "accuracy_pixel_prototype")
-summary |= dict.fromkeys(names, accuracy) | {"guarantees": [cell]}
+summary |= dict.fromkeys(names, accuracy) | {"guarantees": [cell], "planned": [cell]}
 (run / "summary.json").write_text(json.dumps(summary))
 """
 

@@ -62,6 +62,10 @@ def test_the_best_of_the_drawn_runs_is_released_with_its_price_and_the_others_st
     content = json.loads((best.path / SELECTION).read_text())
     assert content["epsilon"] == cost.epsilon > cost.single
     assert len(content["plans"]) == 1  # windows and seeds cost nothing
+    summary = best.read_json("summary.json")
+    stated = [cell["epsilon"] for key in ("guarantees", "planned") for cell in summary[key]]
+    assert stated == [cost.epsilon] * 2
+    assert rounded_up(cost.epsilon) in summary["chosen"]
     assert best.rounds()[-1]["validation_accuracy"]["mean"] == pytest.approx(0.55)
     hidden = tmp_path / "out/secret"
     assert hidden.stat().st_mode & 0o777 == 0o700

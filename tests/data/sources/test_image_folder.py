@@ -11,7 +11,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.episode import draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.episodes.split_by_name import split_of, splits_of, surely_public
+from dpfedmeta.data.names import split_of, splits_of, surely_public
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.user_sources import folder, manifest
 from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images

@@ -19,9 +19,8 @@ from dpfedmeta.learning.evaluation import (
 )
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_logits
-from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.initial_weights import initial_weights, with_ways
 from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=5)

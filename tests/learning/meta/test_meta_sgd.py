@@ -16,8 +16,8 @@ from dpfedmeta.learning.algorithms.meta_sgd import LearnedRates, MetaSgd
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_params
 from dpfedmeta.learning.meta.meta_gradients import batched, batched_query_gradients, meta_gradient
+from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.learning.models.resize_head import with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.planning.client_spec import method_of
 

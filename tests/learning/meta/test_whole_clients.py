@@ -20,8 +20,8 @@ from dpfedmeta.learning.algorithms.reptile import Reptile
 from dpfedmeta.learning.meta import prototype_gradients
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.algorithm import ClientNoise
-from dpfedmeta.learning.meta.class_balance import mean_loss, record_weights
 from dpfedmeta.learning.meta.inner_loop import LinearSupport, descended_head
+from dpfedmeta.learning.meta.target_kind import mean_loss, record_weights
 from dpfedmeta.learning.meta.whole_clients import WholeClients
 from dpfedmeta.learning.models.functional import apply
 from dpfedmeta.learning.models.initial_weights import initial_weights

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.initial_weights import check_weights, initial_weights, with_ways
 from dpfedmeta.learning.models.registry import build_network
-from dpfedmeta.learning.models.resize_head import check_weights, with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=8, ways=3, width=4, norm="none")

@@ -12,9 +12,9 @@ from dpfedmeta.learning.meta.meta_gradients import meta_gradient
 from dpfedmeta.learning.models.functional import apply
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.layers.per_example_layers import has_record_layers
+from dpfedmeta.learning.models.layers.stateless_layers import TokenShares
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
-from dpfedmeta.learning.models.text import TokenShares
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
 
 TEXT = NetworkSpec(name="text", channels=6, image_size=1, ways=3, width=5, norm="none", records="tokens", vocabulary=11)

@@ -13,7 +13,7 @@ from dpfedmeta.learning.models.registry import build_network, convolved_channels
 from dpfedmeta.learning.models.spec import NETWORKS, NetworkSpec
 from dpfedmeta.learning.models.weight_shapes import built_in_channels, learned_part, stand_ins, weight_shapes
 from dpfedmeta.planning.client_spec import algorithm_of, network_spec
-from dpfedmeta.planning.privacy.message_length import countable_weights
+from dpfedmeta.planning.privacy.secure_sum_settings import countable_weights
 
 IMAGES = NetworkSpec(name="conv4", channels=1, image_size=28, ways=5, width=4, norm="group", learn="body")
 TEXTS = replace(IMAGES, name="text", records="tokens", channels=7, image_size=1, vocabulary=30)

@@ -25,6 +25,7 @@ from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policies.window_policy import Window
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_of_rounds
+from dpfedmeta.privacy.rounds.round_journal import Journal
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT, RoundSum, form_of
 from dpfedmeta.privacy.rounds.stored_release import keep_release, load_release
 from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
@@ -825,6 +826,22 @@ def test_rounds_go_on_with_the_numbers_and_the_model_that_they_began_with(tmp_pa
     (tmp_path / "other").mkdir()
     with pytest.raises(dp.InputError, match="holds no rounds of a loop"):
         made(tmp_path, run_dir=tmp_path / "other")
+
+
+@pytest.mark.parametrize("step", ["begin", "release"])
+def test_after_a_failure_in_between_nothing_goes_on_in_the_same_process(tmp_path, monkeypatch, step):
+    with made(tmp_path) as private:
+        round_ = next(iter(private))
+        for client in round_.cohort:
+            round_.add(client, update(MODEL, client))
+        if step == "begin":
+            round_.release()
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, step, lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left")))
+            with pytest.raises(OSError, match="No space"):
+                next(private.after(1)) if step == "begin" else round_.release()
+        with pytest.raises(dp.InputError, match="is closed"):
+            next(private.after(1)) if step == "begin" else round_.release()
 
 
 def test_a_round_is_released_before_the_next_and_no_loop_goes_on_from_what_is_not_released(tmp_path):

@@ -15,8 +15,8 @@ from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.learning.evaluation import Benchmark
 from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.clip_policy import clipped_message
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
-from dpfedmeta.privacy.message_form import clipped_message
 from dpfedmeta.privacy.rounds.round_sum import RoundSum, form_of
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.training.loop import Training

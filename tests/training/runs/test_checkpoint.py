@@ -14,9 +14,8 @@ from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.clip_policies.median_policy import Median, NormHistogram
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound, QuantilePolicy
 from dpfedmeta.privacy.clip_policies.window_literal_policy import WindowLiteral
-from dpfedmeta.privacy.clip_policies.window_policy import Observation, Window
+from dpfedmeta.privacy.clip_policies.window_policy import Observation, Walk, Window
 from dpfedmeta.privacy.clip_policies.window_products_policy import WindowProducts
-from dpfedmeta.privacy.knee_search import Walk
 from dpfedmeta.training.state import checkpoint as checkpoint_module
 from dpfedmeta.training.state.checkpoint import Checkpoint, checkpoint_files, load_checkpoint, save_checkpoint
 

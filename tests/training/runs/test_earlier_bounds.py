@@ -10,11 +10,11 @@ from dpfedmeta.accounting import PrivacyPlan
 from dpfedmeta.accounting.divergences.pld_composition import COARSE
 from dpfedmeta.accounting.ledger.versions import VERSION
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
-from dpfedmeta.accounting.privacy_plan.terms import Terms
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.training.verification.earlier_bounds import agreed
 from dpfedmeta.training.verification.file_claims import Proven, check_cells, json_of
 from dpfedmeta.training.verification.row_claims import _Along
+from dpfedmeta.training.verification.verify import agreed
 
 PLAN = PrivacyPlan(
     clients=1000, cohort=250.0, rounds=4, noise_multiplier=1.0, sampler="check-ins", capacity=400, max_participations=1

@@ -13,6 +13,7 @@ import torch
 
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.ledger import Ledger, read_content
+from dpfedmeta.accounting.ledger.population_register import begin_register, read_register
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.api import train as in_python
@@ -352,3 +353,23 @@ def test_a_run_is_extended_when_each_of_its_rounds_is_charged_however_often(tmp_
     else:
         with pytest.raises(InputError, match=words):
             extension.extended_plan(run, settings, content, 5)
+
+
+def test_a_population_register_counts_runs_and_extensions_before_they_are_charged(tiny_task_file, tmp_path):
+    people = begin_register(tmp_path / "people", 3.0, 1e-3).path
+    given = {**NOISE, "population.register": str(people)}
+    first = begin(tiny_task_file, tmp_path, 2, algo="dp-agr", **given)
+    (one,) = read_register(people).runs
+    assert (one.run, one.plan) == (read_content(first.ledger).identity.run, read_content(first.ledger).plan)
+    extend(first, 4)
+    (longer,) = read_register(people).runs
+    assert longer.plan.rounds == 4
+    assert longer.cost == pytest.approx(2 * one.cost)
+    before = people.read_bytes()
+    with pytest.raises(RefusedPlan, match="leaves too little"):
+        begin(tiny_task_file, tmp_path, 400, name="long", algo="dp-agr", **given)
+    assert people.read_bytes() == before
+    assert not (tmp_path / "long").exists()
+    with pytest.raises(InputError, match="begin a register"):
+        begin(tiny_task_file, tmp_path, 2, name="none", algo="dp-agr", **NOISE, **{"population.register": "nowhere"})
+    assert not (tmp_path / "none").exists()

@@ -2,17 +2,24 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import zipfile
+from types import SimpleNamespace
 
 import pytest
+import yaml
+from safetensors import safe_open
 
 from dpfedmeta import load
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.training.results.model_card import model_card
 from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.verification.verify import audit
@@ -106,3 +113,43 @@ def test_a_run_that_has_not_ended_and_bad_names_are_refused(run, tmp_path):
     with pytest.raises(InputError, match="has not ended"):
         archive(run, tmp_path / "a.zip")
     assert not (tmp_path / "a.zip").exists()
+
+
+def test_a_folder_has_a_model_card_beside_the_weights_and_verifies(run, tmp_path, dpfedmeta):
+    dpfedmeta("archive", run.path, "--out", tmp_path / "hub")
+    card = (tmp_path / "hub/README.md").read_text(encoding="utf-8")
+    _, metadata, text = card.split("---\n", 2)
+    content = yaml.safe_load(metadata)
+    summary = run.read_json("summary.json")
+    assert content["library_name"] == "dpfedmeta"
+    assert content["model-index"][0]["results"][0]["metrics"][0]["value"] == summary["accuracy"]["mean"]
+    found = audit(run)
+    for cell in found.guarantees:
+        epsilon = f"{cell.epsilon:.4g}" if math.isfinite(cell.epsilon) else "nothing is promised"
+        assert f"| {cell.unit} | {cell.observer} | {epsilon} | {cell.delta:g} | {cell.adjacency} |" in text
+    assert read_content(run.ledger).heads[-1] in text
+    assert "2 rounds over 60 clients" in text
+    with safe_open(tmp_path / "hub/model.safetensors", "numpy") as weights:
+        assert len(list(weights.keys())) > 2
+    assert not (tmp_path / "hub/secret").exists()
+    assert "files are as they were archived" in dpfedmeta("account", "--verify", tmp_path / "hub").out
+    assert load(tmp_path / "hub").form is not None
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert "exists already" in dpfedmeta("archive", run.path, "--out", tmp_path / "hub", code=2).error
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_card_says_what_holds_and_no_more():
+    bound = SimpleNamespace(unit="client", observer="public", epsilon=1.25, delta=1e-6, adjacency="add-remove")
+    none = SimpleNamespace(unit="client", observer="server", epsilon=math.inf, delta=1e-6, adjacency="replace-one")
+    found = SimpleNamespace(
+        plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
+        guarantees=(bound, none), simulation="a simulation", chosen="chosen by a private sweep: report 7", word=None,
+    )  # fmt: skip
+    summary = {"algo": "dp-agr", "dataset": "a: b\n---", "rounds": 2, "accuracy": None}
+    card = model_card("n", summary, found, "head").decode()
+    assert yaml.safe_load(card.split("---\n")[1])["tags"][-1] == "dp-agr"
+    assert "**Attention:** a simulation." in card
+    assert "**Attention:** chosen by a private sweep: report 7." in card
+    assert "| client | public | 1.25 | 1e-06 | add-remove |" in card
+    assert "| client | server | nothing is promised | 1e-06 | replace-one |" in card

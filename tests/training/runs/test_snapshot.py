@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dpfedmeta.accounting.deviations import planned_deviation
+from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
@@ -19,14 +19,12 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import being_written, ending, only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, create, write_text
 from dpfedmeta.data.task import load_task
-from dpfedmeta.planning.privacy.message_length import noise_of_unit_bound
+from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html import page as page_module
-from dpfedmeta.reporting.html.live_report import watch
-from dpfedmeta.reporting.html.page import write_report
+from dpfedmeta.reporting.html.page import warning, watch, write_report
 from dpfedmeta.reporting.html.privacy_statement import check_report
-from dpfedmeta.reporting.html.run_status import warning
 from dpfedmeta.training.results import snapshot
 from dpfedmeta.training.results.snapshot import read_run, stage_of
 from dpfedmeta.training.verification.verify import audit
@@ -219,9 +217,7 @@ def test_a_page_that_a_run_outruns_while_it_is_drawn_is_never_shown(writer, monk
 def test_a_watched_page_follows_the_run_to_its_end(writer, monkeypatch):
     writer.rounds(1)
     pages = []
-    monkeypatch.setattr(
-        "dpfedmeta.reporting.html.live_report.write_report", lambda run: pages.append(read_run(run).words)
-    )
+    monkeypatch.setattr("dpfedmeta.reporting.html.page.write_report", lambda run: pages.append(read_run(run).words))
 
     def meanwhile(seconds):
         assert seconds >= 5

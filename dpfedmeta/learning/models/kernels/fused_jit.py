@@ -4,8 +4,6 @@ Everywhere: images and what has their shape are [n, height, width, channels] in 
 of an image is [n, channels]. Sums over an image are of its rows' sums in float32, added up in float64.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpfedmeta.core.jit import compiled

@@ -3,8 +3,6 @@
 They are matrix products of their own for each record, too small for PyTorch's library to be quick.
 """
 
-from __future__ import annotations
-
 from dpfedmeta.core.jit import compiled
 
 # The loop below names each of them.

@@ -1,7 +1,5 @@
 """Adapters on the features of a frozen encoder: they begin as the identity, and few weights are learned and sent."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

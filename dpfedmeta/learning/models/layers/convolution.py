@@ -3,8 +3,6 @@
 PyTorch's own compute them with batch and channels exchanged, in a layout for which its kernels are slow.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batch normalisation by reference images only, and a maximum over windows before it, where both commute."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ are units (`expand`), so nothing is copied, and a layer's backward pass returns 
 PyTorch's vmap does the same with grouped convolutions, which take longer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -21,8 +19,14 @@ from dpfedmeta.learning.models.kernels import products_jit as product_kernels
 from dpfedmeta.learning.models.kernels.normalisation_jit import VARIANCE_FLOOR, Coupling, loops_apply, normalised
 from dpfedmeta.learning.models.layers.convolution import ConvolutionSpec, convolution, convolution_gradients
 from dpfedmeta.learning.models.layers.normalisation import ReferenceBatchNorm
-from dpfedmeta.learning.models.layers.stateless_layers import Block, Body, FewShotNetwork, RecordScale, SupportScale
-from dpfedmeta.learning.models.text import TokenShares
+from dpfedmeta.learning.models.layers.stateless_layers import (
+    Block,
+    Body,
+    FewShotNetwork,
+    RecordScale,
+    SupportScale,
+    TokenShares,
+)
 
 # With fewer, a row of a window is too short to be worth a loop; the outputs are what lies together then.
 _FEW_CHANNELS = 4

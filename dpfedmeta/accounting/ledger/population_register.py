@@ -1,0 +1,219 @@
+"""Register of all runs over one population: a total promise, and a filter that no run is planned past."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+
+from dpfedmeta.accounting.events.events import neighbours_of
+from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
+from dpfedmeta.accounting.ledger.ledger_register import Lineage
+from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.private_selection import largest_divergences
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
+
+_WHAT = "register"
+# Orders that a register may count in. Twice an order has to be one that is computed quickly.
+_ORDERS = range(2, 513)
+_ROUNDING = 1.0 + 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registered:
+    """A run in a register.
+
+    Attributes:
+        run: Its random name, or a name that its owner gave.
+        data: Digest of the data of its clients.
+        plan: What it was planned as; it counts in full from then on, finished or not.
+        cost: Its Renyi divergence of the register's order where all data of one client are replaced.
+    """
+
+    run: str
+    data: str
+    plan: PrivacyPlan
+    cost: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopulationRegister:
+    """A register as it was read.
+
+    Guarantee:
+        (client, public), replace-one, over all runs that are in it: (epsilon, delta), also where settings of later runs
+        were chosen by what earlier ones released. Renyi divergences of one order, which was fixed with the promise, add
+        up, and a run is reserved only where the sum stays within what that order allows: such a filter holds for runs
+        that are chosen adaptively (Feldman, Zrnic 2021, https://arxiv.org/abs/2008.11193). A run that removes or adds
+        a client is counted for replacing it: D_a <= (a - 1/2)/(a - 1) D_2a + D_(2a-1) (Mironov 2017, proposition 11).
+        A run that was never registered is not counted, and cannot be found from here. Copies of a register that went on
+        on two machines are told apart only by whoever kept the hash of its last line elsewhere.
+
+    Attributes:
+        path: The file; it holds digests of data, so it is for its owner alone.
+        epsilon: Promised.
+        delta: Its delta.
+        order: The order that counts.
+        runs: Each run once, with the last plan that was reserved for it.
+        head: Hash of the last line.
+        lines: How many lines there are.
+        name: Random name, the same in every copy.
+    """
+
+    path: Path
+    epsilon: float
+    delta: float
+    order: int
+    runs: tuple[Registered, ...]
+    head: str
+    lines: int
+    name: str
+
+    @property
+    def spent(self) -> float:
+        """Epsilon that all runs together add up to, at `delta`."""
+        total = math.fsum(each.cost for each in self.runs)
+        return 0.0 if total == 0.0 else max(0.0, total + _beside(self.order, self.delta))
+
+    @property
+    def left(self) -> float:
+        """Divergence that further runs may cost."""
+        return self.epsilon - _beside(self.order, self.delta) - math.fsum(each.cost for each in self.runs)
+
+
+def _beside(order: int, delta: float) -> float:
+    """Epsilon = divergence of this order + this (Canonne, Kamath, Steinke 2020, proposition 12)."""
+    return math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+
+
+def begin_register(path: Path, epsilon: float, delta: float) -> PopulationRegister:
+    """Begin a register with its total promise, which never changes.
+
+    Raises:
+        InputError: The promise is none, or the file exists.
+    """
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise InputError(f"{path}: a promise has a finite epsilon above 0 and a delta between 0 and 1")
+    # The order by which Gaussian noise is worth most.
+    order = max(_ORDERS, key=lambda order: (epsilon - _beside(order, delta)) / order)
+    if not epsilon > _beside(order, delta):
+        raise InputError(f"{path}: epsilon = {epsilon:g} is too small to count in at delta = {delta:g}")
+    first = {"version": VERSION, _WHAT: token_hex(16), "epsilon": epsilon, "delta": delta, "order": order}
+    try:
+        HashChain.start(path, first, mode=SECRET)
+    except FileExistsError as error:
+        raise InputError(f"{path}: exists; a register keeps its promise, so choose another file") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+    return read_register(path)
+
+
+def read_register(path: Path) -> PopulationRegister:
+    """Read a register, compute its costs again from the plans in it, and compare it with what this machine wrote.
+
+    Raises:
+        InputError: It is damaged or missing, or lost a line that this machine wrote.
+    """
+    with _alone(path) as lineage:
+        return _read(path, lineage)
+
+
+def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan) -> PopulationRegister:
+    """Reserve what a run may spend, on disk when this returns; call it before the run's first charge.
+
+    A run that is reserved with the same plan already is not reserved again; with a longer one it counts as that.
+
+    Args:
+        path: The register.
+        run: Name of the run.
+        data: Digest of the data of its clients.
+        plan: Its whole plan.
+
+    Raises:
+        InputError: The register is damaged, lost a line, or is of other data.
+        RefusedPlan: The promise has not so much left, or the run has no plain Renyi divergence.
+    """
+    with _alone(path) as lineage:
+        found = _read(path, lineage)
+        before = next((each for each in found.runs if each.run == run), None)
+        if any(each.data != data for each in found.runs):
+            raise InputError(f"{path}: is of other data than this run; a register is of one population")
+        if before is not None and before.plan == plan:
+            return found
+        cost = replaced_cost(plan, found.order)
+        if not cost <= (found.left + (before.cost if before else 0.0)) * _ROUNDING:
+            raise RefusedPlan(
+                f"{path}: epsilon = {found.spent:.4g} of {found.epsilon:g} is spent at delta = {found.delta:g}, which "
+                "leaves too little for this run; plan it with more noise or fewer rounds"
+            )
+        chain = HashChain(path, found.head, SECRET, lines=found.lines)
+        chain.append({"version": VERSION, "run": run, "data": data, "plan": constants(plan)})
+        lineage.follow(chain.lines, chain.head)
+        return _read(path, lineage)
+
+
+def replaced_cost(plan: PrivacyPlan, order: int) -> float:
+    """Renyi divergence of a run where all data of one client are replaced by others.
+
+    Raises:
+        RefusedPlan: It has none.
+    """
+    if neighbours_of(plan.phases) == "replace-one":
+        return float(largest_divergences([plan], (order,))[0])
+    less, twice = largest_divergences([plan], (2 * order - 1, 2 * order))
+    return float((order - 0.5) / (order - 1) * twice + less)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[Lineage]:
+    """Wait for other processes at this register; what this machine wrote last of it, in whatever copy."""
+    try:
+        with path.open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            cut_torn_line(path)
+            bodies, _ = read_chain(path, _WHAT)
+            lineage = Lineage(str(bodies[0].get(_WHAT)))
+            try:
+                yield lineage
+            finally:
+                lineage.close()
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or path}: cannot be read or written ({error.strerror}); begin a register with dpfedmeta "
+            f"account --population {path} --promise EPSILON DELTA"
+        ) from error
+
+
+def _read(path: Path, lineage: Lineage) -> PopulationRegister:
+    bodies, head = read_chain(path, _WHAT)
+    heads, latest = heads_of(bodies), lineage.latest
+    if latest is not None and (latest.lines > len(heads) or heads[latest.lines - 1] != latest.head):
+        raise InputError(
+            f"{path}: has {len(heads)} lines, but on this machine the register went on to line {latest.lines}: an "
+            "older copy, or lines are lost; nothing is reserved in it. Use the newest copy"
+        )
+    try:
+        first, order = bodies[0], int(bodies[0]["order"])
+        found: dict[str, Registered] = {}
+        for line in bodies[1:]:
+            plan = plan_of(line["plan"], line["version"])
+            cost = replaced_cost(plan, order)
+            found[line["run"]] = Registered(run=line["run"], data=line["data"], plan=plan, cost=cost)
+        return PopulationRegister(
+            path=path,
+            epsilon=float(first["epsilon"]),
+            delta=float(first["delta"]),
+            order=order,
+            runs=tuple(found.values()),
+            head=head,
+            lines=len(heads),
+            name=str(first[_WHAT]),
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: is no register of a population ({' '.join(str(error).split())})") from error

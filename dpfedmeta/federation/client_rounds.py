@@ -1,0 +1,261 @@
+"""The client's side of a loop of one's own, in a process of its own: what it promises, and what leaves it.
+
+    offer, key = dp.sign_rounds(private, record=dp.RecordRelease(records=20, clip=1.0, noise_multiplier=8.0))
+    mine = dp.ClientRounds(offer, "folder", server=key, epsilon=2.0, delta=1e-5)  # at the client, from here on
+    reply = mine.message(round.number, round.bound, gradients)  # charged on its disk before its records count
+    round.add(client, dp.ClientRounds.update(reply))  # at the server again
+
+The client believes nothing of the offer but the server's key: it solves the plan again, and keeps a ledger of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
+from dpfedmeta.accounting.events.record_layer import RecordLayer, check
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.participation_cost import participation
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.files.lock import only_writer
+from dpfedmeta.core.params import Params, host
+from dpfedmeta.core.random.fresh_seeds import draw_fresh
+from dpfedmeta.core.random.random_sources import Purpose
+from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.client.client_state import asked_digest, forgotten, kept_for
+from dpfedmeta.federation.wire_format import Attempt
+from dpfedmeta.privacy.charged import check_record_release
+from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
+from dpfedmeta.privacy.rounds.private_rounds import PrivateRounds
+from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content
+from dpfedmeta.privacy.rounds.round_sum import RoundSum, form_of
+from dpfedmeta.privacy.rounds.verify_rounds import check_same
+from dpfedmeta.privacy.units import Bounded, RecordUnit
+from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, SIGNATURE_BYTES, Identity, signed_by
+
+_MARK = b"dpfedmeta rounds of a loop 1\0"
+_KEY, _LEDGER = "identity.key", "ledger.jsonl"
+# Keys of the offer that the client computes again.
+_COMPUTED = ("planned", "privacy", "phases")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordRelease:
+    """The noisy mean of per-record gradients: what a client sends where the server may look at its messages.
+
+    Guarantee:
+        (record, server), zero-out of one record: 1/noise_multiplier-GDP for each message, whoever else takes part. Each
+        record's gradient is shortened to `clip` and added as whole numbers; one that is not finite or of another form
+        counts as zero.
+
+    Attributes:
+        records: n: records of a client, a public constant that the sum is divided by.
+        clip: C_q: clip bound of one record's gradient.
+        noise_multiplier: z_q: standard deviation of the noise over `clip`.
+    """
+
+    records: int
+    clip: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        whole = type(self.records) is int and self.records > 0
+        check("RecordRelease.records", self.records, whole, "a whole number of at least 1")
+        for name in ("clip", "noise_multiplier"):
+            check(f"RecordRelease.{name}", getattr(self, name), 0 < getattr(self, name) < np.inf, "a number above 0")
+
+    @property
+    def layer(self) -> RecordLayer:
+        """What a participation costs a record."""
+        return RecordLayer(
+            support_noise=None,
+            query_noise=float(self.noise_multiplier),
+            support_steps=1,
+            support_records=1,
+            query_records=self.records,
+            parts="records",
+        )
+
+    def released(self, gradients: Sequence[object], form: Params, noise: Any) -> Released[RecordUnit, Params]:
+        """Clip, add and release; `noise` is the generator of a charged attempt."""
+        total = RoundSum(form, self.clip, None, range(self.records))
+        for place, gradient in enumerate(gradients):
+            total.add(place, gradient)
+        query = Bounded[RecordUnit, Params](value=total.query().value, sensitivity=total.sensitivity)
+        mechanism = GaussianMechanism(
+            total_multiplier=self.noise_multiplier, charged_multiplier=self.noise_multiplier, denominator=self.records
+        )
+        found = mechanism.release(query, noise)
+        check_record_release(found, [GaussianNoise(multiplier=self.noise_multiplier)])
+        return found
+
+
+def sign_rounds(private: PrivateRounds, *, record: RecordRelease | None = None) -> tuple[bytes, bytes]:
+    """Sign the plan of a loop's rounds for its clients.
+
+    Args:
+        private: The rounds, made with `like=model`.
+        record: What clients do to the gradients of their records; None: their messages are exact but for the clip.
+
+    Returns:
+        The offer, and the public key by which clients know who signed it. The key has to reach them by another way.
+
+    Raises:
+        InputError: Clients could not answer these rounds.
+    """
+    form = private.form
+    if form is None:
+        raise InputError("sign_rounds: the form of an update is not known; give PrivateRounds like=model")
+    if private.measures:
+        raise InputError(
+            "sign_rounds: the clip policy measures updates before they are clipped, and these clients clip; use "
+            "dp.clip.Window or dp.clip.Constant"
+        )
+    path = private.run.secret / _KEY
+    if not path.exists():
+        replace_file(path, secrets.token_bytes(SECRET_BYTES), SECRET)
+    server, identity = Identity(path.read_bytes()), read_content(private.run.ledger, torn=True).identity
+    request = RoundsRequest.from_text(identity.config, str(private.run.ledger))
+    content = {
+        "run": identity.run,
+        "request": identity.config,
+        "form": {name: list(value.shape) for name, value in form.items()},
+        "record": None if record is None else asdict(record),
+        **plan_content(request.planned, request.guarantees),
+    }
+    text = json.dumps(content, sort_keys=True, allow_nan=False).encode()
+    return server.sign(_MARK + text) + text, server.public
+
+
+class ClientRounds:
+    """One client's part in the rounds of a loop, with a ledger of its own.
+
+    Guarantee:
+        (record, server), zero-out: over all messages of this folder, in all runs, what `spent` says and never more than
+        was promised here; a message beyond it is declined. A charge is on disk before a record counts. A round is
+        answered once: asked again it gets the same bytes, whatever update is handed over, and asked otherwise (another
+        bound, another plan) it is declined. A folder that was restored from a backup can answer one more message than
+        it counts, with noise of its own. Without `record` in the offer the server sees exact messages, clipped; then
+        participations alone are counted.
+
+    Attributes:
+        record: What is done to the gradients of records; None: an update is handed over, and clipped.
+        rounds: How many rounds there are.
+    """
+
+    def __init__(
+        self,
+        offer: bytes,
+        folder: str | PathLike[str],
+        *,
+        server: bytes,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        participations: int | None = None,
+    ) -> None:
+        """Check an offer, and get ready to answer.
+
+        Args:
+            offer: As `sign_rounds` gave it.
+            folder: The client's own, for its ledger and the key of its noise; one for all runs.
+            server: The server's public key.
+            epsilon: The most that a record may spend towards the server, in all runs; None: the server is trusted.
+            delta: Delta of epsilon.
+            participations: Messages at most, in all runs.
+
+        Raises:
+            InputError: The offer is another server's, or states other numbers than it comes to; or nothing is promised.
+        """
+        signature, text = offer[:SIGNATURE_BYTES], offer[SIGNATURE_BYTES:]
+        if not signed_by(server, signature, _MARK + text):
+            raise InputError("ClientRounds: the offer is not signed by the server whose key was given")
+        content = json.loads(text)
+        request = RoundsRequest.from_text(content["request"], "ClientRounds: offer")
+        due = json.loads(json.dumps(plan_content(request.planned, request.guarantees)))
+        check_same(Path("ClientRounds: offer"), "", {key: content[key] for key in _COMPUTED}, due)
+        self.rounds = request.rounds
+        self.record = None if content["record"] is None else RecordRelease(**content["record"])
+        self._form = form_of({name: np.zeros(shape, dtype=np.float32) for name, shape in content["form"].items()})
+        layer = None if self.record is None else self.record.layer
+        self._cost = participation(request.planned.at(0), layer, "messages", "record")
+        self._run, self._text, self._folder = str(content["run"]), text, Path(folder)
+        self._promise = Promise(epsilon=epsilon, delta=delta, participations=participations)
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._kept = kept_for(self._folder, bytes.fromhex(self._run))
+        self._ledger()
+
+    def _ledger(self) -> ClientLedger:
+        ledger = ClientLedger(self._folder / _LEDGER, self._promise.budget())
+        lost = forgotten(self._folder, ledger.charged())
+        if lost is not None:
+            raise InputError(f"{lost}: the ledger beside it knows nothing of this answer; restore the newest ledger")
+        return ledger
+
+    @property
+    def spent(self) -> float:
+        """Epsilon of (record, server) that all messages of this folder add up to; inf where the server is trusted."""
+        return self._ledger().epsilon
+
+    def message(self, number: int, bound: float, update: Any) -> bytes:
+        """The bytes to send for a round: charged, on disk, and the same again if the round is asked again.
+
+        Args:
+            number: Of the round.
+            bound: Its clip bound, as the server says it.
+            update: With `record` a list of the gradients of the client's records, one mapping from names to arrays
+                each; else its update. Not finite, or of another form, it counts as zero, since silence would tell of
+                the data.
+
+        Raises:
+            InputError: Declined: more than is promised, or another question than the round was charged for.
+        """
+        if type(number) is not int or not 0 <= number < self.rounds or not 0 < bound < np.inf:
+            raise InputError(f"ClientRounds: round {number} with bound {bound}: there is no such round in the offer")
+        # An iterator that one record stops would lose all others: a record would move more than its own gradient.
+        if self.record is not None and not isinstance(update, list | tuple):
+            raise InputError("ClientRounds: expected a list of gradients, one for each record")
+        attempt = Attempt(run=bytes.fromhex(self._run), round=number)
+        asked = asked_digest(self._text + json.dumps([number, float(bound)]).encode())
+        with only_writer(self._folder):
+            ledger = self._ledger()
+            before = ledger.question(self._run, attempt.key)
+            if before is None:
+                if not ledger.accepts(self._cost, run=self._run):
+                    raise InputError(f"ClientRounds: round {number} is declined: it exceeds {self._promise.words}")
+                self._kept.begin(attempt)
+                ledger.charge(number, self._cost, run=self._run, question=asked, fresh=draw_fresh())
+            elif before != asked:
+                raise InputError(f"ClientRounds: round {number} was charged for another question, and is declined")
+            elif not self._kept.began(attempt):
+                raise InputError(f"ClientRounds: round {number} was answered, and its answer is not kept any more")
+            return self._kept.once(attempt, asked, lambda: self._made(ledger, number, bound, update))
+
+    def _made(self, ledger: ClientLedger, number: int, bound: float, update: Any) -> bytes:
+        if self.record is None:
+            total = RoundSum(self._form, bound, None, [0])
+            total.add(0, update)
+            values = total.query().value
+        else:
+            source = self._kept.source(None).again((), ledger.stream(self._run, (number,)))
+            values = self.record.released(update, self._form, source.generator(Purpose.QUERY_NOISE, number)).value
+        return save({name: host(value).astype(np.float32) for name, value in values.items()})
+
+    @staticmethod
+    def update(reply: bytes) -> dict[str, Any] | None:
+        """What `round.add` takes, from a reply; None, which counts as zero, where it is no message."""
+        try:
+            return dict(load(reply))
+        except Exception:
+            # Whatever a client sends, the round goes on: a stop would tell of its data.
+            return None

@@ -1,1 +1,0 @@
-"""Clip policies from settings, and the checks that any policy has to pass."""

@@ -1,0 +1,165 @@
+"""A register of a population: no run beyond the total promise, whatever copies and crashes do."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpfedmeta.accounting.divergences.rdp import moments_of
+from dpfedmeta.accounting.ledger.population_register import begin_register, read_register, replaced_cost, reserve
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from tests.conftest import dpfedmeta
+
+PLAN = PrivacyPlan(clients=4000, cohort=20.0, rounds=10, noise_multiplier=2.0, sampler="poisson", client_delta=1e-6)
+FIXED = replace(PLAN, sampler="fixed")
+WHOLE = replace(FIXED, clients=20)  # every client, every round: a plain Gaussian sum
+
+
+@pytest.fixture
+def register(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    return begin_register(tmp_path / "people", 4.0, 1e-6).path
+
+
+def test_the_total_of_gaussian_sums_is_that_of_their_composition(register):
+    for number in range(3):
+        found = reserve(register, run=f"run-{number}", data="d", plan=replace(WHOLE, noise_multiplier=40.0))
+    mu = 2 * math.sqrt(30) / 40.0
+    order = found.order
+    exact = order * mu**2 / 2 + math.log1p(-1 / order) - math.log(1e-6 * order) / (order - 1)
+    assert found.spent == pytest.approx(exact, rel=1e-9)
+    assert found.left == pytest.approx(4.0 - exact, rel=1e-9)
+    assert read_register(register) == found
+
+
+def test_a_run_that_adds_or_removes_is_counted_for_replacing():
+    for order in (2, 5, 9):  # beyond, the bound is loose
+        adds, replaces = replaced_cost(PLAN, order), replaced_cost(FIXED, order)
+        # A bound for the pair q N(C) + (1-q) N(0) against q N(-C) + (1-q) N(0), by quadrature.
+        rate, noise = 20 / 4000, 2.0
+        x = np.linspace(-60, 60, 400_001)
+        one, other = (
+            np.logaddexp(math.log(rate) - (x - at) ** 2 / (2 * noise**2), math.log1p(-rate) - x**2 / (2 * noise**2))
+            for at in (1.0, -1.0)
+        )
+        integral = np.trapezoid(np.exp(order * one - (order - 1) * other), x) / (noise * math.sqrt(2 * math.pi))
+        exact = 10 * math.log(integral) / (order - 1)
+        assert exact <= adds * (1 + 1e-9)
+        assert adds < 4 * exact + 1e-6
+        assert replaces == pytest.approx(moments_of(FIXED.phases, (order,))[0])
+
+
+def test_a_run_beyond_the_promise_is_refused_and_not_written(register):
+    reserve(register, run="first", data="d", plan=PLAN)
+    before = register.read_bytes()
+    for plan in (replace(PLAN, noise_multiplier=0.4, rounds=500), replace(PLAN, noise_multiplier=None)):
+        with pytest.raises(RefusedPlan):
+            reserve(register, run="second", data="d", plan=plan)
+    assert register.read_bytes() == before
+    # Many small runs add up too.
+    with pytest.raises(RefusedPlan, match="leaves too little"):
+        for number in range(10_000):
+            reserve(register, run=f"run-{number}", data="d", plan=replace(WHOLE, noise_multiplier=9.0))
+    assert read_register(register).spent <= 4.0
+
+
+def test_a_run_counts_in_full_once_and_longer_when_it_is_extended(register):
+    found = reserve(register, run="mine", data="d", plan=PLAN)
+    assert found.spent > 0
+    assert reserve(register, run="mine", data="d", plan=PLAN) == found
+    longer = reserve(register, run="mine", data="d", plan=replace(PLAN, rounds=20))
+    assert longer.runs[0].cost == pytest.approx(2 * found.runs[0].cost)
+    assert len(longer.runs) == 1
+    with pytest.raises(RefusedPlan):
+        reserve(register, run="mine", data="d", plan=replace(PLAN, rounds=2_000_000))
+
+
+def test_identity_is_that_of_the_data(register):
+    reserve(register, run="mine", data="d", plan=PLAN)
+    with pytest.raises(InputError, match="is of other data"):
+        reserve(register, run="other", data="e", plan=PLAN)
+
+
+def test_a_run_without_a_plain_divergence_is_refused(register):
+    plan = replace(PLAN, sampler="check-ins", cohort=400.0, capacity=600, max_participations=1)
+    with pytest.raises(RefusedPlan, match="no plain Renyi divergence"):
+        reserve(register, run="mine", data="d", plan=plan)
+
+
+def test_a_register_that_lost_a_line_or_is_an_older_copy_is_refused(register, tmp_path):
+    reserve(register, run="one", data="d", plan=PLAN)
+    shutil.copy(register, tmp_path / "copy")
+    reserve(register, run="two", data="d", plan=PLAN)
+    lines = register.read_text().splitlines(keepends=True)
+    for path, content in ((register, "".join(lines[:2])), (tmp_path / "copy", None), (register, lines[0])):
+        if content is not None:
+            path.write_text(content)
+        for act in (read_register, lambda path: reserve(path, run="three", data="d", plan=PLAN)):
+            with pytest.raises(InputError, match="an older copy, or lines are lost"):
+                act(path)
+    register.write_text(lines[0] + lines[2])
+    with pytest.raises(InputError, match="hash chain breaks"):
+        read_register(register)
+    register.write_text("".join(lines))
+    assert len(read_register(register).runs) == 2
+    # The same through a copy that is as new: it is the same register.
+    shutil.copy(register, tmp_path / "copy")
+    reserve(tmp_path / "copy", run="three", data="d", plan=PLAN)
+    with pytest.raises(InputError, match="an older copy"):
+        reserve(register, run="four", data="d", plan=PLAN)
+
+
+def test_a_line_that_a_crash_tore_was_never_reserved(register):
+    reserve(register, run="one", data="d", plan=PLAN)
+    whole = register.read_bytes()
+    with register.open("ab") as file:
+        file.write(b'{"run": "two", "da')
+    assert len(reserve(register, run="three", data="d", plan=PLAN).runs) == 2
+    assert register.read_bytes().startswith(whole)
+
+
+TWO = """
+import sys
+from pathlib import Path
+from tests.accounting.ledger.test_population_register import PLAN, reserve
+for number in range(8):
+    reserve(Path(sys.argv[1]), run=f"{sys.argv[2]}-{number}", data="d", plan=PLAN)
+"""
+
+
+def test_two_processes_at_once_reserve_one_after_the_other(register):
+    started = [subprocess.Popen([sys.executable, "-c", TWO, str(register), name]) for name in "ab"]
+    assert [each.wait(timeout=120) for each in started] == [0, 0]
+    found = read_register(register)
+    assert len(found.runs) == 16
+    assert found.spent == pytest.approx(reserve(register, run="a-0", data="d", plan=PLAN).spent)
+
+
+def test_a_promise_is_made_once(register, tmp_path):
+    with pytest.raises(InputError, match="keeps its promise"):
+        begin_register(register, 9.0, 1e-6)
+    for epsilon, delta in ((0.0, 1e-6), (math.nan, 1e-6), (math.inf, 1e-6), (1.0, 0.0), (1e-4, 1e-6)):
+        with pytest.raises(InputError):
+            begin_register(tmp_path / "new", epsilon, delta)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_command_shows_what_all_runs_reserved(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    path = tmp_path / "people"
+    assert "begin a register" in dpfedmeta("account", "--population", str(path), code=2).error
+    shown = dpfedmeta("account", "--population", str(path), "--promise", "4", "1e-6").out
+    assert "epsilon = 0 of 4 is reserved by 0 runs" in shown
+    found = reserve(path, run="mine", data="d", plan=PLAN)
+    shown = " ".join(dpfedmeta("account", "--population", str(path)).out.split())
+    assert f"epsilon = {found.spent:.4g} of 4 is reserved by 1 runs" in shown
+    assert found.head in shown
+    content = json.loads(dpfedmeta("account", "--population", str(path), "--json").out)
+    assert content["spent"] == found.spent
+    assert "belongs to --population" in dpfedmeta("account", "--promise", "4", "1e-6", code=2).error

@@ -1,0 +1,250 @@
+"""The client's side of a loop: whatever the server or a restart does, one charge gives one answer."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+
+import dpfedmeta as dp
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.ledger.hash_chain import read_chain
+from dpfedmeta.core.files.lock import only_writer
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.federation.client_rounds import _MARK
+from dpfedmeta.privacy.rounds.round_sum import form_of
+from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES, Identity
+
+RECORD = dp.RecordRelease(records=4, clip=1.0, noise_multiplier=3.0)
+MODEL = {"a": np.zeros(3), "b": np.zeros((2, 2))}
+
+
+def rows(value, count=4):
+    return [{"a": np.full(3, value), "b": np.full((2, 2), value)} for _ in range(count)]
+
+
+@pytest.fixture
+def rounds(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+
+    def made(clip=None, like=MODEL, **changes):
+        return dp.PrivateRounds(
+            clients=40, cohort=40, rounds=9, promise=dp.Promise(epsilon=6.0, delta=1e-4), like=like, sampler="fixed",
+            clip=clip or dp.clip.Constant(initial=2.0), run_dir=tmp_path / "server", **changes,
+        )  # fmt: skip
+
+    return made
+
+
+@pytest.fixture
+def client(rounds, tmp_path):
+    with rounds() as private:
+        offers = {record: dp.sign_rounds(private, record=record) for record in (RECORD, None)}
+
+    def made(record=RECORD, folder="client", **promise):
+        offer, key = offers[record]
+        return dp.ClientRounds(offer, tmp_path / folder, server=key, **({"epsilon": 2.0} | promise))
+
+    return made
+
+
+def test_a_message_is_the_clipped_sum_of_records_with_the_noise_that_is_charged(client, tmp_path):
+    exact = {"a": 2.5 * np.array([1, 0, 0]), "b": np.zeros((2, 2))}
+    gradients = [exact, {"a": np.array([0, 0.5, 0]), "b": np.zeros((2, 2))}, {"a": np.full(3, math.nan), "b": 0}]
+    mine = client()
+    sent = dp.ClientRounds.update(mine.message(0, 2.0, gradients))
+    assert {name: value.shape for name, value in sent.items()} == {"a": (3,), "b": (2, 2)}
+    many = np.concatenate([dp_noise(seed) for seed in range(300)])
+    assert many.mean() == pytest.approx(0.0, abs=0.06)
+    assert many.std() == pytest.approx(3.0 / 4, rel=0.05)
+    assert mine.spent == pytest.approx(gaussian_epsilon(1 / 3, 1e-5))
+    lines, _ = read_chain(tmp_path / "client/ledger.jsonl", "ledger")
+    assert [line["mu"] for line in lines[1:]] == [1 / 3]
+
+
+def dp_noise(seed):
+    """The noise on nobody's records, from a chosen generator."""
+    generator = KeyedSource(seed).generator(Purpose.QUERY_NOISE, 0)
+    values = RECORD.released([], form_of(MODEL), generator).value
+    return np.concatenate([value.reshape(-1) for value in values.values()])
+
+
+def test_the_sum_before_noise_is_that_of_shortened_records():
+    form = form_of({"w": np.zeros(2)})
+
+    def released(gradients):
+        return RECORD.released(gradients, form, KeyedSource(7).generator(Purpose.QUERY_NOISE, 0)).value["w"]
+
+    long, short, bad = {"w": np.array([5.0, 0.0])}, {"w": np.array([0.0, 0.25])}, {"w": np.array([math.inf, 1.0])}
+    others = [{"w": np.zeros(3)}, {"v": np.zeros(2)}, None, "w"]
+    moved = released([long, short, bad]) - released([])
+    assert moved == pytest.approx(np.array([1.0, 0.25]) / 4, abs=1e-5)
+    assert released(others) == pytest.approx(released([]))
+    # More records than were said, or none at all, are no error either.
+    assert np.linalg.norm(released([long] * 50) - released([])) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_charge_is_not_used_again_whatever_is_handed_over(client):
+    mine = client()
+    first = mine.message(0, 2.0, rows(0.1))
+    spent = mine.spent
+    assert mine.message(0, 2.0, rows(9.0)) == first
+    assert client().message(0, 2.0, rows(-9.0)) == first  # after a restart
+    assert mine.spent == spent
+
+
+def test_another_question_gets_no_answer_from_the_same_charge(client, rounds, tmp_path):
+    mine = client()
+    mine.message(0, 2.0, rows(0.1))
+    with pytest.raises(dp.InputError, match="charged for another question"):
+        mine.message(0, 3.0, rows(0.1))
+    # The same round of another offer of the same run.
+    with rounds() as private:
+        offer, key = dp.sign_rounds(private, record=dp.RecordRelease(records=4, clip=5.0, noise_multiplier=3.0))
+    with pytest.raises(dp.InputError, match="charged for another question"):
+        dp.ClientRounds(offer, tmp_path / "client", server=key, epsilon=2.0).message(0, 2.0, rows(0.1))
+    assert len((tmp_path / "client/ledger.jsonl").read_text().splitlines()) == 2
+
+
+def test_equal_records_get_other_noise_in_another_round_and_at_another_client(client):
+    mine = client(epsilon=50.0)
+    sent = [mine.message(number, 2.0, rows(0.1)) for number in range(3)]
+    sent += [client(folder="other").message(0, 2.0, rows(0.1))]
+    assert len({*sent}) == 4
+
+
+def test_an_answer_that_is_not_kept_any_more_is_not_computed_again(client, tmp_path):
+    mine = client(epsilon=50.0)
+    mine.message(0, 2.0, rows(0.1))
+    mine.message(1, 2.0, rows(0.1))
+    with pytest.raises(dp.InputError, match="its answer is not kept"):
+        mine.message(0, 2.0, rows(0.2))
+    (next((tmp_path / "client/runs").iterdir()) / "last_answer.bin").unlink()
+    # Charged and perhaps sent: another update under this charge has noise of its own, and is one more release; the
+    # same update is the same message.
+    again = mine.message(1, 2.0, rows(0.1))
+    assert again == mine.message(1, 2.0, rows(5.0))
+
+
+def test_a_ledger_that_was_rolled_back_beside_a_newer_answer_is_refused(client, tmp_path):
+    mine = client(epsilon=50.0)
+    mine.message(0, 2.0, rows(0.1))
+    shutil.copy(tmp_path / "client/ledger.jsonl", tmp_path / "old")
+    mine.message(1, 2.0, rows(0.1))
+    shutil.copy(tmp_path / "old", tmp_path / "client/ledger.jsonl")
+    with pytest.raises(dp.InputError, match="knows nothing of this answer"):
+        mine.message(1, 2.0, rows(0.7))
+
+
+def test_beyond_the_promise_a_round_is_declined_and_nothing_is_charged(client, tmp_path):
+    one = gaussian_epsilon(1 / 3, 1e-5)
+    mine = client(epsilon=1.5 * one)
+    mine.message(0, 2.0, rows(0.1))
+    assert mine.spent == pytest.approx(one)
+    mine.message(1, 2.0, rows(0.1))  # sqrt(2) mu is still within
+    before = (tmp_path / "client/ledger.jsonl").read_bytes()
+    with pytest.raises(dp.InputError, match="declined: it exceeds"):
+        mine.message(2, 2.0, rows(0.1))
+    assert (tmp_path / "client/ledger.jsonl").read_bytes() == before
+    with pytest.raises(dp.InputError, match="started as"):
+        client(epsilon=9.0)
+    counted = client(record=None, folder="counted", epsilon=None, participations=1)
+    counted.message(0, 2.0, MODEL)
+    with pytest.raises(dp.InputError, match="declined"):
+        counted.message(1, 2.0, MODEL)
+    # Exact messages cost a record everything.
+    with pytest.raises(dp.InputError, match="declined"):
+        client(record=None, folder="exact").message(0, 2.0, MODEL)
+
+
+def test_without_a_record_release_an_update_is_clipped_before_it_leaves(client):
+    mine = client(record=None, epsilon=None, participations=3)
+    for update, norm in (({"a": np.full(3, 7.0), "b": np.zeros((2, 2))}, 1.5), ({"a": np.ones(9)}, 0.0), (None, 0.0)):
+        number = len(mine._ledger().keys(mine._run))
+        sent = dp.ClientRounds.update(mine.message(number, 1.5, update))
+        assert np.sqrt(sum((value**2).sum() for value in sent.values())) == pytest.approx(norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["noise_multiplier", "promise", "rounds"])
+def test_an_offer_whose_numbers_do_not_come_to_its_plan_is_refused(client, rounds, tmp_path, name):
+    with rounds() as private:
+        offer, key = dp.sign_rounds(private, record=RECORD)
+        identity = Identity((private.run.secret / "identity.key").read_bytes())
+    content = json.loads(offer[SIGNATURE_BYTES:])
+    if name == "promise":
+        content["planned"][0]["epsilon"] /= 2
+    else:
+        content["privacy"][name] *= 2
+    text = json.dumps(content, sort_keys=True).encode()
+    with pytest.raises(dp.InputError, match="not signed by the server"):
+        dp.ClientRounds(offer[:SIGNATURE_BYTES] + text, tmp_path / "c", server=key, epsilon=2.0)
+    with pytest.raises(dp.InputError, match="but the ledger gives"):
+        dp.ClientRounds(identity.sign(_MARK + text) + text, tmp_path / "c", server=key, epsilon=2.0)
+    assert not (tmp_path / "c").exists()
+
+
+def test_two_processes_do_not_answer_from_one_folder_at_once(client, tmp_path):
+    mine = client()
+    with only_writer(tmp_path / "client"), pytest.raises(dp.InputError, match="another process"):
+        mine.message(0, 2.0, rows(0.1))
+
+
+@pytest.mark.parametrize(
+    ("number", "bound"), [(-1, 2.0), (9, 2.0), (True, 2.0), (0, 0.0), (0, math.nan), (0, math.inf)]
+)
+def test_a_round_that_is_not_planned_is_not_charged(client, number, bound):
+    mine = client()
+    with pytest.raises(dp.InputError, match="no such round"):
+        mine.message(number, bound, rows(0.1))
+    assert mine.spent == 0.0
+
+
+def test_rounds_that_clients_cannot_answer_are_not_signed(rounds, tmp_path):
+    with rounds(like=None) as private, pytest.raises(dp.InputError, match="give PrivateRounds like=model"):
+        dp.sign_rounds(private)
+    shutil.rmtree(tmp_path / "server")
+    quantile = dp.clip.Quantile(initial=1.0, count_noise=5.0)
+    with rounds(clip=quantile) as private, pytest.raises(dp.InputError, match=r"use dp.clip.Window"):
+        dp.sign_rounds(private)
+
+
+def test_an_iterator_of_gradients_which_one_record_could_stop_is_refused(client):
+    mine = client()
+    with pytest.raises(dp.InputError, match="a list of gradients"):
+        mine.message(0, 2.0, iter(rows(0.1)))
+    assert mine.spent == 0.0
+
+
+@pytest.mark.parametrize("values", [{"records": 0}, {"records": 2.5}, {"clip": 0.0}, {"noise_multiplier": math.nan}])
+def test_a_record_release_without_a_guarantee_is_refused(values):
+    with pytest.raises(dp.RefusedPlan, match="RecordRelease"):
+        dp.RecordRelease(**({"records": 4, "clip": 1.0, "noise_multiplier": 1.0} | values))
+
+
+def test_a_loop_whose_clients_answer_for_themselves(client, rounds):
+    """Also what the server has to bear: a client twice, another form in round 7, bytes that are no message."""
+    clients = {number: client(folder=f"client-{number}", epsilon=50.0) for number in range(5)}
+    with rounds() as private:
+        for round_ in private:
+            for number in round_.cohort:
+                if number in clients:
+                    reply = clients[number].message(round_.number, round_.bound, rows(0.5))
+                    round_.add(number, dp.ClientRounds.update(reply))
+                    round_.add(number, dp.ClientRounds.update(reply))
+                elif round_.number == 7:
+                    round_.add(number, {"a": np.zeros(4)})
+                else:
+                    round_.add(number, dp.ClientRounds.update(b"no message"))
+            round_.release()
+        assert private.ended == "completed"
+        left_out = (private.run.secret / "left-out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["messages"] for line in left_out] == [40] * 9  # 5 second ones, 35 of no form
+    assert [each.spent for each in clients.values()] == [pytest.approx(gaussian_epsilon(3 / 3, 1e-5))] * 5
+
+
+def test_a_loop_that_never_releases_is_stopped_before_a_second_charge(rounds):
+    with rounds() as private, pytest.raises(dp.InputError, match="round 0 was not released"):
+        for round_ in private:
+            round_.map(lambda client: MODEL)
+    assert len((private.run.path / "ledger.jsonl").read_text().splitlines()) == 2

@@ -1,0 +1,263 @@
+"""Mistakes made by rule rather than by hand: a sample of them is an honest estimate of how many the tests do not see.
+
+Every change of one expression or statement that a rule below makes belongs to a kind (a guard left out, a comparison at
+its boundary, a field's neighbour). A kind is drawn first, then one of its places, so that rare kinds are met as often.
+The tests that reach the changed lines run, a file's own first and the quick before the slow. Neither mutmut (no
+decorated functions: no property, no context manager) nor cosmic-ray (all tests, in a new process, for each) does this.
+
+    .venv/bin/python tests/mutants/machine.py --of privacy/ accounting/ --count 60 --seed 1 --lines lines.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import itertools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType, FunctionType
+
+import pytest
+from mistakes import Mutant, Stale, tests_of
+from rules import PACKAGE, Change, chosen
+from run import HEAVY, Outcome, Slot, enter, run_all
+
+PROMISING = ["privacy/", "accounting/", "secure_aggregation/", "core/random/", "federation/client/", "training/loop.py"]
+VERDICTS = ("killed", "time-out", "survived", "unreached")
+PASSED = "passed"
+Work = tuple[Mutant, Change, Sequence[str]]
+
+
+class Reached:
+    """Which tests reach which lines, read from what `--cover` wrote."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.seconds: dict[str, float] = {}
+        self._lines: dict[tuple[str, int], set[str]] = {}
+        self._files: dict[str, set[str]] = {}
+        for path in files:
+            content = json.loads(path.read_text())
+            tests = [test for test, _ in content["tests"]]
+            self.seconds.update(content["tests"])
+            for file, lines in content["lines"].items():
+                for line, numbers in lines.items():
+                    here = {tests[number] for number in numbers}
+                    self._lines.setdefault((file, int(line)), set()).update(here)
+                    self._files.setdefault(file, set()).update(here)
+
+    def tests(self, change: Change, budget: float) -> list[str]:
+        """Those that reach the change, within the budget: half of it for the file's own."""
+        first, last = change.lines
+        reaching = set[str]().union(*(self._lines.get((change.file, line), set()) for line in range(first, last + 1)))
+        anywhere = self._files.get(change.file, set())
+        try:
+            own = tests_of(change.file)
+        except KeyError:  # only files that a written mistake changes are listed
+            own = ()
+        # A value that is kept from an earlier test, or made at the import, is reached by no test of its own, and what
+        # is compiled by none at all.
+        pools = (
+            [test for test in reaching if test.startswith(own)],
+            reaching,
+            [test for test in anywhere or self.seconds if test.startswith(own)],
+        )
+        if not change.within:
+            folder = f"tests/{change.file.partition('/')[0]}/"
+            pools = (*pools, list(anywhere) or [test for test in self.seconds if test.startswith(folder)])
+        picked, spent = dict[str, None](), 0.0
+        for pool, until in zip(pools, (budget / 2, budget, budget, budget), strict=False):
+            for test in sorted(pool, key=lambda each: (self.seconds[each], each)):
+                if test not in picked and spent + self.seconds[test] <= until:
+                    picked[test] = None
+                    spent += self.seconds[test]
+        return list(picked)
+
+
+class Planter:
+    """A pytest plugin: the tests are collected once, then each mistake is planted and tested in a fork.
+
+    In the fork the changed functions get the code of the mistake; the file of the copy is changed as well, for modules
+    that are imported later and for processes that the tests start.
+    """
+
+    def __init__(self, slot: Slot, work: Sequence[Work], limit: float) -> None:
+        self.slot, self.work, self.limit = slot, work, limit
+        self.outcomes: dict[str, Outcome] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """In the place of pytest's own."""
+        items = {item.nodeid: item for item in session.items}
+        gc.collect()
+        gc.freeze()
+        for mutant, change, tests in self.work:
+            began = time.monotonic()
+            self.slot.plant(mutant)
+            reader, writer = os.pipe()
+            child = os.fork()
+            if not child:
+                self._test(session, change, [items[test] for test in tests if test in items], writer)
+            os.close(writer)
+            late = not select.select([reader], [], [], self.limit)[0]
+            seen = "" if late else os.read(reader, 10_000).decode()
+            os.close(reader)
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            self.slot.restore(mutant)
+            if seen.startswith("no test"):
+                raise Stale(f"{mutant.name} was not planted: {seen}")
+            verdict = "time-out" if late else "killed" if seen != PASSED else "survived"
+            seconds = time.monotonic() - began
+            self.outcomes[mutant.name] = Outcome(name=mutant.name, verdict=verdict, seen_by=seen, seconds=seconds)
+            print(f"{verdict:9} {seconds:5.1f} s  {mutant.name}  {seen}", file=sys.__stderr__, flush=True)
+        return True
+
+    def _test(self, session: pytest.Session, change: Change, items: list[pytest.Item], writer: int) -> None:
+        """In the fork: never returns."""
+        os.setpgid(0, 0)
+        answer = "no test"
+        try:
+            gc.unfreeze()
+            exchange_code(PACKAGE / change.file, self.slot.folder / "dpfedmeta" / change.file)
+            for item, following in itertools.zip_longest(items, items[1:]):
+                answer = item.nodeid
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if session.testsfailed:
+                    break
+            else:
+                answer = PASSED
+        except BaseException as error:
+            answer = f"{answer}: {error!r}"
+        finally:
+            os.write(writer, answer.encode()[:4000])
+            signal.pause()
+
+
+def exchange_code(before: Path, after: Path) -> None:
+    """Give the functions of an imported module the code of its changed file.
+
+    Functions are known by where they stood `before`; of two with one name (a property's two sides) the first is the
+    first.
+    """
+    old, new = (_codes(path, after) for path in (before, after))
+    exchanged = {
+        (name, old[name, number].co_firstlineno): code for (name, number), code in new.items() if (name, number) in old
+    }
+    for function in gc.get_objects():
+        if type(function) is FunctionType and function.__code__.co_filename == str(after):
+            place = (function.__code__.co_qualname, function.__code__.co_firstlineno)
+            function.__code__ = exchanged.get(place, function.__code__)
+
+
+def _codes(path: Path, imported: Path) -> dict[tuple[str, int], CodeType]:
+    found: dict[tuple[str, int], CodeType] = {}
+    left = [compile(path.read_text(), str(imported), "exec")]
+    while left:
+        inner = [each for each in left.pop(0).co_consts if isinstance(each, CodeType)]
+        for code in inner:
+            found[code.co_qualname, sum(name == code.co_qualname for name, _ in found)] = code
+        left += inner
+    return found
+
+
+def cover(tests: Sequence[str], answer: Path) -> None:
+    """Run these tests once in a copy of the tree and write which lines each reaches."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        slot = Slot(Path(folder))
+        named = {"PACKAGE": slot.folder / "dpfedmeta", "ANSWER": answer.absolute()}
+        environment = {**os.environ, **{f"LINES_REACHED_{name}": str(value) for name, value in named.items()}}
+        paths = [str(slot.folder), str(slot.folder / "tests/mutants"), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        words = ["-q", "-p", "lines_reached", "-p", "no:cacheprovider", "-m", "not slow"]
+        subprocess.run([sys.executable, "-m", "pytest", *words, *tests], cwd=slot.folder, env=environment, check=False)
+    if not answer.exists():
+        raise Stale("coverage did not answer: is it installed?")
+
+
+def plant(options: argparse.Namespace, folder: Path) -> list[tuple[Change, Outcome]]:
+    """The outcome of each change."""
+    reached = Reached(options.lines)
+    inside, outside, done = list[Work](), list[Work](), list[tuple[Change, Outcome]]()
+    for number, change in list(enumerate(chosen(options.of, options.count, options.seed)))[options.first :]:
+        name = f"{options.seed}.{number} {change.kind} in {change.file}:{change.lines[0]}"
+        mutant = Mutant(name=name, file=change.file, old=change.old, new=change.new, tests=())
+        tests = reached.tests(change, options.budget)
+        if not tests:
+            done.append((change, Outcome(name=name, verdict="unreached", seen_by="", seconds=0.0)))
+        else:
+            (inside if change.within else outside).append((mutant, change, tests))
+    known = {mutant.name: change for mutant, change, _ in (*inside, *outside)}
+    # What stands outside functions is run by the import, so the import is done for each.
+    imported = [(mutant.name, mutant, by_file(tests)) for mutant, _, tests in outside]
+    for outcome in run_all(imported, 1, options.limit, folder):
+        print(f"{outcome.verdict:9} {outcome.seconds:5.1f} s  {outcome.name}  {outcome.seen_by}", flush=True)
+        done.append((known[outcome.name], outcome))
+    (folder / "inside").mkdir()
+    planter = Planter(Slot(folder / "inside"), inside, options.limit)
+    enter(planter.slot.folder)
+    files = dict.fromkeys(test.partition("::")[0] for _, _, tests in inside for test in tests)
+    pytest.main(
+        ["-q", "-p", "no:cacheprovider", "-m", "not slow", "-s", f"--basetemp={folder / 'temporary'}", *files],
+        [planter],
+    )
+    return [*done, *((known[name], outcome) for name, outcome in planter.outcomes.items())]
+
+
+def by_file(tests: Sequence[str]) -> list[tuple[str, ...]]:
+    """The tests of each file together, in their order."""
+    found: dict[str, list[str]] = {}
+    for test in tests:
+        found.setdefault(test.partition("::")[0], []).append(test)
+    return [tuple(each) for each in found.values()]
+
+
+def tell(done: Sequence[tuple[Change, Outcome]]) -> None:
+    """What was not seen, and the counts of each folder and kind."""
+    for change, outcome in done:
+        if outcome.verdict not in ("killed", "time-out"):
+            print(f"\n{outcome.verdict}: {outcome.name}\n{change.old}->\n{change.new}", end="")
+    for title, key in (("folder", lambda c: c.file.split("/")[0]), ("kind", lambda c: c.kind)):
+        counts = Counter((key(change), outcome.verdict) for change, outcome in done)
+        print(f"\n{title:22}{'made':>6}" + "".join(f"{verdict:>10}" for verdict in VERDICTS))
+        for name in sorted({name for name, _ in counts}):
+            of_it = [counts[name, verdict] for verdict in VERDICTS]
+            print(f"{name:22}{sum(of_it):6}" + "".join(f"{count:10}" for count in of_it))
+
+
+def main() -> int:
+    """The number of mistakes that no test saw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cover", nargs="+", metavar="TESTS", help="only write to --lines what these tests reach")
+    parser.add_argument("--lines", nargs="+", type=Path, required=True, help="what --cover wrote")
+    parser.add_argument("--of", nargs="+", default=PROMISING, help="files or folders below dpfedmeta/")
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--first", type=int, default=0, help="leave out so many of them, which ran before")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests for a mistake")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds after which its tests are ended")
+    options = parser.parse_args()
+    if options.cover:
+        cover(options.cover, options.lines[0])
+        return 0
+    for name in HEAVY:
+        importlib.import_module(name)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        done = plant(options, Path(folder))
+    tell(done)
+    return sum(outcome.verdict in ("survived", "unreached") for _, outcome in done)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(min(main(), 1))
+    except Stale as error:
+        sys.exit(f"mutants: {error}")
