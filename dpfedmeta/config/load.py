@@ -45,7 +45,7 @@ def resolve(
     from_file = _parse(_read(file), str(file)) if file else {}
     algo = algo or _of_today(from_file)
     from_file.pop("algo", None)
-    dataset = dataset or from_file.pop("dataset", None) or default_dataset
+    dataset = dataset or from_file.pop("dataset", default_dataset)
     for key, value in (("algo", algo), ("dataset", dataset)):
         if value is not None and not isinstance(value, str):
             raise InputError(f"{file}: {key}: expected text, got {shown(value)}; write it in quotes")

@@ -243,6 +243,13 @@ def test_an_empty_value_is_no_null(settle, name):
         assert f"--{name}: the value is empty" in refusal(settle, line={name: text})
 
 
+@pytest.mark.parametrize(("text", "dataset"), [("algo: maml", "omniglot"), ("dataset: strokes\nalgo: maml", "strokes")])
+def test_a_default_data_set_is_weaker_than_the_file(tmp_path, text, dataset):
+    """What account looks at where nothing names data; the file of --config may."""
+    (tmp_path / "a.yaml").write_text(text)
+    assert resolve(None, None, tmp_path / "a.yaml", default_dataset="omniglot").dataset == dataset
+
+
 @pytest.mark.parametrize(("text", "shown"), [("dataset: no", "False"), ("dataset: 2024", "2024"), ("algo: 3", "3")])
 def test_names_that_yaml_reads_as_other_things_are_named(settle, text, shown):
     key = text.partition(":")[0]
