@@ -79,7 +79,10 @@ def archive(run: RunDirectory, path: Path) -> Archived:
             )
             contents |= {CARD: card, WEIGHTS: run.weights.read_bytes()}
         contents[MANIFEST] = manifest(run, contents)
-        (_write if path.suffix == ".zip" else _write_folder)(path, run.path.resolve().name, contents)
+        if path.suffix == ".zip":
+            _write(path, run.path.resolve().name, contents)
+        else:
+            _write_folder(path, contents)
     return Archived(path=path, files=tuple(contents), left_out=left_out, audit=found)
 
 
@@ -160,7 +163,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _write_folder(path: Path, folder: str, contents: dict[str, bytes]) -> None:
+def _write_folder(path: Path, contents: dict[str, bytes]) -> None:
     """Whole or not at all."""
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     try:
