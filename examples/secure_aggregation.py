@@ -35,10 +35,7 @@ def main() -> None:
         server=Identity(private_of_server).public,
     )
     server = Server(round_=round_, identity=private_of_server)
-    clients = [
-        Client(round_=round_, seat=seat, identity=private[seat])
-        for seat in range(CLIENTS)
-    ]
+    clients = [Client(round_=round_, seat=seat, identity=private[seat]) for seat in range(CLIENTS)]
     vectors = [np.array([seat, 10 * seat, -seat, 1], dtype=np.int64) for seat in range(CLIENTS)]
 
     for client in clients:

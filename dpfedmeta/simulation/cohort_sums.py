@@ -178,7 +178,7 @@ class SecureSums:
 
         Guarantee:
             One honest client moves the value by at most its sensitivity, M Delta steps of the grid; nobody can see to
-            it that a dishonest one does not move it further (planning.dishonest_clients.reach). Towards a server that
+            it that a dishonest one does not move it further (planning.caveats.reach). Towards a server that
             sees nothing else, the noise of any V - c honest survivors has the planned deviation
             (accounting.events.integer_sum.WholeSum.share).
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dpfedmeta as dp
+import dpfedmeta.accounting
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
@@ -228,9 +229,10 @@ def test_what_are_no_settings(given):
             call(given)
 
 
-def test_all_names_of_the_door_are_there():
-    for name in dp.__all__:
-        assert getattr(dp, name) is not None
+def test_all_names_of_the_doors_are_there():
+    for door in (dp, dpfedmeta.accounting):
+        for name in door.__all__:
+            assert getattr(door, name) is not None
     assert set(dp.__all__) <= set(dir(dp))
     with pytest.raises(AttributeError, match="trian"):
         _ = dp.trian

@@ -83,7 +83,7 @@ def commands(text: str) -> Iterator[tuple[str, list[str]]]:
         rest = re.sub(r" \| \S+", "", rest)
         for shown, meant in _STANDS_FOR.items():
             rest = rest.replace(shown, meant)
-        words = [re.split(r"\|(?=\w)", word)[0] for word in shlex.split(rest) if word != "..."]
+        words = [re.split(r"\|(?=\w)", word)[0] for word in shlex.split(rest) if word not in ("...", "&")]
         command = found[1].replace("_", "-") if found[1] else words.pop(0)
         yield command, words
 

@@ -22,6 +22,7 @@ RUN_SLOWLY = {
     "docs/tutorials/meta-learning.md",
     "docs/tutorials/privacy.md",
     "docs/tutorials/federations.md",
+    "docs/how-to/hospitals.md",  # federation/test_hospitals_page.py
 }
 CODE = [block for page in PAGES for block in blocks(page) if block.language == "python"]
 

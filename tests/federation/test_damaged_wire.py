@@ -47,7 +47,7 @@ QUESTIONS = [
 ]  # fmt: skip
 ASKED = QUESTIONS[2].signed(SERVER)
 ANSWERS = [answer(said, ASKED, b"body" if said else b"", CLIENT) for said in Said]
-DECODED: dict[str, tuple[Any, Any]] = {
+DECODED: dict[str, Any] = {
     "task": ([TASK], lambda body: RoundTask.decode(body, 5)),
     "start": ([START], lambda body: Start.decode(body, 4)),
     "offer": ([OFFER], Offer.decode),

@@ -63,7 +63,7 @@ def _scaled(where: str, found: Contents, targets: TargetRange) -> Contents:
     for entry, numbers in _by_class(found.classes, np.concatenate([block[:, -1] for block in blocks])):
         odd = [f"{numbers[place]:g}" for place in targets.outside(numbers.tolist())]
         problems += [f"{number} of {entry.client}" if entry.client else number for number in odd]
-        largest = max(largest, float(np.abs((numbers - targets.centre) / targets.scale).max(initial=0.0)))
+        largest = max(largest, float(np.abs(numbers - targets.centre).max(initial=0.0)) / targets.scale)
     if problems:
         raise InputError(
             f"{where}: {len(problems)} number(s) to predict outside the task's public range ({targets.words}): "
