@@ -29,10 +29,10 @@ demo-federation: $(VENV)/.installed-federation
 	$(BIN)/python scripts/federate.py demo
 
 # The site in docs/_build/html. Warnings are errors, sentences are short, every link and anchor is followed, nothing is loaded from elsewhere, and the
-# search finds the right page for 30 queries and more.
+# search finds the right page for 30 queries and more. -a: a page that is not written again loses its entries in the search's index.
 docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/check_prose.py
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -q -a -W --keep-going -b html docs docs/_build/html
 	$(BIN)/python docs/check_site.py docs/_build/html
 	$(BIN)/python docs/check_search.py docs/_build/html
 

@@ -21,8 +21,8 @@ DOCS = Path(__file__).parent
 FIRST = 3
 # What readers type, and the pages that answer. One of them has to be among the first three.
 QUERIES = {
-    "hospital csv": ("start/engineer", "federation"),
-    "hospital": ("start/engineer",),
+    "hospital csv": ("start/engineer", "how-to/hospitals", "federation"),
+    "hospital": ("start/engineer", "how-to/hospitals"),
     "own network": ("extending",),
     "own data": ("own-data",),
     "own training loop": ("kernel",),

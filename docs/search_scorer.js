@@ -9,6 +9,7 @@ const weights = {
   "federation": 2,
   "failures": 2,
   "encoders": 2,
+  "how-to/hospitals": 2,
   "how-to/install": 2,
   "how-to/train": 2,
   "how-to/benchmarks": 2,

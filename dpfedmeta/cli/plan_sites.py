@@ -44,7 +44,7 @@ def options_of() -> argparse.ArgumentParser:
         "--weights",
         type=int,
         metavar="D",
-        help=f"numbers that are learned (those of --dataset's model, else {_WEIGHTS}: a small network for images); a "
+        help=f"numbers that are learned (those of --dataset's model, else {_WEIGHTS}: a small network for images). A "
         "linear model of F numbers and K classes has (F + 1) K",
     )
     made.add_argument("--rounds", type=int, default=20, metavar="T", help="training rounds (20)")
