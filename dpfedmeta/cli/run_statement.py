@@ -15,8 +15,8 @@ _WHOSE = {
     ("client", "replace-one"): "all data of one client replaced by others",
     ("record", "zero-out"): "one record of a client taken away (its place is left empty)",
 }
-# e to this is still a float.
-_LARGEST_EXPONENT = 700.0
+# Where guesses may be right more often, a bound is stated and no meaning is given to it: epsilon of about 7.
+_NO_PROTECTION = 0.999
 
 
 def most_right_guesses(epsilon: float, delta: float) -> float:
@@ -69,16 +69,21 @@ def statement_lines(
 
 def _of_cell(cell: Guarantee) -> Iterator[str]:
     who, epsilon, delta = _WHO[cell.observer], cell.epsilon, cell.delta
-    times = math.exp(min(epsilon, _LARGEST_EXPONENT))
     whose = _WHOSE.get((cell.unit, cell.adjacency), f"one {cell.unit} changed ({cell.adjacency})")
     if not math.isfinite(epsilon):
         yield f"- {cell.name}: nothing. No bound is stated on what the data of one {cell.unit} change for {who}."
         return
     right = most_right_guesses(epsilon, delta)
     yield f"- {cell.name}: epsilon = {rounded_up(epsilon)} at delta = {delta:g}."
+    if right > _NO_PROTECTION:
+        yield (
+            f"  This protects nobody from {who}: a guess of {_guessed(cell)} may be right more than "
+            f"{100 * _NO_PROTECTION:g}% of the time."
+        )
+        return
     yield (
-        f"  With {whose}, nothing that {who} could conclude becomes more than {rounded_up(times)} times as likely, "
-        f"but for a probability of {delta:g}."
+        f"  With {whose}, nothing that {who} could conclude becomes more than {rounded_up(math.exp(epsilon))} times as "
+        f"likely, but for a probability of {delta:g}."
     )
     yield (
         f"  Who guesses {_guessed(cell)}, and holds both for equally likely, is right at most {_percent_up(right)} of "

@@ -136,3 +136,14 @@ def test_a_price_without_its_list_is_damaged(chosen):
     run, _ = chosen
     (run / SELECTION).write_text('{"epsilon": 1e9, "delta": 0.0001}')
     assert "selection.json: damaged: has no adjacency" in dpfedmeta("account", "--verify", str(run), code=2).error
+
+
+@pytest.mark.parametrize(("epsilon", "protects"), [(6.9, True), (7.0, False), (613.0, False), (1e6, False)])
+def test_a_bound_that_protects_nobody_is_called_so(epsilon, protects):
+    plan = PrivacyPlan(clients=400, cohort=40, rounds=2, noise_multiplier=1.0, client_delta=1e-5)
+    cell = guarantees(plan)[0]
+    cell = replace(cell, bounds=(replace(cell.binding, epsilon=epsilon),))
+    shown = "\n".join(statement_lines(Path("r"), plan, [cell], 2, "0"))
+    assert ("times as likely, but for" in shown) == protects
+    assert ("This protects nobody from everybody who sees" in shown) != protects
+    assert "100.0%" not in shown
