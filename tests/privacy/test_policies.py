@@ -248,3 +248,4 @@ def test_every_setting_of_a_choice_arrives_under_its_own_name(policy):
     settings = choice(**given)
     assert settings == replace(ClipSettings(policy=settings.policy), **given)
     assert settings.policy.replace("-", "") == policy.lower()
+    assert choices.Named(settings.policy, **given) == settings

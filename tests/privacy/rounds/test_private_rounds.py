@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpfedmeta as dp
-from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.ledger.ledger import phases_of, read_content
+from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files import atomic_files
 from dpfedmeta.core.files.run_directory import RunDirectory
@@ -95,6 +96,8 @@ def test_a_loop_is_charged_released_verified_and_done_again_from_what_is_stored(
     assert [charge.round for charge in charges(tmp_path)] == [0, 1, 2]
     found = verify_rounds(RunDirectory(tmp_path / "mine"))
     assert found.guarantees == tuple(private.spent) == tuple(private.guarantees)
+    other = second_opinion(phases_of(charges(tmp_path)), 1e-4)
+    assert any(remark.startswith("(client, public) by ") for remark in found.remarks) == (other is not None)
     with made(tmp_path, **{"sampler": sampler, **SAMPLERS[sampler]}) as private:
         assert private.ended == "completed"
         cohorts = [round_.cohort for round_ in private]
