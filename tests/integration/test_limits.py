@@ -140,6 +140,10 @@ LIMITS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "dimension": (built(Agreement, NUMBERS, "dimension"), [1, 2**31 - 1], [0, 2**31]),
     "threshold": (built(Agreement, NUMBERS, "threshold"), [2, 9], [1, 10]),
     "degree": (built(Agreement, {**NUMBERS, "threshold": 2}, "degree"), [2, 4, 8, 9], [1, 3, 7, 10]),
+    "clients of a round": (
+        lambda clients: Agreement(**{**NUMBERS, "degree": 8, "clients": clients}),
+        [neighbour_graph.MOST_CLIENTS, 10], [neighbour_graph.MOST_CLIENTS + 1, 1],
+    ),
     "colluding": (built(Agreement, NUMBERS, "colluding"), [0, 6], [-1, 7]),
     "fewest": (built(Agreement, NUMBERS, "fewest"), [3, 10], [2, 11]),
     "more than half, complete": (built(Agreement, {**NUMBERS, "malicious": True}, "threshold"), [6], [5]),

@@ -1,5 +1,7 @@
 """A release is compared with the charge, for every mechanism of this package and each thing that one may state."""
 
+import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +22,7 @@ from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.charged import check_charged
 from dpfedmeta.privacy.clip_policy import with_attachment
 from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages
-from dpfedmeta.privacy.mechanisms import GaussianMechanism, NoMechanism
+from dpfedmeta.privacy.mechanisms import _SEAL, GaussianMechanism, NoMechanism, Released
 from dpfedmeta.privacy.noises.independent import Independent
 from dpfedmeta.privacy.units import Bounded
 from tests.golden.golden_runs import SECURE, SMALL
@@ -109,3 +111,16 @@ def test_noise_of_no_fixed_deviation_states_one_all_the_same():
     found = release(GaussianMechanism(total_multiplier=1.5, charged_multiplier=1.5, denominator=100.0))
     with pytest.raises(RefusedPlan, match="released with"):
         check_charged(found, event, 0, BOUND)
+
+
+@pytest.mark.parametrize(
+    ("deviation", "leaves"), [(5e-324, True), (1.0, True), (0.0, False), (math.inf, False), (math.nan, False)]
+)
+def test_where_no_deviation_is_fixed_some_noise_is_stated_all_the_same(deviation, leaves):
+    class Loose(GaussianNoise):
+        steady = False
+
+    noise = Loose(multiplier=1.5)
+    stated = Released({"w": torch.zeros(2)}, (noise,), deviation, seal=_SEAL)
+    with nullcontext() if leaves else pytest.raises(RefusedPlan, match="states noise of deviation"):
+        check_charged(stated, replace(PLAN.at(0), noise=noise), 0, BOUND)
