@@ -60,7 +60,7 @@ class PopulationRegister:
         epsilon: Promised.
         delta: Its delta.
         order: The order that counts.
-        runs: Each run once, with the last plan that was reserved for it.
+        runs: Each run once, with the costliest plan that was reserved for it.
         head: Hash of the last line.
         lines: How many lines there are.
         name: Random name, the same in every copy.
@@ -204,7 +204,9 @@ def _read(path: Path, lineage: Lineage) -> PopulationRegister:
         for line in bodies[1:]:
             plan = plan_of(line["plan"], line["version"])
             cost = replaced_cost(plan, order)
-            found[line["run"]] = Registered(run=line["run"], data=line["data"], plan=plan, cost=cost)
+            made = Registered(run=line["run"], data=line["data"], plan=plan, cost=cost)
+            # A run that is planned again for less may have spent what it was planned for first.
+            found[made.run] = max(found.get(made.run, made), made, key=lambda each: each.cost)
         return PopulationRegister(
             path=path,
             epsilon=float(first["epsilon"]),

@@ -21,6 +21,9 @@ FIXED = replace(PLAN, sampler="fixed")
 WHOLE = replace(FIXED, clients=20)  # every client, every round: a plain Gaussian sum
 
 
+WHOLE_QUIET = replace(WHOLE, noise_multiplier=40.0)
+
+
 @pytest.fixture
 def register(tmp_path, monkeypatch):
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
@@ -29,7 +32,7 @@ def register(tmp_path, monkeypatch):
 
 def test_the_total_of_gaussian_sums_is_that_of_their_composition(register):
     for number in range(3):
-        found = reserve(register, run=f"run-{number}", data="d", plan=replace(WHOLE, noise_multiplier=40.0))
+        found = reserve(register, run=f"run-{number}", data="d", plan=WHOLE_QUIET)
     mu = 2 * math.sqrt(30) / 40.0
     order = found.order
     exact = order * mu**2 / 2 + math.log1p(-1 / order) - math.log(1e-6 * order) / (order - 1)
@@ -78,6 +81,11 @@ def test_a_run_counts_in_full_once_and_longer_when_it_is_extended(register):
     assert len(longer.runs) == 1
     with pytest.raises(RefusedPlan):
         reserve(register, run="mine", data="d", plan=replace(PLAN, rounds=2_000_000))
+
+
+def test_a_run_that_is_planned_again_for_less_counts_as_before(register):
+    before = reserve(register, run="run", data="d", plan=WHOLE_QUIET).spent
+    assert reserve(register, run="run", data="d", plan=replace(WHOLE_QUIET, rounds=1)).spent == before > 0
 
 
 def test_identity_is_that_of_the_data(register):
