@@ -1,0 +1,263 @@
+"""Accounts of runs that are on disk: what was promised and spent, from the ledger alone, and what really happened."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from dpfedmeta.cli.arguments import DONE, print_json
+from dpfedmeta.core.errors import InputError
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.events.guarantee import Guarantee
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+    from dpfedmeta.core.files.run_directory import RunDirectory
+    from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
+    from dpfedmeta.training.verification.verify import VerifiedLedger
+
+_PRICED = "selection.json: the price of the choice is no less than what its list and the ledger give"
+
+
+def account_of_runs(console: Console, options: argparse.Namespace, chosen: Sequence[Path]) -> int:
+    """Print what runs promised and spent, as the options ask.
+
+    Raises:
+        InputError: A folder holds no run, or one that contradicts itself.
+    """
+    from dpfedmeta.core.files.run_directory import RunDirectory, check_has_ledger
+
+    runs = [RunDirectory(path) for path in chosen]
+    for path in chosen:
+        check_has_ledger(path)
+    if options.statement is not None:
+        return _statement(console, runs[0], options.json)
+    if len(runs) == 1 and options.realised is None:
+        kind = _kind_of(runs[0].path)
+        if kind:
+            return _of_no_training(console, options, runs[0], kind)
+    if options.realised is not None:
+        return _realised(console, runs[0], options.json)
+    return _of_copies(console, options, runs) if len(runs) > 1 else _of_run(console, options, runs[0])
+
+
+def _kind_of(path: Path) -> str:
+    """Kind of what a folder holds beside training runs; empty for these."""
+    from dpfedmeta.core.files.run_directory import ANALYSIS, LOOP, config_of
+
+    kinds = {ANALYSIS: "analysis", LOOP: "loop"}
+    return next((kind for begins, kind in kinds.items() if config_of(path).startswith(begins)), "")
+
+
+def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
+    from dpfedmeta.accounting.ledger.ledger import read_content
+    from dpfedmeta.cli.run_statement import statement_lines
+
+    kind = _kind_of(run.path)
+    training = None if kind else _verified(run)[0]
+    found = training or _verified_otherwise(run, kind)
+    rounds, head = len({charge.round for charge in found.charges}), read_content(run.ledger, torn=True).heads[-1]
+    said = [caution for caution in (training and training.chosen, found.simulation) if caution]
+    lines = statement_lines(run.path, found.plan, found.guarantees, rounds, head, cautions=said)
+    if as_text:
+        print_json({"statement": lines, "head": head, "guarantees": [cell.as_json() for cell in found.guarantees]})
+        return DONE
+    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+    return DONE
+
+
+def _verified_otherwise(run: RunDirectory, kind: str) -> VerifiedSpending:
+    if kind == "loop":
+        from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds as verify
+    else:
+        from dpfedmeta.analytics.verification import verify
+    return verify(run)
+
+
+def _of_no_training(console: Console, options: argparse.Namespace, run: RunDirectory, kind: str) -> int:
+    found = _verified_otherwise(run, kind)
+    title = f"What the {kind} spent, from the ledger alone"
+    code = show_cells(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
+    for remark in found.remarks if options.verify is not None and not options.json else ():
+        console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    return code
+
+
+def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
+    from dpfedmeta.training.terminal.tables import guarantee_table, rounds_words
+
+    found, shown = _verified(run)
+    snapshot, proven = found.snapshot, found.proven
+    assert snapshot is not None
+    assert proven is not None
+    so_far = "so far" if snapshot.words else ""
+    charged = f"in {rounds_words(len(found.charges))}, from the ledger alone"
+    title = " ".join(filter(None, ("What was spent", so_far, charged)))
+    if snapshot.words and not options.json:
+        console.print(f"{run.path}: {snapshot.words}", highlight=False, soft_wrap=True, markup=False)
+    if options.run is not None and not options.json:
+        promised = f"What was promised for {rounds_words(found.plan.rounds)}"
+        console.print(guarantee_table(proven.promised, promised, word=found.word))
+    of_run = {"simulation": found.simulation, "status": snapshot.stage}
+    of_run |= {"chosen": found.chosen} if found.chosen else {}
+    code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=found.word)
+    if options.verify is not None and not options.json:
+        for remark in (*found.remarks, *shown, *([_PRICED] if found.chosen else [])):
+            console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    return code
+
+
+def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
+    """The ledger against everything beside it, and what is to be said of report.html."""
+    from dpfedmeta.reporting.html.privacy_statement import check_report
+    from dpfedmeta.training.results.run_archive import check_manifest
+    from dpfedmeta.training.verification.verify import agreed, audit
+
+    found = audit(run)
+    snapshot, proven = found.snapshot, found.proven
+    assert proven is not None
+    assert snapshot is not None
+    shown = [*agreed(lambda by: check_report(snapshot, by), proven), *check_manifest(run)]
+    counted = proven.settings.privacy.spent_before
+    if counted:
+        # PyTorch comes with it, and few runs name an analysis.
+        from dpfedmeta.analytics.verification import check_counted
+
+        shown += check_counted(counted)
+    return found, shown
+
+
+def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:
+    from dpfedmeta.core.files.run_directory import SELECTION
+    from dpfedmeta.training.verification.verify import compose
+
+    chosen = next((run.path / SELECTION for run in runs if (run.path / SELECTION).exists()), None)
+    if chosen is not None:
+        raise InputError(
+            f"--verify: {chosen} prices one run alone, not copies that went on; verify one folder at a time"
+        )
+    each = [_verified(run)[0] for run in runs]
+    found = compose(runs)
+    if found is None:
+        raise InputError("--verify: these are not copies of one run; verify them one at a time")
+    for remark in found.remarks if not options.json else ():
+        console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    simulation = next((one.simulation for one in each if one.simulation), None)
+    title = "What the copies spent together"
+    word = each[0].word
+    return show_cells(console, options, found.plan, found.guarantees, title, {"simulation": simulation}, word=word)
+
+
+def show_cells(
+    console: Console,
+    options: argparse.Namespace,
+    plan: PrivacyPlan,
+    cells: tuple[Guarantee, ...],
+    title: str,
+    of_run: Mapping[str, str | None] | None = None,
+    *,
+    word: str | None = None,
+) -> int:
+    """Print the cells; `of_run` is what there is to say of a run besides, `word` on whose word they rest."""
+    from dpfedmeta.training.terminal.tables import guarantee_table, guarantee_words, noise_lines
+
+    if options.plot is not None:
+        _draw(options.plot, plan)
+    if options.json:
+        content = {"guarantees": [cell.as_json() for cell in cells], "parameters": parameters(plan)}
+        print_json({**content, **(of_run or {}), **({"by_word": word} if word else {})})
+        return DONE
+    for line in noise_lines(plan):
+        console.print(line, highlight=False, soft_wrap=True)
+    if options.solve == "bits" and plan.secure is not None:
+        console.print(f"the fewest bits: {plan.secure.bits}", highlight=False)
+    console.print(guarantee_table(cells, title, word=word))
+    if (of_run or {}).get("simulation"):
+        console.print((of_run or {})["simulation"], style="bold yellow")
+    if (of_run or {}).get("chosen"):
+        console.print((of_run or {})["chosen"], style="bold yellow", highlight=False, soft_wrap=True)
+    if options.explain:
+        for line in guarantee_words(cells):
+            console.print(line, highlight=False, soft_wrap=True)
+    if options.plot is not None:
+        console.print(f"epsilon against rounds: {options.plot}", highlight=False, soft_wrap=True)
+    return DONE
+
+
+def _draw(path: Path, plan: PrivacyPlan) -> None:
+    from dpfedmeta.accounting.observers.four_guarantees import epsilon_curve
+    from dpfedmeta.reporting.plots.run_plots import curve_plot
+
+    curve_plot(path, *epsilon_curve(plan))
+
+
+def parameters(plan: PrivacyPlan) -> dict[str, object]:
+    """The noise and sizes behind the table; null where an algorithm has none."""
+    from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
+
+    record = plan.record
+    return {
+        "noise_multiplier": plan.noise_multiplier,
+        "support_noise": record.support_noise if record else None,
+        "query_noise": record.query_noise if record else None,
+        "total_noise": plan.at(0).total_noise,
+        "rounds": plan.rounds,
+        "clients": plan.clients,
+        "cohort": plan.cohort,
+        "max_participations": plan.max_participations,
+        "observer_of_server": plan.server_sees,
+        **_correlated(plan),
+        **constants_of_the_sum(plan),
+    }
+
+
+def _correlated(plan: PrivacyPlan) -> dict[str, object]:
+    """Return the constants of correlated noise; the multiplier over its sensitivity is 1/mu of all rounds together."""
+    from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
+
+    noise = plan.at(0).noise
+    if not isinstance(noise, CorrelatedNoise):
+        return {}
+    return {
+        "noise_sensitivity": noise.sensitivity(),
+        "separation": noise.separation,
+        "most_participations": noise.participations,
+        "coefficients": list(noise.numbers),
+    }
+
+
+def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
+    from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
+    from dpfedmeta.training.terminal.tables import number
+    from dpfedmeta.training.verification.verify import audit, realised
+
+    if _kind_of(run.path) == "loop":
+        from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
+
+        loop = verify_rounds(run)
+        plan, charges = loop.plan, loop.charges
+    else:
+        proven = audit(run)
+        plan, charges = proven.plan, proven.charges
+    found = realised(run, plan, charges)
+    if as_text:
+        print_json({"realised": {**vars(found), "record_server": found.as_number}})
+        return DONE
+    least, mean, most = found.cohort_sizes
+    console.print("From the server's private folder: do not publish it, do not promise it.", style="bold yellow")
+    console.print(f"clients that took part: {found.participants:,}", highlight=False)
+    console.print(f"most participations of one client: {found.most_participations}", highlight=False)
+    console.print(f"cohort sizes: {least} to {most}, mean {mean:.1f}", highlight=False)
+    messages, rounds = found.left_out
+    if messages:
+        console.print(
+            f"messages that no honest client sends, set to 0: {messages} in {rounds} rounds "
+            f"({run.secret / LEFT_OUT}); a client's code or data is wrong, or a client is hostile",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print(f"(record, server) of that client's records: epsilon {number(found.record_server)}", highlight=False)
+    return DONE
