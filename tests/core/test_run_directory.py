@@ -197,11 +197,13 @@ def test_an_archive_does_not_lie_in_its_own_run(run, place, monkeypatch):
         for own in ("a", run.path, "link"):
             with pytest.raises(InputError, match="is inside the run directory"):
                 check_archive_place(type(run.path)(own), type(run.path)(way))
-    check_archive_place(run.path, type(run.path)("b/x.zip"))
+    for right in ("b/x.zip", "b/x"):
+        check_archive_place(run.path, type(run.path)(right))
     for wrong, why in (
         ("b/x.tar", "expected a .zip"),
         ("c/x.zip", "in a folder that exists"),
-        ("a", "expected a .zip"),
+        ("a", "exists already"),
+        ("a/new", "is inside the run directory"),
     ):
         with pytest.raises(InputError, match=why):
             check_archive_place(run.path, type(run.path)(wrong))
