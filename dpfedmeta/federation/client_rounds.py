@@ -163,6 +163,7 @@ class ClientRounds:
         epsilon: float | None = None,
         delta: float = 1e-5,
         participations: int | None = None,
+        change_limit: bool = False,
     ) -> None:
         """Check an offer, and get ready to answer.
 
@@ -173,6 +174,7 @@ class ClientRounds:
             epsilon: The most that a record may spend towards the server, in all runs; None: the server is trusted.
             delta: Delta of epsilon.
             participations: Messages at most, in all runs.
+            change_limit: Whether these limits replace those that the folder has; what was spent stays counted.
 
         Raises:
             InputError: The offer is another server's, or states other numbers than it comes to; or nothing is promised.
@@ -193,10 +195,10 @@ class ClientRounds:
         self._promise = Promise(epsilon=epsilon, delta=delta, participations=participations)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._kept = kept_for(self._folder, bytes.fromhex(self._run))
-        self._ledger()
+        self._ledger(change=change_limit)
 
-    def _ledger(self) -> ClientLedger:
-        ledger = ClientLedger(self._folder / _LEDGER, self._promise.budget())
+    def _ledger(self, *, change: bool = False) -> ClientLedger:
+        ledger = ClientLedger(self._folder / _LEDGER, self._promise.budget(), change=change)
         lost = forgotten(self._folder, ledger.charged())
         if lost is not None:
             raise InputError(f"{lost}: the ledger beside it knows nothing of this answer; restore the newest ledger")

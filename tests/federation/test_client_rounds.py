@@ -147,8 +147,13 @@ def test_beyond_the_promise_a_round_is_declined_and_nothing_is_charged(client, t
     with pytest.raises(dp.InputError, match="declined: it exceeds"):
         mine.message(2, 2.0, rows(0.1))
     assert (tmp_path / "client/ledger.jsonl").read_bytes() == before
-    with pytest.raises(dp.InputError, match="started as"):
+    with pytest.raises(dp.InputError, match="has the limit epsilon"):
         client(epsilon=9.0)
+    spent = mine.spent
+    changed = client(epsilon=9.0, change_limit=True)
+    assert changed.spent == spent
+    changed.message(2, 2.0, rows(0.1))
+    assert changed.spent == pytest.approx(gaussian_epsilon(math.sqrt(3) / 3, 1e-5))
     counted = client(record=None, folder="counted", epsilon=None, participations=1)
     counted.message(0, 2.0, MODEL)
     with pytest.raises(dp.InputError, match="declined"):
