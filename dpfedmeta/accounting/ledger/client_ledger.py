@@ -261,8 +261,8 @@ def _check_change(path: Path, stated: Mapping[str, Any], budget: RecordBudget, c
     if not change:
         words = ", ".join(f"{name} {'none' if value is None else f'{value:g}'}" for name, value in _limits(stated))
         raise InputError(
-            f"{path}: has the limit {words}; give the same one, or set another from now on by --change-limit (in Python "
-            "change_limit=True); what was spent stays counted"
+            f"{path}: has the limit {words}; give the same one, or set another from now on by --change-limit (in "
+            "Python change_limit=True); what was spent stays counted"
         )
 
 
