@@ -83,6 +83,7 @@ def main(words: Sequence[str], console: Console) -> int:
     made.add_argument("--patient", action="store_true", help="of --device: an engine that fails is left out, and said")
     made.add_argument("--secure-aggregation", action="store_true", help="instead: rounds of 100 to 10,000 clients")
     made.add_argument("--federation", action="store_true", help="instead: 8 and 50 client processes, Flower and TLS")
+    made.add_argument("--stubs", action="store_true", help="of a federation: clients that compute nothing (500)")
     made.add_argument("--clients", type=int, help="of secure aggregation or a federation: this number alone")
     made.add_argument("--dimension", type=int, default=Crowd.dimension, help="of its vectors (32,768)")
     made.add_argument("--bits", type=int, default=Crowd.bits, help="of a coordinate (16)")
@@ -165,6 +166,13 @@ def _secure_aggregation(console: Console, options: argparse.Namespace) -> list[d
 def _federation(console: Console, options: argparse.Namespace) -> list[dict[str, Any]]:
     # It sets Flower up, which the other measurements do not need.
     from benchmarks.federation import federation_rows
+
+    if options.stubs:
+        from benchmarks.load import load_row
+
+        found = [load_row(500 if options.clients is None else options.clients, options.repetitions)]
+        _show(console, "A server and clients that compute nothing", found)
+        return found
 
     counts = (8, 50) if options.clients is None else (options.clients,)
     found = federation_rows(counts, options.repetitions, lambda text: console.print(text, highlight=False))
