@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from dpfedmeta.cli.arguments import DONE, given_settings, parser
+from dpfedmeta.cli.arguments import DONE, PICTURE_ENDINGS, check_output, given_settings, parser
 from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 from dpfedmeta.core.files.run_directory import check_is_run
 
 if TYPE_CHECKING:

@@ -109,11 +109,15 @@ BESIDE = (
 )
 
 
-@pytest.fixture(autouse=True)
-def quick_pictures(request, monkeypatch):
-    """Pictures of one point, where the test is about something else."""
-    folder = request.path.relative_to(Path(__file__).parent).parts[0]
-    if folder not in BESIDE or request.node.get_closest_marker("pictures"):
+QUICK = {"patched": False, "now": False}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Pictures of one point, where the test is about something else; for fixtures of its module and session too."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    QUICK["now"] = folder in BESIDE and item.get_closest_marker("pictures") is None
+    if not QUICK["now"] or QUICK["patched"]:
         return
     from matplotlib.figure import Figure
 
@@ -121,8 +125,10 @@ def quick_pictures(request, monkeypatch):
         "0000000d4948445200000001000000010800000000"
         "3a7e9b550000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
     )
-    monkeypatch.setattr(Figure, "tight_layout", lambda figure, **given: None)
-    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **given: file.write(point))
+    laid_out, saved = Figure.tight_layout, Figure.savefig
+    Figure.tight_layout = lambda *given, **more: None if QUICK["now"] else laid_out(*given, **more)
+    Figure.savefig = lambda figure, file, **more: file.write(point) if QUICK["now"] else saved(figure, file, **more)
+    QUICK["patched"] = True
 
 
 @pytest.fixture(scope="session")

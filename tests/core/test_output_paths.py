@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from dpfedmeta.__main__ import main
+from dpfedmeta.cli.arguments import check_output
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import check_output, check_output_folder
+from dpfedmeta.core.files.atomic_files import check_output_folder
 
 
 def test_a_file_that_fits_is_accepted(tmp_path: Path):

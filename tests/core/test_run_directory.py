@@ -12,7 +12,6 @@ from dpfedmeta.core.files.run_directory import (
     LEDGER,
     RunDirectory,
     append_lines,
-    check_archive_place,
     check_is_run,
     create,
     load_weights,
@@ -21,6 +20,7 @@ from dpfedmeta.core.files.run_directory import (
 )
 from dpfedmeta.core.random.fresh_seeds import keep_secret
 from dpfedmeta.core.random.random_sources import GENERATOR, KeyedSource, OperatingSystemSource
+from dpfedmeta.training.results.run_archive import check_archive_place
 
 
 def mode(path):

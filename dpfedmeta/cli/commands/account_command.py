@@ -9,10 +9,9 @@ from pathlib import Path
 from rich.console import Console
 
 from dpfedmeta.cli.account_of_runs import account_of_runs, show_cells
-from dpfedmeta.cli.arguments import DONE, parse_with_settings, parser, print_json
+from dpfedmeta.cli.arguments import DONE, PICTURE_ENDINGS, check_output, parse_with_settings, parser, print_json
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 
 SUMMARY = "guarantees of a plan or a run, also recomputed from a run's ledger (--verify)"
 

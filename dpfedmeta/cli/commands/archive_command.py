@@ -33,13 +33,10 @@ def options_of() -> argparse.ArgumentParser:
 def main(words: Sequence[str], console: Console) -> int:
     """Parse, verify, write."""
     options = options_of().parse_args(words)
-    from dpfedmeta.core.files.run_directory import RunDirectory, check_archive_place
-
-    path = options.out or Path(f"{options.run.resolve().name}.zip")
-    # Before the accountant is imported, which takes a second.
-    check_archive_place(options.run, path)
+    from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.training.results.run_archive import archive
 
+    path = options.out or Path(f"{options.run.resolve().name}.zip")
     made = archive(RunDirectory(options.run), path)
     console.print(
         f"{made.path}: {len(made.files)} files, verified before; {made.left_out} secret files are not in it",

@@ -7,9 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, FAILED, given_settings, parser, print_json
+from dpfedmeta.cli.arguments import DONE, FAILED, PICTURE_ENDINGS, check_output, given_settings, parser, print_json
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 from dpfedmeta.core.files.run_directory import check_is_run
 
 SUMMARY = "attack the running program: lower bounds on epsilon, beside the promised epsilon"

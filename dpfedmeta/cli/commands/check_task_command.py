@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import BAD_INPUT, DONE, parser, print_json, settings_from
+from dpfedmeta.cli.arguments import BAD_INPUT, DONE, PICTURE_ENDINGS, check_output, parser, print_json, settings_from
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import PICTURE_ENDINGS, check_output
 
 if TYPE_CHECKING:
     from dpfedmeta.data.inspection import Episodes, SplitReport, TaskReport

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, parser
+from dpfedmeta.cli.arguments import DONE, PAGE_ENDINGS, PICTURE_ENDINGS, check_output, parser
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import PAGE_ENDINGS, PICTURE_ENDINGS, check_output, check_output_folder
+from dpfedmeta.core.files.atomic_files import check_output_folder
 
 if TYPE_CHECKING:
     from dpfedmeta.core.files.run_directory import RunDirectory

@@ -1,15 +1,13 @@
-"""Files that survive: replaced whole, or appended to and on disk when the call returns; and checks of their names."""
+"""Files that survive: replaced whole, or appended to and on disk when the call returns; and a check of their folder."""
 
 import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
 
 PUBLIC, SECRET = 0o644, 0o600
-PAGE_ENDINGS, PICTURE_ENDINGS = (".html",), (".png",)
 
 
 def replace_file(path: Path, content: bytes, mode: int = PUBLIC) -> None:
@@ -133,26 +131,3 @@ def check_output_folder(name: str, path: Path) -> None:
         Path(tempfile.mkdtemp(dir=there, prefix=".dpfedmeta-")).rmdir()
     except OSError as error:
         raise InputError(f"{name} {path}: cannot be written ({there}: {error.strerror}); name another one") from error
-
-
-def check_output(name: str, path: Path | None, endings: Sequence[str]) -> None:
-    """Refuse a file that could not be written, or whose ending does not fit what is written.
-
-    Args:
-        name: The option, as it is typed.
-        path: What it names; None: nothing is written.
-        endings: Of what can be written, each with its dot.
-
-    Raises:
-        InputError: Says which endings there are, or what is wrong with the folder.
-    """
-    if path is None:
-        return
-    if path.suffix.lower() not in endings:
-        raise InputError(f"{name} {path}: expected the name of a file that ends in {' or '.join(endings)}")
-    if path.is_dir():
-        raise InputError(f"{name} {path}: is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"{name} {path}: there is no folder {path.parent}; make it, or name a file in another one")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"{name} {path}: no permission to write; name another file")

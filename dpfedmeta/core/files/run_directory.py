@@ -204,21 +204,6 @@ def check_has_ledger(path: Path) -> None:
         raise no_run(path, LEDGER)
 
 
-def check_archive_place(run: Path, path: Path) -> None:
-    """Refuse to write an archive of what is no run, or to a place where it cannot be.
-
-    Raises:
-        InputError: Says which.
-    """
-    check_has_ledger(run)
-    if path.suffix not in (".zip", "") or not path.parent.is_dir():
-        raise InputError(f"--out {path}: expected a .zip file, or a new folder, in a folder that exists")
-    if path.exists():
-        raise InputError(f"--out {path}: exists already; choose another name")
-    if path.resolve().is_relative_to(run.resolve()):
-        raise InputError(f"--out {path}: is inside the run directory; choose a place outside it")
-
-
 def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambda run: None) -> RunDirectory:
     """Make a new run directory.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
-from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, check_archive_place
+from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, check_has_ledger
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.model_card import CARD, WEIGHTS, model_card
 
@@ -187,3 +187,18 @@ def _write(path: Path, folder: str, contents: dict[str, bytes]) -> None:
         staged.replace(path)
     finally:
         staged.unlink(missing_ok=True)
+
+
+def check_archive_place(run: Path, path: Path) -> None:
+    """Refuse to write an archive of what is no run, or to a place where it cannot be.
+
+    Raises:
+        InputError: Says which.
+    """
+    check_has_ledger(run)
+    if path.suffix not in (".zip", "") or not path.parent.is_dir():
+        raise InputError(f"--out {path}: expected a .zip file, or a new folder, in a folder that exists")
+    if path.exists():
+        raise InputError(f"--out {path}: exists already; choose another name")
+    if path.resolve().is_relative_to(run.resolve()):
+        raise InputError(f"--out {path}: is inside the run directory; choose a place outside it")
