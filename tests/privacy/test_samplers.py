@@ -33,9 +33,10 @@ def test_inclusion_size_and_pairs_are_those_of_independent_coins(source):
         assert (np.diff(cohort) > 0).all()
         member[r, cohort] = 1
     counts = member.sum(0)
-    # Each client is a Binomial(rounds, q) count; 20 clients at once.
+    # Each client is a Binomial(rounds, q) count; 20 clients at once. One source is of the operating system: a test that
+    # fails once in a thousand runs would stop somebody's work.
     worst = min(stats.binomtest(int(c), rounds, 0.25).pvalue for c in counts)
-    assert worst > 1e-3 / clients
+    assert worst > 1e-6 / clients
     sizes = member.sum(1)
     assert sizes.var() == pytest.approx(clients * 0.25 * 0.75, rel=0.12)
     pairs = np.corrcoef(member.T)[np.triu_indices(clients, 1)]
