@@ -215,6 +215,36 @@ class TestRefusals:
             with pytest.raises(RuntimeError, match=f"{address}: the server did not answer for 0 s"):
                 attend(Echo(), wire.wire("anna", server=address, patience=0.1))
 
+    def test_a_server_that_ends_handshakes_is_waited_for_and_an_older_one_is_not(self, wire):
+        """As one does where too many connections of one address wait: it is no wrong server."""
+
+        def talks(listening, older):
+            while True:
+                try:
+                    made, _ = listening.accept()
+                except OSError:
+                    return
+                with made, contextlib.suppress(OSError):
+                    if older is None:
+                        made.recv(4096)
+                    else:
+                        older.wrap_socket(made, server_side=True)
+
+        older = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        older.maximum_version = ssl.TLSVersion.TLSv1_2
+        older.load_cert_chain(wire.folder / "tls.pem", wire.folder / "tls.key")
+        for context, error, said in (
+            (None, RuntimeError, "did not answer for 0 s"),
+            (older, InputError, "does not support TLS 1.3"),
+        ):
+            with socket.create_server(("127.0.0.1", 0)) as listening:
+                thread = threading.Thread(target=talks, args=(listening, context), daemon=True)
+                thread.start()
+                with pytest.raises(error, match=said):
+                    attend(Echo(), wire.wire("anna", server=f"127.0.0.1:{listening.getsockname()[1]}", patience=0.3))
+                listening.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
     def test_an_identity_that_is_connected_already(self, wire):
         with wire.attending("anna"):
             with pytest.raises(InputError, match="a client of this identity is connected already"):

@@ -149,6 +149,8 @@ def wrong_certificate(error: BaseException | None) -> str | None:
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return error.verify_message
+        if isinstance(error, ssl.SSLEOFError):
+            return None  # the server ended the handshake: it goes away, or too many of this address wait
         if isinstance(error, ssl.SSLError):
             return "it does not support TLS 1.3" if error.reason else None
         error = error.__cause__ or error.__context__
