@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 # Bytes of a task before the weights: the clip bound.
 _BOUND_BYTES = 8
+# Seconds between two clients that connect: this one process speaks TLS for all of them.
+_BETWEEN = 0.15
 
 
 class Stub:
@@ -67,6 +70,7 @@ def _attending(invitation: Path, privates: Sequence[bytes]) -> None:
         over = {"over": lambda stub=stub: stub.over}
         threads.append(threading.Thread(target=attend, args=(stub, wire), kwargs=over, daemon=True))
         threads[-1].start()
+        time.sleep(_BETWEEN)
     for each in threads:
         each.join()
 
