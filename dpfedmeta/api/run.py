@@ -112,7 +112,7 @@ class Run:
         return self._of_choice(guarantees(self._ledger().plan))
 
     def _of_choice(self, cells: Sequence[Guarantee]) -> Guarantees:
-        """Of a run that a private sweep chose, what holds with the choice."""
+        """Return the cells; of a run that a private sweep chose, those that hold with the choice."""
         ledger = self._ledger()
         own = spent(ledger.plan, ledger.charges)
         return Guarantees(cells_of_choice(cells, verified_selection(self._directory, ledger.plan, ledger.charges, own)))

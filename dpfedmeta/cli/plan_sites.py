@@ -14,7 +14,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from dpfedmeta.cli.arguments import DONE, parser, print_json
+from dpfedmeta.cli.arguments import DONE, check_output, parser, print_json
 from dpfedmeta.core.errors import InputError, RefusedPlan
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def main(words: Sequence[str], console: Console) -> int:
     least, most = _range(options.records)
     if options.out is not None and options.dataset is None:
         raise InputError("--out: settings name the server's task; give --dataset TASK too")
-    if options.out is not None and not options.out.parent.is_dir():
-        raise InputError(f"--out {options.out}: there is no folder {options.out.parent}; make it first")
+    check_output("--out", options.out, (".yaml", ".yml"))
     if any(not epsilon > 0 for epsilon in options.epsilon):
         raise InputError("--epsilon: expected numbers above 0")
     images, classes, weights = _of_dataset(options)

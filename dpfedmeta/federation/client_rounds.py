@@ -77,7 +77,7 @@ class RecordRelease:
 
     @property
     def layer(self) -> RecordLayer:
-        """What a participation costs a record."""
+        """Cost of a participation to a record."""
         return RecordLayer(
             support_noise=None,
             query_noise=float(self.noise_multiplier),
@@ -255,7 +255,7 @@ class ClientRounds:
 
     @staticmethod
     def update(reply: bytes) -> dict[str, Any] | None:
-        """What `round.add` takes, from a reply; None, which counts as zero, where it is no message."""
+        """Decode a reply for `round.add`; None, which counts as zero, where it is no message."""
         try:
             return dict(load(reply))
         except Exception:

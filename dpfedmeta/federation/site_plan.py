@@ -16,7 +16,7 @@ from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.config.packaged_files import SETTINGS, read_named
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.planning.privacy.masking_graph import withstood
-from dpfedmeta.secure_aggregation.crypto.neighbour_graph import counted
+from dpfedmeta.secure_aggregation.crypto.neighbour_graph import MOST_CLIENTS, counted
 from dpfedmeta.secure_aggregation.round_parameters import agreed
 
 Cell = Literal["record-sum", "record-messages", "client-sum", "client-public"]
@@ -94,6 +94,8 @@ def tolerated(sites: int) -> float:
     Raises:
         RefusedPlan: There is none, so the server would have to see messages.
     """
+    if sites > MOST_CLIENTS:
+        raise RefusedPlan(f"secure sums of {sites:,} sites: at most {MOST_CLIENTS:,} clients have one sum")
     adversarial = withstood(_ADVERSARIAL, max(1, counted(_ADVERSARIAL, sites)), sites)
     for dropout in _DROPOUTS:
         try:
@@ -174,7 +176,7 @@ class Remedy:
 
 
 def remedies(sites: Sites, length: float) -> list[Remedy]:
-    """What to change alone so that noise of this length gets as short as LEARNS; noise is known to scale so."""
+    """List changes each of which alone makes noise of this length as short as LEARNS; noise is known to scale so."""
     if length <= LEARNS:
         return []
     factor = length / LEARNS

@@ -113,6 +113,8 @@ def test_every_number_of_sites_has_a_graph_or_a_reason():
     assert [tolerated(sites) for sites in range(3, 101)] == [0.2] * 98
     with pytest.raises(RefusedPlan, match="three sites are the fewest"):
         tolerated(2)
+    with pytest.raises(RefusedPlan, match=r"at most .* clients have one sum"):
+        tolerated(10**9)
 
 
 def test_two_sites_are_told_the_command_that_helps(task, capsys):

@@ -36,6 +36,12 @@ def options_of() -> argparse.ArgumentParser:
         help="compare the kinds of noise for these clients, rounds and target: noise, error and assumptions",
     )
     made.add_argument("--explain", action="store_true", help="for each cell, what the observer sees, and the formula")
+    _add_kept(made)
+    return made
+
+
+def _add_kept(made: argparse.ArgumentParser) -> None:
+    """Add what is on disk in the place of a plan: runs, registers, and in a checkout comparisons."""
     other = made.add_mutually_exclusive_group()
     other.add_argument("--run", type=Path, metavar="RUN", help="what a run promised and spent")
     other.add_argument(
@@ -73,7 +79,6 @@ def options_of() -> argparse.ArgumentParser:
     }
     for name, meaning in comparisons.items():
         other.add_argument(name, action="store_true", help=f"in a checkout: {meaning}")
-    return made
 
 
 def main(words: Sequence[str], console: Console) -> int:

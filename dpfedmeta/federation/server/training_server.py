@@ -292,6 +292,7 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
         "server.timeout": settings.server.timeout is not None,
         "population.most_shots": population.most_shots is not None,
         "population.episodes = whole": population.episodes == "whole",
+        "population.register": population.register is not None,
         "record.client_ledgers": settings.record.client_ledgers,
     }
     for name, given in simulated.items():

@@ -10,6 +10,7 @@ import yaml
 
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import size_and_count
+from dpfedmeta.training.verification.chosen_run import rounded_up
 
 if TYPE_CHECKING:
     from dpfedmeta.training.verification.verify import VerifiedLedger
@@ -56,10 +57,10 @@ def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str)
         yield f"**Attention:** {caution}.\n"
     yield "| whose data | towards | epsilon | delta | adjacency |\n|---|---|---|---|---|"
     for cell in found.guarantees:
-        epsilon = f"{cell.epsilon:.4g}" if math.isfinite(cell.epsilon) else "nothing is promised"
+        epsilon = rounded_up(cell.epsilon) if math.isfinite(cell.epsilon) else "nothing is promised"
         yield f"| {cell.unit} | {cell.observer} | {epsilon} | {cell.delta:g} | {cell.adjacency} |"
     yield "\nOther runs over the same clients add to these numbers.\n\n## How to adapt it\n"
-    yield "```python\nimport dpfedmeta as dp\n\nmodel = dp.load(FOLDER).adapt(images, labels)  # a few of your own"
-    yield "print(model.predict(images))\n```\n\n## How to check it\n"
+    yield "```python\nimport dpfedmeta as dp\n\nmodel = dp.load(FOLDER).adapt(records, labels)  # a few of your own"
+    yield "print(model.predict(records))\n```\n\n## How to check it\n"
     yield f"`dpfedmeta account --verify FOLDER` (version {__version__}) computes the table again from `ledger.jsonl`,"
     yield f"whose last line has the hash `{head}`."

@@ -79,7 +79,7 @@ class Proven:
 
     @property
     def chosen(self) -> str | None:
-        """Which number to report of a run that a private sweep chose; None: none did."""
+        """Words on the number to report of a run that a private sweep chose; None: none did."""
         return None if self.choice is None else choice_words(self.choice)
 
     @property

@@ -56,7 +56,7 @@ class VerifiedLedger:
 
     @property
     def chosen(self) -> str | None:
-        """Which number to report of a run that a private sweep chose; None: none did."""
+        """Words on the number to report of a run that a private sweep chose; None: none did."""
         return self.proven.chosen if self.proven else None
 
     @property

@@ -22,6 +22,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training.results.model_card import model_card
 from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
 from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.verification.chosen_run import rounded_up
 from dpfedmeta.training.verification.verify import audit
 
 TINY = {
@@ -125,7 +126,7 @@ def test_a_folder_has_a_model_card_beside_the_weights_and_verifies(run, tmp_path
     assert content["model-index"][0]["results"][0]["metrics"][0]["value"] == summary["accuracy"]["mean"]
     found = audit(run)
     for cell in found.guarantees:
-        epsilon = f"{cell.epsilon:.4g}" if math.isfinite(cell.epsilon) else "nothing is promised"
+        epsilon = rounded_up(cell.epsilon) if math.isfinite(cell.epsilon) else "nothing is promised"
         assert f"| {cell.unit} | {cell.observer} | {epsilon} | {cell.delta:g} | {cell.adjacency} |" in text
     assert read_content(run.ledger).heads[-1] in text
     assert "2 rounds over 60 clients" in text
@@ -140,7 +141,7 @@ def test_a_folder_has_a_model_card_beside_the_weights_and_verifies(run, tmp_path
 
 
 def test_a_card_says_what_holds_and_no_more():
-    bound = SimpleNamespace(unit="client", observer="public", epsilon=1.25, delta=1e-6, adjacency="add-remove")
+    bound = SimpleNamespace(unit="client", observer="public", epsilon=1.25001, delta=1e-6, adjacency="add-remove")
     none = SimpleNamespace(unit="client", observer="server", epsilon=math.inf, delta=1e-6, adjacency="replace-one")
     found = SimpleNamespace(
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
@@ -151,5 +152,5 @@ def test_a_card_says_what_holds_and_no_more():
     assert yaml.safe_load(card.split("---\n")[1])["tags"][-1] == "dp-agr"
     assert "**Attention:** a simulation." in card
     assert "**Attention:** chosen by a private sweep: report 7." in card
-    assert "| client | public | 1.25 | 1e-06 | add-remove |" in card
+    assert "| client | public | 1.251 | 1e-06 | add-remove |" in card
     assert "| client | server | nothing is promised | 1e-06 | replace-one |" in card
