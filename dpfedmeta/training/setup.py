@@ -145,7 +145,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         check_same_sums(options.resume)
         check_same_policy(options.resume, settings, options.clip_policy)
     device = _device(settings)
-    _use_precision(settings, device)
+    use_precision(settings, device)
     opened = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways, encoding_of_run(settings))
     dataset = opened()
     earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
@@ -245,7 +245,7 @@ def _device(settings: Settings) -> torch.device:
     return torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
 
 
-def _use_precision(settings: Settings, device: torch.device) -> None:
+def use_precision(settings: Settings, device: torch.device) -> None:
     """Set PyTorch's switch for TF32, which is on by default, to what run.precision says.
 
     Raises:
