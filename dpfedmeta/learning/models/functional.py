@@ -1,6 +1,7 @@
 """Networks as functions of their weights, which are always passed in."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,36 @@ from dpfedmeta.core.params import Params
 from dpfedmeta.learning.models.layers.stateless_layers import Body, FewShotNetwork
 from dpfedmeta.learning.models.spec import BODY, HEAD
 
+T = TypeVar("T")
+
 
 def apply(network: nn.Module, params: Mapping[str, Tensor], images: Tensor, reference: int | None) -> Tensor:
     """Logits [n, ways] under `params`; batch statistics, if any, come from the first `reference` images."""
     arguments = (images, reference) if isinstance(network, FewShotNetwork) else (images,)
     logits: Tensor = functional_call(network, dict(params), arguments)
     return logits
+
+
+class _Held(nn.Module):
+    """A network whose parameters functional_call replaces once for several calls."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, work: Callable[[Callable[[Tensor], Tensor]], T]) -> T:
+        """The result of `work`."""
+        rest = (None,) if isinstance(self.network, FewShotNetwork) else ()
+        return work(lambda images: self.network(images, *rest))
+
+
+def apply_often(network: nn.Module, params: Mapping[str, Tensor], work: Callable[[Callable[[Tensor], Tensor]], T]) -> T:
+    """The result of `work(logits)`, where logits(images) is `apply` under `params`, whose values `work` may change.
+
+    To put parameters in takes longer than a small network's forward pass.
+    """
+    result: T = functional_call(_Held(network), {f"network.{name}": value for name, value in params.items()}, (work,))
+    return result
 
 
 def channels_last(images: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Local training in mini-batches: what a client of federated averaging does, with or without record-level noise."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,9 +10,8 @@ from dpfedmeta.core.params import Params, added, detached, difference, scaled, z
 from dpfedmeta.core.random.random_sources import SecretGenerator
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.algorithms.fedavg import LocalDpSgd
-from dpfedmeta.learning.meta.inner_loop import as_leaves
 from dpfedmeta.learning.meta.target_kind import Balance, TargetKind, mean_loss, record_weights
-from dpfedmeta.learning.models.functional import apply, channels_last
+from dpfedmeta.learning.models.functional import apply_often, channels_last
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released, post_process
@@ -63,18 +62,25 @@ def local_update(
         None by itself: the value is secret and unbounded until it is clipped, summed and released.
     """
     images, labels = records(episode)
-    theta = as_leaves(model)
-    each = record_weights(labels, int(labels.max()) + 1) if steps.balance == "classes" else None
+    # Of its own: the steps write into it.
+    theta = {name: value.detach().clone().requires_grad_() for name, value in model.items()}
+    weights = record_weights(labels, int(labels.max()) + 1) if steps.balance == "classes" else None
     batches = _shuffled(len(labels), steps.batch or len(labels), generator)
-    for _ in range(steps.steps):
-        rows = next(batches)
-        logits = apply(network, {**fixed, **theta}, channels_last(images[rows]), None)
-        loss = mean_loss(logits, labels[rows], "records", steps.targets)
-        if each is not None:
-            loss = (each[rows] * steps.targets.loss(logits, labels[rows], "none")).mean()
-        gradients = torch.autograd.grad(loss, tuple(theta.values()))
-        moved = difference(detached(theta), scaled(dict(zip(theta, gradients, strict=True)), steps.lr))
-        theta = as_leaves(moved)
+
+    def descend(logits_of: Callable[[Tensor], Tensor]) -> None:
+        for _ in range(steps.steps):
+            rows = next(batches)
+            logits = logits_of(channels_last(images[rows]))
+            if weights is None:
+                loss = mean_loss(logits, labels[rows], "records", steps.targets)
+            else:
+                loss = (weights[rows] * steps.targets.loss(logits, labels[rows], "none")).mean()
+            gradients = torch.autograd.grad(loss, tuple(theta.values()))
+            with torch.no_grad():
+                for value, gradient in zip(theta.values(), gradients, strict=True):
+                    value.sub_(gradient * steps.lr)
+
+    apply_often(network, {**fixed, **theta}, descend)
     return difference(detached(model), detached(theta))
 
 
@@ -133,8 +139,10 @@ def records(episode: Episode) -> tuple[Tensor, Tensor]:
     )
 
 
-def _shuffled(count: int, batch: int, generator: SecretGenerator) -> Iterator[Tensor]:
+def _shuffled(count: int, batch: int, generator: SecretGenerator) -> Iterator[Tensor | slice]:
     """Mini-batches of endless passes, each in a new order; the last of a pass may be smaller."""
+    while batch >= count:  # no order matters, and no row has to be copied
+        yield slice(None)
     while True:
         order = torch.from_numpy(generator.sample(count, count))
         yield from torch.split(order, batch)
