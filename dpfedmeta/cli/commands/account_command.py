@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.account_of_runs import account_of_runs, show_cells
 from dpfedmeta.cli.arguments import DONE, PICTURE_ENDINGS, check_output, parse_with_settings, parser, print_json
 from dpfedmeta.config.dataset_names import task_of
@@ -116,8 +117,8 @@ def _of_population(options: argparse.Namespace, console: Console) -> int:
         print_json({"promised": found.epsilon, "delta": found.delta, "spent": found.spent, "runs": runs})
         return DONE
     lines = [
-        f"(client, public), replace-one, at delta = {found.delta:g}: epsilon = {found.spent:.4g} of {found.epsilon:g} "
-        f"is reserved by {len(found.runs)} runs, whether they finished or not",
+        f"(client, public), replace-one, at delta = {asked(found.delta)}: epsilon = {rounded_up(found.spent, 4)} of "
+        f"{asked(found.epsilon)} is reserved by {len(found.runs)} runs, whether they finished or not",
         *(f"  {each.run}: {each.plan.rounds} rounds over {each.plan.clients:,} clients" for each in found.runs),
         f"its last line has the hash {found.head}; a copy that goes on elsewhere is noticed by whoever kept that. A "
         "run that was never registered is not counted",

@@ -37,6 +37,8 @@ _OF_ALGORITHMS = {
 Look = tuple[str, str]
 
 TITLE, SMALL = 10.5, 8.5
+# Inches of a picture of a page: on a phone its words stay readable.
+WIDE = 4.8
 
 
 def looks(count: int) -> list[Look]:
@@ -75,10 +77,12 @@ def entitle(axis: Axes, title: str, width: int = 90) -> None:
     axis.set_title("\n".join(textwrap.wrap(title, width)), loc="left", fontsize=TITLE)
 
 
-def finish(figure: Figure, axis: Axes, path: Path) -> None:
-    """Grid, a legend beside the picture, and to disk."""
+def finish(figure: Figure, axis: Axes, path: Path, *, below: bool = False) -> None:
+    """Grid, a legend beside or below the picture, and to disk."""
     axis.grid(alpha=0.25)
-    if axis.get_legend_handles_labels()[0]:
+    if axis.get_legend_handles_labels()[0] and below:
+        axis.legend(frameon=False, fontsize=SMALL, loc="upper left", bbox_to_anchor=(0.0, -0.2))
+    elif axis.get_legend_handles_labels()[0]:
         axis.legend(frameon=False, fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     save(figure, path)
