@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from dpfedmeta.cli.words_of_others import option_meant, run_meant
 from dpfedmeta.config.dotted_keys import OPEN, SHORT_FORMS
 from dpfedmeta.config.load import describe, of_preset, resolve
 from dpfedmeta.config.presets import algorithm_names
@@ -183,6 +184,8 @@ def _unnamed(word: str) -> str:
     """'; did you mean --algo X?' for what such an option takes."""
     from dpfedmeta.data.task import task_names
 
+    if said := run_meant(word):
+        return said
     if word in algorithm_names():
         return f"; did you mean --algo {word}?"
     return f"; did you mean --dataset {word}?" if word in task_names() else ""
@@ -190,6 +193,8 @@ def _unnamed(word: str) -> str:
 
 def _meant(name: str, known: set[str]) -> str:
     """'; did you mean --X?': the settings that end in this name, else the nearest."""
+    if said := option_meant(name, known):
+        return said
     ending = sorted(each for each in known if each.endswith(f".{name}"))
     if ending:
         return f"; did you mean {' or '.join(f'--{each}' for each in ending)}?"

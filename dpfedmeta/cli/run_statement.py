@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.right_guesses import NO_PROTECTION, most_right_guesses
+from dpfedmeta.accounting.right_guesses import NO_PROTECTION, most_right_guesses, protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
 
 _WHO = {"public": "everybody who sees what was released", "server": "whoever runs the server"}
@@ -31,16 +31,17 @@ def statement_lines(
         head: Hash of the ledger's last line.
         cautions: What is to be said above all: a simulation, a choice among runs.
     """
+    # A bound that protects nobody would otherwise be read first.
+    ordered = sorted(cells, key=lambda cell: not protects(cell.epsilon, cell.delta))
     return [
         f"Privacy statement of {run.name}",
         "",
         *(f"Attention: {caution}" for caution in cautions),
         *([""] if cautions else []),
-        f"What was done: {rounds} rounds over {plan.clients:,} clients, {plan.cohort:g} of them in a round on average "
-        f"({plan.sampler} sampling, {plan.noise} noise).",
+        f"What was done: {rounds} rounds over {plan.clients:,} clients, {_of_a_round(plan)}, with {plan.noise} noise.",
         "",
-        "What was promised, and what it means:",
-        *(line for cell in cells for line in _of_cell(cell)),
+        "What was promised, and what it means (strongest for people first):",
+        *(line for cell in ordered for line in _of_cell(cell)),
         "",
         "What is not promised: that nothing can be learned of a group (for k clients epsilon is k times as large, at a "
         "delta that is up to k e^((k-1) epsilon) times as large), of data that others hold "
@@ -52,6 +53,12 @@ def statement_lines(
         f"The last line of its ledger has the hash {head}. Whoever noted that hash sees whether the ledger was changed "
         "later.",
     ]
+
+
+def _of_a_round(plan: PrivacyPlan) -> str:
+    if plan.cohort == plan.clients:
+        return "all of them in each round"
+    return f"{plan.cohort:g} of them in a round on average ({plan.sampler} sampling)"
 
 
 def _of_cell(cell: Guarantee) -> Iterator[str]:

@@ -28,7 +28,14 @@ from dpfedmeta.reporting.html.privacy_statement import (
     server_words,
 )
 from dpfedmeta.reporting.html.rerun_command import command, settings_shown
-from dpfedmeta.reporting.html.top_of_page import clip_words, observer_rows, promised_words, reached_words
+from dpfedmeta.reporting.html.top_of_page import (
+    best_words,
+    clip_words,
+    compared_words,
+    observer_rows,
+    promised_words,
+    reached_words,
+)
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
 from dpfedmeta.training.results.evaluation_store import row_label, size, size_and_count, with_sizes
@@ -166,6 +173,8 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
         page = _render(
             "comparison.html.j2",
             groups=groups,
+            compared=compared_words(groups),
+            reached=best_words(groups),
             cells=list(dict.fromkeys(cell for group in groups for cell in group.epsilons)),
             differing=differing_settings(groups),
             holds=HOLDS,

@@ -10,6 +10,7 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.right_guesses import protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
+from dpfedmeta.reporting.compare.seed_groups import Group, Measured
 from dpfedmeta.training.results.evaluation_store import row_label, size
 from dpfedmeta.training.verification.file_claims import Proven
 
@@ -100,3 +101,42 @@ def clip_words(rows: Sequence[Mapping[str, Any]]) -> str | None:
     words += f" (lowest {min(bounds):.3g}, highest {max(bounds):.3g})." if len(bounds) > 2 else "."
     silent = sum(row.get("signal_to_noise") == 0 for row in rows)
     return words + (f" In {silent} of {len(rows)} rounds the release was not told from noise." if silent else "")
+
+
+def compared_words(groups: Sequence[Group]) -> str:
+    """Say in one line what was compared, and what was promised of it."""
+    named = sorted({str(group.summaries[0]["algo"]) for group in groups})
+    data = sorted({Path(group.summaries[0]["dataset"]).name for group in groups})
+    words = f"{len(groups)} settings of {', '.join(named)} on {', '.join(data)}"
+    for cell in (("client", "public"), ("record", "server")):
+        found = [epsilon for group in groups if (epsilon := group.epsilons.get(cell)) is not None]
+        if found:
+            least, most = rounded_up(min(found)), rounded_up(max(found))
+            words += f"; one {cell[0]}, towards the {cell[1]}: epsilon {least}" + (
+                f" to {most}" if most != least else ""
+            )
+            words += "" if len(found) == len(groups) else f" ({len(groups) - len(found)} without)"
+    return f"{words}."
+
+
+def best_words(groups: Sequence[Group]) -> str:
+    """Say in one line how far the settings differ, beside what needs no training."""
+    found = [(accuracy, group) for group in groups if (accuracy := group.accuracy()) is not None]
+    if not found:
+        return "not evaluated."
+    found.sort(key=lambda pair: pair[0].mean)
+    (least, lowest), (most, highest) = found[0], found[-1]
+    words = f"from {_percent(least)} ({lowest.label}) to {_percent(most)} ({highest.label})" if len(found) > 1 else ""
+    words = words or f"{_percent(most)} ({highest.label})"
+    if least.mean + least.ci95 >= most.mean - most.ci95 and len(found) > 1:
+        words += "; their intervals overlap"
+    beside = [
+        f"{row_label(key, label, highest.summaries[0])} {_percent(value)}"
+        for key, label in _BASELINES
+        if (value := highest.accuracy(key)) is not None
+    ]
+    return words + (f". Without training: {', '.join(beside)}." if beside else ".")
+
+
+def _percent(value: Measured) -> str:
+    return f"{100 * value.mean:.1f}% ± {100 * value.ci95:.1f}"

@@ -55,7 +55,7 @@ def final_plot(path: Path, groups: Sequence[Group]) -> bool:
         words = textwrap.shorten(f"{label} ({_seeds(accuracy.runs)})", 60, placeholder=" ...")
         axis.text(0.01, place - 0.32, words, transform=axis.get_yaxis_transform(), va="center", fontsize=SMALL)
     axis.set_ylim(len(found) - 0.5, -0.8)
-    axis.margins(x=0.22)
+    axis.margins(x=0.4)
     axis.set_xlabel("accuracy on held-out test classes, %")
     entitle(axis, "Final accuracy, with 95% intervals")
     axis.grid(alpha=0.25, axis="x")

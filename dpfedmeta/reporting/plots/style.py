@@ -80,9 +80,14 @@ def entitle(axis: Axes, title: str, width: int = 90) -> None:
 def finish(figure: Figure, axis: Axes, path: Path, *, below: bool = False) -> None:
     """Grid, a legend beside or below the picture, and to disk."""
     axis.grid(alpha=0.25)
-    if axis.get_legend_handles_labels()[0] and below:
-        axis.legend(frameon=False, fontsize=SMALL, loc="upper left", bbox_to_anchor=(0.0, -0.2))
-    elif axis.get_legend_handles_labels()[0]:
+    handles, labels = axis.get_legend_handles_labels()
+    if handles and below:
+        figure.set_figheight(figure.get_figheight() + 0.2 * len(handles))
+        figure.set_layout_engine("constrained")
+        figure.legend(handles, labels, frameon=False, fontsize=SMALL, loc="outside lower left")
+        save(figure, path)
+        return
+    if handles:
         axis.legend(frameon=False, fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     save(figure, path)
