@@ -1,5 +1,6 @@
-"""Words that users of other programs try, and what to type here."""
+"""Words and places that users try, and what to type in place of them."""
 
+import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
@@ -73,3 +74,19 @@ def run_meant(word: str) -> str:
         return f"; for a run: dpfedmeta account --run {word}, or --verify or --statement in place of --run"
     inside = sorted(path.parent for path in folder.glob(f"*/{LEDGER}")) if folder.is_dir() else []
     return f"; it holds runs: name one, as dpfedmeta account --run {inside[-1]}" if inside else ""
+
+
+def no_run(path: Path) -> str:
+    """Say what a path is that is no folder of a run."""
+    if not path.is_file():
+        return f"{path}: there is no such run directory"
+    if zipfile.is_zipfile(path):
+        unpack = f"python -m zipfile -e {path} FOLDER"
+        return f"{path}: is an archive; unpack it ({unpack}), and name the folder of the run in it"
+    return f"{path}: is a file; name the folder of a run, as runs/NAME"
+
+
+def without_dashes(word: str, known: Collection[str]) -> str:
+    """'; did you mean --X?' for an option that begins with one dash, or nothing."""
+    name = word.lstrip("-").partition("=")[0]
+    return f"; did you mean --{name}?" if word.startswith("-") and name in known else ""

@@ -11,6 +11,7 @@ from rich.console import Console
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.account_of_runs import account_of_runs, show_cells
 from dpfedmeta.cli.arguments import DONE, PICTURE_ENDINGS, check_output, parse_with_settings, parser, print_json
+from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError
 
@@ -103,7 +104,7 @@ def main(words: Sequence[str], console: Console) -> int:
         return _compare(known, console)
     for path in chosen:
         if not path.is_dir():
-            raise InputError(f"{path}: there is no such run directory")
+            raise InputError(no_run(path))
     return account_of_runs(console, known, chosen) if chosen else _of_plan(made, words, console)
 
 

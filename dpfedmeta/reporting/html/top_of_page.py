@@ -133,7 +133,7 @@ def best_words(groups: Sequence[Group]) -> str:
     beside = [
         f"{row_label(key, label, highest.summaries[0])} {_percent(value)}"
         for key, label in _BASELINES
-        if (value := highest.accuracy(key)) is not None
+        if all(key in summary for summary in highest.summaries) and (value := highest.accuracy(key)) is not None
     ]
     return words + (f". Without training: {', '.join(beside)}." if beside else ".")
 

@@ -325,10 +325,14 @@ ALTERATIONS = {
         r"rounds\.jsonl, line 1: noise_norm_expected: states .* but the ledger's noise gives",
     ),
     "rounds: clip bound": (row(4, "clip", to=half), r"rounds\.jsonl, line 5: noise_norm_expected"),
-    "report: delta shown": (replaced("report.html", 'data-name="delta" class="number">0.001</td>', '>0</td>'), r"report.*delta"),
+    "report: delta shown": (
+        replaced("report.html", 'data-name="delta" class="number">0.001</td>', ">0</td>"), r"report.*delta"
+    ),
     "report: adjacency shown": (replaced("report.html", ">zero-out</td>", ">replace-one</td>"), r"report.*adjac"),
     "report: unit shown": (replaced("report.html", ">record</td>", ">client</td>"), r"report\.html: rows"),
-    "report: method shown": (replaced("report.html", 'data-name="method">gdp</td>', '>pld</td>'), r"report\.html: table.*method"),
+    "report: method shown": (
+        replaced("report.html", 'data-name="method">gdp</td>', ">pld</td>"), r"report\.html: table.*method"
+    ),
     "report: N shown": (replaced("report.html", "of 40 clients", "of 4,000 clients"), r"report\.html: first para"),
     "report: rounds shown": (replaced("report.html", "6 rounds, exp", "3 rounds, exp"), r"report\.html: first para"),
     "report: R shown": (replaced("report.html", "at most 2 part", "at most 1 part"), r"report\.html: first para"),
