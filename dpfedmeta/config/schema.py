@@ -491,13 +491,13 @@ class TrackSettings:
     ] = "off"
     project: Annotated[
         str | None,
-        AfterValidator(_of_wandb),
         Field(min_length=1, description="W&B project; null: WANDB_PROJECT or dpfedmeta"),
+        AfterValidator(_of_wandb),
     ] = None
     entity: Annotated[
         str | None,
-        AfterValidator(_of_wandb),
         Field(min_length=1, description="W&B entity; null: WANDB_ENTITY or your own"),
+        AfterValidator(_of_wandb),
     ] = None
     group: Annotated[
         str | None, Field(min_length=1, description="W&B group; null: WANDB_RUN_GROUP, else algo-dataset")

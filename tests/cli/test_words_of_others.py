@@ -41,7 +41,7 @@ def test_every_remedy_is_there():
     known = {name for name, _, _ in setting_fields()} | {*SHORT_FORMS} | {"algo", "dataset", "statement"}
     assert set(_OPTIONS.values()) <= known
     for name in _COMMANDS:
-        command = command_meant(name).split()[4]
+        command = command_meant(name).split()[5]
         assert command.rstrip("?") in ("account", "archive", "evaluate", "federate", "report", "train")
     assert option_meant("task", {"rounds"}) == ""
     assert command_meant("tarin") == ""
