@@ -82,6 +82,11 @@ def test_the_line_of_what_was_reached_has_every_baseline():
     )
 
 
+def test_tables_hold_no_pixels():
+    assert "nearest class mean of the records 55.0%" in reached_words({**SUMMARY, "records": "vectors"}, 20)
+    assert "Euclidean prototype, raw features" in reached_words({**SUMMARY, "records": "vectors", "encoder": "x"}, 20)
+
+
 def test_the_clip_bound_in_words():
     rows = [{"clip": bound, "signal_to_noise": signal} for bound, signal in ((0.5, 0.0), (0.2, 0.1), (0.25, 0.0))]
     assert clip_words(rows) == (
