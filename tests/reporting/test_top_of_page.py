@@ -9,7 +9,7 @@ import pytest
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
-from dpfedmeta.reporting.html.top_of_page import clip_words, reached_words
+from dpfedmeta.reporting.html.top_of_page import best_words, clip_words, compared_words, reached_words
 from dpfedmeta.training.verification.verify import audit
 from tests.conftest import dpfedmeta
 from tests.reporting.test_page import written_run
@@ -85,6 +85,21 @@ def test_the_line_of_what_was_reached_has_every_baseline():
 def test_tables_hold_no_pixels():
     assert "nearest class mean of the records 55.0%" in reached_words({**SUMMARY, "records": "vectors"}, 20)
     assert "Euclidean prototype, raw features" in reached_words({**SUMMARY, "records": "vectors", "encoder": "x"}, 20)
+
+
+def test_a_comparison_says_how_far_its_settings_differ(tmp_path):
+    low = {"mean": 0.5, "ci95": 0.01, "episodes": 600, "protocol": "single model"}
+    runs = [written_run(tmp_path, "a"), written_run(tmp_path, "b", accuracy=low)]
+    for place, run in enumerate(runs):
+        (run.path / "config.yaml").write_text(f"algo: a{place}\nserver: {{lr: 0.{place}, rounds: 3}}\n")
+    groups = group_runs(runs)
+    assert best_words(groups).startswith(
+        "from 50.0% ± 1.0 (b) to 91.0% ± 0.4 (a). Without training: untrained weights "
+    )
+    assert "overlap" not in best_words(groups)
+    assert "overlap" in best_words([groups[0], groups[0]])
+    spent = groups[0].epsilons["record", "server"]
+    assert f"; one record, towards the server: epsilon {rounded_up(spent)}." in compared_words(groups)
 
 
 def test_the_clip_bound_in_words():

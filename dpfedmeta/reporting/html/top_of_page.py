@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.right_guesses import protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.learning.evaluation.accuracy import Accuracy
-from dpfedmeta.reporting.compare.seed_groups import Group, Measured
 from dpfedmeta.training.results.evaluation_store import row_label, size
 from dpfedmeta.training.verification.file_claims import Proven
+
+if TYPE_CHECKING:
+    from dpfedmeta.reporting.compare.seed_groups import Group
 
 _SEES = {
     "messages": "Every message, and who sent it",
@@ -57,13 +58,11 @@ def reached_words(summary: Mapping[str, Any], rounds: int) -> str:
     if not measured:
         return f"not evaluated; {done} are done."
     beside = [
-        f"{row_label(key, label, summary)} {Accuracy.from_json(summary[key])}"
-        for key, label in _BASELINES
-        if summary.get(key)
+        f"{row_label(key, label, summary)} {_percent(summary[key])}" for key, label in _BASELINES if summary.get(key)
     ]
     what = ", ".join(filter(None, (Path(summary["dataset"]).name, size(measured))))
     against = f" Without training: {', '.join(beside)}." if beside else ""
-    return f"{Accuracy.from_json(measured)} on {what}, after {done}.{against}"
+    return f"{_percent(measured)} on {what}, after {done}.{against}"
 
 
 def observer_rows(cells: Sequence[Guarantee], server_sees: str) -> list[dict[str, str]]:
@@ -126,17 +125,21 @@ def best_words(groups: Sequence[Group]) -> str:
         return "not evaluated."
     found.sort(key=lambda pair: pair[0].mean)
     (least, lowest), (most, highest) = found[0], found[-1]
-    words = f"from {_percent(least)} ({lowest.label}) to {_percent(most)} ({highest.label})" if len(found) > 1 else ""
-    words = words or f"{_percent(most)} ({highest.label})"
+    words = (
+        f"from {_percent(least.as_json())} ({lowest.label}) to {_percent(most.as_json())} ({highest.label})"
+        if len(found) > 1
+        else ""
+    )
+    words = words or f"{_percent(most.as_json())} ({highest.label})"
     if least.mean + least.ci95 >= most.mean - most.ci95 and len(found) > 1:
         words += "; their intervals overlap"
     beside = [
-        f"{row_label(key, label, highest.summaries[0])} {_percent(value)}"
+        f"{row_label(key, label, highest.summaries[0])} {_percent(value.as_json())}"
         for key, label in _BASELINES
         if all(key in summary for summary in highest.summaries) and (value := highest.accuracy(key)) is not None
     ]
     return words + (f". Without training: {', '.join(beside)}." if beside else ".")
 
 
-def _percent(value: Measured) -> str:
-    return f"{100 * value.mean:.1f}% ± {100 * value.ci95:.1f}"
+def _percent(value: Mapping[str, Any]) -> str:
+    return f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}"

@@ -26,6 +26,8 @@ from dpfedmeta.reporting.plots.style import (
 )
 from dpfedmeta.training.results.evaluation_store import row_label
 
+# Points of accuracy by which a level may lie outside of all else, and be drawn all the same.
+_LEAST_REACH = 10.0
 Rows = Sequence[Mapping[str, Any]]
 Point = tuple[float, Mapping[str, Any]]
 """Where on the axis, and the accuracy there in the form of summary.json."""
@@ -64,7 +66,7 @@ def _accuracy(axis: Axes, rows: Rows, summary: Mapping[str, Any], places: Sequen
     pixels = summary.get("accuracy_pixel_prototype")
     if pixels:
         label = f"{row_label('accuracy_pixel_prototype', 'pixel prototypes', summary)}, test classes"
-        axis.axhline(100 * pixels["mean"], color=GREY, linestyle=":", linewidth=1.4, label=label)
+        _level(axis, rows, summary, 100 * pixels["mean"], label)
     ends = ((0.0, summary.get("accuracy_untrained")), (places[-1] if places else 0.0, summary.get("accuracy")))
     test = [(place, value) for place, value in ends if value]
     # Nothing is known between the two: they are joined by dots.
@@ -73,6 +75,21 @@ def _accuracy(axis: Axes, rows: Rows, summary: Mapping[str, Any], places: Sequen
     _points(axis, test, label=f"test classes, {before}; and at the end", **look)
     _points(axis, validation_points(rows, places), color=BLUE, marker="o", linestyle="-", label="validation classes")
     axis.grid(alpha=0.25)
+
+
+def _level(axis: Axes, rows: Rows, summary: Mapping[str, Any], level: float, label: str) -> None:
+    """A line across, where it does not press all else together; else its number in the legend."""
+    found = [summary.get("accuracy_untrained"), summary.get("accuracy"), *(value for _, value in _validated_of(rows))]
+    means = [100 * value["mean"] for value in found if value]
+    reach = max([2.0 * (max(means) - min(means)), _LEAST_REACH]) if means else math.inf
+    if not means or min(means) - reach <= level <= max(means) + reach:
+        axis.axhline(level, color=GREY, linestyle=":", linewidth=1.4, label=label)
+    else:
+        axis.plot([], [], color=GREY, linestyle=":", linewidth=1.4, label=f"{label}: {level:.1f}%, outside")
+
+
+def _validated_of(rows: Rows) -> list[Point]:
+    return validation_points(rows, [0.0] * len(rows))
 
 
 def validation_points(rows: Rows, places: Sequence[float]) -> list[Point]:
