@@ -17,7 +17,7 @@ export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 # Tests of what the processor's kernels compute.
 OF_KERNELS := $(addprefix tests/,learning privacy simulation golden benchmarks core)
 
-.PHONY: demo demo-federation docs test test-slow mutants mutants-by-rule lint audit peers gpu gpu-carry gpu-wheels gpu-data clean
+.PHONY: demo demo-federation docs test test-slow mutants mutants-by-rule lint audit peers simulators gpu gpu-carry gpu-wheels gpu-data clean
 
 demo: $(VENV)/.installed
 	name=demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -76,6 +76,18 @@ peers: $(VENV)/.installed-test
 	PYTHONPATH=$(abspath $(VENV)/peers) $(INSTALL) --no-deps --no-build-isolation --use-pep517 \
 	    --config-settings=--global-option=build_ext --target $(VENV)/peers learn2learn==0.2.0
 	rm -rf $(VENV)/peers/tests  # it brings a package of this name, which would hide this project's
+
+# One task in several simulators. Each has an environment of its own, since they ask for other versions; FedJAX asks for
+# a JAX that its last version still ran with.
+SIMULATORS := $(VENV)/simulators
+APART := -m pip install -q --disable-pip-version-check $(CPU_INDEX)
+simulators: $(VENV)/.installed-test
+	for name in pfl flower fedjax; do test -d $(SIMULATORS)/$$name || $(PYTHON) -m venv $(SIMULATORS)/$$name; done
+	$(SIMULATORS)/pfl/bin/python $(APART) 'pfl==0.6.0' 'torch==2.13.0'
+	$(SIMULATORS)/flower/bin/python $(APART) 'flwr[simulation]==1.41.0' 'torch==2.13.0'
+	$(SIMULATORS)/fedjax/bin/python $(APART) fedjax==0.0.17 jax==0.4.25 jaxlib==0.4.25 dm-haiku==0.0.12 optax==0.2.2 \
+	    'numpy<2' 'scipy<1.13'
+	$(BIN)/python -m benchmarks.simulators.run
 
 # Everything that is measured on a GPU, in 9 minutes, with the PyTorch of PYTHON; nothing is installed into it.
 # DEVICE=cpu runs the same at tiny sizes.

@@ -30,6 +30,7 @@ from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.build_data import client_side, population
+from dpfedmeta.training.setup import use_precision
 
 # For a look at whether everything runs.
 SMALL = {**PAPER, "model.width": "4", "meta.steps": "1"}
@@ -89,7 +90,10 @@ def _backend(device: torch.device, algo: str, options: Mapping[str, str]) -> tup
     given = {**network, "population.cohort": str(_COHORT[device.type]), **options}
     if device.type == "cpu" and algo == "dp-agr":
         given["run.chunk"] = "2"  # side by side, as on a GPU
-    plan = make_plan(resolve(algo, "strokes", None, given), dataset.task)
+    settings = resolve(algo, "strokes", None, given)
+    # PyTorch convolves in TF32 unless it is told otherwise; a run tells it.
+    use_precision(settings, device)
+    plan = make_plan(settings, dataset.task)
     clients = client_side(plan, population(plan, dataset), KeyedSource(1), device)
     state = initial_state(learned_part(plan.network, initial_weights(plan.network, 0)), plan.policy)
     return LocalBackend(clients=clients, workers=InProcess()), state.model, state.bound

@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks import federation_demo as demo
 from benchmarks import solved_plans
+from benchmarks.processes import proportional_memory
 from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.flower.flower_environment import prepare_flower
@@ -186,22 +187,13 @@ def _waited(server: Any, clients: Sequence[Any], out: Path) -> float:
     """
     most = 0.0
     while server.exitcode is None:
-        most = max(most, sum(_memory(each.pid) for each in clients))
+        most = max(most, sum(proportional_memory(each.pid) for each in clients))
         server.join(5)
     if server.exitcode:
         raise RuntimeError(f"the server ended with {server.exitcode}: {(out / 'server.txt').read_text()[-500:]}")
     for each in clients:
         each.join(300)
     return most
-
-
-def _memory(process: int) -> float:
-    """Its share of the pages that it has in common with others, in bytes."""
-    try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0.0)
 
 
 def _of_server(out: Path, rounds: int) -> dict[str, float]:

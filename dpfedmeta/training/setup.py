@@ -146,7 +146,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         check_same_sums(options.resume)
         check_same_policy(options.resume, settings, options.clip_policy)
     device = _device(settings)
-    _use_precision(settings, device)
+    use_precision(settings, device)
     opened = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways, encoding_of_run(settings))
     dataset = opened()
     if options.resume is None and options.elsewhere is None:
@@ -248,7 +248,7 @@ def _device(settings: Settings) -> torch.device:
     return torch.device("cuda" if available and settings.run.device != "cpu" else "cpu")
 
 
-def _use_precision(settings: Settings, device: torch.device) -> None:
+def use_precision(settings: Settings, device: torch.device) -> None:
     """Set PyTorch's switch for TF32, which is on by default, to what run.precision says.
 
     Raises:

@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from benchmarks import gpu, gpu_plot
+from benchmarks import device_rounds, gpu, gpu_plot
 from benchmarks.gpu_runs import joined_archives, whole_runs
 
 ROOT = Path(__file__).parents[2]
@@ -237,3 +237,11 @@ def test_the_cpu_half_measures_everything_at_tiny_sizes(tmp_path):
     assert (run["rounds"], run["planned_rounds"], run["cohort"]) == (2, 2, 4)
     assert run["clients_per_second"] > 0
     assert (tmp_path / "out" / "gpu.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_whole_rounds_are_timed_in_float32_as_a_run_computes_them(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # PyTorch's default
+    monkeypatch.setattr(device_rounds, "make_plan", lambda settings, task: torch.backends.cudnn.allow_tf32)
+    monkeypatch.setattr(device_rounds, "population", lambda allowed, dataset: pytest.fail(f"TF32: {allowed}"))
+    with pytest.raises(pytest.fail.Exception, match="TF32: False"):
+        device_rounds._backend(torch.device("cpu"), "dp-agr", {})

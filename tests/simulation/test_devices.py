@@ -9,7 +9,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.provenance import environment_of
 from dpfedmeta.training import setup as prepared
-from dpfedmeta.training.setup import _use_precision
+from dpfedmeta.training.setup import use_precision
 from tests.simulation.test_worker_backend import setting
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -80,7 +80,7 @@ def test_shorter_products_change_neither_the_bound_nor_the_noise(tiny_strokes, d
 def use(precision, device, monkeypatch, capability=(9, 0), bfloat16=True):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(prepared, "bfloat16_in_hardware", lambda: bfloat16)
-    _use_precision(resolve("maml", "strokes", None, {"run.precision": precision}), torch.device(device))
+    use_precision(resolve("maml", "strokes", None, {"run.precision": precision}), torch.device(device))
     return torch.backends.cudnn.allow_tf32
 
 

@@ -1,0 +1,1 @@
+"""One federated task in several simulators, each in an environment of its own: `make simulators`."""
