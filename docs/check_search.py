@@ -45,6 +45,7 @@ QUERIES = {
     "proof": ("guarantees",),
     "Omniglot download": ("how-to/benchmarks",),
     "compare runs": ("how-to/train", "evaluation"),
+    "upgrade": ("how-to/upgrade", "project/changelog"),
     "Opacus": ("explanation/other-libraries",),
     "Flower": ("federation", "kernel", "explanation/other-libraries"),
     "torchrun": ("cluster",),

@@ -75,10 +75,13 @@ def _on_workers(command: ModuleType, words: Sequence[str], console: Console, wor
 def _command(name: str) -> ModuleType:
     known = [*command_names(), *OF_A_CHECKOUT]
     if name not in known:
+        from dpfedmeta.cli.words_of_others import command_meant
         from dpfedmeta.core.errors import InputError
         from dpfedmeta.core.pydantic_errors import nearest
 
-        raise InputError(f"{name}: no such command{nearest(name, known)}; known are {', '.join(known)}")
+        raise InputError(
+            f"{name}: no such command{command_meant(name) or nearest(name, known)}; known are {', '.join(known)}"
+        )
     return command_module(name)
 
 

@@ -93,9 +93,8 @@ def _bracket_above(reached: Callable[[float], float], epsilon: float, cell: str,
         noise *= 2.0
         if noise > _LARGEST_NOISE:
             raise RefusedPlan(
-                f"{cell}: epsilon = {epsilon:g} is out of reach at this delta: even a noise multiplier of "
-                f"{noise / 2:.0e} gives {value:.4g}; "
-                "raise epsilon or delta, or lower server.rounds or population.cohort"
+                f"{cell}: epsilon = {epsilon!r} is out of reach at this delta, even at a noise multiplier of "
+                f"{noise / 2:.0e}; raise epsilon or delta, or lower server.rounds or population.cohort"
             )
         value = reached(noise)
     return noise, value

@@ -83,8 +83,8 @@ def _check_left(plan: PrivacyPlan, targets: Targets) -> None:
         spent = None if target is None else cells[observer == "public"]((), terms).epsilon
         if target is not None and spent is not None and spent >= target:
             raise RefusedPlan(
-                f"privacy.spent_before: ({cell}, {observer}): epsilon = {spent:.4g} is spent already by earlier "
-                f"releases, and the target for them and this plan together is {target:g}; raise privacy.{cell}.epsilon"
+                f"privacy.spent_before: ({cell}, {observer}): epsilon = {spent!r} is spent already by earlier "
+                f"releases, and the target for them and this plan together is {target!r}; raise privacy.{cell}.epsilon"
             )
 
 
@@ -171,16 +171,19 @@ def _reached(plan: PrivacyPlan, targets: Targets) -> tuple[float, str]:
     if targets.client_epsilon is not None:
         epsilon = _of_client(plan, targets.client_observer)
         share = epsilon / targets.client_epsilon
-        cell = f"(client, {targets.client_observer})"
-        words = f"{cell}: epsilon = {epsilon:.4g} is above the target {targets.client_epsilon:g}"
+        words = _above(f"(client, {targets.client_observer})", epsilon, targets.client_epsilon)
     if targets.record_epsilon is not None and share <= 1:
         of_record = _of_record(plan, targets)
         if of_record.epsilon / targets.record_epsilon > share:
             share = of_record.epsilon / targets.record_epsilon
-            words = (
-                f"{of_record.name}: epsilon = {of_record.epsilon:.4g} is above the target {targets.record_epsilon:g}"
-            )
+            words = _above(of_record.name, of_record.epsilon, targets.record_epsilon)
     return share, words
+
+
+def _above(cell: str, epsilon: float, target: float) -> str:
+    from dpfedmeta.accounting.rounded import rounded_up
+
+    return f"{cell}: epsilon = {rounded_up(epsilon, 4)} is above the target {target!r}"
 
 
 def _of_client(plan: PrivacyPlan, observer: Literal["server", "public"]) -> float:

@@ -20,6 +20,7 @@ from dpfedmeta.accounting.events.events import Phase, neighbours_of, surplus
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.release_costs import cost_of, released
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.random.random_sources import FloatArray
 
@@ -202,11 +203,12 @@ def selection_cost(plans: Sequence[PrivacyPlan], count: RunCount) -> SelectionCo
     epsilon = _first(lambda epsilon: lost(chosen, beyond, epsilon), delta)
     if not math.isfinite(epsilon):
         cause = (
-            f"{count.mean:g} runs of epsilon = {single:.4g} each are too many for it: take more noise, or fewer runs"
+            f"{count.mean:g} runs of epsilon = {rounded_up(single, 4)} each are too many for it: take more "
+            "noise, or fewer runs"
             if count.cap is None
             else f"P(K > {count.cap}) = {beyond:.2g} is too much of it: raise the cap"
         )
-        raise RefusedPlan(f"no epsilon holds at delta = {delta:g}; {cause}")
+        raise RefusedPlan(f"no epsilon holds at delta = {asked(delta)}; {cause}")
     return SelectionCost(
         epsilon=epsilon,
         delta=delta,

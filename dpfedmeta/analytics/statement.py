@@ -1,17 +1,22 @@
 """Statement of an analysis, one page of text: its result, its guarantees, and what the server sees besides."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.sampling import sampling_of
-from dpfedmeta.training.terminal.tables import ANSWERED, HOLDS, number, why_above
+from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.training.terminal.tables import ANSWERED, HOLDS, why_above
 
 STATEMENT = "statement.txt"
 
 
-def statement(summary: Mapping[str, Any], words: Sequence[str], cells: Sequence[Guarantee] = ()) -> str:
+def statement(
+    summary: Mapping[str, Any],
+    words: Sequence[str],
+    cells: Sequence[Guarantee] = (),
+    shown: Callable[[float | None], str] = rounded_up,
+) -> str:
     """Return the statement of an analysis, from summary.json and the lines on its result.
 
     Args:
@@ -19,6 +24,7 @@ def statement(summary: Mapping[str, Any], words: Sequence[str], cells: Sequence[
         words: Lines on the result.
         cells: The guarantees of the summary, for the reason why one lies above another; none: the text of versions that
             gave no reason.
+        shown: How an epsilon is written: `nearest` for the text of earlier versions.
     """
     lines = [
         f"{summary['analysis']}: {summary['clients']:,} clients, {_asked(summary)} asked once",
@@ -26,7 +32,7 @@ def statement(summary: Mapping[str, Any], words: Sequence[str], cells: Sequence[
         *words,
         "",
         "spent, from the ledger alone:",
-        *(f"  {cell_words(cell)}" for cell in summary["guarantees"]),
+        *(f"  {cell_words(cell, shown)}" for cell in summary["guarantees"]),
         *(why_above(cells, ANSWERED) if cells else ()),
         f"the server sees besides: {summary['server_sees']}",
         HOLDS,
@@ -38,11 +44,10 @@ def statement(summary: Mapping[str, Any], words: Sequence[str], cells: Sequence[
     return "\n".join(lines) + "\n"
 
 
-def cell_words(cell: Mapping[str, Any]) -> str:
+def cell_words(cell: Mapping[str, Any], shown: Callable[[float | None], str] = rounded_up) -> str:
     """Return one guarantee in a line."""
-    epsilon = math.inf if cell["epsilon"] is None else cell["epsilon"]
     return (
-        f"({cell['unit']}, {cell['observer']}): epsilon = {number(epsilon)} at delta = {cell['delta']:g}, "
+        f"({cell['unit']}, {cell['observer']}): epsilon = {shown(cell['epsilon'])} at delta = {asked(cell['delta'])}, "
         f"{cell['adjacency']}"
     )
 

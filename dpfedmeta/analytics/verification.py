@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
 from dpfedmeta.accounting.other_accountants import second_opinion
+from dpfedmeta.accounting.rounded import nearest, rounded_up
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import plan_content, summary_content
 from dpfedmeta.analytics.statement import STATEMENT, statement
@@ -37,7 +38,9 @@ def verify(run: RunDirectory) -> VerifiedSpending:
     remarks = [f"{len(content.charges)} charges, hash chain intact", "its request fits its plan", "plan.json agrees"]
     other = second_opinion(phases_of(content.charges), content.plan.client_delta)
     if other is not None:
-        remarks.append(f"(client, public) by {other[0]}: {other[1]:.3g}, and {cells[0].epsilon:.3g} here")
+        remarks.append(
+            f"(client, public) by {other[0]}: {rounded_up(other[1])}, and {rounded_up(cells[0].epsilon)} here"
+        )
     if complete:
         remarks += _check_summary(run, request, content)
     else:
@@ -85,7 +88,7 @@ def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) 
         check_same(run.path / SUMMARY, name, stated.get(name), due.get(name))
     try:
         words, cells = request.analysis.words(stated["found"]), spent(content.plan, content.charges)
-        texts = {statement(stated, words, cells), statement(stated, words)}
+        texts = {statement(stated, words, *more) for more in ((), (cells,), ((), nearest), (cells, nearest))}
     except (LookupError, TypeError, ValueError) as error:
         raise InputError(f"{run.path / SUMMARY}: found: incomplete ({error!r})") from error
     path = run.path / STATEMENT

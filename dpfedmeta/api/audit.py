@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from dpfedmeta.accounting.rounded import rounded_down, rounded_up
 from dpfedmeta.api.run import Run
 from dpfedmeta.auditing.audit_request import AuditRequest, fresh_seed
 from dpfedmeta.auditing.findings import AuditName, Finding
@@ -22,7 +23,7 @@ from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
 from dpfedmeta.training.results.evaluation_store import keep_audit
 from dpfedmeta.training.results.snapshot import read_run
-from dpfedmeta.training.terminal.tables import as_text, number
+from dpfedmeta.training.terminal.tables import as_text
 
 Watch = Callable[[str, float], None]
 
@@ -69,7 +70,7 @@ class Audit:
             if each.audited is not None:
                 at = "estimate" if each.confidence is None else f"{100 * each.confidence:.3g}%"
                 ratio = "-" if each.ratio is None else f"{each.ratio:.0%}"
-                shown = number(each.promised), number(each.audited), ratio, at, f"{each.runs:,}"
+                shown = rounded_up(each.promised), rounded_down(each.audited), ratio, at, f"{each.runs:,}"
                 by = each.method.removeprefix("expected: ") + ("; second sample" if each.second else "")
                 table.add_row(each.cell, each.audit, *shown, by)
         return table

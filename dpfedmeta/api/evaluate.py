@@ -203,6 +203,7 @@ def _of_run(run: TrainedRun) -> dict[str, Any]:
         "rounds": run.rounds,
         "planned_rounds": run.planned_rounds,
         **({"encoder": encoder} if encoder else {}),
+        **({"records": run.network.records} if run.network.records != "images" else {}),
     }
 
 

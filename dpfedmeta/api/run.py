@@ -14,6 +14,7 @@ from rich.table import Table
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, read_content, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -23,7 +24,7 @@ from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training.personal import Initialisation, PersonalModel, load
 from dpfedmeta.training.personal.user_inputs import Images, Labels
 from dpfedmeta.training.results.snapshot import read_run
-from dpfedmeta.training.terminal.tables import as_text, number
+from dpfedmeta.training.terminal.tables import as_text
 from dpfedmeta.training.tracking.plan_summary import Guarantees
 from dpfedmeta.training.verification.chosen_run import cells_of_choice, verified_selection
 
@@ -57,7 +58,7 @@ class Rounds(list[dict[str, Any]]):
             table.add_column(name, justify="right")
         few = [*self[:3], *self[-3:]] if len(self) > 6 else self
         for row in few:
-            table.add_row(*(_shown(row[name]) for name in _SHOWN))
+            table.add_row(*(_shown(name, row[name]) for name in _SHOWN))
         return as_text(table, f"{len(self)} rounds, {len(few)} shown; columns: {', '.join(self[0]) if self else ''}")
 
 
@@ -193,5 +194,7 @@ def _one_level(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, **beside, **epsilons, **measured}
 
 
-def _shown(value: Any) -> str:
-    return number(value) if isinstance(value, float) else "" if value is None else str(value)
+def _shown(name: str, value: Any) -> str:
+    if name.startswith("epsilon_"):
+        return rounded_up(value)
+    return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value)

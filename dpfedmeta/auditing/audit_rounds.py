@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from dpfedmeta.accounting.rounded import asked, rounded_down
 from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS, SECOND_SAMPLE
 from dpfedmeta.auditing.trade_off_function import ThresholdTest
 from dpfedmeta.core.errors import InputError
@@ -66,10 +67,10 @@ class RoundsVerdict:
         return self.confirmed is not None and self.confirmed > self.promised.epsilon
 
     def __str__(self) -> str:
-        promised = f"(client, public) epsilon {self.promised.epsilon:g} at delta {self.promised.delta:g}"
+        promised = f"(client, public) epsilon {asked(self.promised.epsilon)} at delta {asked(self.promised.delta)}"
         if self.refuted:
-            return f"refuted: {promised} does not hold; epsilon is at least {self.confirmed:.3g}, at 99.9%"
-        return f"no violation of {promised} found; lower bound {self.audited:.3g} at 95%, {self.runs} runs"
+            return f"refuted: {promised} does not hold; epsilon is at least {rounded_down(self.confirmed)}, at 99.9%"
+        return f"no violation of {promised} found; lower bound {rounded_down(self.audited)} at 95%, {self.runs} runs"
 
 
 def audit_rounds(
@@ -112,8 +113,8 @@ def audit_rounds(
         raise InputError("audit_rounds: promise: unit = 'record' is not audited here; give unit='client'")
     if (most := _most_shown(runs, promise.delta)) <= promise.epsilon:
         raise InputError(
-            f"audit_rounds: runs = {runs}: shows at most epsilon = {most:.3g}, which is within the promise of "
-            f"{promise.epsilon:g}, so nothing could be found; give about {_enough(promise):,} runs"
+            f"audit_rounds: runs = {runs}: shows at most epsilon = {rounded_down(most)}, which is within the promise "
+            f"of {asked(promise.epsilon)}, so nothing could be found; give about {_enough(promise):,} runs"
         )
     seed = secrets.randbits(63) if seed is None else seed
     trial = _Trial(function=function, like=like, clients=clients, rounds=rounds, length=length, delta=promise.delta)
@@ -198,13 +199,13 @@ class _Trial:
 def badge_words(verdict: RoundsVerdict, day: str) -> str:
     """Return what a badge says: a bound and how it was found. Nothing found is no proof, so it never says private."""
     if verdict.refuted:
-        return f"promise broken: epsilon >= {verdict.confirmed:.3g} at 99.9%, {verdict.runs} runs, {day}"
-    return f"no violation found; lower bound {verdict.audited:.3g} at 95%, {verdict.runs} runs, {day}"
+        return f"promise broken: epsilon >= {rounded_down(verdict.confirmed)} at 99.9%, {verdict.runs} runs, {day}"
+    return f"no violation found; lower bound {rounded_down(verdict.audited)} at 95%, {verdict.runs} runs, {day}"
 
 
 def draw_badge(path: Path, verdict: RoundsVerdict) -> None:
     """Write a badge as SVG."""
-    promised = f"epsilon {verdict.promised.epsilon:g}, delta {verdict.promised.delta:g}"
+    promised = f"epsilon {asked(verdict.promised.epsilon)}, delta {asked(verdict.promised.delta)}"
     words = badge_words(verdict, time.strftime("%Y-%m-%d", time.gmtime()))
     left, right = (_LETTER * len(text) + 2 * _PADDING for text in (promised, words))
     colour, middle = (_RED if verdict.refuted else _GREY), 14

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.core.errors import InputError
 
@@ -231,7 +232,6 @@ def _correlated(plan: PrivacyPlan) -> dict[str, object]:
 
 def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
     from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
-    from dpfedmeta.training.terminal.tables import number
     from dpfedmeta.training.verification.verify import audit, realised
 
     if _kind_of(run.path) == "loop":
@@ -259,5 +259,7 @@ def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
             highlight=False,
             soft_wrap=True,
         )
-    console.print(f"(record, server) of that client's records: epsilon {number(found.record_server)}", highlight=False)
+    console.print(
+        f"(record, server) of that client's records: epsilon {rounded_up(found.record_server)}", highlight=False
+    )
     return DONE

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from dpfedmeta.accounting.compare_noises import Advice, FederationFacts, advise, best
 from dpfedmeta.accounting.events.sampling import sampling_of
+from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -79,8 +80,8 @@ def _table(question: FederationFacts, rows: tuple[Advice, ...], chosen: Advice) 
         *_assumptions(rows),
     )
     table = Table(
-        title=f"Which noise: {q.clients:,} clients, {q.rounds} rounds, (client, public) epsilon {q.epsilon:g}, delta "
-        f"{q.delta:g}",
+        title=f"Which noise: {q.clients:,} clients, {q.rounds} rounds, (client, public) epsilon {asked(q.epsilon)}, "
+        f"delta {asked(q.delta)}",
         title_justify="left",
         caption="\n".join(lines),
         caption_justify="left",

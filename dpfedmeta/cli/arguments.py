@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from dpfedmeta.cli.words_of_others import option_meant, run_meant, without_dashes
 from dpfedmeta.config.dotted_keys import OPEN, SHORT_FORMS
 from dpfedmeta.config.load import describe, of_preset, resolve
 from dpfedmeta.config.presets import algorithm_names
@@ -167,7 +168,8 @@ def settings_from(words: Sequence[str], options: Collection[str] = ()) -> dict[s
     while remaining:
         word = remaining.pop(0)
         if not word.startswith("--"):
-            raise InputError(f"{word}: expected --name value{_unnamed(word)}; --help lists the settings")
+            meant = without_dashes(word, known) or _unnamed(word)
+            raise InputError(f"{word}: expected --name value{meant}; --help lists the settings")
         name, equals, value = word[2:].partition("=")
         if name not in known and not name.startswith(OPEN):
             raise InputError(f"--{name}: unknown option{_meant(name, {*known, *options})}")
@@ -175,6 +177,8 @@ def settings_from(words: Sequence[str], options: Collection[str] = ()) -> dict[s
             if not remaining or (remaining[0].startswith("--") and len(remaining[0]) > 2):
                 raise InputError(f"--{name}: a value is missing")
             value = remaining.pop(0)
+        elif not value and remaining and not remaining[0].startswith("--"):
+            raise InputError(f"--{name}=: a value is missing; write --{name} {remaining[0]}")
         given[SHORT_FORMS.get(name, name)] = value
     return given
 
@@ -183,6 +187,8 @@ def _unnamed(word: str) -> str:
     """'; did you mean --algo X?' for what such an option takes."""
     from dpfedmeta.data.task import task_names
 
+    if said := run_meant(word):
+        return said
     if word in algorithm_names():
         return f"; did you mean --algo {word}?"
     return f"; did you mean --dataset {word}?" if word in task_names() else ""
@@ -190,6 +196,8 @@ def _unnamed(word: str) -> str:
 
 def _meant(name: str, known: set[str]) -> str:
     """'; did you mean --X?': the settings that end in this name, else the nearest."""
+    if said := option_meant(name, known):
+        return said
     ending = sorted(each for each in known if each.endswith(f".{name}"))
     if ending:
         return f"; did you mean {' or '.join(f'--{each}' for each in ending)}?"

@@ -14,6 +14,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.cli.arguments import DONE, check_output, parser, print_json
 from dpfedmeta.core.errors import InputError, RefusedPlan
 
@@ -183,7 +184,7 @@ def _show(
     )
     table.add_column("who is protected, from whom")
     for epsilon in next(iter(found.values())):
-        table.add_column(f"epsilon {epsilon:g}", justify="right")
+        table.add_column(f"epsilon {asked(epsilon)}", justify="right")
     for cell, row in found.items():
         table.add_row(CELLS[cell], *(_word(value) for value in row.values()))
     console.print(table)
@@ -203,7 +204,7 @@ def _show(
     for length, words in MEASURED:
         say(f"  {length:.2f}: {words}")
     cell, epsilon, length = chosen
-    say(f"chosen: {CELLS[cell]}, epsilon {epsilon:g}; noise {length:.3g}")
+    say(f"chosen: {CELLS[cell]}, epsilon {asked(epsilon)}; noise {length:.3g}")
     changes = remedies(sites, length)
     if changes:
         say(f"for noise of {LEARNS:g} at this epsilon, one of these (in proportion; each command says it exactly):")

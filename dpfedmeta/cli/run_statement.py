@@ -7,7 +7,8 @@ from pathlib import Path
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.training.verification.chosen_run import rounded_up
+from dpfedmeta.accounting.right_guesses import NO_PROTECTION, most_right_guesses, protects
+from dpfedmeta.accounting.rounded import asked, rounded_up
 
 _WHO = {"public": "everybody who sees what was released", "server": "whoever runs the server"}
 _WHOSE = {
@@ -15,20 +16,6 @@ _WHOSE = {
     ("client", "replace-one"): "all data of one client replaced by others",
     ("record", "zero-out"): "one record of a client taken away (its place is left empty)",
 }
-# Where guesses may be right more often, a bound is stated and no meaning is given to it: epsilon of about 7.
-_NO_PROTECTION = 0.999
-
-
-def most_right_guesses(epsilon: float, delta: float) -> float:
-    """Largest share of right guesses of which of two neighbouring data sets it was, if both were equally likely.
-
-    For (epsilon, delta) the total variation is at most (e^epsilon - 1 + 2 delta)/(e^epsilon + 1), and a guess is right
-    with probability (1 + that)/2.
-    """
-    if not math.isfinite(epsilon):
-        return 1.0
-    odds = math.exp(-epsilon)
-    return min(1.0, (1.0 + delta * odds) / (1.0 + odds))
 
 
 def statement_lines(
@@ -44,16 +31,17 @@ def statement_lines(
         head: Hash of the ledger's last line.
         cautions: What is to be said above all: a simulation, a choice among runs.
     """
+    # A bound that protects nobody would otherwise be read first.
+    ordered = sorted(cells, key=lambda cell: not protects(cell.epsilon, cell.delta))
     return [
         f"Privacy statement of {run.name}",
         "",
         *(f"Attention: {caution}" for caution in cautions),
         *([""] if cautions else []),
-        f"What was done: {rounds} rounds over {plan.clients:,} clients, {plan.cohort:g} of them in a round on average "
-        f"({plan.sampler} sampling, {plan.noise} noise).",
+        f"What was done: {rounds} rounds over {plan.clients:,} clients, {_of_a_round(plan)}, with {plan.noise} noise.",
         "",
-        "What was promised, and what it means:",
-        *(line for cell in cells for line in _of_cell(cell)),
+        "What was promised, and what it means (strongest for people first):",
+        *(line for cell in ordered for line in _of_cell(cell)),
         "",
         "What is not promised: that nothing can be learned of a group (for k clients epsilon is k times as large, at a "
         "delta that is up to k e^((k-1) epsilon) times as large), of data that others hold "
@@ -67,6 +55,12 @@ def statement_lines(
     ]
 
 
+def _of_a_round(plan: PrivacyPlan) -> str:
+    if plan.cohort == plan.clients:
+        return "all of them in each round"
+    return f"{plan.cohort:g} of them in a round on average ({plan.sampler} sampling)"
+
+
 def _of_cell(cell: Guarantee) -> Iterator[str]:
     who, epsilon, delta = _WHO[cell.observer], cell.epsilon, cell.delta
     whose = _WHOSE.get((cell.unit, cell.adjacency), f"one {cell.unit} changed ({cell.adjacency})")
@@ -74,16 +68,16 @@ def _of_cell(cell: Guarantee) -> Iterator[str]:
         yield f"- {cell.name}: nothing. No bound is stated on what the data of one {cell.unit} change for {who}."
         return
     right = most_right_guesses(epsilon, delta)
-    yield f"- {cell.name}: epsilon = {rounded_up(epsilon)} at delta = {delta:g}."
-    if right > _NO_PROTECTION:
+    yield f"- {cell.name}: epsilon = {rounded_up(epsilon, 4)} at delta = {asked(delta)}."
+    if right > NO_PROTECTION:
         yield (
             f"  This protects nobody from {who}: a guess of {_guessed(cell)} may be right more than "
-            f"{100 * _NO_PROTECTION:g}% of the time."
+            f"{100 * NO_PROTECTION:g}% of the time."
         )
         return
     yield (
-        f"  With {whose}, nothing that {who} could conclude becomes more than {rounded_up(math.exp(epsilon))} times as "
-        f"likely, but for a probability of {delta:g}."
+        f"  With {whose}, nothing that {who} could conclude becomes more than "
+        f"{rounded_up(math.exp(epsilon), 4)} times as likely, but for a probability of {asked(delta)}."
     )
     yield (
         f"  Who guesses {_guessed(cell)}, and holds both for equally likely, is right at most {_percent_up(right)} of "

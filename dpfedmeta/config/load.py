@@ -50,6 +50,8 @@ def resolve(
         if value is not None and not isinstance(value, str):
             raise InputError(f"{file}: {key}: expected text, got {shown(value)}; write it in quotes")
     if algo is None or dataset is None:
+        if {"source", "labels", "split"} & {*from_file}:
+            raise InputError(f"{file}: is a task, not settings; give it as --dataset, and settings (algo, ...) here")
         raise InputError("--algo and --dataset are needed, on the command line or in the file of --config")
     dataset = found_again(dataset)
     given = _given(algo, dataset, from_file, str(file))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from dpfedmeta.config.fields import (
@@ -22,6 +22,15 @@ from dpfedmeta.config.fields import (
     explained,
 )
 from dpfedmeta.core.plugins.plugin_registry import one_of, one_of_each
+
+
+def _of_wandb(name: str | None) -> str | None:
+    """W&B refuses these when the run is made; a setting is refused before."""
+    odd = [letter for letter in "/\\#?%:" if name and letter in name]
+    if odd or len(name or "") > 128:
+        what = f"no {' '.join(odd)} may stand in a name of W&B" if odd else "a name of W&B has at most 128 letters"
+        raise ValueError(f"{what}; give ENTITY and PROJECT apart: track.entity, track.project")
+    return name
 
 
 @explained("population.")
@@ -480,10 +489,16 @@ class TrackSettings:
     wandb: Annotated[
         Literal["off", "offline", "online"], Field(description="Weights & Biases; WANDB_MODE can only restrict it")
     ] = "off"
-    project: Annotated[str | None, Field(min_length=1, description="W&B project; null: WANDB_PROJECT or dpfedmeta")] = (
-        None
-    )
-    entity: Annotated[str | None, Field(min_length=1, description="W&B entity; null: WANDB_ENTITY or your own")] = None
+    project: Annotated[
+        str | None,
+        Field(min_length=1, description="W&B project; null: WANDB_PROJECT or dpfedmeta"),
+        AfterValidator(_of_wandb),
+    ] = None
+    entity: Annotated[
+        str | None,
+        Field(min_length=1, description="W&B entity; null: WANDB_ENTITY or your own"),
+        AfterValidator(_of_wandb),
+    ] = None
     group: Annotated[
         str | None, Field(min_length=1, description="W&B group; null: WANDB_RUN_GROUP, else algo-dataset")
     ] = None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape, Kind, WholeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients, check_shape
 from dpfedmeta.data.populations.whole_population import able_numbers, check_whole, everybody
+from dpfedmeta.data.repeated_images import repeats
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
 from dpfedmeta.data.storage.image_codecs import UNREADABLE, WIDE, open_image
 from dpfedmeta.data.task import OwnSource, Task, load_task
@@ -183,7 +183,7 @@ def inspect_task(
             raise
         problem = str(error)
     pools: dict[Split, ClassPool] = {split: getattr(dataset, split) for split in SPLITS} if dataset else {}
-    repeated, across = _repeats(pools)
+    repeated, across = repeats(pools)
     report = TaskReport(
         name=task.name,
         records=task.form.words,
@@ -274,28 +274,6 @@ def _files(
         except (*UNREADABLE, InputError) as error:
             unreadable.append(f"{file}: {error}" if str(file) not in str(error) else str(error))
     return dict(sizes.most_common()), dict(modes.most_common()), tuple(unreadable), tuple(pages)
-
-
-def _repeats(pools: dict[Split, ClassPool]) -> tuple[int, tuple[str, ...]]:
-    """Count images that repeat an earlier one, and list the contents that occur in two splits."""
-    seen: dict[bytes, tuple[Split, str]] = {}
-    repeated, across = 0, []
-    for split, pool in pools.items():
-        for name, digest in _digests(pool):
-            if digest not in seen:
-                seen[digest] = (split, name)
-                continue
-            repeated += 1
-            first = seen[digest]
-            if first[0] != split:
-                across.append(f"{first[0]}/{first[1]}, {split}/{name}")
-    return repeated, tuple(across)
-
-
-def _digests(pool: ClassPool) -> Iterator[tuple[str, bytes]]:
-    for name, first, count in zip(pool.names, pool.first, pool.counts, strict=True):
-        for image in np.asarray(pool.images[first : first + count]):
-            yield name, hashlib.sha256(image.tobytes()).digest()
 
 
 def contact_sheet(dataset: Dataset) -> Image.Image:

@@ -10,6 +10,7 @@ from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.rounded import asked, rounded_down
 from dpfedmeta.config.presets import remark_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.task import OwnSource, Task
@@ -112,8 +113,9 @@ def _record_delta(settings: Settings, task: Task) -> str | None:
     if delta <= 1.0 / records:
         return None
     return (
-        f"privacy.record.delta = {delta:g} is above 1/(number of records) = {1.0 / records:.2g}: such a guarantee "
-        f"allows {max(1.0, delta * records):,.0f} of the {records:,} records to be exposed entirely"
+        f"privacy.record.delta = {asked(delta)} is above 1/(number of records) = {1.0 / records:.2g}: such a guarantee "
+        f"allows {max(1.0, delta * records):,.0f} of the {records:,} records to be exposed entirely; "
+        f"to change it, give --privacy.record.delta {rounded_down(1.0 / records, 1)} or less"
     )
 
 

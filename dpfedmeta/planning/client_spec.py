@@ -218,7 +218,10 @@ def _check_targets(settings: Settings, task: Task) -> None:
             )
         )
     if not targets.numbers and not targets.masked and ways > targets.outputs(ways):
-        raise InputError(f"task.ways = {ways}: the public list of {task.name} has only {targets.outputs(ways)} labels")
+        most = targets.outputs(ways)
+        raise InputError(
+            f"task.ways = {ways}: the public list of {task.name} has only {most} labels; give --ways {most}"
+        )
 
 
 def _check_same_head(settings: Settings, task: Task, member: object) -> None:

@@ -13,6 +13,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.population import population_statement
+from dpfedmeta.data.repeated_images import check_parts_apart
 from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.learning.models.weight_shapes import built_in_channels, check_convolutions
 from dpfedmeta.planning.client_population import clients_of
@@ -100,6 +101,7 @@ def plan_without_network(settings: Settings, data_folder: Path | None = None) ->
 
     # Features are as many as images, so none is computed for a look at the plan.
     dataset = open_dataset(settings.dataset, data_folder, settings.task.ways)
+    check_parts_apart(dataset)
     if dataset.train.clients or whole_shape(settings) is not None:
         return None
     task = replace(dataset.task, encoding=encoding_of_run(settings))

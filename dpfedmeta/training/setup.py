@@ -22,6 +22,7 @@ from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.populations.population import Population, PopulationStatement, asked_statement, population_statement
+from dpfedmeta.data.repeated_images import check_parts_apart
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
 from dpfedmeta.planning.data_digests import NO_DIGEST, HeldData, check_data, held_data
@@ -148,6 +149,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     use_precision(settings, device)
     opened = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways, encoding_of_run(settings))
     dataset = opened()
+    if options.resume is None and options.elsewhere is None:
+        check_parts_apart(dataset)
     earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
     plan = make_plan(settings, dataset.task, options.clip_policy, earlier)
     if device.type != "cpu":

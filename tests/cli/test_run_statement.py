@@ -13,9 +13,11 @@ from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.cli.run_statement import most_right_guesses, statement_lines
+from dpfedmeta.accounting.right_guesses import most_right_guesses
+from dpfedmeta.accounting.rounded import rounded_up
+from dpfedmeta.cli.run_statement import statement_lines
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory
-from dpfedmeta.training.verification.chosen_run import rounded_up, selection_content
+from dpfedmeta.training.verification.chosen_run import selection_content
 from tests.conftest import dpfedmeta
 from tests.reporting.test_page import chosen_run
 
@@ -50,7 +52,7 @@ def test_the_page_of_a_loop_says_what_its_ledger_proves(loop):
     run, spent = loop
     epsilon = spent.of("client", "public").epsilon
     shown = dpfedmeta("account", "--statement", str(run)).out
-    assert f"(client, public): epsilon = {rounded_up(epsilon)} at delta = 0.0001" in shown
+    assert f"(client, public): epsilon = {rounded_up(epsilon, 4)} at delta = 0.0001" in shown
     right = most_right_guesses(epsilon, 1e-4)
     stated = float(shown.split("is right at most ")[1].split("%")[0])
     assert 100 * right <= stated < 100 * right + 0.1
@@ -65,7 +67,7 @@ def test_the_page_of_a_loop_says_what_its_ledger_proves(loop):
 
 @pytest.mark.parametrize("value", [0.9994999, 1.00001, 7.5, 23.4501, 1234.01, 1.0, 1e-05, 9.9999])
 def test_numbers_of_a_page_are_never_below_what_they_stand_for(value):
-    assert value <= float(rounded_up(value)) <= value * 1.001
+    assert value <= float(rounded_up(value, 4)) <= value * 1.001
     assert rounded_up(7.5) == "7.5"
 
 
@@ -92,7 +94,7 @@ def test_the_cells_of_a_chosen_run_are_those_of_the_choice(chosen, way):
     assert cells.pop(("client", "public")) == cost.epsilon > cost.single
     assert set(cells.values()) == {None}
     shown = " ".join(dpfedmeta("account", way, str(run)).out.split())
-    assert f"report (client, public) epsilon = {rounded_up(cost.epsilon)} at delta = 0.0001" in shown
+    assert f"report (client, public) epsilon = {rounded_up(cost.epsilon, 4)} at delta = 0.0001" in shown
     if way == "--statement":
         assert shown.count("epsilon = ") == 2
         assert "(record, public): nothing." in shown
@@ -102,7 +104,7 @@ def test_the_cells_of_a_chosen_run_are_those_of_the_choice(chosen, way):
     ("changes", "words"),
     [
         ({"epsilon": 7.5}, "selection.json: epsilon = 7.5, but its list and the run's ledger give "),
-        ({"epsilon": 1.0}, "selection.json: epsilon = 1, but"),
+        ({"epsilon": 1.0}, "selection.json: epsilon = 1.0, but"),
         ({"delta": 1e-5}, "selection.json: delta = 1e-05, but the run's plan has client_delta = 0.0001"),
         ({"mean": 50.0}, "but its list and the run's ledger give"),
         ({"plans": []}, None),

@@ -13,6 +13,7 @@ from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.private_selection import RunCount, selection_cost
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
@@ -26,7 +27,7 @@ from dpfedmeta.reporting.html.page import write_comparison, write_report
 from dpfedmeta.reporting.html.privacy_statement import check_report, embedded, server_words
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.results.summary import SIMULATION, aggregation
-from dpfedmeta.training.terminal.tables import HOLDS, number
+from dpfedmeta.training.terminal.tables import HOLDS
 from dpfedmeta.training.verification.chosen_run import choice_words, selection_content, state_choice
 from dpfedmeta.training.verification.verify import audit
 
@@ -144,7 +145,7 @@ def rows_of(page):
 
 def tables_of(page):
     """Rows of each table."""
-    return [rows_of(table) for table in re.findall(r"<table>(.*?)</table>", page, re.DOTALL)]
+    return [rows_of(table) for table in re.findall(r"<table[^>]*>(.*?)</table>", page, re.DOTALL)]
 
 
 def test_the_report_is_one_file_with_its_pictures_inside_and_beside(make_run):
@@ -155,7 +156,7 @@ def test_the_report_is_one_file_with_its_pictures_inside_and_beside(make_run):
     assert assert_self_contained(page) == 3
     assert_described(page, run.path.name)
     assert "git commit not recorded (an earlier version)" in page
-    assert "<p>The server sees every message, and who sent it.</p>" in page
+    assert "The server sees every message, and who sent it. A dishonest client" in " ".join(page.split())
     assert {p.name for p in run.path.glob("*.png")} == {"accuracy.png", "clip.png", "guarantees.png"}
 
 
@@ -167,7 +168,7 @@ def test_the_four_cells_stand_in_it_with_inf_where_nothing_is_promised(make_run)
     found = {tuple(row[:2]): row[2:4] for row in rows if row[0] in ("client", "record")}
     promised, so_far = (run.read_json("summary.json")[name] for name in ("planned", "guarantees"))
     assert found == {
-        (one["unit"], one["observer"]): [number(one["epsilon"]), number(two["epsilon"])]
+        (one["unit"], one["observer"]): [rounded_up(one["epsilon"]), rounded_up(two["epsilon"])]
         for one, two in zip(promised, so_far, strict=True)
     }
     assert found["client", "server"] == found["record", "server"] == ["inf", "inf"]
@@ -183,7 +184,7 @@ def test_what_it_embeds_is_what_it_shows(make_run):
     shown = [row[:4] for row in rows_of(page) if row[0] in ("client", "record")]
     both = zip(block["planned"], block["guarantees"], strict=True)
     assert shown == [
-        [two["unit"], two["observer"], number(one["epsilon"]), number(two["epsilon"])] for one, two in both
+        [two["unit"], two["observer"], rounded_up(one["epsilon"]), rounded_up(two["epsilon"])] for one, two in both
     ]
     assert check_report(read_run(run), audit(run).proven) == ["report.html agrees"]
 
@@ -242,10 +243,11 @@ def test_a_comparison_says_where_the_untrained_model_is_a_public_encoder(make_ru
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "inf"), (float("inf"), "inf"), (1.4951, "1.5"), (0.0, "0"), (1234.5, "1234")]
+    ("value", "text"),
+    [(None, "inf"), (float("inf"), "inf"), (1.4951, "1.5"), (1.451, "1.46"), (0.0, "0"), (1234.5, "1235")],
 )
 def test_how_an_epsilon_is_written(value, text):
-    assert number(value) == text
+    assert rounded_up(value) == text
 
 
 def test_an_epsilon_of_zero_is_not_infinite(make_run):
@@ -273,7 +275,7 @@ def test_an_interrupted_run_without_evaluation(make_run, charged):
     missing = {f"accuracy{name}": None for name in names}
     page = write_report(make_run(charged=charged, **missing)).read_text(encoding="utf-8")
     assert "interrupted after" in page
-    assert page.count("not evaluated") == 5
+    assert page.count("not evaluated") == 6
 
 
 def test_names_cannot_put_markup_into_the_page(make_run):
@@ -308,8 +310,8 @@ def test_two_runs_side_by_side(make_run, tmp_path):
     assert [row[1] for row in reached[1:]] == ["dp-agrlr-micro", "maml"]
     assert [row[3] for row in reached[1:]] == ["91.0% ± 0.4", "97.0% ± 0.4"]
     cells = runs[0].read_json("summary.json")["guarantees"]
-    *clients, of_server, of_public = (number(cell["epsilon"]) for cell in cells)
-    beside = [number(cell["epsilon_replace_one"]) for cell in cells[2:]]
+    *clients, of_server, of_public = (rounded_up(cell["epsilon"]) for cell in cells)
+    beside = [rounded_up(cell["epsilon_replace_one"]) for cell in cells[2:]]
     assert spent_[1][1:] == [*clients, f"{of_server} ({beside[0]})", f"{of_public} ({beside[1]})"]
     assert spent_[2][1:] == ["inf", "inf", "inf (inf)", "inf (inf)"]
     beside = {path.name for path in tmp_path.glob("*.png")}
@@ -323,7 +325,7 @@ def test_runs_of_one_name_in_different_folders_are_both_shown(make_run, tmp_path
 
 
 def test_a_comparison_is_no_wider_than_a_screen(make_run, tmp_path, monkeypatch):
-    """Few columns, names that break, and what is still too wide scrolls inside of its own box."""
+    """Few columns, names that break, and rows that become cards where the screen is narrow."""
     for name in ("final_plot", "validation_plot", "bound_plot", "signal_plot"):
         monkeypatch.setattr(f"dpfedmeta.reporting.plots.comparison_plots.{name}", lambda *_: False)
     name = "a-name-that-is-long-enough-to-push-every-column-of-the-table-off-the-screen"
@@ -332,10 +334,7 @@ def test_a_comparison_is_no_wider_than_a_screen(make_run, tmp_path, monkeypatch)
     page = write_comparison(group_runs(runs), tmp_path / "comparison.html").read_text(encoding="utf-8")
     assert max(len(row) for row in rows_of(page)) <= 8
     assert "epsilon (" not in page
-    for start in (found.start() for found in re.finditer("<table>", page)):
-        assert page[:start].rstrip().endswith('<div class="wide">') or "<th>settings</th>" in page[start : start + 90]
-    assert ".wide { overflow-x: auto; }" in page
-    assert f'<td class="name">{name}</td>' in page
+    assert f'<td class="name" data-name="run">{name}</td>' in page
     assert re.search(r"td\.name \{ overflow-wrap: anywhere", page)
 
 
@@ -365,7 +364,7 @@ def test_a_page_says_how_to_make_the_run_again(make_run):
 
 def assert_described(page, name):
     """Pictures have words for whoever does not see them; the page has a title, a dark form and a printed one."""
-    texts = re.findall(r'<img src="[^"]*" alt="([^"]*)"', page)
+    texts = re.findall(r'<img class="tall" src="[^"]*" alt="([^"]*)"', page)
     assert len(texts) == page.count("<img") >= 3
     assert all(len(text.split()) > 5 for text in texts)
     assert name in re.search("<title>(.*?)</title>", page).group(1)
@@ -434,11 +433,11 @@ def test_whatever_states_an_epsilon_of_a_chosen_run_states_that_of_the_choice(tm
     both = {row_of(groups[0], run, groups[0].summaries[0])[f"{kind}.client_public.epsilon"] for kind in KINDS}
     assert both == {cost.epsilon}
     shown = re.search(r"<td[^>]*>client</td>\s*<td[^>]*>public</td>\s*(.*?)</tr>", page, re.S)[1]
-    assert re.findall(r"<td[^>]*>([^<]*)</td>", shown)[:2] == [number(cost.epsilon)] * 2
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", shown)[:2] == [rounded_up(cost.epsilon)] * 2
     compared = write_comparison(groups, tmp_path / "comparison.html").read_text(encoding="utf-8")
-    assert number(cost.epsilon) in compared
+    assert rounded_up(cost.epsilon) in compared
     for text in (latex_table(groups), compared, csv_table(groups)):
-        assert not re.search(rf"(?<![\d.]){re.escape(number(own))}(?!\d)", text)
+        assert not re.search(rf"(?<![\d.]){re.escape(rounded_up(own))}(?!\d)", text)
 
 
 @pytest.mark.parametrize("states", [lambda run: run.guarantees, lambda run: audit(RunDirectory(run.path)), Run.report])

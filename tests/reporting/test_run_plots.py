@@ -65,6 +65,16 @@ def test_accuracy_is_in_percent_and_begins_before_round_0(figure_of):
     assert "%" in by_round.get_ylabel()
 
 
+def test_a_baseline_far_below_presses_nothing_together(figure_of):
+    high = [{**each, **{name: {"mean": 0.95, "ci95": 0.01} for name in each if "validation" in name}} for each in ROWS]
+    summary = {**SUMMARY, "accuracy_untrained": {"mean": 0.94, "ci95": 0.01}, "accuracy": {"mean": 0.96, "ci95": 0.01}}
+    by_round, _ = figure_of(plots, plots.accuracy_plot, high, summary)
+    assert by_round.get_ylim()[0] > 90
+    assert "pixel prototypes, test classes: 60.0%, outside" in by_round.get_legend_handles_labels()[1]
+    by_round, _ = figure_of(plots, plots.accuracy_plot, ROWS, SUMMARY)
+    assert "pixel prototypes, test classes" in by_round.get_legend_handles_labels()[1]
+
+
 def test_over_an_encoder_the_start_is_called_the_public_encoder(figure_of):
     by_round, _ = figure_of(plots, plots.accuracy_plot, ROWS, {**SUMMARY, "encoder": "lite0"})
     labels = " ".join(by_round.get_legend_handles_labels()[1])

@@ -94,7 +94,8 @@ def test_labels_are_short():
 def test_a_page_of_groups(make_run, tmp_path):
     runs = [make_run(f"a{seed}", 0.9, seed) for seed in range(3)] + [make_run("b", 0.8, initial=0.3)]
     page = write_comparison(group_runs(runs), tmp_path / "page.html").read_text()
-    for words in ("initial=0.15", "Clip bound", "Signal-to-noise", "90.0% ± 0.2", '<td class="number">3</td>'):
+    seeds = '<td class="number" data-name="seeds">3</td>'
+    for words in ("initial=0.15", "Clip bound", "Signal-to-noise", "90.0% ± 0.2", seeds):
         assert words in page
     assert page.count("data:image/png") == 4
 

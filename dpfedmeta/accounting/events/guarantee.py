@@ -95,9 +95,11 @@ class FourGuarantees(tuple[Guarantee, ...]):
         return next(cell for cell in self if (cell.unit, cell.observer) == (unit, observer))
 
     def __repr__(self) -> str:
+        from dpfedmeta.accounting.rounded import rounded_up as up
+
         return "\n".join(
-            f"{cell.name:<17} epsilon {cell.epsilon:<8.4g} at delta {cell.delta:g} ({cell.adjacency}, {cell.method})"
-            for cell in self
+            f"{c.name:<17} epsilon {up(c.epsilon, 4):<8} at delta {up(c.delta, 6)} ({c.adjacency}, {c.method})"
+            for c in self
         )
 
 

@@ -16,6 +16,7 @@ from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import largest_divergences
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
 
@@ -103,7 +104,7 @@ def begin_register(path: Path, epsilon: float, delta: float) -> PopulationRegist
     # The order by which Gaussian noise is worth most.
     order = max(_ORDERS, key=lambda order: (epsilon - _beside(order, delta)) / order)
     if not epsilon > _beside(order, delta):
-        raise InputError(f"{path}: epsilon = {epsilon:g} is too small to count in at delta = {delta:g}")
+        raise InputError(f"{path}: epsilon = {asked(epsilon)} is too small to count in at delta = {asked(delta)}")
     first = {"version": VERSION, _WHAT: token_hex(16), "epsilon": epsilon, "delta": delta, "order": order}
     try:
         HashChain.start(path, first, mode=SECRET)
@@ -149,8 +150,9 @@ def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan) -> Population
         cost = replaced_cost(plan, found.order)
         if not cost <= (found.left + (before.cost if before else 0.0)) * _ROUNDING:
             raise RefusedPlan(
-                f"{path}: epsilon = {found.spent:.4g} of {found.epsilon:g} is spent at delta = {found.delta:g}, which "
-                "leaves too little for this run; plan it with more noise or fewer rounds"
+                f"{path}: epsilon = {rounded_up(found.spent, 4)} of {asked(found.epsilon)} is spent at "
+                f"delta = {asked(found.delta)}, which leaves too little for this run; plan it with more noise or fewer "
+                "rounds"
             )
         chain = HashChain(path, found.head, SECRET, lines=found.lines)
         chain.append({"version": VERSION, "run": run, "data": data, "plan": constants(plan)})

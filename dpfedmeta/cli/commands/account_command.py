@@ -8,8 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.account_of_runs import account_of_runs, show_cells
 from dpfedmeta.cli.arguments import DONE, PICTURE_ENDINGS, check_output, parse_with_settings, parser, print_json
+from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError
 
@@ -102,7 +104,7 @@ def main(words: Sequence[str], console: Console) -> int:
         return _compare(known, console)
     for path in chosen:
         if not path.is_dir():
-            raise InputError(f"{path}: there is no such run directory")
+            raise InputError(no_run(path))
     return account_of_runs(console, known, chosen) if chosen else _of_plan(made, words, console)
 
 
@@ -116,8 +118,8 @@ def _of_population(options: argparse.Namespace, console: Console) -> int:
         print_json({"promised": found.epsilon, "delta": found.delta, "spent": found.spent, "runs": runs})
         return DONE
     lines = [
-        f"(client, public), replace-one, at delta = {found.delta:g}: epsilon = {found.spent:.4g} of {found.epsilon:g} "
-        f"is reserved by {len(found.runs)} runs, whether they finished or not",
+        f"(client, public), replace-one, at delta = {asked(found.delta)}: epsilon = {rounded_up(found.spent, 4)} of "
+        f"{asked(found.epsilon)} is reserved by {len(found.runs)} runs, whether they finished or not",
         *(f"  {each.run}: {each.plan.rounds} rounds over {each.plan.clients:,} clients" for each in found.runs),
         f"its last line has the hash {found.head}; a copy that goes on elsewhere is noticed by whoever kept that. A "
         "run that was never registered is not counted",

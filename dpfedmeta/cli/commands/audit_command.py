@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from dpfedmeta.accounting.rounded import rounded_down, rounded_up
 from dpfedmeta.cli.arguments import DONE, FAILED, PICTURE_ENDINGS, check_output, given_settings, parser, print_json
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import check_is_run
@@ -113,8 +114,8 @@ def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str
             console.print(line, highlight=False, soft_wrap=True)
         for each in found.refuted:
             console.print(
-                f"refuted: {each.cell} by {each.audit}: {each.audited:.3g} at {each.confidence:.1%} from a second "
-                f"sample, promised {each.promised:.3g}",
+                f"refuted: {each.cell} by {each.audit}: {rounded_down(each.audited)} at {each.confidence:.1%} from a "
+                f"second sample, promised {rounded_up(each.promised)}",
                 style="bold red",
                 highlight=False,
             )

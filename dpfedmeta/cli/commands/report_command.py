@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, PAGE_ENDINGS, PICTURE_ENDINGS, check_output, parser
+from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import check_output_folder
 
@@ -99,7 +100,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
     for path in options.runs:
         if not path.is_dir():
-            raise InputError(f"{path}: there is no such run directory")
+            raise InputError(no_run(path))
     check_output("--latex", options.latex, (".tex",))
     check_output("--csv", options.csv, (".csv",))
     if options.pdf is not None:

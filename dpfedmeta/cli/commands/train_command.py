@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, INTERRUPTED, given_settings, parse_with_settings, parser
+from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 
@@ -153,7 +154,7 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
                 f"--{name.replace('_', '-')}: {option} goes on with the settings that the run began with; leave it out"
             )
     if not path.is_dir():
-        raise InputError(f"{option} {path}: there is no such run directory")
+        raise InputError(f"{option} {no_run(path)}")
     check_has_ledger(path)
     rounds = _whole_number(given) if options.extend is not None else None
     return _go_on(path, given, rounds, options.data_dir, console, workers)

@@ -13,13 +13,14 @@ from typing import Any
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import DRAWN_BITS, RunCount, SelectionCost, selection_cost
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, why_not_finished
 from dpfedmeta.cli.sweeps.sweep_file import Sweep
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
 from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import REPORT, SELECTION, SUMMARY, RunDirectory, write_text
-from dpfedmeta.training.verification.chosen_run import rounded_up, selection_content, state_choice
+from dpfedmeta.training.verification.chosen_run import selection_content, state_choice
 
 BEST, _SECRET, _DRAWN, _PROMISED = "best", "secret", "drawn.json", "private-sweep.json"
 _PRIVATE_FOLDER = 0o700
@@ -76,8 +77,8 @@ def price_lines(cost: SelectionCost) -> list[str]:
     beyond = "" if cost.cap is None else f", at most {cost.cap} (exceeded with probability {cost.beyond:.2g}, counted)"
     return [
         f"{cost.settings} settings; {cost.mean:g} runs in expectation{beyond}. How many there are is secret.",
-        f"(client, public), {cost.adjacency}, delta = {cost.delta:g}: epsilon = {rounded_up(cost.epsilon)} of the "
-        f"chosen run, {rounded_up(cost.single)} of one run without a choice (by the same moments)",
+        f"(client, public), {cost.adjacency}, delta = {asked(cost.delta)}: epsilon = {rounded_up(cost.epsilon, 4)} of "
+        f"the chosen run, {rounded_up(cost.single, 4)} of one run without a choice (by the same moments)",
         "Towards the server, and for records beyond their client, nothing is promised of the search: all runs compose.",
     ]
 

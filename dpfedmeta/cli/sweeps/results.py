@@ -83,9 +83,9 @@ def write_results(path: Path) -> tuple[SweepSetting, ...]:
 
 
 def results_table(settings: Sequence[SweepSetting]) -> Table:
-    """For the terminal; the best by validation accuracy, which alone may choose, in bold."""
+    """For the terminal; the best by validation accuracy, which alone may choose, with a mark."""
     best = max(settings, key=lambda setting: setting.group.validation.mean if setting.group.validation else -1.0)
-    table = Table(title="Accuracy, %; seeds pooled", title_justify="left", caption="bold: best on validation classes")
+    table = Table(title="Accuracy, %; seeds pooled", title_justify="left", caption="*: best on validation classes")
     for column in ("setting", "seeds", "validation classes", "test classes"):
         table.add_column(column, justify="left" if column == "setting" else "right", overflow="fold")
     for setting in settings:
@@ -94,7 +94,13 @@ def results_table(settings: Sequence[SweepSetting]) -> Table:
             f"{100 * value.mean:.1f} ± {100 * value.ci95:.1f}" if value else "none"
             for value in (group.validation, group.accuracy())
         )
-        table.add_row(group.label, str(len(group.runs)), *words, style="bold" if setting is best else "")
+        # The mark too, for whoever reads a log.
+        table.add_row(
+            group.label + (" *" if setting is best else ""),
+            str(len(group.runs)),
+            *words,
+            style="bold" if setting is best else "",
+        )
     return table
 
 

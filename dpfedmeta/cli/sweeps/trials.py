@@ -86,8 +86,16 @@ def without_fixed(sweep: Sweep, fixed: Mapping[str, str]) -> Sweep:
     """A parameter that is given on the command line is no longer swept.
 
     Raises:
-        InputError: Nothing is left.
+        InputError: Nothing is left, or several values are given.
     """
+    for name in sweep.parameters:
+        value = fixed.get(name, "")
+        if "," in value or value.startswith("["):
+            listed = ", ".join(part.strip(" []") for part in value.split(","))
+            raise InputError(
+                f"--{name} {value}: the command line takes one value for all runs; to sweep over several, write into "
+                f"the sweep's file: parameters: {{{name}: {{values: [{listed}]}}}}"
+            )
     parameters = {name: parameter for name, parameter in sweep.parameters.items() if name not in fixed}
     if not parameters:
         raise InputError("every parameter of the sweep is set on the command line: there is nothing to sweep")

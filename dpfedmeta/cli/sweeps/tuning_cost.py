@@ -11,11 +11,11 @@ from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon
 from dpfedmeta.accounting.observers.server_observer import records_of_several
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import released
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, read_manifest
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, RunDirectory, config_of
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
-from dpfedmeta.training.terminal.tables import number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
     if beta >= first.client_delta:
         raise RefusedPlan(
             f"{len(plans)} runs: the probabilities of their rare events (unusual cohorts in shared mode) add up to "
-            f"delta = {first.client_delta:g} or more, so there is no joint guarantee"
+            f"delta = {asked(first.client_delta)} or more, so there is no joint guarantee"
         )
     runs = [(plan.phases, Terms.of(plan)) for plan in plans]
     return TuningCost(
@@ -126,15 +126,15 @@ def cost_lines(cost: TuningCost) -> list[str]:
     """For people."""
     lines = [
         f"{cost.runs} runs over the same {cost.clients:,} clients, each counted with all its planned rounds:",
-        f"  (client, public), {cost.adjacency}, delta = {cost.client_delta:g}: epsilon = {number(cost.client_public)}"
-        f" for all together, at most {number(cost.single)} for one alone",
+        f"  (client, public), {cost.adjacency}, delta = {asked(cost.client_delta)}: "
+        f"epsilon = {rounded_up(cost.client_public)} for all together, at most {rounded_up(cost.single)} for one alone",
     ]
     if cost.record_server is None:
         lines.append("  (record, server): not added up, since population.max_participations is not set")
     else:
         lines.append(
-            f"  (record, server), zero-out, delta = {cost.record_delta:g}: epsilon = {number(cost.record_server)} "
-            f"(replace-one: {number(cost.record_replaced)})"
+            f"  (record, server), zero-out, delta = {asked(cost.record_delta)}: "
+            f"epsilon = {rounded_up(cost.record_server)} (replace-one: {rounded_up(cost.record_replaced)})"
         )
     return [*lines, "If you tuned on these clients, report these numbers, not those of the best run."]
 

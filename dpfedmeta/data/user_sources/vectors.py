@@ -1,5 +1,6 @@
 """Vectors: a CSV file of numbers with a column class, or NumPy's .npz with the arrays records and classes."""
 
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,10 @@ _TARGETS = "targets"
 _FEWEST_PIXELS = 64
 LARGEST, _SMALLEST = 1e4, 1e-3
 """Of the largest number, once mean and deviation are applied; more would drown all others, less would be as nothing."""
+# A number as it is written where a comma stands before its decimals.
+_COMMA = re.compile(r"[-+]?\d+,\d+")
+# Names of arrays elsewhere.
+_OF_OTHERS = ("images", "x", "X", "data", "features", "labels", "y", "Y")
 
 
 def guess(path: Path) -> dict[str, int]:
@@ -249,10 +254,16 @@ def _from_table(path: Path, table: CsvTable) -> tuple[tuple[Row, ...], Any]:
             if not _is_number(value)
         ]
         raise InputError(
-            f"{path}: {len(problems)} value(s) are not numbers: {listed(problems)}; leave these records or this "
-            "column out, or write numbers"
+            f"{path}: {len(problems)} value(s) are not numbers: {listed(problems)}; {_remedy(table)}"
         ) from None
     return table.rows, _with_targets(table.rows, records.reshape(len(table.rows), len(table.columns)))
+
+
+def _remedy(table: CsvTable) -> str:
+    """What to do about values that are not numbers."""
+    if any(_COMMA.fullmatch(value.strip()) for row in table.rows for value in row.values if not _is_number(value)):
+        return "write decimals with a point, 1.5 in place of 1,5"
+    return "leave these records or this column out, or write numbers"
 
 
 def _with_targets(rows: Sequence[Row], records: Any) -> Any:
@@ -386,7 +397,8 @@ def _arrays(path: Path) -> dict[str, Any]:
     absent = [name for name in known[:2] if name not in found]
     odd = [name for name in found if name not in known]
     if absent or odd:
-        what = f"no array {absent[0]}" if absent else f"unknown array {odd[0]}{nearest(odd[0].lower(), known)}"
+        meant = "; rename images or x to records, and labels or y to classes" if {*odd} & {*_OF_OTHERS} else ""
+        what = f"no array {absent[0]}{meant}" if absent else f"unknown array {odd[0]}{nearest(odd[0].lower(), known)}"
         raise InputError(
             f"{path}: {what}; expected records and classes (or targets), optionally clients and splits; found "
             f"{', '.join(found)}"

@@ -14,6 +14,7 @@ from dpfedmeta.accounting.observers.server_observer import client_server, record
 from dpfedmeta.accounting.participation_cost import Participation
 from dpfedmeta.accounting.participation_cost import participation as one_participation
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.federation.client.promise_checks import check_floors, check_promise
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
@@ -95,7 +96,7 @@ class Promise:
         if self.epsilon is None:
             return f"{often}; the server is trusted with exact messages"
         what = "a record" if self.unit == "record" else "the client as a whole"
-        return f"{what}: epsilon <= {self.epsilon:g} at delta = {self.delta:g} towards the server" + (
+        return f"{what}: epsilon <= {asked(self.epsilon)} at delta = {asked(self.delta)} towards the server" + (
             f", {often}" if often else ""
         )
 
@@ -185,6 +186,6 @@ def check_allowed(plan: PrivacyPlan, promise: Promise) -> None:
     if not most_participations(plan, promise):
         one = epsilon_after(plan, promise, 1)
         raise Refused(
-            f"a single round would cost epsilon {one:.3g} for ({promise.unit}, server), which is more than the promise "
-            f"({promise.words})"
+            f"a single round would cost epsilon {rounded_up(one)} for ({promise.unit}, server), which is more than the "
+            f"promise ({promise.words})"
         )

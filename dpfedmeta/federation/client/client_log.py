@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, left_of_run
 from dpfedmeta.planning.caveats import dishonest_words
 
@@ -55,7 +56,7 @@ def company_words(privacy: PrivacyPlan, company: str) -> str:
 
 def cell_words(cell: Guarantee) -> str:
     """Return a line with one of the plan's own guarantees."""
-    return f"  the plan's ({cell.unit}, {cell.observer}): {epsilon_words(cell.epsilon)} at delta = {cell.delta:g}"
+    return f"  the plan's ({cell.unit}, {cell.observer}): {epsilon_words(cell.epsilon)} at delta = {asked(cell.delta)}"
 
 
 def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
@@ -144,4 +145,4 @@ def answered_words(joined: JoinedAnalysis, promise: Promise, what: str) -> str:
 
 def epsilon_words(value: float) -> str:
     """A number, or that there is none."""
-    return f"epsilon {value:.4g}" if math.isfinite(value) else "no finite epsilon (no noise covers it)"
+    return f"epsilon {rounded_up(value, 4)}" if math.isfinite(value) else "no finite epsilon (no noise covers it)"

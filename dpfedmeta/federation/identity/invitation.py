@@ -129,6 +129,8 @@ def operator_identity(folder: Path) -> bytes:
     Raises:
         InputError: No such folder or file.
     """
+    if folder.is_file():
+        raise InputError(f"{folder}: is a file; name the folder that `dpfedmeta federate keys --server` made")
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; `dpfedmeta federate keys --server --out {folder}` makes it")
     private = read_identity(folder / IDENTITY)

@@ -12,6 +12,7 @@ from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content, plan_of_rounds
@@ -68,7 +69,9 @@ def verify_rounds(run: RunDirectory) -> VerifiedSpending:
     ]
     other = second_opinion(phases_of(content.charges), content.plan.client_delta)
     if other is not None:
-        remarks.append(f"(client, public) by {other[0]}: {other[1]:.3g}, and {cells[0].epsilon:.3g} here")
+        remarks.append(
+            f"(client, public) by {other[0]}: {rounded_up(other[1])}, and {rounded_up(cells[0].epsilon)} here"
+        )
     simulation = "a simulation: the noise seed was chosen" if request.simulation else None
     return VerifiedSpending(
         plan=content.plan, charges=content.charges, guarantees=cells, remarks=tuple(remarks), simulation=simulation

@@ -11,6 +11,7 @@ import numpy as np
 from dpfedmeta.accounting.events.failure_probability import fuller, least_capacity
 from dpfedmeta.accounting.events.record_layer import check
 from dpfedmeta.accounting.events.sampling import Neighbours
+from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.random.random_sources import IntArray, SecretGenerator
@@ -221,7 +222,7 @@ def _check_capacity(settings: Settings) -> None:
         raise RefusedPlan(
             f"population.cohort = {population.cohort:g}: {population.clients / rounds:.4g} clients are expected in "
             f"each of {rounds} rounds; a round that accepts fewer than {least} is full too often for delta = "
-            f"{delta:g}, and a client that is turned away reveals that others came; give {least} or more"
+            f"{asked(delta)}, and a client that is turned away reveals that others came; give {least} or more"
         )
 
 

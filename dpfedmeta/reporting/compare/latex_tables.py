@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory, write_text
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
 from dpfedmeta.training.results.evaluation_store import SIZES, row_label, size, size_and_count
-from dpfedmeta.training.terminal.tables import number
 
 _CELLS = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
 _ACCURACIES = ("accuracy", "accuracy_untrained", "accuracy_pixel_prototype")
@@ -148,7 +148,7 @@ def _notes(groups: Sequence[Group]) -> Iterator[str]:
     for cell in _CELLS:
         stated = [each for g in groups for s in g.summaries for each in s["guarantees"] if _cell(each) == cell]
         found = {(each["delta"], each["adjacency"]) for each in stated}
-        words = "; ".join(f"delta = {delta:g}, {adjacency}" for delta, adjacency in sorted(found))
+        words = "; ".join(f"delta = {asked(delta)}, {adjacency}" for delta, adjacency in sorted(found))
         more = ", in brackets: for a record that is replaced by another one" if cell[0] == "record" else ""
         yield f"({cell[0]}, {cell[1]}): {words}{more}"
     yield "z: noise multiplier of the server; -- where it adds none by design"
@@ -173,7 +173,7 @@ _INFINITE = r"$\infty$"
 
 
 def _finite(value: float | None) -> str:
-    return _INFINITE if value is None else f"${number(value)}$"
+    return _INFINITE if value is None else f"${rounded_up(value)}$"
 
 
 def latex(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
+from dpfedmeta.accounting.rounded import rounded_down, rounded_up
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
 from dpfedmeta.training.results.evaluation_store import (
@@ -19,7 +20,6 @@ from dpfedmeta.training.results.evaluation_store import (
     unfinished,
 )
 from dpfedmeta.training.terminal.evaluation_tables import CLASSIFIERS, ROWS, size
-from dpfedmeta.training.terminal.tables import number
 
 
 def evaluations_section(run: Path) -> Markup:
@@ -76,7 +76,7 @@ def audits_section(run: Path) -> Markup:
         return Markup("")
     audit_plot(run / AUDIT_PLOT, content["cells"])
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["epsilon"] = number
+    environment.filters.update(upper=rounded_up, lower=rounded_down)
     picture = "data:image/png;base64," + base64.b64encode((run / AUDIT_PLOT).read_bytes()).decode()
     text = (resources.files("dpfedmeta.reporting.html") / "audited.html.j2").read_text(encoding="utf-8")
     return Markup(environment.from_string(text).render(cells=content["cells"], size=content["size"], picture=picture))

@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, UndefinedError
 from markupsafe import Markup
 
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.planning.caveats import dishonest_words
@@ -27,6 +28,14 @@ from dpfedmeta.reporting.html.privacy_statement import (
     server_words,
 )
 from dpfedmeta.reporting.html.rerun_command import command, settings_shown
+from dpfedmeta.reporting.html.top_of_page import (
+    best_words,
+    clip_words,
+    compared_words,
+    observer_rows,
+    promised_words,
+    reached_words,
+)
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
 from dpfedmeta.training.results.evaluation_store import row_label, size, size_and_count, with_sizes
@@ -36,7 +45,7 @@ from dpfedmeta.training.results.summary import summary_so_far
 from dpfedmeta.training.state.how_to_resume import how_to_go_on, repeated
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import clock
-from dpfedmeta.training.terminal.tables import HOLDS, number, why_above
+from dpfedmeta.training.terminal.tables import HOLDS, why_above
 from dpfedmeta.training.verification.file_claims import Proven
 from dpfedmeta.training.verification.verify import audit
 
@@ -94,6 +103,10 @@ def _content(
         "summary": summary,
         "measured": size(measured),
         "size_and_count": size_and_count(measured),
+        "promised": promised_words(proven),
+        "reached": reached_words(summary, proven.content.plan.rounds),
+        "observers": observer_rows(proven.cells, proven.content.plan.server_sees),
+        "server": server_words(proven),
         "plan_words": plan_words(proven, summary["rounds"]),
         "refresh": refresh(snapshot),
         "ending": ending_words(snapshot, summary),
@@ -101,11 +114,11 @@ def _content(
         "simulation": proven.simulation,
         "chosen": chosen_words(proven),
         "guarantees": guarantee_rows(proven),
-        "server": server_words(proven),
         "dishonest": _sentence(dishonest_words(proven.content.plan)),
         "too_long": _too_long(rows),
         "whole_numbers": proven.content.plan.secure is not None,
         "claims": Markup(embedded(claims(proven))),
+        "clip_words": clip_words(rows),
         "held": sum(row.get("clip_mode") == "holding" for row in rows),
         "rounds": len(rows),
         "cautions": _cautions(run),
@@ -160,6 +173,8 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
         page = _render(
             "comparison.html.j2",
             groups=groups,
+            compared=compared_words(groups),
+            reached=best_words(groups),
             cells=list(dict.fromkeys(cell for group in groups for cell in group.epsilons)),
             differing=differing_settings(groups),
             holds=HOLDS,
@@ -185,7 +200,8 @@ def _embedded(path: Path) -> str:
 
 def _render(template: str, **values: Any) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["epsilon"] = number
+    environment.filters["epsilon"] = rounded_up
+    environment.filters["delta"] = asked
     environment.filters["percent"] = _percent
     environment.filters["row_label"] = row_label
     style = Markup(_text("page.css"))

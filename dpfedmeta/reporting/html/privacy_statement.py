@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.rounded import asked, nearest, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import REPORT
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
+from dpfedmeta.reporting.html.top_of_page import promised_words
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.results.summary import SIMULATION
-from dpfedmeta.training.terminal.tables import BY_WORD, method_words, number
+from dpfedmeta.training.terminal.tables import BY_WORD, method_words
 from dpfedmeta.training.verification.chosen_run import CHOSEN
 from dpfedmeta.training.verification.file_claims import POPULATION, Proven, check, check_claims, complete
 
 BLOCK = "guarantees"
+Shown = Callable[[float | None], str]
 
 
 def claims(proven: Proven) -> dict[str, Any]:
@@ -74,28 +77,28 @@ def server_words(proven: Proven) -> str:
     )
 
 
-def guarantee_rows(proven: Proven) -> list[dict[str, str]]:
-    """The table of guarantees: a row for each cell, by the names of its columns."""
+def guarantee_rows(proven: Proven, shown: Shown = rounded_up) -> list[dict[str, str]]:
+    """The table of guarantees: a row for each cell, by the names of its columns; `shown` writes an epsilon."""
     promised, word = {cell.name: cell for cell in proven.promised}, word_of_authors(proven.settings)
     return [
         {
             "unit": cell.unit,
             "towards": cell.observer,
-            "epsilon promised": number(promised[cell.name].epsilon),
-            "epsilon spent": number(cell.epsilon),
-            "delta": f"{cell.delta:g}",
+            "epsilon promised": shown(promised[cell.name].epsilon),
+            "epsilon spent": shown(cell.epsilon),
+            "delta": asked(cell.delta),
             "adjacency": cell.adjacency,
-            "if replaced": "" if cell.replaced is None else number(cell.replaced),
-            "method": method_words(cell, word) + _bounds(cell),
+            "if replaced": "" if cell.replaced is None else shown(cell.replaced),
+            "method": method_words(cell, word) + _bounds(cell, shown),
         }
         for cell in proven.cells
     ]
 
 
-def _bounds(cell: Guarantee) -> str:
+def _bounds(cell: Guarantee, shown: Shown) -> str:
     if len(cell.bounds) < 2:
         return ""
-    return " (" + ", ".join(f"{bound.method} {number(bound.epsilon)}" for bound in cell.bounds) + ")"
+    return " (" + ", ".join(f"{bound.method} {shown(bound.epsilon)}" for bound in cell.bounds) + ")"
 
 
 def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
@@ -132,6 +135,7 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
                 f"dpfedmeta report {snapshot.run.path}"
             )
         _check_table(path, page, proven)
+        _check_top(path, page, proven)
         for block in page.blocks:
             check_claims(path, json.loads(block), proven)
     if not page.blocks:
@@ -143,7 +147,8 @@ def _check_table(path: Path, page: _Page, proven: Proven) -> None:
     found = [table for table in page.tables if {"unit", "towards"} <= set(table[0])]
     check(path, "tables of guarantees", len(found), 1)
     names, *rows = found[0]
-    due = guarantee_rows(proven)
+    # Versions before 0.3 had no line of what was promised, and wrote the nearest number, which may be below the value.
+    due = guarantee_rows(proven, rounded_up if page.top else nearest)
     missing = [name for name in due[0] if name not in names and name in _COLUMNS]
     check(path, "columns that are missing", missing, [])
     check(path, "rows of the table", [row[:2] for row in rows], [[row["unit"], row["towards"]] for row in due])
@@ -153,6 +158,12 @@ def _check_table(path: Path, page: _Page, proven: Proven) -> None:
             due_text = own.get(name, "nothing")
             stated = due_text if text == due_text.replace(BY_WORD, "") else text
             check(path, f"table, ({own['unit']}, {own['towards']}), {name}", stated, due_text)
+
+
+def _check_top(path: Path, page: _Page, proven: Proven) -> None:
+    """The first line of the page says what was promised; pages of earlier versions have none."""
+    if page.top:
+        check(path, "what was promised", page.top[0], promised_words(proven))
 
 
 # In the table of every version.
@@ -166,6 +177,7 @@ class _Page(HTMLParser):
         paragraphs: Of the body.
         tables: Texts of the cells, by row; tables without rows are left out.
         blocks: The JSON that it embeds.
+        top: What was promised, and what was reached; none in versions before 0.3.
     """
 
     def __init__(self, text: str) -> None:
@@ -173,6 +185,7 @@ class _Page(HTMLParser):
         self.paragraphs: list[str] = []
         self.tables: list[list[list[str]]] = []
         self.blocks: list[str] = []
+        self.top: list[str] = []
         self._into: list[str] | None = None
         self.feed(text)
 
@@ -187,12 +200,15 @@ class _Page(HTMLParser):
         elif tag == "p":
             self._into = self.paragraphs
             self._into.append("")
+        elif tag == "dd":
+            self._into = self.top
+            self._into.append("")
         elif tag == "script" and dict(attrs).get("id") == BLOCK:
             self._into = self.blocks
             self._into.append("")
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th", "p", "script") and self._into is not None:
+        if tag in ("td", "th", "p", "dd", "script") and self._into is not None:
             if tag != "script":
                 self._into[-1] = " ".join(self._into[-1].split())
             self._into = None

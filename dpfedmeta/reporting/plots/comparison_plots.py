@@ -1,6 +1,7 @@
 """The pictures of a comparison: one line for each setting, the mean over its seeds."""
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured, pooled
 from dpfedmeta.reporting.plots.run_plots import validation_points
 from dpfedmeta.reporting.plots.style import (
+    SMALL,
+    WIDE,
     Look,
     entitle,
     finish,
@@ -43,12 +46,16 @@ def final_plot(path: Path, groups: Sequence[Group]) -> bool:
     found = [(label, accuracy, look) for label, accuracy, look in measured if accuracy is not None]
     if not found:
         return False
-    figure, axis = new_figure(9.0, 1.2 + 0.36 * len(found))
+    figure, axis = new_figure(WIDE, 1.2 + 0.5 * len(found))
     for place, (_, accuracy, (colour, _)) in enumerate(found):
         _dot(axis, place, accuracy, colour)
-    axis.set_yticks(range(len(found)), [f"{label} ({_seeds(accuracy.runs)})" for label, accuracy, _ in found])
-    axis.set_ylim(len(found) - 0.4, -0.6)
-    axis.margins(x=0.22)
+    axis.set_yticks([])
+    for place, (label, accuracy, _) in enumerate(found):
+        # Above its dot: beside the axis a long name would leave no room for the axis.
+        words = textwrap.shorten(f"{label} ({_seeds(accuracy.runs)})", 60, placeholder=" ...")
+        axis.text(0.01, place - 0.32, words, transform=axis.get_yaxis_transform(), va="center", fontsize=SMALL)
+    axis.set_ylim(len(found) - 0.5, -0.8)
+    axis.margins(x=0.4)
     axis.set_xlabel("accuracy on held-out test classes, %")
     entitle(axis, "Final accuracy, with 95% intervals")
     axis.grid(alpha=0.25, axis="x")
@@ -76,8 +83,8 @@ def _seeds(count: int) -> str:
 
 def validation_plot(path: Path, groups: Sequence[Group]) -> bool:
     """Validation accuracy against the share of a run's rounds, which may differ in number; False without any."""
-    figure, axis = new_figure(9.0, 4.0)
-    drawn = False
+    figure, axis = new_figure(WIDE, 3.4)
+    drawn, seen = False, list[list[float]]()
     for index, (group, (colour, style)) in enumerate(zip(groups, _looks(groups), strict=True)):
         at: dict[float, list[Measured]] = {}
         for rows in group.rows:
@@ -90,38 +97,40 @@ def validation_plot(path: Path, groups: Sequence[Group]) -> bool:
         spread = [100 * value.ci95 for value in means.values()]
         # Side by side: intervals on top of each other cannot be told apart.
         places = [100 * (share + _BESIDE * (index - (len(groups) - 1) / 2)) for share in means]
+        twins = seen.count(mean)
+        seen.append(mean)
         axis.errorbar(
-            places, mean, yerr=spread, label=group.label, color=colour, linestyle=style, marker=mark(index),
-            markersize=4.5, linewidth=1.5, elinewidth=0.8,
+            places, mean, yerr=spread, label=group.label, color=colour, linestyle=_over(style, twins),
+            marker=mark(index), markersize=4.5, linewidth=1.5, elinewidth=0.8,
         )  # fmt: skip
     axis.set_xlabel("share of the run's rounds that are done, %")
     axis.set_ylabel("accuracy on validation classes, %")
-    entitle(axis, "Validation accuracy along training; 0: untrained, where that was measured")
-    finish(figure, axis, path)
+    entitle(axis, "Validation accuracy along training; 0: untrained, where that was measured", 55)
+    finish(figure, axis, path, below=True)
     return drawn
 
 
 def bound_plot(path: Path, groups: Sequence[Group]) -> bool:
     """The clip bound by round; False where nothing is clipped."""
-    figure, axis = new_figure(9.0, 4.0)
+    figure, axis = new_figure(WIDE, 3.4)
     drawn = _curves(axis, groups, lambda rows: [row.get("clip") or math.nan for row in rows], in_logarithms=True)
     logarithmic(axis)
     axis.set_xlabel("rounds")
     axis.set_ylabel("clip bound, Euclidean norm")
     entitle(axis, "Clip bound by round")
-    finish(figure, axis, path)
+    finish(figure, axis, path, below=True)
     return bool(drawn)
 
 
 def signal_plot(path: Path, groups: Sequence[Group]) -> bool:
     """Signal-to-noise ratio of the released aggregates by round, zeros among them; False without noise."""
-    figure, axis = new_figure(9.0, 4.0)
+    figure, axis = new_figure(WIDE, 3.4)
     drawn = _curves(axis, groups, _smooth_signal, in_logarithms=False)
     show_zero(axis, drawn)
     axis.set_xlabel("rounds")
     axis.set_ylabel("signal / noise (0: no sign of a signal)")
-    entitle(axis, f"Signal-to-noise ratio of the releases, mean over 1/{_SMOOTH} of the rounds")
-    finish(figure, axis, path)
+    entitle(axis, f"Signal-to-noise ratio of the releases, mean over 1/{_SMOOTH} of the rounds", 55)
+    finish(figure, axis, path, below=True)
     return bool(drawn)
 
 
@@ -139,6 +148,11 @@ def _smooth_signal(rows: Rows) -> list[float]:
     return [float(s / n) if n > 0 else math.nan for s, n in zip(total, count, strict=True)]
 
 
+def _over(style: str, twins: int) -> str | tuple[int, tuple[int, int]]:
+    """Line style of a line that lies upon so many others: dashes with gaps, through which they are seen."""
+    return (0, (4, 4 * twins)) if twins else style
+
+
 def _curves(
     axis: Any, groups: Sequence[Group], quantity: Callable[[Rows], list[float]], *, in_logarithms: bool
 ) -> list[float]:
@@ -147,7 +161,7 @@ def _curves(
     Returns:
         The largest value over the seeds in each round; empty where nothing was drawn.
     """
-    drawn: list[float] = []
+    drawn, seen = list[float](), list[list[float]]()
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     for index, (group, (colour, style)) in enumerate(zip(groups, _looks(groups), strict=True)):
         shortest = min(len(rows) for rows in group.rows)
@@ -156,9 +170,12 @@ def _curves(
             continue
         rounds, known = np.arange(1, shortest + 1), np.ma.masked_invalid(values)
         middle = np.ma.exp(np.ma.log(known).mean(axis=0)) if in_logarithms else known.mean(axis=0)
+        line = [float(value) for value in middle.filled(np.nan)]
+        twins = sum(np.allclose(line, each, equal_nan=True) for each in seen if len(each) == len(line))
+        seen.append(line)
         apart = max(1, shortest // _MARKS)
         axis.plot(
-            rounds, middle.filled(np.nan), label=group.label, color=colour, linestyle=style, linewidth=1.6,
+            rounds, line, label=group.label, color=colour, linestyle=_over(style, twins), linewidth=1.6,
             marker=mark(index), markersize=5, markevery=(index % apart, apart),
         )  # fmt: skip
         low, high = (found.filled(np.nan) for found in (known.min(axis=0), known.max(axis=0)))

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.reporting.compare.seed_groups import Cell, Group, Measured
 from dpfedmeta.reporting.plots.style import GREY, SMALL, entitle, looks_of, mark, save
@@ -120,7 +121,7 @@ def tick_words(places: Sequence[float]) -> dict[float, str]:
         return {}
     room, words, written = _ROOM * math.log(found[-1] / found[0]), dict[float, str](), 0.0
     for place in found:
-        said = f"{place:.2g}" if place < 99.5 else f"{place:.0f}"
+        said = rounded_up(place)
         near = written > 0 and (said == words[written] or math.log(place / written) < room)
         words[place] = "" if near else said
         written = written if near else place

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.reporting.plots.style import (
     BLUE,
     GREEN,
@@ -16,6 +17,7 @@ from dpfedmeta.reporting.plots.style import (
     ORANGE,
     SMALL,
     STYLES,
+    WIDE,
     entitle,
     logarithmic,
     new_figure,
@@ -24,6 +26,8 @@ from dpfedmeta.reporting.plots.style import (
 )
 from dpfedmeta.training.results.evaluation_store import row_label
 
+# Points of accuracy by which a level may lie outside of all else, and be drawn all the same.
+_LEAST_REACH = 10.0
 Rows = Sequence[Mapping[str, Any]]
 Point = tuple[float, Mapping[str, Any]]
 """Where on the axis, and the accuracy there in the form of summary.json."""
@@ -32,7 +36,7 @@ Point = tuple[float, Mapping[str, Any]]
 def accuracy_plot(path: Path, rows: Rows, summary: Mapping[str, Any]) -> None:
     """Accuracy in percent from round 0 on, against rounds and against the (client, public) epsilon spent."""
     name = _epsilon_axis(rows)
-    figure, axes = plt.subplots(1, 2 if name else 1, figsize=(10 if name else 6.4, 4.0), squeeze=False, sharey=True)
+    figure, axes = plt.subplots(2 if name else 1, 1, figsize=(WIDE, 6.4 if name else 3.8), squeeze=False)
     _accuracy(axes[0, 0], rows, summary, [float(row["round"] + 1) for row in rows])
     axes[0, 0].set_xlabel("rounds done")
     axes[0, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -40,12 +44,13 @@ def accuracy_plot(path: Path, rows: Rows, summary: Mapping[str, Any]) -> None:
     entitle(axes[0, 0], "Accuracy along training")
     figure.suptitle(f"{summary['algo']} on {summary['dataset']}", fontsize=11, x=0.02, ha="left")
     if name:
-        _accuracy(axes[0, 1], rows, summary, [row["epsilons"][name] for row in rows])
-        axes[0, 1].set_xlabel(f"epsilon of ({name.replace('_', ', ')}) spent")
-        entitle(axes[0, 1], "The same, by epsilon spent")
+        _accuracy(axes[1, 0], rows, summary, [row["epsilons"][name] for row in rows])
+        axes[1, 0].set_xlabel(f"epsilon of ({name.replace('_', ', ')}) spent")
+        axes[1, 0].set_ylabel("accuracy after adaptation, %")
+        entitle(axes[1, 0], "The same, by epsilon spent")
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncol=3, frameon=False, fontsize=SMALL)
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.legend(handles, labels, loc="lower center", ncol=1, frameon=False, fontsize=SMALL)
+    figure.tight_layout(rect=(0, 0.11 if name else 0.19, 1, 1))
     save(figure, path)
 
 
@@ -61,7 +66,7 @@ def _accuracy(axis: Axes, rows: Rows, summary: Mapping[str, Any], places: Sequen
     pixels = summary.get("accuracy_pixel_prototype")
     if pixels:
         label = f"{row_label('accuracy_pixel_prototype', 'pixel prototypes', summary)}, test classes"
-        axis.axhline(100 * pixels["mean"], color=GREY, linestyle=":", linewidth=1.4, label=label)
+        _level(axis, rows, summary, 100 * pixels["mean"], label)
     ends = ((0.0, summary.get("accuracy_untrained")), (places[-1] if places else 0.0, summary.get("accuracy")))
     test = [(place, value) for place, value in ends if value]
     # Nothing is known between the two: they are joined by dots.
@@ -70,6 +75,21 @@ def _accuracy(axis: Axes, rows: Rows, summary: Mapping[str, Any], places: Sequen
     _points(axis, test, label=f"test classes, {before}; and at the end", **look)
     _points(axis, validation_points(rows, places), color=BLUE, marker="o", linestyle="-", label="validation classes")
     axis.grid(alpha=0.25)
+
+
+def _level(axis: Axes, rows: Rows, summary: Mapping[str, Any], level: float, label: str) -> None:
+    """A line across, where it does not press all else together; else its number in the legend."""
+    found = [summary.get("accuracy_untrained"), summary.get("accuracy"), *(value for _, value in _validated_of(rows))]
+    means = [100 * value["mean"] for value in found if value]
+    reach = max([2.0 * (max(means) - min(means)), _LEAST_REACH]) if means else math.inf
+    if not means or min(means) - reach <= level <= max(means) + reach:
+        axis.axhline(level, color=GREY, linestyle=":", linewidth=1.4, label=label)
+    else:
+        axis.plot([], [], color=GREY, linestyle=":", linewidth=1.4, label=f"{label}: {level:.1f}%, outside")
+
+
+def _validated_of(rows: Rows) -> list[Point]:
+    return validation_points(rows, [0.0] * len(rows))
 
 
 def validation_points(rows: Rows, places: Sequence[float]) -> list[Point]:
@@ -104,7 +124,7 @@ def clip_plot(path: Path, rows: Rows) -> None:
     ratios = [_number(row.get("signal_to_noise")) for row in rows]
     below = any(math.isfinite(ratio) for ratio in ratios)
     figure, axes = plt.subplots(
-        1 + below, 1, figsize=(8.2, 5.6 if below else 3.8), squeeze=False, sharex=True,
+        1 + below, 1, figsize=(WIDE, 6.0 if below else 3.8), squeeze=False, sharex=True,
         gridspec_kw={"height_ratios": [2, 1] if below else [1]},
     )  # fmt: skip
     rounds = [row["round"] + 1 for row in rows]
@@ -121,10 +141,10 @@ def clip_plot(path: Path, rows: Rows) -> None:
             axis.plot(rounds, values, label=label, color=colour, **look)
     logarithmic(axis)
     axis.set_ylabel("Euclidean norm")
-    entitle(axis, "What was released in each round" + (", its noise, and the clip bound" if below else ""))
+    entitle(axis, "What was released in each round" + (", its noise, and the clip bound" if below else ""), 50)
     axis.grid(alpha=0.25)
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(frameon=False, fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axis.legend(frameon=False, fontsize=SMALL, loc="best")
     if below:
         _signal_below(axes[1, 0], rounds, ratios)
     axes[-1, 0].set_xlabel("rounds")
@@ -141,8 +161,8 @@ def _signal_below(axis: Axes, rounds: Sequence[int], ratios: Sequence[float]) ->
     axis.plot(zeros, [0.0] * len(zeros), "o", color=GREY, markersize=3.5, markerfacecolor="white", label="0: all noise")
     show_zero(axis, ratios)
     axis.set_ylabel("signal / noise")
-    entitle(axis, "Estimated signal-to-noise ratio of each release")
-    axis.legend(frameon=False, fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    entitle(axis, "Estimated signal-to-noise ratio of each release", 50)
+    axis.legend(frameon=False, fontsize=SMALL, loc="upper left", ncol=2, bbox_to_anchor=(0.0, -0.35))
     axis.grid(alpha=0.25)
 
 
@@ -157,7 +177,7 @@ def curve_plot(path: Path, rounds: Sequence[int], curves: Mapping[str, Sequence[
     for (name, epsilons), colour, style in zip(curves.items(), colours, STYLES, strict=False):
         if all(math.isfinite(epsilon) for epsilon in epsilons):
             axis.plot(rounds, epsilons, label=name, color=colour, linestyle=style, linewidth=1.6)
-            text = f"{epsilons[-1]:.3g}"
+            text = rounded_up(epsilons[-1])
             axis.annotate(
                 text, (rounds[-1], epsilons[-1]), (4, 0), textcoords="offset points", va="center", fontsize=SMALL,
                 color=colour,
@@ -179,26 +199,26 @@ def curve_plot(path: Path, rounds: Sequence[int], curves: Mapping[str, Sequence[
 
 def guarantee_plot(path: Path, guarantees: Sequence[Mapping[str, Any]]) -> None:
     """Draw epsilon of the four cells as dots on a logarithmic axis; it has no zero, so bars would have no base."""
-    figure, axis = new_figure(7.6, 2.8)
-    names = [f"{cell['unit']} towards {cell['observer']}, delta = {cell['delta']:g}" for cell in guarantees]
+    figure, axis = new_figure(WIDE, 2.6)
+    names = [f"{cell['unit']} towards\n{cell['observer']}, {asked(cell['delta'])}" for cell in guarantees]
     values = [cell["epsilon"] for cell in guarantees]
     known = [value for value in values if value]
     least = min([0.1, *(value / 3 for value in known)])
-    limit = 10 * max([10.0, *known])
+    limit = 10 * max([1.0, *known])
     for place, value in enumerate(values):
         if value is None:
-            axis.text(least * 1.2, place, "infinite: nothing is promised", va="center", fontsize=9, color=GREY)
+            axis.text(least * 1.2, place, "nothing is promised", va="center", fontsize=9, color=GREY)
             continue
         at = max(value, least)
         axis.plot(at, place, "o", color=BLUE, markersize=7)
-        axis.text(at * 1.2, place, f"{value:.3g}", va="center", fontsize=9)
+        axis.text(at * 1.2, place, rounded_up(value), va="center", fontsize=9)
     axis.set_xscale("log")
     axis.set_xlim(least, limit)
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_yticks(range(len(names)), names)
+    axis.set_yticks(range(len(names)), names, fontsize=SMALL)
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(alpha=0.25)
-    axis.set_xlabel("epsilon (smaller is stronger)")
-    entitle(axis, "Epsilon spent, for each unit and each observer")
+    axis.set_xlabel("epsilon spent, at the delta of its line")
+    entitle(axis, "Smaller is stronger")
     figure.tight_layout()
     save(figure, path)

@@ -37,6 +37,8 @@ _OF_ALGORITHMS = {
 Look = tuple[str, str]
 
 TITLE, SMALL = 10.5, 8.5
+# Inches of a picture of a page: on a phone its words stay readable.
+WIDE = 4.8
 
 
 def looks(count: int) -> list[Look]:
@@ -75,10 +77,17 @@ def entitle(axis: Axes, title: str, width: int = 90) -> None:
     axis.set_title("\n".join(textwrap.wrap(title, width)), loc="left", fontsize=TITLE)
 
 
-def finish(figure: Figure, axis: Axes, path: Path) -> None:
-    """Grid, a legend beside the picture, and to disk."""
+def finish(figure: Figure, axis: Axes, path: Path, *, below: bool = False) -> None:
+    """Grid, a legend beside or below the picture, and to disk."""
     axis.grid(alpha=0.25)
-    if axis.get_legend_handles_labels()[0]:
+    handles, labels = axis.get_legend_handles_labels()
+    if handles and below:
+        figure.set_figheight(figure.get_figheight() + 0.2 * len(handles))
+        figure.set_layout_engine("constrained")
+        figure.legend(handles, labels, frameon=False, fontsize=SMALL, loc="outside lower left")
+        save(figure, path)
+        return
+    if handles:
         axis.legend(frameon=False, fontsize=SMALL, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     save(figure, path)

@@ -202,12 +202,22 @@ _WITH_ENCODER = {
 }
 
 
+# Tables hold no pixels.
+_OF_NUMBERS = {
+    "accuracy_pixel_prototype": "nearest class mean of the records",
+    "accuracy_pixel_neighbour": "nearest neighbour among the records",
+}
+
+
 def row_label(key: str, label: str, of: Mapping[str, Any]) -> str:
     """Name a row of accuracies.
 
     Args:
         key: What was measured.
         label: Its name where clients learn from the records themselves.
-        of: Content of evaluation.json or summary.json, which states the encoder, if there was one.
+        of: Content of evaluation.json or summary.json, which states the encoder, if there was one, and the kind of
+            records, if they are no images.
     """
+    if not of.get("encoder") and of.get("records", "images") != "images":
+        return _OF_NUMBERS.get(key, label)
     return _WITH_ENCODER.get(key, label) if of.get("encoder") else label

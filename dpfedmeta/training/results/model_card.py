@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import size_and_count
-from dpfedmeta.training.verification.chosen_run import rounded_up
 
 if TYPE_CHECKING:
     from dpfedmeta.training.verification.verify import VerifiedLedger
@@ -57,8 +57,8 @@ def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str)
         yield f"**Attention:** {caution}.\n"
     yield "| whose data | towards | epsilon | delta | adjacency |\n|---|---|---|---|---|"
     for cell in found.guarantees:
-        epsilon = rounded_up(cell.epsilon) if math.isfinite(cell.epsilon) else "nothing is promised"
-        yield f"| {cell.unit} | {cell.observer} | {epsilon} | {cell.delta:g} | {cell.adjacency} |"
+        epsilon = rounded_up(cell.epsilon, 4) if math.isfinite(cell.epsilon) else "nothing is promised"
+        yield f"| {cell.unit} | {cell.observer} | {epsilon} | {asked(cell.delta)} | {cell.adjacency} |"
     yield "\nOther runs over the same clients add to these numbers.\n\n## How to adapt it\n"
     yield "```python\nimport dpfedmeta as dp\n\nmodel = dp.load(FOLDER).adapt(records, labels)  # a few of your own"
     yield "print(model.predict(records))\n```\n\n## How to check it\n"

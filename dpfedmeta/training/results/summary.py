@@ -58,6 +58,7 @@ def summary_of(
         "aggregation": aggregation(plan.settings.aggregation.mode, privacy),
         "begins_with": initial_words(plan.settings),
         **({"encoder": plan.settings.model.encoder} if plan.settings.model.encoder else {}),
+        **({"records": plan.network.records} if plan.network.records != "images" else {}),
         **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in ACCURACIES},
         **{name: value for name, value in accuracies.items() if name.startswith("error")},
         "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],

@@ -12,11 +12,12 @@ from typing import Any
 from rich.console import Console
 
 from dpfedmeta.accounting.ledger.ledger import read_content, spent
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import Bar, Heartbeat, Pace, bar, clock, is_log
-from dpfedmeta.training.terminal.tables import accuracy_table, error_table, guarantee_table, number
+from dpfedmeta.training.terminal.tables import accuracy_table, error_table, guarantee_table
 from dpfedmeta.training.tracking.callbacks import Callback, Row
 from dpfedmeta.training.tracking.plan_summary import Planned
 
@@ -76,8 +77,8 @@ class Terminal(Callback):
         """Show the round in the bar, and print a line if it was validated."""
         epsilons = row["epsilons"]
         line = (
-            f"clip {_short(row['clip'])}{_mode(row)}  eps client/public {number(epsilons['client_public'])}"
-            f"  record/server {number(epsilons['record_server'])} (zero-out){_outcome(row)}"
+            f"clip {_short(row['clip'])}{_mode(row)}  eps client/public {rounded_up(epsilons['client_public'])}"
+            f"  record/server {rounded_up(epsilons['record_server'])} (zero-out){_outcome(row)}"
         )
         self._spent = _spent(row)
         if self._pace is not None:
@@ -161,7 +162,7 @@ class Terminal(Callback):
 def _spent(row: Row) -> str:
     """The cells that hold something, in few words."""
     held = {name: epsilon for name, epsilon in row["epsilons"].items() if epsilon is not None}
-    return "  ".join(f"eps {name.replace('_', '/')} {number(epsilon)}" for name, epsilon in held.items())
+    return "  ".join(f"eps {name.replace('_', '/')} {rounded_up(epsilon)}" for name, epsilon in held.items())
 
 
 def _mode(row: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.training.results.evaluation_store import row_label, size_and_count
 
@@ -25,13 +26,6 @@ def as_text(*printed: Table | str) -> str:
     for each in printed:
         console.print(each, highlight=False, soft_wrap=isinstance(each, str), markup=False)
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
-
-
-def number(value: float | None) -> str:
-    """An epsilon for people."""
-    if value is None or math.isinf(value):
-        return "inf"
-    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
 HOLDS = (
@@ -65,7 +59,7 @@ def why_above(guarantees: Sequence[Guarantee], moved: Moved = Moved()) -> list[s
     """Why a record's epsilon may lie above that of its client towards the public, where it does."""
     cells = {cell.name: cell for cell in guarantees}
     client, record = cells["(client, public)"], cells["(record, public)"]
-    if not client.epsilon < record.epsilon < math.inf or number(client.epsilon) == number(record.epsilon):
+    if not client.epsilon < record.epsilon < math.inf or rounded_up(client.epsilon) == rounded_up(record.epsilon):
         return []
     reasons = []
     if client.adjacency == "add-remove":
@@ -74,7 +68,7 @@ def why_above(guarantees: Sequence[Guarantee], moved: Moved = Moved()) -> list[s
             f"so that a client {moved.otherwise}, which may move it by two"
         )
     if record.delta < client.delta:
-        reasons.append(f"delta is {record.delta:g} for records and {client.delta:g} for clients")
+        reasons.append(f"delta is {asked(record.delta)} for records and {asked(client.delta)} for clients")
     return [f"(record, public) lies above (client, public): {'; '.join(reasons)}"] if reasons else []
 
 
@@ -123,10 +117,10 @@ def guarantee_table(
         table.add_row(
             cell.unit,
             cell.observer,
-            number(cell.epsilon),
-            f"{cell.delta:g}",
+            rounded_up(cell.epsilon),
+            asked(cell.delta),
             cell.adjacency,
-            "" if cell.replaced is None else number(cell.replaced),
+            "" if cell.replaced is None else rounded_up(cell.replaced),
             method_words(cell, word),
         )
     return table
@@ -136,13 +130,12 @@ def guarantee_words(guarantees: Sequence[Guarantee]) -> list[str]:
     """For each cell and each of its bounds: what is seen, and by which formula."""
     lines = []
     for cell in guarantees:
-        replaced = "" if cell.replaced is None else f" (replace-one: {number(cell.replaced)})"
-        lines.append(
-            f"{cell.name}, {cell.adjacency}, delta = {cell.delta:g}: epsilon = {number(cell.epsilon)}{replaced}"
-        )
+        replaced = "" if cell.replaced is None else f" (replace-one: {rounded_up(cell.replaced)})"
+        epsilon = f"epsilon = {rounded_up(cell.epsilon)}{replaced}"
+        lines.append(f"{cell.name}, {cell.adjacency}, delta = {asked(cell.delta)}: {epsilon}")
         for bound in cell.bounds:
             mark = "*" if bound is cell.binding and math.isfinite(bound.epsilon) else "-"
-            lines.append(f"  {mark} {number(bound.epsilon)} ({bound.method}): {bound.formula}")
+            lines.append(f"  {mark} {rounded_up(bound.epsilon)} ({bound.method}): {bound.formula}")
             lines.append(f"    seen: {bound.event}")
     return lines
 

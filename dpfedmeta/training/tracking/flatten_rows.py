@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.training.results.evaluation_store import SIZES
-from dpfedmeta.training.terminal.tables import number
 from dpfedmeta.training.tracking.callbacks import Row
 
 _GUARANTEES = ("planned", "guarantees")
@@ -61,7 +61,9 @@ def guarantee_sheet(summary: Row) -> Sheet:
     rows = []
     for cell in summary.get("guarantees") or ():
         promised, spent = planned.get((cell["unit"], cell["observer"]), {}).get("epsilon"), cell["epsilon"]
-        words = "nothing is promised" if spent is None else f"epsilon {number(spent)} at delta {cell['delta']:g}"
+        words = (
+            "nothing is promised" if spent is None else f"epsilon {rounded_up(spent)} at delta {asked(cell['delta'])}"
+        )
         who = (cell["unit"], cell["observer"])
         rows.append((*who, promised, spent, cell["delta"], cell["adjacency"], cell["method"], words))
     columns = ("unit", "observer", "epsilon planned", "epsilon spent", "delta", "adjacency", "method", "in words")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.events.guarantee import FourGuarantees, Guarantee
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.data.user_sources.image_files import form_of_images
@@ -21,7 +22,7 @@ from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
 from dpfedmeta.planning.privacy.secure_sum_settings import countable_weights
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.state.private_timings import hides_times_of
-from dpfedmeta.training.terminal.tables import as_text, guarantee_table, noise_lines, number
+from dpfedmeta.training.terminal.tables import as_text, guarantee_table, noise_lines
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -84,8 +85,8 @@ class Planned:
         """The promise in one sentence."""
         held = [cell for cell in self.guarantees if cell.method != "none"]
         cells = [
-            f"towards {_TOWARDS[cell.observer]}, epsilon = {number(cell.epsilon)} at delta = {cell.delta:g} for one "
-            f"{cell.unit} ({cell.adjacency})"
+            f"towards {_TOWARDS[cell.observer]}, epsilon = {rounded_up(cell.epsilon)} at delta = "
+            f"{asked(cell.delta)} for one {cell.unit} ({cell.adjacency})"
             for cell in held
         ]
         promise = f"promises {'; '.join(cells)}" if cells else "promises no privacy"

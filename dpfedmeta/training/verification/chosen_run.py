@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
-from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import RunCount, SelectionCost, selection_cost
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import PLAN, SELECTION, SUMMARY, RunDirectory
 
@@ -57,7 +57,7 @@ def verified_selection(
     stated, plans = _read(path, run.read_json(SELECTION))
     if stated.delta != plan.client_delta:
         raise InputError(
-            f"{path}: delta = {stated.delta:g}, but the run's plan has client_delta = {plan.client_delta:g}"
+            f"{path}: delta = {stated.delta!r}, but the run's plan has client_delta = {plan.client_delta!r}"
         )
     own = next(cell for cell in cells if (cell.unit, cell.observer) == ("client", "public")).epsilon
     if any(charge.attempt for charge in charges):
@@ -69,7 +69,7 @@ def verified_selection(
         raise InputError(f"{path}: there is no such choice: {error}") from error
     least = max(due.epsilon, own)
     if not stated.epsilon >= least * (1 - _ALIKE):
-        raise InputError(f"{path}: epsilon = {stated.epsilon:.6g}, but its list and the run's ledger give {least:.6g}")
+        raise InputError(f"{path}: epsilon = {stated.epsilon!r}, but its list and the run's ledger give {asked(least)}")
     if stated.adjacency != due.adjacency:
         raise InputError(f"{path}: adjacency = {stated.adjacency}, but the run's ledger has {due.adjacency}")
     return stated
@@ -127,14 +127,7 @@ def _json_of_choice(stated: dict[str, Any], cost: SelectionCost) -> dict[str, ob
 def choice_words(cost: SelectionCost) -> str:
     """Say which number to report of a run that was chosen."""
     return (
-        f"chosen by a private sweep: report (client, public) epsilon = {rounded_up(cost.epsilon)} at delta = "
-        f"{cost.delta:g}, and no smaller number of the run alone; towards the server all runs of the search compose, "
-        "so nothing is promised there, nor for a record beyond its client"
+        f"chosen by a private sweep: report (client, public) epsilon = {rounded_up(cost.epsilon, 4)} at delta = "
+        f"{asked(cost.delta)}, and no smaller number of the run alone; towards the server all runs of the search "
+        "compose, so nothing is promised there, nor for a record beyond its client"
     )
-
-
-def rounded_up(value: float, digits: int = 4) -> str:
-    """A number for people that is never below the value, with so many significant digits."""
-    if not math.isfinite(value):
-        return f"{value:g}"
-    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(repr(value)))):.{digits}g}"

@@ -13,6 +13,7 @@ from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, running_grid
+from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
@@ -55,7 +56,7 @@ def check_rows(snapshot: Snapshot, proven: Proven) -> list[str]:
             fallen = next((name for name in after if after[name] < before[name] * (1 - _LAST_DIGITS)), None)
             if fallen is not None:
                 raise InputError(
-                    f"{path}, line {number}: epsilons.{fallen}: states {after[fallen]:.6g} after {before[fallen]:.6g}, "
+                    f"{path}, line {number}: epsilons.{fallen}: states {after[fallen]!r} after {before[fallen]!r}, "
                     "but epsilon never falls from round to round"
                 )
     long = sum(TOO_LONG in row for row in rows)
@@ -167,7 +168,7 @@ class _Along:
         for name, value in stated.items():
             if not least[name] * (1 - _LAST_DIGITS) <= value <= most[name] * _ROOM:
                 raise InputError(
-                    f"{where}: epsilons.{name}: states {value:.6g}, but the ledger adds up to {least[name]:.6g} after "
+                    f"{where}: epsilons.{name}: states {value!r}, but the ledger adds up to {asked(least[name])} after "
                     "that round"
                 )
 

@@ -16,6 +16,7 @@ from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import cost_of, participations_of
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import end_of_whole_lines
 from dpfedmeta.core.files.run_directory import RunDirectory
@@ -175,10 +176,12 @@ def _opinion(plan: PrivacyPlan, events: tuple[Charge, ...], cells: tuple[Guarant
     own = cells[0].epsilon
     # Two grids differ by parts in a thousand; where every bound is loose, nothing can be compared.
     if not all(bound.loose for bound in cells[0].bounds) and not own <= 1.01 * epsilon + 1e-4:
-        raise InputError(f"(client, public): {own:.4g} here but {epsilon:.4g} by {name}: please report this")
+        raise InputError(
+            f"(client, public): {rounded_up(own, 4)} here but {rounded_up(epsilon, 4)} by {name}: please report this"
+        )
     return [
         f"(client, public) of the same rounds, checked with another library's accountant ({name}): "
-        f"{epsilon:.3g}, and {own:.3g} here; both are upper bounds, and the table's value counts"
+        f"{rounded_up(epsilon)}, and {rounded_up(own)} here; both are upper bounds, and the table's value counts"
     ]
 
 

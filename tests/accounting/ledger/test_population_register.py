@@ -13,6 +13,7 @@ import pytest
 from dpfedmeta.accounting.divergences.rdp import moments_of
 from dpfedmeta.accounting.ledger.population_register import begin_register, read_register, replaced_cost, reserve
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from tests.conftest import dpfedmeta
 
@@ -166,7 +167,7 @@ def test_the_command_shows_what_all_runs_reserved(tmp_path, monkeypatch):
     assert "epsilon = 0 of 4 is reserved by 0 runs" in shown
     found = reserve(path, run="mine", data="d", plan=PLAN)
     shown = " ".join(dpfedmeta("account", "--population", str(path)).out.split())
-    assert f"epsilon = {found.spent:.4g} of 4 is reserved by 1 runs" in shown
+    assert f"epsilon = {rounded_up(found.spent, 4)} of 4 is reserved by 1 runs" in shown
     assert found.head in shown
     content = json.loads(dpfedmeta("account", "--population", str(path), "--json").out)
     assert content["spent"] == found.spent

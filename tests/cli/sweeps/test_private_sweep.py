@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from dpfedmeta.accounting.private_selection import RunCount
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.sweeps import private_sweep
 from dpfedmeta.cli.sweeps.private_sweep import check_private, price_lines, run_private
 from dpfedmeta.cli.sweeps.runner import SweepOptions
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SELECTION
-from dpfedmeta.training.verification.chosen_run import rounded_up
 from tests.conftest import dpfedmeta
 
 GRID = {
@@ -65,7 +65,7 @@ def test_the_best_of_the_drawn_runs_is_released_with_its_price_and_the_others_st
     summary = best.read_json("summary.json")
     stated = [cell["epsilon"] for key in ("guarantees", "planned") for cell in summary[key]]
     assert stated == [cost.epsilon] * 2
-    assert rounded_up(cost.epsilon) in summary["chosen"]
+    assert rounded_up(cost.epsilon, 4) in summary["chosen"]
     assert best.rounds()[-1]["validation_accuracy"]["mean"] == pytest.approx(0.55)
     hidden = tmp_path / "out/secret"
     assert hidden.stat().st_mode & 0o777 == 0o700
@@ -151,7 +151,7 @@ def test_what_has_no_price_or_would_tell_is_refused_before_the_first_draw(search
 def test_the_price_is_said_before_the_first_run(searched):
     cost = searched(check_private).cost
     words = "\n".join(price_lines(cost))
-    assert rounded_up(cost.epsilon) in words
+    assert rounded_up(cost.epsilon, 4) in words
     assert "4 settings; 3 runs in expectation" in words
     assert "all runs compose" in words
     assert math.isfinite(cost.epsilon)
@@ -189,7 +189,7 @@ def test_the_tuning_cost_of_a_private_sweep_is_its_price(searched, drawn, tmp_pa
     assert private_sweep.private_cost(tmp_path / "out") == cost
     shown = dpfedmeta("sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), "--count-tuning").out
     assert f"{cost.mean:g} runs in expectation" in shown
-    assert f"epsilon = {rounded_up(cost.epsilon)} of the chosen run" in shown
+    assert f"epsilon = {rounded_up(cost.epsilon, 4)} of the chosen run" in shown
     assert private_sweep.private_cost(tmp_path) is None
     (tmp_path / "out/private-sweep.json").write_text("{}")
     with pytest.raises(InputError, match=r"private-sweep.json: damaged"):

@@ -1,0 +1,163 @@
+"""Top of a report: what was promised and reached, and a page that fits a phone and a screen."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from dpfedmeta.accounting.rounded import rounded_up
+from dpfedmeta.reporting.compare.seed_groups import group_runs
+from dpfedmeta.reporting.html.page import write_comparison, write_report
+from dpfedmeta.reporting.html.top_of_page import best_words, clip_words, compared_words, reached_words
+from dpfedmeta.training.verification.verify import audit
+from tests.conftest import dpfedmeta
+from tests.reporting.test_page import written_run
+
+SUMMARY = {
+    "dataset": "/home/me/task.yaml", "rounds": 7, "encoder": None,
+    "accuracy": {"mean": 0.91, "ci95": 0.004, "episodes": 600, "protocol": "p", "ways": 5, "shots": 1, "queries": 5},
+    "accuracy_untrained": {"mean": 0.62, "ci95": 0.004, "episodes": 600},
+    "accuracy_pixel_prototype": {"mean": 0.55, "ci95": 0.004, "episodes": 600},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    made = written_run(tmp_path_factory.mktemp("top"))
+    write_report(made)
+    return made
+
+
+def top_of(page):
+    return [" ".join(found.split()) for found in re.findall(r"<dd>(.*?)</dd>", page, re.DOTALL)]
+
+
+def test_what_was_promised_and_reached_come_first_and_then_the_sections(run):
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    promised, reached = top_of(page)
+    assert page.index("<dd>") < page.index("<h2>") < page.index("<table")
+    cell = next(cell for cell in audit(run).guarantees if (cell.unit, cell.observer) == ("record", "server"))
+    assert f"one record, towards the server: epsilon {rounded_up(cell.epsilon)} at delta 1e-05" in promised
+    assert "of 3 rounds" in reached
+    assert "Without training: untrained weights" in reached
+    sections = re.findall(r"<h2>(.*?)</h2>", page)
+    wanted = ["Who sees what", "Accuracy of personalised adaptation", "Guarantees", "Cautions", "Clip bound and noise"]
+    assert sections[: len(wanted)] == wanted
+    cautions = re.search(r'<ul class="cautions">(.*?)</ul>', page, re.DOTALL).group(1)
+    assert cautions.count("<li>") >= 2
+
+
+def test_what_hides_nobody_is_named_not_left_out(run):
+    promised, _ = top_of((run.path / "report.html").read_text(encoding="utf-8"))
+    for cell in audit(run).guarantees:
+        kept = f"one {cell.unit}, towards the {cell.observer}" in promised
+        bare = f"a {cell.unit} towards the {cell.observer}" in promised
+        assert kept != bare, cell.name
+        assert kept == (cell.epsilon < 7)
+
+
+def test_another_promise_in_the_first_line_is_refused(tmp_path):
+    run = written_run(tmp_path)
+    page = write_report(run)
+    text = page.read_text(encoding="utf-8")
+    first = top_of(text)[0]
+    page.write_text(
+        text.replace("one record, towards the server: epsilon 2", "one record, towards the server: epsilon 1")
+    )
+    assert top_of(page.read_text(encoding="utf-8"))[0] != first
+    assert "what was promised" in dpfedmeta("account", "--verify", str(run.path), code=2).error
+
+
+def test_the_line_of_what_was_reached_has_every_baseline():
+    words = reached_words(SUMMARY, 20)
+    assert words == (
+        "91.0% ± 0.4 on task.yaml, 5-way 1-shot, after 7 of 20 rounds. Without training: untrained weights "
+        "62.0% ± 0.4, prototypes in pixels 55.0% ± 0.4."
+    )
+    assert reached_words({**SUMMARY, "accuracy": None}, 20) == "not evaluated; 7 of 20 rounds are done."
+    error = {"accuracy": None, "error": {"mean": 0.51, "ci95": 0.1}, "error_untrained": {"mean": 2.25, "ci95": 0.1}}
+    assert "mean absolute error 0.51 ± 0.1 after 7 of 20 rounds; untrained weights 2.25." in reached_words(
+        {**SUMMARY, **error}, 20
+    )
+
+
+def test_tables_hold_no_pixels():
+    assert "nearest class mean of the records 55.0%" in reached_words({**SUMMARY, "records": "vectors"}, 20)
+    assert "Euclidean prototype, raw features" in reached_words({**SUMMARY, "records": "vectors", "encoder": "x"}, 20)
+
+
+def test_a_comparison_says_how_far_its_settings_differ(tmp_path):
+    low = {"mean": 0.5, "ci95": 0.01, "episodes": 600, "protocol": "single model"}
+    runs = [written_run(tmp_path, "a"), written_run(tmp_path, "b", accuracy=low)]
+    for place, run in enumerate(runs):
+        (run.path / "config.yaml").write_text(f"algo: a{place}\nserver: {{lr: 0.{place}, rounds: 3}}\n")
+    groups = group_runs(runs)
+    assert best_words(groups).startswith(
+        "from 50.0% ± 1.0 (b) to 91.0% ± 0.4 (a). Without training: untrained weights "
+    )
+    assert "overlap" not in best_words(groups)
+    assert "overlap" in best_words([groups[0], groups[0]])
+    spent = groups[0].epsilons["record", "server"]
+    assert f"; one record, towards the server: epsilon {rounded_up(spent)}." in compared_words(groups)
+
+
+def test_the_clip_bound_in_words():
+    rows = [{"clip": bound, "signal_to_noise": signal} for bound, signal in ((0.5, 0.0), (0.2, 0.1), (0.25, 0.0))]
+    assert clip_words(rows) == (
+        "The clip bound began at 0.5 and ended at 0.25 (lowest 0.2, highest 0.5). In 2 of 3 rounds the release was not "
+        "told from noise."
+    )
+    assert clip_words([{"clip": None}]) is None
+
+
+def test_tables_become_cards_on_a_phone_and_pictures_shrink(run):
+    """What a browser is not needed for: every wide table names its columns in its cells."""
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "img { max-width: 100%; height: auto;" in page
+    assert not re.search(r"width: [7-9]\d\d+px|min-width: \d{3,}", page)
+    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
+        first = table[table.index("</tr>") :].partition("</tr>")[2].partition("</tr>")[0]
+        if first.count("<td") > 3:
+            assert 'class="stacked"' in table.split(">")[0] + ">"
+            assert first.count("<td") == first.count("data-name=")
+
+
+MEASURE = """<body style="margin:0">
+<iframe id=page src="{page}" style="border:0;width:{width}px;height:900px"></iframe>
+<pre id=found></pre><script>page.onload = () => {{
+const seen = page.contentDocument, wide = [...seen.querySelectorAll("body *")]
+  .filter(each => each.getBoundingClientRect().right > {width} + 1).map(each => each.tagName);
+found.textContent = seen.documentElement.scrollWidth + " " + wide.join(" ") + " end"}}</script>"""
+
+
+def scrolled(browser, page, width, folder):
+    """(width of the page as a browser lays it out, elements that reach over the edge)."""
+    frame = folder / f"frame-{width}.html"
+    frame.write_text(MEASURE.format(page=page.as_uri(), width=width))
+    words = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-sync",
+        "--hide-scrollbars",
+    ]
+    words += ["--allow-file-access-from-files", "--disable-background-networking", "--disable-component-update"]
+    words += [f"--user-data-dir={folder / 'user'}", "--virtual-time-budget=3000", "--window-size=1500,1000"]
+    shown = subprocess.run([*words, "--dump-dom", frame.as_uri()], capture_output=True, text=True, timeout=120).stdout
+    size, *wide, end = re.search(r'<pre id="found">(.*?)</pre>', shown).group(1).split()
+    assert end == "end"
+    return int(size), wide
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_no_page_is_moved_sideways_in_a_browser(run, tmp_path, width):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium on this machine (apt-get install chromium)")
+    runs = [run, written_run(tmp_path, "another-name-that-is-long-enough-to-push-columns-off", algo="dp-agr")]
+    both = write_comparison(group_runs(runs), tmp_path / "comparison.html")
+    for page in (run.path / "report.html", both):
+        assert scrolled(browser, page, width, tmp_path) == (width, []), page
