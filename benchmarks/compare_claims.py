@@ -8,12 +8,13 @@ from rich.table import Table
 from benchmarks.accountants import agreements, all_settings
 from benchmarks.algorithm_claims import PresetOrigin, claim
 from benchmarks.paper_claims import as_json, compare, published_settings
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names, claimed_of
 from dpfedmeta.data.task import load_task
 from dpfedmeta.planning.privacy.solve import make_privacy
-from dpfedmeta.training.terminal.tables import HOLDS, number
+from dpfedmeta.training.terminal.tables import HOLDS
 
 
 def compare_paper(console: Console, as_text: bool) -> int:
@@ -28,7 +29,7 @@ def compare_paper(console: Console, as_text: bool) -> int:
         for column in ("counted as", "epsilon", "why it differs from the line above"):
             table.add_column(column, justify="right" if column == "epsilon" else "left", overflow="fold")
         for line in lines:
-            table.add_row(line.counted, number(line.epsilon), line.reason)
+            table.add_row(line.counted, rounded_up(line.epsilon), line.reason)
         console.print(table)
     return DONE
 
@@ -52,7 +53,7 @@ def compare_presets(console: Console, as_text: bool) -> int:
         published = PresetOrigin(**claimed)
         plan = make_privacy(resolve(algo, published.dataset), load_task(published.dataset)[0])
         found = claim(published, plan)
-        table.add_row(algo, found.cell, number(found.claimed), number(found.holds), found.source, found.reason)
+        table.add_row(algo, found.cell, rounded_up(found.claimed), rounded_up(found.holds), found.source, found.reason)
         rows.append({"algo": algo, "dataset": published.dataset, **vars(found)})
     if as_text:
         print_json({"presets": rows})

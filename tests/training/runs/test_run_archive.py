@@ -15,6 +15,7 @@ from safetensors import safe_open
 from dpfedmeta import load
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
@@ -22,7 +23,6 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training.results.model_card import model_card
 from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
 from dpfedmeta.training.run_training import run_training
-from dpfedmeta.training.verification.chosen_run import rounded_up
 from dpfedmeta.training.verification.verify import audit
 
 TINY = {
