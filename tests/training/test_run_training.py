@@ -15,6 +15,7 @@ from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
+from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.planning.caveats import cautions
@@ -173,3 +174,25 @@ def test_a_signal_while_the_end_is_written_counts_afterwards(tiny_task_file, tmp
     assert len(hurt) == 1
     assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "completed"
     assert told == ["completed"]
+
+
+@pytest.mark.parametrize("step", ["keep_noise_state", "save_checkpoint", "drop_noise_states", "save_weights"])
+def test_a_signal_while_the_last_checkpoint_is_written_leaves_it_whole(
+    ran, tiny_task_file, tmp_path, monkeypatch, step
+):
+    honest = getattr(loop, step)
+
+    def interrupted(*given):
+        if not hurt and "initial" not in str(given[0]):  # those of before round 0
+            hurt.append(os.kill(os.getpid(), signal.SIGINT))
+        return honest(*given)
+
+    hurt = []
+    monkeypatch.setattr(loop, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(settings_of(tiny_task_file, tmp_path, **{"run.name": "run"}))
+    assert len(hurt) == 1
+    left = RunDirectory(tmp_path / "run")
+    assert left.weights.read_bytes() == ran.run.weights.read_bytes()
+    names = [path.name for path in sorted((left.path / "checkpoint").iterdir())]
+    assert names == [path.name for path in sorted((ran.run.path / "checkpoint").iterdir())]
