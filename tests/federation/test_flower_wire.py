@@ -127,6 +127,28 @@ class TestQuestions:
             assert answers.result() == {identity("anna"): b"cba"}
         assert nothing_is_kept(wire)
 
+    def test_nothing_arrives_between_the_last_look_at_answers_and_their_end(self, wire, monkeypatch):
+        state, held = wire.link.state, []
+        honest = state.delete_messages
+
+        def is_free():
+            free = state.lock.acquire(timeout=0.05)
+            if free:
+                state.lock.release()
+            return free
+
+        def watched(names):
+            # Another thread, which hands over an answer, would have to wait.
+            with ThreadPoolExecutor() as others:
+                held.append(not others.submit(is_free).result())
+            return honest(names)
+
+        monkeypatch.setattr(state, "delete_messages", watched)
+        with wire.attending("anna"):
+            assert wire.channel.ask({identity("anna"): b"abc"}, 20) == {identity("anna"): b"cba"}
+        assert held
+        assert all(held)
+
     def test_who_leaves_closes_each_connection_where_it_is_used(self, wire, monkeypatch):
         """One that another thread closes while it connects stays open."""
         made, closed, make, close = [], [], Requests.__init__, Requests.close

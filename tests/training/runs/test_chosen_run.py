@@ -3,11 +3,12 @@
 import json
 import shutil
 import time
+from dataclasses import replace
 
 import pytest
 
 from dpfedmeta.accounting.ledger.hash_chain import heads_of
-from dpfedmeta.accounting.ledger.ledger import RunIdentity, opening_line, read_content
+from dpfedmeta.accounting.ledger.ledger import RunIdentity, opening_line, read_content, spent
 from dpfedmeta.accounting.private_selection import RunCount, selection_cost
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve
@@ -18,7 +19,13 @@ from dpfedmeta.training.results.run_archive import archive
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.verification import file_claims
-from dpfedmeta.training.verification.chosen_run import CHOSEN, mark_of, selection_content, state_choice
+from dpfedmeta.training.verification.chosen_run import (
+    CHOSEN,
+    mark_of,
+    selection_content,
+    state_choice,
+    verified_selection,
+)
 from dpfedmeta.training.verification.verify import audit
 
 TINY = {
@@ -149,3 +156,17 @@ def test_what_is_no_mark_is_refused(dpfedmeta, tmp_path, mark):
     assert "--candidate" in said.error
     assert "sweep --private" in said.error
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("count", [
+    RunCount(mean=5.0), RunCount(mean=5.0, eta=1.0), RunCount(mean=5.0, cap=200), RunCount(mean=5.0, eta=1.0, cap=200),
+])  # fmt: skip
+def test_the_price_of_a_choice_is_computed_again_from_every_number_of_its_law(trained, tmp_path, count):
+    run = RunDirectory(shutil.copytree(trained[0].path, tmp_path / "alone"))
+    plans, ledger = trained[3], read_content(run.ledger)
+    cells, cost = spent(ledger.plan, ledger.charges), selection_cost(plans, count)
+    run.write_json(SELECTION, selection_content(cost, plans))
+    assert verified_selection(run, ledger, cells) == cost
+    run.write_json(SELECTION, selection_content(replace(cost, epsilon=0.999 * cost.epsilon), plans))
+    with pytest.raises(InputError, match=r"selection.json: epsilon = .*, but its list and the run's ledger give"):
+        verified_selection(run, ledger, cells)
