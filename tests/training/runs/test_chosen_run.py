@@ -159,7 +159,7 @@ def test_what_is_no_mark_is_refused(dpfedmeta, tmp_path, mark):
 
 
 @pytest.mark.parametrize("count", [
-    RunCount(mean=5.0), RunCount(mean=5.0, eta=1.0), RunCount(mean=5.0, cap=200), RunCount(mean=5.0, eta=1.0, cap=200),
+    RunCount(mean=5.0), RunCount(mean=5.0, eta=1.0), RunCount(mean=5.0, cap=80), RunCount(mean=5.0, eta=1.0, cap=40),
 ])  # fmt: skip
 def test_the_price_of_a_choice_is_computed_again_from_every_number_of_its_law(trained, tmp_path, count):
     run = RunDirectory(shutil.copytree(trained[0].path, tmp_path / "alone"))
