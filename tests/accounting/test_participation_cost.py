@@ -113,7 +113,7 @@ def test_nobody_else_reads_what_it_is_computed_from(field):
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
-@pytest.mark.parametrize(("support", "query"), [(3.0, 2.0), (3.0, None), (None, 2.0)])
+@pytest.mark.parametrize(("support", "query"), [(3.0, 2.0), (None, 2.0)])
 def test_the_releases_that_an_event_lists_cost_what_the_participation_does(steps, support, query):
     """Each step on the support set is one, so that a message that left out or added one is no message of the plan."""
     layer = replace(OWN, support_noise=support, query_noise=query, support_steps=steps)

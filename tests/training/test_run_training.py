@@ -16,6 +16,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.peak_memory import peak_memory_mb
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.planning.caveats import cautions
@@ -161,11 +162,11 @@ def test_a_ledger_says_whether_its_draws_can_be_repeated(tiny_task_file, tmp_pat
 
 def test_a_signal_while_the_end_is_written_counts_afterwards(tiny_task_file, tmp_path, monkeypatch):
     """A run whose last round is released has its summary, and whoever is told of runs hears of its end."""
-    honest, hurt, told = module.peak_memory_mb, [], []
+    hurt, told = [], []
 
     def interrupted(workers):
         hurt.append(os.kill(os.getpid(), signal.SIGINT))
-        return honest(workers)
+        return peak_memory_mb(workers)
 
     monkeypatch.setattr(module, "peak_memory_mb", interrupted)
     monkeypatch.setattr(JsonLines, "on_end", lambda self, summary: told.append(summary["status"]))
