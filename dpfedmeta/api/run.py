@@ -116,7 +116,7 @@ class Run:
         """Return the cells; of a run that a private sweep chose, those that hold with the choice."""
         ledger = self._ledger()
         own = spent(ledger.plan, ledger.charges)
-        return Guarantees(cells_of_choice(cells, verified_selection(self._directory, ledger.plan, ledger.charges, own)))
+        return Guarantees(cells_of_choice(cells, verified_selection(self._directory, ledger, own)))
 
     @property
     def rounds(self) -> Rounds:

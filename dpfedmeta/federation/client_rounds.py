@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
+from dpfedmeta.accounting.events.failure_probability import MOST_MESSAGES
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer, check
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.participation_cost import participation
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.params import Params, host
@@ -34,20 +35,18 @@ from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.core.random.random_sources import Purpose
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_state import asked_digest, forgotten, kept_for
+from dpfedmeta.federation.offers.rounds_offer import is_bound, opened_rounds, shortened
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.privacy.charged import check_record_release
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
 from dpfedmeta.privacy.rounds.private_rounds import PrivateRounds
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content
-from dpfedmeta.privacy.rounds.round_sum import RoundSum, form_of
-from dpfedmeta.privacy.rounds.verify_rounds import check_same
+from dpfedmeta.privacy.rounds.round_sum import RoundSum
 from dpfedmeta.privacy.units import Bounded, RecordUnit
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, SIGNATURE_BYTES, Identity, signed_by
 
 _MARK = b"dpfedmeta rounds of a loop 1\0"
 _KEY, _LEDGER = "identity.key", "ledger.jsonl"
-# Keys of the offer that the client computes again.
-_COMPUTED = ("planned", "privacy", "phases")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +69,28 @@ class RecordRelease:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        whole = type(self.records) is int and self.records > 0
-        check("RecordRelease.records", self.records, whole, "a whole number of at least 1")
+        whole = type(self.records) is int and 0 < self.records <= MOST_MESSAGES
+        check("RecordRelease.records", self.records, whole, f"a whole number from 1 to {MOST_MESSAGES:,}")
         for name in ("clip", "noise_multiplier"):
-            check(f"RecordRelease.{name}", getattr(self, name), 0 < getattr(self, name) < np.inf, "a number above 0")
+            value = getattr(self, name)
+            check(f"RecordRelease.{name}", value, is_bound(value), "a number above 0, from 1e-30 to 1e30")
+        deviation = self.clip * self.noise_multiplier
+        check("RecordRelease: clip * noise_multiplier", deviation, is_bound(deviation), "a number from 1e-30 to 1e30")
+
+    @classmethod
+    def from_offer(cls, stated: Mapping[str, Any]) -> RecordRelease:
+        """What a server wrote.
+
+        Raises:
+            InputError: It is no record release.
+        """
+        names = {each.name for each in fields(cls)}
+        if set(stated) != names:
+            raise InputError(f"ClientRounds: offer: record: expected {', '.join(sorted(names))}")
+        try:
+            return cls(**stated)
+        except RefusedPlan as error:
+            raise InputError(shortened(f"ClientRounds: offer: {error}")) from None
 
     @property
     def layer(self) -> RecordLayer:
@@ -89,7 +106,7 @@ class RecordRelease:
 
     def released(self, gradients: Sequence[object], form: Params, noise: Any) -> Released[RecordUnit, Params]:
         """Clip, add and release; `noise` is the generator of a charged attempt."""
-        total = RoundSum(form, self.clip, None, range(self.records))
+        total = RoundSum(form, self.clip, None, range(min(self.records, len(gradients))))
         for place, gradient in enumerate(gradients):
             total.add(place, gradient)
         query = Bounded[RecordUnit, Params](value=total.query().value, sensitivity=total.sensitivity)
@@ -177,21 +194,19 @@ class ClientRounds:
             change_limit: Whether these limits replace those that the folder has; what was spent stays counted.
 
         Raises:
-            InputError: The offer is another server's, or states other numbers than it comes to; or nothing is promised.
+            InputError: The offer is another server's, or is none, or states other numbers than it comes to; or nothing
+                is promised.
         """
         signature, text = offer[:SIGNATURE_BYTES], offer[SIGNATURE_BYTES:]
         if not signed_by(server, signature, _MARK + text):
             raise InputError("ClientRounds: the offer is not signed by the server whose key was given")
-        content = json.loads(text)
-        request = RoundsRequest.from_text(content["request"], "ClientRounds: offer")
-        due = json.loads(json.dumps(plan_content(request.planned, request.guarantees)))
-        check_same(Path("ClientRounds: offer"), "", {key: content[key] for key in _COMPUTED}, due)
-        self.rounds = request.rounds
-        self.record = None if content["record"] is None else RecordRelease(**content["record"])
-        self._form = form_of({name: np.zeros(shape, dtype=np.float32) for name, shape in content["form"].items()})
+        opened = opened_rounds(text)
+        self.rounds = opened.request.rounds
+        self.record = None if opened.record is None else RecordRelease.from_offer(opened.record)
+        self._form = opened.form
         layer = None if self.record is None else self.record.layer
-        self._cost = participation(request.planned.at(0), layer, "messages", "record")
-        self._run, self._text, self._folder = str(content["run"]), text, Path(folder)
+        self._cost = participation(opened.request.planned.at(0), layer, "messages", "record")
+        self._run, self._text, self._folder = opened.run, text, Path(folder)
         self._promise = Promise(epsilon=epsilon, delta=delta, participations=participations)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._kept = kept_for(self._folder, bytes.fromhex(self._run))
@@ -222,8 +237,9 @@ class ClientRounds:
         Raises:
             InputError: Declined: more than is promised, or another question than the round was charged for.
         """
-        if type(number) is not int or not 0 <= number < self.rounds or not 0 < bound < np.inf:
-            raise InputError(f"ClientRounds: round {number} with bound {bound}: there is no such round in the offer")
+        if type(number) is not int or not 0 <= number < self.rounds or not is_bound(bound):
+            words = f"ClientRounds: there is no such round in the offer: {number!r} with bound {bound!r}"
+            raise InputError(shortened(words))
         # An iterator that one record stops would lose all others: a record would move more than its own gradient.
         if self.record is not None and not isinstance(update, list | tuple):
             raise InputError("ClientRounds: expected a list of gradients, one for each record")

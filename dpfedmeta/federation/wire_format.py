@@ -33,7 +33,7 @@ _QUESTION, _ANSWER = struct.Struct(">4sHB32s32s32sIIQ"), struct.Struct(">4sHB32s
 _QUESTION_MAGIC, _ANSWER_MAGIC = b"DPFQ", b"DPFA"
 _FLOATS: dict[int, np.dtype[np.floating[Any]]] = {4: np.dtype("<f4"), 8: np.dtype("<f8")}
 
-_LEAST_BOUND, _MOST_BOUND = 1e-30, 1e30
+LEAST_BOUND, MOST_BOUND = 1e-30, 1e30
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -210,7 +210,7 @@ class RoundTask:
             raise Refused("the model is cut short")
         (bound,) = struct.unpack_from("<d", body)
         model = unpacked_floats(body[8:], count)
-        if not _LEAST_BOUND <= bound <= _MOST_BOUND:
+        if not LEAST_BOUND <= bound <= MOST_BOUND:
             raise Refused(f"the clip bound {bound} is out of range")
         if not np.isfinite(model).all():
             raise Refused("the model holds values that are not finite")

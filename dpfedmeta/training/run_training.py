@@ -105,8 +105,10 @@ def run_training(
         backend = _backend(made, run, options)
         summary, failure = _trained(_training(made, run, backend, lineage, trackers, callbacks), made)
         _tell_the_end(callbacks, summary, failure, run)
-        with ending(run.path):
-            options.page(run)
+        # What may be stated of a candidate is the price of a choice that is still to come.
+        if not identity_of(run).candidate:
+            with ending(run.path):
+                options.page(run)
     return run, summary["status"]
 
 
@@ -258,7 +260,8 @@ def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate:
     keep_launch(run, options.launch)
     keep_secret(run, made.source)
     keep_data(run, made.held)
-    identity = RunIdentity(run=secrets.token_hex(16), config=text, secure=not made.source.reproducible)
+    name, secure = secrets.token_hex(16), not made.source.reproducible
+    identity = RunIdentity(run=name, config=text, secure=secure, candidate=options.candidate)
     _reserve(identity.run, made)
     Ledger(run.ledger, made.plan.privacy, identity)
 

@@ -71,6 +71,7 @@ class RunOptions:
         extend_to: New total number of rounds of a completed run.
         workers: Workers that exist already (ranks); None: worker processes, by run.workers.
         launch: Values by which a restart of this launch recognises its run, or None.
+        candidate: Mark of the private sweep that the run is a candidate of (`chosen_run.mark_of`); empty: of none.
         elsewhere: Clients that are not simulated here, or None.
     """
 
@@ -84,6 +85,7 @@ class RunOptions:
     extend_to: int | None = None
     workers: Workers | None = None
     launch: Mapping[str, object] | None = None
+    candidate: str = ""
     elsewhere: ClientProvider | None = None
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from dpfedmeta.accounting.divergences import pld_composition as composition
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
 from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon, worst_participations
 from dpfedmeta.accounting.divergences.pld_composition import MOST_ROUNDS, closed_epsilon, composed, sampled_epsilon
@@ -149,3 +150,18 @@ def test_huge_populations_are_bounded_from_above():
     assert 0 < rare <= 1e-9
     number, rare = most_hostile(10**12, 10**11, 10_000, 1e-9, fixed=True)
     assert binom.sf(number, 10_000, 0.1) <= rare <= 1e-9
+
+
+@pytest.mark.parametrize("neighbours", ["add-remove", "replace-one"])
+def test_moments_that_rounding_made_too_small_are_made_up_for(monkeypatch, neighbours):
+    """Where there are so many rounds that it counts: a thousand million."""
+    rounds, share = 10**9, 5e-14
+    plan = PrivacyPlan(clients=10**8, cohort=100.0, rounds=rounds, noise_multiplier=3.0)
+    monkeypatch.setattr(composition, "_MOMENT_ROUNDING", 0.0)
+    exact = closed_epsilon(plan.phases, neighbours, 1e-6)
+    assert exact[1] == "rdp"
+    monkeypatch.undo()
+    honest = composition.moments_of
+    monkeypatch.setattr(composition, "moments_of", lambda *given: honest(*given) - share * rounds)
+    assert closed_epsilon(plan.phases, neighbours, 1e-6)[0] >= exact[0]
+    assert share * rounds > 1e-5

@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.events import failure_probability
 from dpfedmeta.accounting.events.failure_probability import (
     MOST_TRIALS,
     RARE_SHARE,
@@ -181,3 +182,14 @@ def test_a_share_never_rounds_to_fewer_clients():
     """0.29 times 100 is 28.999999999999996."""
     plan = micro(0.29, clients=100, cohort=100.0, rounds=1, client_delta=1e-3, record_delta=1e-3)
     assert plan.at(0).hostile == 29
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize(("clients", "hostile", "cohort"), [(3000, 30, 60), (3000, 300, 60), (50_000, 5, 900)])
+def test_beyond_the_most_trials_hostile_clients_are_counted_as_below_them(monkeypatch, clients, hostile, cohort, fixed):
+    """Never fewer than exactly, and about as many: draws with replacement spread a little further."""
+    exact, _ = most_hostile(clients, hostile, cohort, 1e-9, fixed=fixed)
+    monkeypatch.setattr(failure_probability, "MOST_TRIALS", 10)
+    found, left = most_hostile(clients, hostile, cohort, 1e-9, fixed=fixed)
+    assert exact <= found <= exact + 2 + 0.1 * exact
+    assert left <= 1e-9

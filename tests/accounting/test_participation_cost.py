@@ -110,3 +110,16 @@ def test_nobody_else_reads_what_it_is_computed_from(field):
         if isinstance(node, ast.Attribute) and node.attr == field
     }
     assert found == READERS[field]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize(("support", "query"), [(3.0, 2.0), (None, 2.0)])
+def test_the_releases_that_an_event_lists_cost_what_the_participation_does(steps, support, query):
+    """Each step on the support set is one, so that a message that left out or added one is no message of the plan."""
+    layer = replace(OWN, support_noise=support, query_noise=query, support_steps=steps)
+    plan = replace(MESSAGES, record=layer)
+    noises = [noise.multiplier for noise in plan.at(0).record_noises]
+    assert noises == [support] * steps * (support is not None) + [query] * (query is not None)
+    roles = [math.sqrt(sum(noise**-2 for noise in noises if noise == each)) for each in (support, query) if each]
+    if len(roles) == 2:
+        assert one(plan, "record") == pytest.approx(max(roles))

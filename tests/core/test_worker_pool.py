@@ -1,6 +1,8 @@
+import signal
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,3 +76,17 @@ class Broken:
 def test_workers_that_never_started_are_not_told_of_memory_first(answers, words):
     with pytest.raises(RuntimeError, match=words):
         list(Processes(Broken(answers)).map(abs, [(1,), (2,)]))
+
+
+def test_workers_start_while_signals_wait_and_none_waits_afterwards():
+    """The executor starts them in `map`: one that Ctrl-C hits among its imports dies with a traceback."""
+    masks = []
+
+    def starting(function, packed):
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return map(function, packed)
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert list(Processes(SimpleNamespace(map=starting)).map(abs, [(-1,), (2,)])) == [1, 2]
+    assert [mask >= {signal.SIGINT, signal.SIGTERM} for mask in masks] == [True]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

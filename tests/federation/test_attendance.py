@@ -1,6 +1,8 @@
 import time
 
-from dpfedmeta.federation.server.quorum import attendance
+import pytest
+
+from dpfedmeta.federation.server.quorum import TooFew, attendance, wait_for
 
 NAMES = {b"a": "clinic A", b"b": "clinic B", b"c": "clinic C"}
 
@@ -39,3 +41,22 @@ def test_many_at_once_are_one_line():
     assert lines(tuple(many), names=many) == [
         "connected: site 0, site 1, site 2, site 3, site 4 and 35 more; 40 of 40 clients are connected"
     ]
+
+
+class There:
+    """A channel on which more and more are connected."""
+
+    def __init__(self, *steps):
+        self.steps = list(steps)
+
+    def present(self):
+        return self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+
+
+@pytest.mark.parametrize("strangers", [(), (b"x", b"y", b"z")])
+def test_only_those_of_the_roster_are_waited_for(strangers):
+    seen = There((b"a", *strangers), (b"a", *strangers), (b"a", b"b", *strangers))
+    wait_for(seen, [*NAMES], 2, 10.0)
+    assert len(seen.steps) == 1
+    with pytest.raises(TooFew, match=r"only 1 of 3 clients are connected after 0 s, and 2 are needed"):
+        wait_for(There((b"a", *strangers)), [*NAMES], 2, 0.0)

@@ -1,8 +1,10 @@
 """What strangers and clients that send halves of requests can hold of a server: little, and not for long."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
+import struct
 import time
 
 import pytest
@@ -97,6 +99,22 @@ def test_the_oldest_of_the_address_with_the_most_connections_ends():
     for each in ends:
         for end in each:
             end.close()
+
+
+def test_a_connection_that_broke_meanwhile_is_ended_without_an_error():
+    """It would end the loop that accepts all others."""
+    found = Strangers(of_address=1)
+    with socket.create_server(("127.0.0.1", 0)) as listening, contextlib.ExitStack() as ends:
+        for number in range(3):
+            far = socket.create_connection(listening.getsockname())
+            near = ends.enter_context(listening.accept()[0])
+            found.add(near, ("a", number))
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            far.close()  # with a reset
+            with pytest.raises(ConnectionResetError):
+                near.recv(1)
+            assert near.fileno() != -1
+    assert [*found._waiting] == [("a", 2)]
 
 
 def gate():

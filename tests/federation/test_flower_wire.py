@@ -28,7 +28,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.federation.flower.fleet_gateway import _PULL, Gate
+from dpfedmeta.federation.flower import fleet_gateway
+from dpfedmeta.federation.flower.fleet_gateway import _PATHS, _PULL, Gate
 from dpfedmeta.federation.flower.flower_channel import LinkGrid, content_of, record_of
 from dpfedmeta.federation.flower.flower_client import attend
 from dpfedmeta.federation.flower.http_client import ConnectionRefused, Requests, TooLong, _Bounded, _context
@@ -125,6 +126,28 @@ class TestQuestions:
             anna.released.set()
             assert answers.result() == {identity("anna"): b"cba"}
         assert nothing_is_kept(wire)
+
+    def test_nothing_arrives_between_the_last_look_at_answers_and_their_end(self, wire, monkeypatch):
+        state, held = wire.link.state, []
+        honest = state.delete_messages
+
+        def is_free():
+            free = state.lock.acquire(timeout=0.05)
+            if free:
+                state.lock.release()
+            return free
+
+        def watched(names):
+            # Another thread, which hands over an answer, would have to wait.
+            with ThreadPoolExecutor() as others:
+                held.append(not others.submit(is_free).result())
+            return honest(names)
+
+        monkeypatch.setattr(state, "delete_messages", watched)
+        with wire.attending("anna"):
+            assert wire.channel.ask({identity("anna"): b"abc"}, 20) == {identity("anna"): b"cba"}
+        assert held
+        assert all(held)
 
     def test_who_leaves_closes_each_connection_where_it_is_used(self, wire, monkeypatch):
         """One that another thread closes while it connects stays open."""
@@ -312,6 +335,34 @@ class TestGate:
 
         asyncio.run(gate({"type": "http", "method": "POST", "path": _PULL, "headers": headers}, receive, send))
         assert said[0]["status"] == 401
+
+    @pytest.mark.parametrize("path", sorted(_PATHS))
+    def test_each_request_of_a_node_has_the_answer_of_what_is_behind_and_its_own_body(self, monkeypatch, path):
+        """Also those that wait for a while; nobody who is there is left without an answer."""
+        for name in ("_PULL_SECONDS", "_HEARTBEAT_SECONDS"):
+            monkeypatch.setattr(fleet_gateway, name, 0.05)
+        monkeypatch.setattr(fleet_gateway, "_in_own_name", lambda body, node: body == b"abc")
+        heard, said, waits = [], [], asyncio.Event()
+
+        async def behind(scope, receive, send):
+            heard.append((await receive())["body"])
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"answer"})
+
+        async def receive():
+            if waits.is_set():
+                await asyncio.sleep(10)  # it stays connected
+            waits.set()
+            return {"type": "http.request", "body": b"abc", "more_body": False}
+
+        async def send(message):
+            said.append(message)
+
+        gate = Gate(behind, {card("anna").wire_pem: 7}, lambda node: None)
+        headers = [(name.encode(), value.encode()) for name, value in signed("anna").items()]
+        asyncio.run(gate({"type": "http", "method": "POST", "path": path, "headers": headers}, receive, send))
+        assert heard == [b"abc"]
+        assert [message.get("status", message.get("body")) for message in said] == [200, b"answer"]
 
     def test_a_clock_that_differs_is_named(self, post):
         found = post("fleet/pull-messages", headers=signed("anna", "2026-01-01T00:00:00+00:00"))

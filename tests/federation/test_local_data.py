@@ -1,12 +1,15 @@
 """A client's own table: which records it takes part with, and that a federation of tables is the simulation of them."""
 
 import csv
+from dataclasses import fields
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
+from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.sources import DrawnSource
 from dpfedmeta.data.task import Task
 from dpfedmeta.data.user_sources.readers import own_digests
@@ -222,3 +225,35 @@ def tables(tmp_path_factory, own_cache):
 @pytest.mark.parametrize("algo", ["dp-agr", pytest.param("dp-agrlr-micro", marks=pytest.mark.slow)])
 def test_weights_are_those_of_the_simulation_of_the_same_tables(tables, tmp_path, algo):
     tables.check_simulated(algo, tmp_path, **TABLE, **(MICRO if algo == "dp-agrlr-micro" else {}))
+
+
+IMAGES = Task(
+    name="photos", source=NOWHERE, image_size=4, channels=1, mean=(0.25,), deviation=(0.5,), train_rotations=4,
+    train_flip=True,
+)  # fmt: skip
+LABELLED = Task(
+    name="clinics", source=NOWHERE, features=3, mean=(55.0, 75.0, 2.0), deviation=(10.0, 9.0, 1.0),
+    labels=("ill", "unsure", "well"),
+)  # fmt: skip
+# Fields of a pool that are the client's own, or that tasks of clients have not.
+OWN_FIELDS = {"path", "names", "first", "counts", "clients", "groups", "shift", "turned", "made_from"}
+
+
+@pytest.mark.parametrize("task", [IMAGES, LABELLED], ids=["images", "table"])
+def test_whatever_the_plan_says_of_the_records_holds_for_those_of_a_client(tmp_path, task):
+    """A field that is left out has a default, and the client would train on other numbers than the simulation."""
+    if task is IMAGES:
+        for name in ("a", "b"):
+            (tmp_path / "own" / name).mkdir(parents=True)
+            for number in range(3):
+                Image.fromarray(np.full((4, 4), 20 * number, np.uint8)).save(tmp_path / "own" / name / f"{number}.png")
+        path = tmp_path / "own"
+    else:
+        path = write(tmp_path / "clinic.csv", rows_of(0))
+    pool = opened(path, tmp_path, columns=COLUMNS if task is LABELLED else (), task=task)
+    due = {
+        "rotations": task.train_rotations, "flip": task.train_flip, "mean": task.mean, "deviation": task.deviation,
+        "labels": task.labels, "targets": task.form.targets,
+    }  # fmt: skip
+    assert {field.name for field in fields(ClassPool)} == {*due} | OWN_FIELDS
+    assert {name: getattr(pool, name) for name in due} == due

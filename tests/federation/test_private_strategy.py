@@ -15,7 +15,7 @@ import dpfedmeta as dp
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.federation.flower import private_strategy
-from dpfedmeta.federation.flower.private_strategy import BOUND, PrivateStrategy, clip_mod
+from dpfedmeta.federation.flower.private_strategy import BOUND, PrivateStrategy, _Nodes, clip_mod
 from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
 
 NODES, SIZE = tuple(range(101, 111)), 6
@@ -464,3 +464,13 @@ def test_a_policy_that_measures_updates_sees_them_before_clients_clip(tmp_path):
     assert reached[0] == reached[1]
     # All of these updates are longer than the bound, so it rises.
     assert reached[0][0] > 0.1
+
+
+def test_the_numbers_of_nodes_do_not_depend_on_the_order_in_which_they_are_listed(tmp_path):
+    numbers = []
+    for name, there in (("one", NODES), ("two", NODES[::-1]), ("three", (*NODES[5:], *NODES[:5]))):
+        with rounds(tmp_path / name) as private:
+            numbers.append(_Nodes(private).known(there))
+            # Started again, and listed otherwise, each keeps its own.
+            assert _Nodes(private).known(NODES[3:7]) == dict(zip(range(3, 7), NODES[3:7], strict=True))
+    assert numbers == [dict(enumerate(NODES))] * 3

@@ -9,9 +9,12 @@ import pytest
 import yaml
 
 from dpfedmeta.__main__ import main
+from dpfedmeta.accounting.calibration import calibrate
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.config.load import resolve_text
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.data.task import load_task
+from dpfedmeta.federation import site_plan
 from dpfedmeta.federation.server.training_server import check_agreements, check_federation
 from dpfedmeta.federation.site_plan import (
     CELLS,
@@ -179,3 +182,25 @@ def test_settings_of_images_keep_the_network_of_silos():
     silos = yaml.safe_load((ROOT / "configs/federations/cross-silo.yaml").read_text())
     assert chosen["model"] == silos["model"]
     assert (chosen["task"]["shots"], chosen["population"]["cohort"]) == (25, 8)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("sites", [3, 4, 60])
+def test_a_cell_is_solved_for_itself_and_for_whom_it_names(cell, sites):
+    """The noise that is found keeps this epsilon in this cell, and a little less does not."""
+    asked, plan = 2.0, site_plan._plan(Sites(sites=sites, least=40, classes=2, weights=28), cell)
+    unit, towards = cell.split("-")
+    observer = "public" if towards == "public" else "server"
+    found = calibrate(plan, site_plan._targets(cell, asked))
+    (own,) = (each for each in guarantees(found) if (each.unit, each.observer) == (unit, observer))
+    assert asked * 0.99 < own.epsilon <= asked
+    assert plan.server_sees == ("sum" if towards == "sum" else "messages")
+
+
+@pytest.mark.parametrize("sites", [2, 3, 19, 20, 21, 40, 41, 60, 500])
+def test_no_fewer_colluders_are_counted_with_than_the_plan_says(sites):
+    """A twentieth of the sites, rounded up, and one at least."""
+    planned = Sites(sites=sites, least=40, classes=2, weights=28)
+    assert planned.colluding == max(1, -(-sites // 20))
+    settings = settings_of(planned, 2.5, "clinics", images=False)
+    assert settings["privacy"]["client"]["colluding"] == planned.colluding

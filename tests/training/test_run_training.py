@@ -1,6 +1,8 @@
 """Which object of a run is handed to what: all that is measured, kept or told is of public data, or of nobody's."""
 
 import json
+import os
+import signal
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -13,6 +15,8 @@ from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.peak_memory import peak_memory_mb
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.planning.caveats import cautions
@@ -22,6 +26,7 @@ from dpfedmeta.training import loop, setup
 from dpfedmeta.training import run_training as module
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions, prepared
+from dpfedmeta.training.tracking.callbacks import JsonLines
 
 TINY = {
     "model.width": "2", "server.rounds": "2", "task.ways": "2", "task.shots": "2", "task.queries": "2",
@@ -153,3 +158,42 @@ def test_a_ledger_says_whether_its_draws_can_be_repeated(tiny_task_file, tmp_pat
     settings = settings_of(tiny_task_file, tmp_path, **given, **{"server.rounds": "1", "evaluation.every": "1"})
     run, _ = run_training(settings, RunOptions(secure_rng=secure))
     assert read_content(run.ledger).identity.secure == secure
+
+
+def test_a_signal_while_the_end_is_written_counts_afterwards(tiny_task_file, tmp_path, monkeypatch):
+    """A run whose last round is released has its summary, and whoever is told of runs hears of its end."""
+    hurt, told = [], []
+
+    def interrupted(workers):
+        hurt.append(os.kill(os.getpid(), signal.SIGINT))
+        return peak_memory_mb(workers)
+
+    monkeypatch.setattr(module, "peak_memory_mb", interrupted)
+    monkeypatch.setattr(JsonLines, "on_end", lambda self, summary: told.append(summary["status"]))
+    with pytest.raises(KeyboardInterrupt):
+        run_training(settings_of(tiny_task_file, tmp_path, **{"run.name": "run"}))
+    assert len(hurt) == 1
+    assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "completed"
+    assert told == ["completed"]
+
+
+@pytest.mark.parametrize("step", ["keep_noise_state", "save_checkpoint", "drop_noise_states", "save_weights"])
+def test_a_signal_while_the_last_checkpoint_is_written_leaves_it_whole(
+    ran, tiny_task_file, tmp_path, monkeypatch, step
+):
+    honest = getattr(loop, step)
+
+    def interrupted(*given):
+        if not hurt and "initial" not in str(given[0]):  # those of before round 0
+            hurt.append(os.kill(os.getpid(), signal.SIGINT))
+        return honest(*given)
+
+    hurt = []
+    monkeypatch.setattr(loop, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(settings_of(tiny_task_file, tmp_path, **{"run.name": "run"}))
+    assert len(hurt) == 1
+    left = RunDirectory(tmp_path / "run")
+    assert left.weights.read_bytes() == ran.run.weights.read_bytes()
+    names = [path.name for path in sorted((left.path / "checkpoint").iterdir())]
+    assert names == [path.name for path in sorted((ran.run.path / "checkpoint").iterdir())]

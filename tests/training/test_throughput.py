@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.peak_memory import own_peak_mb, peak_memory_mb
 from dpfedmeta.core.worker_pool import InProcess, available_cores, open_workers
 from dpfedmeta.data.dataset import Dataset
+from dpfedmeta.training import throughput
 from dpfedmeta.training.setup import worker_count
 from dpfedmeta.training.throughput import Cost, _scaled, clients_per_second
 from tests.simulation.test_worker_backend import setting
@@ -73,3 +75,36 @@ def test_more_workers_than_cores_are_left_out_and_it_is_said() -> None:
     assert count == available_cores()
     assert said == [f"run.workers = 9999: this machine has only {count} cores, so {count} workers are used"]
     assert worker_count(settings, torch.device("cuda"), said.append) == 1
+
+
+@pytest.mark.parametrize("first", [0.0, 1e-9])
+def test_episodes_that_take_no_time_are_no_error(monkeypatch: pytest.MonkeyPatch, first: float) -> None:
+    monkeypatch.setattr(throughput, "_seconds", lambda measure, episodes: first)
+    assert _scaled(lambda episodes: None, 600, 1.0) == first
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 40.0])
+def test_a_forecast_spends_what_it_was_given(
+    monkeypatch: pytest.MonkeyPatch, tiny_strokes: Dataset, seconds: float
+) -> None:
+    """Its parts together: one that takes the inverse would go on for minutes."""
+    plan, clients, _ = setting(tiny_strokes, "dp-agr")
+    given: list[float] = []
+
+    def scaled(measure: object, episodes: int, part: float) -> float:
+        given.append(part)
+        return 2.0
+
+    def rate(public: object, workers: object, cohort: float, part: float) -> float:
+        given.append(part)
+        return 10.0
+
+    monkeypatch.setattr(throughput, "_scaled", scaled)
+    monkeypatch.setattr(throughput, "clients_per_second", rate)
+    held_out = [SimpleNamespace(), SimpleNamespace()]
+    cost = throughput.cost_of(plan, clients, held_out, InProcess(), seconds, 3.0)  # type: ignore[arg-type]
+    assert sum(given) == pytest.approx(seconds)
+    assert all(part >= 0 for part in given)
+    rounds, every = plan.privacy.rounds, plan.settings.evaluation.every
+    assert cost.validations == 2.0 * (1 + -(-rounds // every))
+    assert (cost.test, cost.rounds) == (2.0, plan.privacy.expected_participations / 10.0)

@@ -37,16 +37,19 @@ class RunIdentity:
         run: Random name, the same in every copy of the run directory.
         config: Its config.yaml, whole.
         secure: Whether noise and cohorts come from the operating system (--secure-rng).
+        candidate: Of a private sweep, by the hash of its price and its list; empty: of none.
     """
 
     run: str = ""
     config: str = ""
     secure: bool = False
+    candidate: str = ""
 
 
 def opening_line(plan: PrivacyPlan, identity: RunIdentity | None = None) -> dict[str, Any]:
     """The first line: the run, and the plan's constants."""
-    return {"version": VERSION, "plan": constants(plan), "identity": asdict(identity or RunIdentity())}
+    named = {key: value for key, value in asdict(identity or RunIdentity()).items() if value or key != "candidate"}
+    return {"version": VERSION, "plan": constants(plan), "identity": named}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,15 +213,9 @@ def check_rounds(plan: PrivacyPlan, charges: Sequence[Charge]) -> None:
         # An attempt follows the attempts before it; a first attempt follows all first attempts before it.
         due = charge.round if charge.attempt else len(done)
         if charge.round != due or charge.attempt != done[charge.round]:
-            raise RefusedPlan(
-                f"line {line} of the ledger is round {charge.round}"
-                + (
-                    f", attempt {charge.attempt}, where attempt {done[due]}"
-                    if charge.attempt
-                    else f", where round {due}"
-                )
-                + " is due"
-            )
+            attempt = f", attempt {charge.attempt}, where attempt {done[due]} is due"
+            words = attempt if charge.attempt else f", where round {due} is due"
+            raise RefusedPlan(f"line {line} of the ledger is round {charge.round}{words}")
         done[charge.round] += 1
         if charge.round >= plan.rounds or not _is_planned(plan, charge):
             raise RefusedPlan(

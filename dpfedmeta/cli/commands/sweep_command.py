@@ -107,7 +107,9 @@ def _private(sweep: Sweep, options: SweepOptions, given: argparse.Namespace, con
     console.print("\n".join(price_lines(made.cost)), highlight=False, soft_wrap=True)
     if given.dry_run:
         return DONE
-    best, _ = run_private(sweep, options, count)
+    from dpfedmeta.reporting.html.pictures import draw_pictures
+
+    best, _ = run_private(sweep, options, count, draw_pictures)
     words = f"the chosen run: {best.path}; nothing else of the search may be shown"
     console.print(words, highlight=False, soft_wrap=True)
     return DONE

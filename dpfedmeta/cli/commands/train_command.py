@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -45,6 +46,11 @@ def options_of() -> argparse.ArgumentParser:
         metavar="RUN",
         help="go on with a completed run until it has --rounds rounds in all, within its promise",
     )
+    made.add_argument(
+        "--candidate",
+        metavar="HASH",
+        help="mark of the private sweep that the run belongs to; sweep --private gives it",
+    )
     return made
 
 
@@ -85,6 +91,17 @@ def on_workers(words: Sequence[str], console: Console, workers: Workers | None, 
     return _train(settings, options, console, workers, mark)
 
 
+def _candidate(given: str | None) -> str:
+    """The mark that the ledger keeps.
+
+    Raises:
+        InputError: It is no hash.
+    """
+    if given is not None and not re.fullmatch("[0-9a-f]{64}", given):
+        raise InputError(f"--candidate {given:.80}: expected the 64 hexadecimal digits that sweep --private gives")
+    return given or ""
+
+
 def _goes_on(settings: Settings, launch: Launch, mark: Mapping[str, object]) -> bool:
     """Return whether this is a further try of a launch at a run that an earlier try has begun.
 
@@ -117,6 +134,7 @@ def _train(
         page=draw_pictures,
         workers=workers,
         launch=mark,
+        candidate=_candidate(options.candidate),
     )
     if not options.dry_run:
         if settings.clip.start == "quantile":
@@ -148,7 +166,7 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
     option, path = ("--resume", options.resume) if options.extend is None else ("--extend", options.extend)
     if options.resume is not None and options.extend is not None:
         raise InputError("--extend, --resume: give one: --resume for an interrupted run, --extend for a completed one")
-    for name in ("algo", "dataset", "config", "dry_run", "calibration", "secure_rng"):
+    for name in ("algo", "dataset", "config", "dry_run", "calibration", "secure_rng", "candidate"):
         if getattr(options, name) not in (None, False):
             raise InputError(
                 f"--{name.replace('_', '-')}: {option} goes on with the settings that the run began with; leave it out"
@@ -219,5 +237,6 @@ def _whole_number(given: dict[str, str]) -> int:
 def _said(run: RunDirectory, status: Status, console: Console) -> int:
     from dpfedmeta.core.files.run_directory import REPORT
 
-    console.print(f"report: {run.path / REPORT}", highlight=False, soft_wrap=True)
+    if (run.path / REPORT).exists():
+        console.print(f"report: {run.path / REPORT}", highlight=False, soft_wrap=True)
     return INTERRUPTED if status == "interrupted" else DONE

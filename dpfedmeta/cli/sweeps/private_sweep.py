@@ -6,11 +6,13 @@ import json
 import os
 import secrets
 import subprocess
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import DRAWN_BITS, RunCount, SelectionCost, selection_cost
 from dpfedmeta.accounting.rounded import asked, rounded_up
@@ -19,8 +21,8 @@ from dpfedmeta.cli.sweeps.sweep_file import Sweep
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
 from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import REPORT, SELECTION, SUMMARY, RunDirectory, write_text
-from dpfedmeta.training.verification.chosen_run import selection_content, state_choice
+from dpfedmeta.core.files.run_directory import SELECTION, SUMMARY, RunDirectory, write_text
+from dpfedmeta.training.verification.chosen_run import mark_of, selection_content, state_choice
 
 BEST, _SECRET, _DRAWN, _PROMISED = "best", "secret", "drawn.json", "private-sweep.json"
 _PRIVATE_FOLDER = 0o700
@@ -43,6 +45,11 @@ class PrivateSweep:
     count: RunCount
     cost: SelectionCost
     plans: tuple[PrivacyPlan, ...]
+
+    @property
+    def selection(self) -> dict[str, Any]:
+        """Content of selection.json."""
+        return selection_content(self.cost, self.plans)
 
 
 def check_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> PrivateSweep:
@@ -83,11 +90,14 @@ def price_lines(cost: SelectionCost) -> list[str]:
     ]
 
 
-def run_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> tuple[RunDirectory, SelectionCost]:
+def run_private(
+    sweep: Sweep, options: SweepOptions, count: RunCount, page: Callable[[RunDirectory], object]
+) -> tuple[RunDirectory, SelectionCost]:
     """Do the runs, and release the best by public validation, once.
 
     K and the settings are drawn from the operating system and on disk before the first run, so a search that was cut
-    off goes on with the same; a run that did not finish is done again, with fresh noise and cohorts.
+    off goes on with the same; a run that did not finish is done again, with fresh noise and cohorts. The chosen run
+    alone gets a `page`, after its price.
 
     Guarantee:
         (client, public) `cost`, for whoever sees the folder `best` and what is printed. The folder `secret` holds the
@@ -104,7 +114,7 @@ def run_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> tuple[R
             return best, made.cost
         if best.path.exists():
             # Lost since: the summary says that it was chosen.
-            best.write_json(SELECTION, selection_content(made.cost, made.plans))
+            best.write_json(SELECTION, made.selection)
             return best, made.cost
         hidden = folder.path / _SECRET
         hidden.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
@@ -113,8 +123,8 @@ def run_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> tuple[R
         trials = [replace(made.trials[place], name=name) for place, name in _drawn(hidden, made)]
         own = SweepFolder(hidden)
         for trial in trials:
-            _finish(own, trial, replace(options, out=hidden), lock)
-        _release(own.run(max(trials, key=lambda trial: _score(own.run(trial)))), best.path, made)
+            _finish(own, trial, replace(options, out=hidden), lock, mark_of(made.selection))
+        _release(own.run(max(trials, key=lambda trial: _score(own.run(trial)))), best.path, made, page)
         return best, made.cost
 
 
@@ -145,23 +155,34 @@ def _drawn(hidden: Path, made: PrivateSweep) -> list[tuple[int, str]]:
     return found
 
 
-def _finish(own: SweepFolder, trial: Trial, options: SweepOptions, lock: int) -> None:
-    """Do one run, unless it is done."""
+def _finish(own: SweepFolder, trial: Trial, options: SweepOptions, lock: int, mark: str) -> None:
+    """Do one run, whose ledger says from its first line on that it is a candidate, unless it is done."""
     if own.run(trial).path.exists():
-        if why_not_finished(own, trial) is None:
+        if _is_finished(own, trial, mark):
             return
         own.put_aside(trial)
     for part in (own.runs, own.path / "logs"):
         part.mkdir(exist_ok=True)
     with own.log(trial).open("wb") as log:
         done = subprocess.run(
-            options.words(trial), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, pass_fds=(lock,)
+            [*options.words(trial), f"--candidate={mark}"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(lock,),
         )
-    if done.returncode != 0 or why_not_finished(own, trial) is not None:
+    if done.returncode != 0 or not _is_finished(own, trial, mark):
         raise InputError(
             f"{own.path}: a run failed, so nothing is released; its output is in {own.path / 'logs'}. The same command "
             "goes on"
         )
+
+
+def _is_finished(own: SweepFolder, trial: Trial, mark: str) -> bool:
+    """Return whether the run is done as a candidate of this search; earlier versions marked none."""
+    if why_not_finished(own, trial) is not None:
+        return False
+    return read_content(own.run(trial).ledger, torn=True).identity.candidate == mark
 
 
 def _score(run: RunDirectory) -> float:
@@ -174,17 +195,14 @@ def _score(run: RunDirectory) -> float:
     return float(found.mean)
 
 
-def _release(chosen: RunDirectory, best: Path, made: PrivateSweep) -> None:
+def _release(chosen: RunDirectory, best: Path, made: PrivateSweep, page: Callable[[RunDirectory], object]) -> None:
     """Release the chosen run, with its price in it; no day and no time of a file tells when in the search it was."""
-    chosen.write_json(SELECTION, selection_content(made.cost, made.plans))
+    chosen.write_json(SELECTION, made.selection)
     summary = chosen.read_json(SUMMARY)
     summary.get("made_by", {}).pop("day", None)
     chosen.write_json(SUMMARY, summary)
     state_choice(chosen, made.cost)
-    if (chosen.path / REPORT).exists():
-        from dpfedmeta.reporting.html.page import write_report
-
-        write_report(chosen)
+    page(chosen)
     for path in (chosen.path, *chosen.path.rglob("*")):
         os.utime(path)
     chosen.path.rename(best)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Bound, FourGuarantees, Guarantee
-from dpfedmeta.accounting.ledger.charges import Charge
+from dpfedmeta.accounting.ledger.ledger import LedgerContent
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import RunCount, SelectionCost, selection_cost
@@ -31,36 +33,46 @@ def selection_content(cost: SelectionCost, plans: Sequence[PrivacyPlan]) -> dict
     return {**asdict(cost), "ledger_version": VERSION, "plans": listed}
 
 
-def verified_selection(
-    run: RunDirectory, plan: PrivacyPlan, charges: Sequence[Charge], cells: Sequence[Guarantee]
-) -> SelectionCost | None:
+def mark_of(content: Mapping[str, Any]) -> str:
+    """Hash of what selection.json states, by which the first line of each candidate's ledger names its search."""
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def verified_selection(run: RunDirectory, ledger: LedgerContent, cells: Sequence[Guarantee]) -> SelectionCost | None:
     """Compute the price of a choice again, from the list in selection.json and the run's own plan.
 
     Args:
         run: The run.
-        plan: In its ledger.
-        charges: In its ledger.
-        cells: What these cost without a choice.
+        ledger: Its ledger.
+        cells: What its charges cost without a choice.
 
     Returns:
         The price as it is stated; None: no private sweep chose this run.
 
     Raises:
         InputError: It is damaged, or states less than what is computed; names the file, the key and both values. Or it
-            is missing, and summary.json says that the run was chosen.
+            is missing or another one than the ledger names, or summary.json alone says that the run was chosen.
     """
-    path = run.path / SELECTION
+    path, plan, mark = run.path / SELECTION, ledger.plan, ledger.identity.candidate
     if not path.exists():
+        if mark:
+            raise InputError(
+                f"{path}: is missing, but the ledger's first line says that the run is a candidate of a private sweep, "
+                "so nothing can be stated of it alone; restore it from the sweep's folder"
+            )
         if (run.path / SUMMARY).exists() and run.read_json(SUMMARY).get(CHOSEN) is not None:
             raise InputError(f"{path}: is missing, but {SUMMARY} says that the run was chosen; restore it")
         return None
-    stated, plans = _read(path, run.read_json(SELECTION))
+    content = run.read_json(SELECTION)
+    if mark and mark_of(content) != mark:
+        raise InputError(f"{path}: is not what the ledger's first line names; restore it from the sweep's folder")
+    stated, plans = _read(path, content)
     if stated.delta != plan.client_delta:
         raise InputError(
             f"{path}: delta = {stated.delta!r}, but the run's plan has client_delta = {plan.client_delta!r}"
         )
     own = next(cell for cell in cells if (cell.unit, cell.observer) == ("client", "public")).epsilon
-    if any(charge.attempt for charge in charges):
+    if any(charge.attempt for charge in ledger.charges):
         raise InputError(f"{path}: prices runs whose rounds are charged once, but {run.ledger} charges a round again")
     try:
         # Its own plan is one of the list; if it were not, it would still be paid for here.

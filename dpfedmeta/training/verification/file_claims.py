@@ -64,7 +64,7 @@ class Proven:
             InputError: As `verified_selection` says.
         """
         settings, cells = settings_of_ledger(run.ledger, content), spent(content.plan, content.charges)
-        choice = verified_selection(run, content.plan, content.charges, cells)
+        choice = verified_selection(run, content, cells)
         return cls(content=content, settings=settings, spent=cells, planned=guarantees(content.plan), choice=choice)
 
     @property

@@ -1,5 +1,10 @@
+import json
+
 import pytest
 import yaml
+
+from dpfedmeta.accounting.ledger.ledger import opening_line
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
 # A train.py that takes no time: its accuracy is a function of its options, and --model.width tells how it ends.
 PROGRAM = """
@@ -14,6 +19,10 @@ if "--dry-run" in sys.argv:
 run.mkdir(parents=True)
 (run / "config.yaml").write_text("run: {noise_seed: null}")
 print("workers", options["run.workers"])
+if "candidate" in options:
+    body = json.loads(Path(__file__).with_name("ledger.json").read_text())
+    body["identity"]["candidate"] = options["candidate"]
+    (run / "ledger.jsonl").write_text(json.dumps(body, sort_keys=True) + "\\n")
 ending = options.get("model.width")
 if ending == "13":
     print("error: no luck")
@@ -54,6 +63,8 @@ def program(tmp_path):
     path = tmp_path / "program" / "train.py"
     path.parent.mkdir()
     path.write_text(PROGRAM)
+    plan = PrivacyPlan(clients=10, cohort=2.0, rounds=1, noise_multiplier=1.0)
+    path.with_name("ledger.json").write_text(json.dumps({**opening_line(plan), "previous": "0" * 64}))
     return path
 
 

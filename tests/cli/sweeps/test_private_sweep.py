@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.private_selection import RunCount
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.sweeps import private_sweep
@@ -15,6 +16,7 @@ from dpfedmeta.cli.sweeps.runner import SweepOptions
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SELECTION
+from dpfedmeta.training.verification.chosen_run import mark_of
 from tests.conftest import dpfedmeta
 
 GRID = {
@@ -30,9 +32,14 @@ SMALL = {
 COUNT = RunCount(mean=3.0, eta=1.0)
 
 
+def released(sweep, options, count):
+    """A private sweep whose chosen run gets a page."""
+    return run_private(sweep, options, count, lambda run: (run.path / "page").write_text(run.path.parent.name))
+
+
 @pytest.fixture
 def searched(sweep_file, program, tmp_path):
-    def run(action=run_private, count=COUNT, *, fixed=None, jobs=1, out="out", **changes):
+    def run(action=released, count=COUNT, *, fixed=None, jobs=1, out="out", **changes):
         options = SweepOptions(
             out=tmp_path / out, train=(sys.executable, str(program)), jobs=jobs, fixed=SMALL | (fixed or {})
         )
@@ -67,6 +74,7 @@ def test_the_best_of_the_drawn_runs_is_released_with_its_price_and_the_others_st
     assert stated == [cost.epsilon] * 2
     assert rounded_up(cost.epsilon, 4) in summary["chosen"]
     assert best.rounds()[-1]["validation_accuracy"]["mean"] == pytest.approx(0.55)
+    assert [path.parent for path in (tmp_path / "out").rglob("page")] == [best.path]
     hidden = tmp_path / "out/secret"
     assert hidden.stat().st_mode & 0o777 == 0o700
     assert len(list((hidden / "runs").iterdir())) == 2
@@ -75,6 +83,37 @@ def test_the_best_of_the_drawn_runs_is_released_with_its_price_and_the_others_st
     # Asked again, the same is there and nothing is run.
     assert searched()[0].path == best.path
     assert len(list((hidden / "logs").iterdir())) == 3
+
+
+def marks_of(folder):
+    return [read_content(path / "ledger.jsonl").identity.candidate for path in sorted(folder.glob("runs/*"))]
+
+
+def test_the_ledger_of_each_run_names_the_search_and_its_price(searched, drawn, tmp_path):
+    drawn(0.6, [0, 2, 2])
+    best, _ = searched()
+    mark = mark_of(best.read_json(SELECTION))
+    assert read_content(best.ledger).identity.candidate == mark
+    assert marks_of(tmp_path / "out/secret") == [mark] * 2
+    assert mark_of(searched(check_private, RunCount(mean=4.0, eta=1.0)).selection) != mark
+    # Lost and asked for again, it is what the ledger names.
+    (best.path / SELECTION).unlink()
+    assert mark_of(searched()[0].read_json(SELECTION)) == mark
+
+
+@pytest.mark.parametrize("candidate", ["", "0" * 64])
+def test_a_run_that_is_no_candidate_of_this_search_is_done_again(searched, drawn, tmp_path, program, candidate):
+    """As one of an earlier version, which marked none."""
+    drawn(0.6, [0, 2, 1])
+    quick = program.read_text()
+    program.write_text(quick.replace('options["candidate"]', f'"{candidate}"'))
+    with pytest.raises(InputError, match="a run failed, so nothing is released"):
+        searched()
+    assert not (tmp_path / "out/best").exists()
+    program.write_text(quick)
+    best, _ = searched()
+    assert mark_of(best.read_json(SELECTION)) == read_content(best.ledger).identity.candidate
+    assert len(list((tmp_path / "out/secret/set-aside").iterdir())) == 1
 
 
 def test_nothing_outside_tells_how_many_runs_there_were_or_when(searched, drawn, tmp_path):

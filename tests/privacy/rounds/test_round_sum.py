@@ -1,6 +1,9 @@
 """The sum of a loop's updates against the trainer's own clipping and whole numbers, and under arrays that change."""
 
+import contextlib
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from dpfedmeta.learning.evaluation import Benchmark
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import clipped_message
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
+from dpfedmeta.privacy.rounds import round_sum
 from dpfedmeta.privacy.rounds.round_sum import RoundSum, form_of
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.training.loop import Training
@@ -123,3 +127,26 @@ def test_the_same_updates_through_the_trainer_and_through_the_door_are_one_hash(
             found.append(digest({name: mean[names[name]] for name in names})[:16])
     assert found == hashes
     assert len(set(hashes)) == 2
+
+
+def test_two_first_updates_at_once_agree_on_one_form(monkeypatch):
+    """The first one says the form of a whole run; two that both looked before would add arrays of two shapes."""
+    meeting, honest = threading.Barrier(2), round_sum.form_of
+
+    def together(arrays):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meeting.wait(0.3)  # the other one comes as far, unless it has to wait
+        return honest(arrays)
+
+    def added(message, factor, scale, total):  # the compiled one writes past the end of a shorter total
+        total += (message * factor * scale).astype(np.int64)
+
+    monkeypatch.setattr(round_sum, "form_of", together)
+    monkeypatch.setattr(round_sum, "add_shortened", added)
+    total = RoundSum(None, 2.0, None, range(2))
+    updates = [{"w": np.ones(3) / 2}, {"w": np.ones(5) / 2}]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(total.add, range(2), updates))
+    assert total.left_out == 1
+    (size,) = total.form["w"].shape
+    assert np.allclose(flatten(total.query().value), np.full(size, 0.5), atol=1e-6)

@@ -25,6 +25,8 @@ OTHERS = {
     "a list for a mapping": {**DUE, "b": []},
     "a mapping for a list": {**DUE, "f": {"a": 1}},
     "text for a number": {**DUE, "a": "1.5"},
+    "no wording": {**DUE, "formula": None},
+    "a number for a wording": {**DUE, "formula": 2.345},
 }
 
 

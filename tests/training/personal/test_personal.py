@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,14 @@ def test_what_is_no_run_is_refused(tmp_path, run):
         save_file({"head.bias": torch.zeros(3)}, broken / f"checkpoint/{name}.safetensors")
     with pytest.raises(InputError, match="expected"):
         load(broken)
+
+
+def test_a_run_without_a_checkpoint_yet_says_so(tmp_path, run):
+    stopped = Path(shutil.copytree(run, tmp_path / "stopped"))
+    (stopped / "summary.json").unlink()
+    (stopped / "checkpoint/model.safetensors").unlink()
+    with pytest.raises(InputError, match="stopped, and has no checkpoint yet; evaluate it after its first one"):
+        load(stopped)
 
 
 def damaged(path, how):

@@ -3,7 +3,9 @@ import json
 import pytest
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training.results.evaluation_store import (
+    keep_audit,
     keep_evaluation,
     kept_evaluations,
     name_of_evaluation,
@@ -82,3 +84,14 @@ def test_what_is_no_end_of_a_run_is_labelled():
     # It had all its rounds: only its final evaluation is missing.
     assert unfinished(content(status="stopped", rounds=40, planned_rounds=40)) is None
     assert unfinished(content(status="budget")) is unfinished(content()) is None
+
+
+def test_what_an_audit_found_is_added_to_a_summary_and_takes_nothing_away(tmp_path):
+    run, before = RunDirectory(tmp_path), {"status": "completed", "rounds": 3, "guarantees": [{"epsilon": 1.5}]}
+    keep_audit(run, {"cells": [1]})  # before the run has ended
+    assert not (tmp_path / "summary.json").exists()
+    run.write_json("summary.json", before)
+    for cells in ([1], [2, 3]):
+        keep_audit(run, {"cells": cells})
+        assert run.read_json("summary.json") == before | {"audited": cells}
+        assert run.read_json("audit.json") == {"cells": cells}

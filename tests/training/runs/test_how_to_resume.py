@@ -8,6 +8,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.population import asked_statement, population_statement
 from dpfedmeta.training.state.how_to_resume import check_simulated, how_to_go_on, repeated
+from dpfedmeta.training.state.resume import begun_by, keep_launch
 
 SHAPE = EpisodeShape(ways=2, shots=1, queries=1)
 COMMAND = "dpfedmeta train --algo maml --dataset strokes"
@@ -52,3 +53,14 @@ def test_no_statement_says_which_unit_is_protected():
     """That is what the cells are for; a plan of silos protects records, and said that the unit is the client."""
     for statement in (asked_statement(8), population_statement(from_pairs([], SHAPE))):
         assert "unit" not in statement.text
+
+
+def test_a_run_is_found_again_by_the_launch_that_began_it_and_by_no_other(tmp_path):
+    run, mark = run_of(tmp_path, None), {"launch": "a", "words": ["--algo", "maml"]}
+    assert not begun_by(run.path, mark)
+    keep_launch(run, None)
+    assert not begun_by(run.path, mark)
+    keep_launch(run, mark)
+    assert begun_by(run.path, mark)
+    for name, other in (("launch", "b"), ("words", ["--algo", "dp-agr"])):
+        assert not begun_by(run.path, mark | {name: other})

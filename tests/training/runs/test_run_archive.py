@@ -154,3 +154,11 @@ def test_a_card_says_what_holds_and_no_more():
     assert "**Attention:** chosen by a private sweep: report 7." in card
     assert "| client | public | 1.251 | 1e-06 | add-remove |" in card
     assert "| client | server | nothing is promised | 1e-06 | replace-one |" in card
+
+
+def test_files_are_archived_in_their_order_however_a_folder_lists_them(run, tmp_path, monkeypatch):
+    archive(run, tmp_path / "one.zip")
+    listed = type(run.path).rglob
+    monkeypatch.setattr(type(run.path), "rglob", lambda self, pattern: sorted(listed(self, pattern), reverse=True))
+    archive(run, tmp_path / "two.zip")
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()

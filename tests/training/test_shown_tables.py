@@ -1,0 +1,103 @@
+"""Tables of the terminal: every number that was measured stands in them, in words, and no two of them are one."""
+
+import copy
+import io
+
+import pytest
+from rich.console import Console
+
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.core.plugins.plugin_names import names
+from dpfedmeta.core.plugins.plugin_registry import find
+from dpfedmeta.learning.meta import target_kind
+from dpfedmeta.training.terminal.evaluation_tables import ROWS, _words, evaluation_tables
+from dpfedmeta.training.terminal.tables import ANSWERED, Moved, accuracy_table, error_table, why_above
+
+SIZES = {"ways": 4, "shots": 1, "queries": 6, "steps": 7, "episodes": 5, "protocol": "as usual"}
+
+
+def text(*shown):
+    console = Console(file=io.StringIO(), width=300, record=True)
+    for each in shown:
+        console.print(each)
+    return console.export_text()
+
+
+def score(number):
+    return {"mean": 0.11 + 0.07 * number, "ci95": 0.011 + 0.002 * number, **SIZES}
+
+
+def summary(name, *endings):
+    keys = [name, *(f"{name}_{ending}" for ending in endings)]
+    return {"dataset": "people", **{key: score(number) for number, key in enumerate(keys)}}
+
+
+def evaluation():
+    result = {"shots": 1, "ways": 4, "queries": 6, **{key: score(number) for number, (key, _) in enumerate(ROWS)}}
+    result["accuracy_fine_tuned"] |= {"lr": 0.125, "validation": {"0.125": 0.9}, "validation_episodes": 33}
+    result["by_steps"] = [{"steps": step, "accuracy": score(20 + step)} for step in (0, 3, 7)]
+    result["clients"] = {
+        key: {"worst_tenth": 0.123 + 0.1 * n} for n, key in enumerate(["accuracy", "accuracy_untrained"])
+    }
+    return {"protocol": "P", "note": "N", "results": [result]}
+
+
+MADE = {
+    "accuracies": (
+        lambda of: text(accuracy_table(of)),
+        summary("accuracy", "before_adaptation", "untrained", "pixel_prototype", "pixel_neighbour"),
+    ),
+    "errors": (lambda of: text(error_table(of)), summary("error", "before_adaptation", "untrained", "own_mean")),
+    "evaluation": (lambda of: text(*evaluation_tables("run", of)), evaluation()),
+}
+# Of the rows below the first the sizes are the first one's.
+SAID_ONCE = {*SIZES}
+
+
+def numbers(value, at=()):
+    """Places of the numbers, without sizes that stand in the title."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if key not in SAID_ONCE:
+                yield from numbers(each, (*at, key))
+    elif isinstance(value, list):
+        for place, each in enumerate(value):
+            yield from numbers(each, (*at, place))
+    elif isinstance(value, float):
+        yield at
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_whatever_number_is_another_the_table_is_another(kind):
+    show, content = MADE[kind]
+    shown, places = show(content), [at for at in numbers(content) if "validation" not in at]
+    assert len(places) > 7
+    for at in places:
+        changed = copy.deepcopy(content)
+        *before, last = at
+        place = changed
+        for key in before:
+            place = place[key]
+        place[last] *= 1.5
+        assert show(changed) != shown, at
+
+
+@pytest.mark.parametrize("kind", names(target_kind.KINDS))
+def test_a_measure_is_said_in_words(kind):
+    """Not by the name that files have for it."""
+    for name in find("task.kind", kind, target_kind.KINDS).measure_names:
+        assert _words(name) == {
+            "auc": "AUC", "mae": "mean absolute error", "rmse": "RMSE", "r2": "R2", "accuracy": "accuracy",
+            "balanced": "balanced",
+        }[name]  # fmt: skip
+
+
+@pytest.mark.parametrize(("moved", "said"), [
+    (Moved(), ("moves a sum by one clip bound;", "a client sends another message, which may move it by two")),
+    (ANSWERED, ("moves a sum by one answer;", "a client answers otherwise, which may move it by two")),
+])  # fmt: skip
+def test_why_a_record_lies_above_its_client_is_said_of_what_is_summed(moved, said):
+    plan = PrivacyPlan(clients=100, cohort=10.0, rounds=2, noise_multiplier=2.0, client_delta=1e-5, record_delta=1e-5)
+    (why,) = why_above(guarantees(plan), moved)
+    assert all(words in why for words in said)
