@@ -9,7 +9,8 @@ import pytest
 
 from dpfedmeta.federation.flower import fleet_gateway as flower_gate
 from dpfedmeta.federation.flower import superlink as flower_limits
-from dpfedmeta.federation.flower.fleet_gateway import _OBJECT, Gate
+from dpfedmeta.federation.flower.fleet_calls import OBJECT
+from dpfedmeta.federation.flower.fleet_gateway import FLEET, Gate
 from dpfedmeta.federation.flower.superlink import Strangers
 from tests.federation.test_flower_wire import identity, signed
 from tests.federation.wires import card, loopback
@@ -103,10 +104,9 @@ def gate():
     """A gate with one node, whose application keeps what reaches it."""
     reached = []
 
-    async def application(scope, receive, send):
-        reached.append((await receive())["body"])
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+    def application(name, node, key, body):
+        reached.append(body)
+        return 200, b""
 
     return Gate(application, {card("anna").wire_pem: 7}, lambda node: None, most_bytes=1000), reached
 
@@ -128,7 +128,7 @@ async def pushed(gate, parts, stated=None, before=None):
     async def send(message):
         said.append(message)
 
-    await gate({"type": "http", "method": "POST", "path": _OBJECT, "headers": headers}, receive, send)
+    await gate({"type": "http", "method": "POST", "path": FLEET + OBJECT, "headers": headers}, receive, send)
     return said[0]["status"]
 
 

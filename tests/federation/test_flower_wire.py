@@ -28,7 +28,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.federation.flower.fleet_gateway import _PULL, Gate
+from dpfedmeta.federation.flower.fleet_calls import PULL
+from dpfedmeta.federation.flower.fleet_gateway import FLEET, Gate
 from dpfedmeta.federation.flower.flower_channel import LinkGrid, content_of, record_of
 from dpfedmeta.federation.flower.flower_client import attend
 from dpfedmeta.federation.flower.http_client import ConnectionRefused, Requests, TooLong, _Bounded, _context
@@ -310,7 +311,7 @@ class TestGate:
         async def send(message):
             said.append(message)
 
-        asyncio.run(gate({"type": "http", "method": "POST", "path": _PULL, "headers": headers}, receive, send))
+        asyncio.run(gate({"type": "http", "method": "POST", "path": FLEET + PULL, "headers": headers}, receive, send))
         assert said[0]["status"] == 401
 
     def test_a_clock_that_differs_is_named(self, post):

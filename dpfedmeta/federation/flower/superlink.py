@@ -14,26 +14,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from ssl import SSLError, TLSVersion
-from typing import cast
 
 import uvicorn
-from fastapi import FastAPI
-from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
-from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
-from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
-from flwr.supercore.error import http_error_translator
-from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
-from flwr.superlink.federation import NoOpFederationManager
-from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
-from flwr.superlink.routers.fleet.router import router
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
+from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.flower.fleet_calls import FleetCalls
 from dpfedmeta.federation.flower.fleet_gateway import Gate
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES
+from dpfedmeta.federation.flower.node_messages import NodeMessages
 from dpfedmeta.federation.identity.credentials import Card
 
 # Flower ends a run whose app is silent for 60 s.
@@ -71,14 +62,18 @@ class Link:
     def __init__(
         self, cards: Sequence[Card], *, host: str, port: int, certificate: Path, key: Path, most_bytes: int = MOST_BYTES
     ) -> None:
-        factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
-        self.state = cast(InMemoryLinkState, factory.state())
+        self.state = NodeMessages()
         self.nodes = {card.identity: self._node(card.wire_pem) for card in cards}
         self.run, self.task = self._begun()
         numbers = {card.wire_pem: self.nodes[card.identity] for card in cards}
         strangers = Strangers()
         self.gate = Gate(
-            _application(factory), numbers, self.state.deactivate_node, most_bytes, signed=strangers.signed
+            FleetCalls(self.state).answer,
+            numbers,
+            self.state.deactivate_node,
+            most_bytes,
+            signed=strangers.signed,
+            heard=lambda node: self.state.acknowledge_node_heartbeat(node, HEARTBEAT_MIN_INTERVAL),
         )
         config = uvicorn.Config(
             self.gate,
@@ -91,6 +86,8 @@ class Link:
             http=Connection,
             ws="none",
             server_header=False,
+            date_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=2,
         )
         _load(config, certificate, key)
@@ -131,24 +128,6 @@ class Link:
     def _stay_alive(self) -> None:
         while not self._closed.wait(_ALIVE_SECONDS):
             self.state.acknowledge_task_heartbeat(self.task)
-
-
-def _application(factory: LinkStateFactory) -> FastAPI:
-    """Flower's server, but only the part that nodes speak to."""
-    application = FastAPI(
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        middleware=[
-            Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
-            Middleware(ProtobufTranslationMiddleware),
-            Middleware(NodeAuthMiddleware),
-        ],
-    )
-    application.state.linkstate_factory = factory
-    application.state.enable_supernode_auth = True
-    application.include_router(router)
-    return application
 
 
 def _load(config: uvicorn.Config, certificate: Path, key: Path) -> None:
