@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import random
 import ssl
 import time
 from collections.abc import Sequence
@@ -41,8 +42,8 @@ from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 # Bytes of a task before the weights: the clip bound.
 _BOUND_BYTES = 8
-# Seconds: of one signature's use, between two heartbeats, before the next try, and of all tries.
-_SIGNATURE, _BEATS, _PAUSE, _PATIENCE = 60.0, 0.2, 0.5, 900.0
+# Seconds: of one signature's use, between two heartbeats, before the next try and at most, and of all tries.
+_SIGNATURE, _BEATS, _PAUSE, _LONGEST_PAUSE, _PATIENCE = 60.0, 0.2, 0.25, 10.0, 900.0
 Response = TypeVar("Response")
 
 
@@ -100,14 +101,15 @@ class _Attending:
 
     async def attend(self) -> None:
         """Until the model was handed out; a connection that breaks is made again."""
-        began = time.monotonic()
+        began, pause = time.monotonic(), _PAUSE
         while not self._stub.over:
             try:
                 await self._connected()
             except (OSError, EOFError, RuntimeError):
                 if time.monotonic() - began > _PATIENCE:
                     raise
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _connected(self) -> None:
         wire = await _Wire.opened(self)
@@ -134,7 +136,7 @@ class _Attending:
                         await asyncio.sleep(_BEATS)
                 finally:
                     wire.close()
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(random.uniform(0.5, 1.5))
 
     async def _turn(self, wire: _Wire, node: Node) -> None:
         request = fleet_pb2.PullMessagesRequest(node=node)
@@ -149,7 +151,10 @@ class _Attending:
             parts[part.object_id] = pulled.object_content
         got = message_pb2.ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
         await wire.post("confirm-message-received", got, message_pb2.ConfirmMessageReceivedResponse)
-        inside = inflate_object_from_contents(tree.object_id, parts)
+        try:
+            inside = inflate_object_from_contents(tree.object_id, parts)
+        except ValueError:
+            return  # it came too late: the question is no longer there
         content = content_of(inside) if isinstance(inside, Message) else None
         if content is not None:
             await _answered(wire, node, question, self._stub.answer(content))
@@ -195,6 +200,9 @@ class _Wire:
         """
         body = request.SerializeToString()
         head = f"POST /v1/fleet/{name} HTTP/1.1\r\n{self._client.headers()}content-length: {len(body)}\r\n\r\n"
+        if self._reader.at_eof():  # the server closes what is idle, as between two requests of a busy client
+            self._writer.close()
+            self._reader, self._writer = await self._client.opened()
         self._writer.write(head.encode() + body)
         await self._writer.drain()
         lines = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")

@@ -21,7 +21,7 @@ FEW = 5
 @pytest.fixture
 def wire(tmp_path, monkeypatch):
     monkeypatch.setattr(flower_limits, "HEAD_SECONDS", 1.0)
-    monkeypatch.setattr(flower_limits, "Strangers", lambda: Strangers(of_address=FEW))
+    monkeypatch.setattr(flower_limits, "Strangers", lambda **given: Strangers(of_address=FEW, **given))
     found = loopback(tmp_path)
     yield found
     found.channel.close()
@@ -55,6 +55,26 @@ def test_connections_that_nobody_signs_for_are_few_and_clients_get_in_beside_the
         assert all(closed(each, 0.5) for each in strangers[:7])
         assert wire.channel.ask({identity("anna"): b"xyz"}, 20) == {identity("anna"): b"zyx"}
     for each in strangers:
+        each.close()
+
+
+def test_as_many_strangers_are_heard_as_the_roster_can_come_back_with(tmp_path, monkeypatch):
+    """Each client has two connections; where the newest ended the oldest all along, nobody got in."""
+    made = []
+    monkeypatch.setattr(flower_limits, "Strangers", lambda **given: made.append(Strangers(**given)) or made[-1])
+    monkeypatch.setattr(flower_limits, "MOST_OF_ALL", 5)
+    found = loopback(tmp_path)
+    found.channel.close()
+    assert made[0]._of_all == 6
+
+
+def test_many_that_wait_to_be_taken_are_taken_few_at_a_time():
+    with flower_limits.Listening() as listening:
+        listening.strangers = Strangers()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(2)  # asyncio's word for how many it takes at once
+        waiting = [socket.create_connection(listening.getsockname(), timeout=5) for _ in range(50)]
+    for each in waiting:
         each.close()
 
 

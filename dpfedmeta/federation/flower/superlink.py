@@ -31,6 +31,8 @@ from dpfedmeta.federation.identity.credentials import Card
 _ALIVE_SECONDS = 15.0
 # Seconds from the opening of a connection, or the end of its last request, to the last line of the next one's headers.
 HEAD_SECONDS = 10.0
+# Connections that are taken before the event loop looks after the others; those that wait to be taken.
+_AT_ONCE, _WAITING = 16, 1024
 # Connections that no client of the roster has signed a request on: of one address, and of all addresses.
 MOST_OF_ADDRESS, MOST_OF_ALL = 100, 400
 
@@ -66,7 +68,8 @@ class Link:
         self.nodes = {card.identity: self._node(card.wire_pem) for card in cards}
         self.run, self.task = self._begun()
         numbers = {card.wire_pem: self.nodes[card.identity] for card in cards}
-        strangers = Strangers()
+        # After a start of the server all come back at once, each with two connections.
+        strangers = Strangers(of_all=max(MOST_OF_ALL, 2 * len(cards)))
         self.gate = Gate(
             FleetCalls(self.state).answer,
             numbers,
@@ -89,6 +92,7 @@ class Link:
             date_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=2,
+            backlog=_AT_ONCE,
         )
         _load(config, certificate, key)
         listening = _listening(host, port, strangers)
@@ -148,7 +152,7 @@ def _listening(host: str, port: int, strangers: Strangers) -> Listening:
         listening.strangers = strangers
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(1024)
+        listening.listen()
     except OSError as error:
         if listening is not None:
             listening.close()
@@ -199,6 +203,10 @@ class Listening(socket.socket):
     """A listening socket that tells of every connection it accepts."""
 
     strangers: Strangers
+
+    def listen(self, at_once: int = _AT_ONCE) -> None:
+        """Listen: asyncio takes as many connections in one go as it lets wait, and handshakes would wait for them."""
+        super().listen(_WAITING)
 
     def accept(self) -> tuple[socket.socket, Address]:
         """Accept a connection, and count it."""
