@@ -6,6 +6,7 @@ import pytest
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
 from flwr.proto import fleet_pb2, heartbeat_pb2, message_pb2
 from flwr.proto.node_pb2 import Node
+from flwr.proto.run_pb2 import GetRunRequest
 
 from dpfedmeta.federation.flower import fleet_gateway, http_client
 from dpfedmeta.federation.flower.fleet_calls import ACTIVATE, HEARTBEAT, PULL, FleetCalls
@@ -118,14 +119,14 @@ class TestSignatures:
         monkeypatch.setattr(
             wire.link.gate, "_authenticated", lambda headers: stamps.add(headers["flwr-timestamp"]) or check(headers)
         )
-        with Requests(wire.wire("anna")) as client:
+        with Requests(wire.wire("ben")) as client:
             for _ in range(3):
                 with pytest.raises(ConnectionRefused):
-                    client.PullMessages(fleet_pb2.PullMessagesRequest(node=Node(node_id=1)))
+                    client.GetRun(GetRunRequest(node=Node(node_id=1)))
             assert len(stamps) == 1
             monkeypatch.setattr(http_client, "_SIGNATURE_SECONDS", 0.0)
             with pytest.raises(ConnectionRefused):
-                client.PullMessages(fleet_pb2.PullMessagesRequest(node=Node(node_id=1)))
+                client.GetRun(GetRunRequest(node=Node(node_id=1)))
             assert len(stamps) == 2
 
 
