@@ -3,10 +3,12 @@
 import time
 
 import pytest
-from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
+from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, TIMESTAMP_HEADER
 from flwr.proto import fleet_pb2, heartbeat_pb2, message_pb2
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from flwr.supercore.primitives.asymmetric import verify_signature
 
 from dpfedmeta.federation.flower import fleet_gateway, http_client
 from dpfedmeta.federation.flower.fleet_calls import ACTIVATE, HEARTBEAT, PULL, FleetCalls
@@ -90,7 +92,7 @@ class TestSignatures:
         return Gate(None, {card(name).wire_pem: number for number, name in enumerate(("anna", "ben"))}, lambda node: 0)
 
     def test_one_is_checked_once_while_it_is_repeated(self, monkeypatch):
-        checked, check = [], fleet_gateway.verify_signature
+        checked, check = [], verify_signature
         monkeypatch.setattr(fleet_gateway, "verify_signature", lambda *given: checked.append(given) or check(*given))
         gate, lower = self.gate(), {name.lower(): value for name, value in signed("anna").items()}
         for _ in range(3):
@@ -102,7 +104,7 @@ class TestSignatures:
 
     def test_what_was_right_once_proves_nothing_else(self, monkeypatch):
         gate = self.gate()
-        names = [fleet_gateway.TIMESTAMP_HEADER, fleet_gateway.FLEET_HTTP_PUBLIC_KEY_HEADER]
+        names = [TIMESTAMP_HEADER, FLEET_HTTP_PUBLIC_KEY_HEADER]
         first, second, other = (
             {name.lower(): value for name, value in signed(who).items()} for who in ("anna", "anna", "ben")
         )
