@@ -323,3 +323,22 @@ def test_a_key_that_is_replaced_keeps_what_is_noted(home, tmp_path):
     (tmp_path / "new.home" / "ledger.jsonl").write_text("header\n")
     with pytest.raises(InputError, match="is an older copy"):
         check_newest(tmp_path / "new.home")
+
+
+def test_an_answer_is_noted_before_it_leaves(home):
+    """So a home that is set back behind it is refused, whichever part of it is."""
+
+    class Charging:
+        def answer(self, question):
+            with (home / "ledger.jsonl").open("a") as ledger:
+                ledger.write('{"round": 0}\n')
+            return question
+
+    answered(home, 1)
+    before = (home / "ledger.jsonl").read_bytes()
+    counted = running._Counted(party=Charging(), home=home)
+    assert [counted.answer(each) for each in (b"a", b"b")] == [b"a", b"b"]
+    assert check_newest(home) is None
+    (home / "ledger.jsonl").write_bytes(before)
+    with pytest.raises(InputError, match=r"went on to line 4, and this one has 2"):
+        check_newest(home)

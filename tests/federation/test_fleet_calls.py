@@ -67,8 +67,11 @@ class TestNodeMessages:
         look = state._check_stored_messages
         monkeypatch.setattr(state, "_check_stored_messages", lambda names, *run: looked.append({*names}) or look(names))
         names = ("anna", "ben", "ben", "cleo")
+        for name in names:
+            state.acknowledge_node_heartbeat(wire.link.nodes[identity(name)], 10)
         messages = [_question(wire.link.nodes[identity(name)], bytes([n]), 9.0) for n, name in enumerate(names)]
         sent = list(LinkGrid(wire.link).push_messages(messages))
+        assert len(sent) == 4
         for limit, expected in ((1, sent[1:2]), (1, sent[2:3]), (1, [])):
             looked.clear()
             found = state.get_message_ins(wire.link.nodes[identity("ben")], limit=limit)
@@ -77,6 +80,8 @@ class TestNodeMessages:
         state.delete_messages({*sent})
         for name in sent:
             state.object_store.delete(name)
+        for name in names:
+            state.deactivate_node(wire.link.nodes[identity(name)])
 
     def test_a_message_is_delivered_once_and_an_old_one_never(self, wire):
         state, anna = wire.link.state, wire.link.nodes[identity("anna")]
