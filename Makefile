@@ -17,7 +17,7 @@ export DPFEDMETA_DATA ?= $(if $(DATA),$(abspath $(DATA)))
 # Tests of what the processor's kernels compute.
 OF_KERNELS := $(addprefix tests/,learning privacy simulation golden benchmarks core)
 
-.PHONY: demo demo-federation docs test test-slow mutants mutants-by-rule lint audit peers simulators gpu gpu-carry gpu-wheels gpu-data clean
+.PHONY: demo demo-federation docs test test-slow mutants mutants-by-rule lint audit sbom peers simulators gpu gpu-carry gpu-wheels gpu-data clean
 
 demo: $(VENV)/.installed
 	name=demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -68,6 +68,15 @@ lint: $(VENV)/.installed-lint
 
 audit: $(VENV)/.installed-lint
 	$(BIN)/python .ci/audit
+
+# A list of all that is installed for servers and clients (CycloneDX 1.6), for whoever has to know: dist/sbom.json. The
+# tool has an environment of its own, so it does not list itself.
+sbom: $(VENV)/.installed-federation
+	test -x $(VENV)/sbom/bin/cyclonedx-py || { $(PYTHON) -m venv $(VENV)/sbom && \
+	    $(VENV)/sbom/bin/python -m pip install -q --disable-pip-version-check cyclonedx-bom==7.5.0; }
+	mkdir -p dist
+	$(VENV)/sbom/bin/cyclonedx-py environment --output-reproducible --validate -o dist/sbom.json $(BIN)/python
+	@$(BIN)/python -c "import json; print('dist/sbom.json:', len(json.load(open('dist/sbom.json'))['components']), 'packages')"
 
 # Beside the environment, since nothing else needs them: learn2learn has to be compiled here, and its dependencies are
 # no longer installable; bench.py --peers finds it there.

@@ -1,78 +1,43 @@
 """`scripts/bench.py --federation --stubs`: a real server under the load of many clients that compute nothing.
 
-Each client is a thread with a key and a TLS connection of its own that answers every question with the right form and
-zeros, so what is measured is the server: its memory and its seconds a round.
+Each client has a key and two TLS connections of its own and answers every question with the right form and zeros, so
+what is measured is the server: its memory, its CPU seconds and its seconds a round.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import multiprocessing
 import os
 import tempfile
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks import federation as real
 from benchmarks import federation_demo as demo
+from benchmarks.stub_clients import attend_all
 from dpfedmeta.core.files.atomic_files import replace_file
-from dpfedmeta.federation.flower.flower_client import attend
-from dpfedmeta.federation.flower.http_client import Wire
 from dpfedmeta.federation.identity.credentials import card_line
 from dpfedmeta.federation.identity.invitation import INVITATION, ROSTER, make_operator, read_invitation
-from dpfedmeta.federation.wire_format import Question, QuestionKind, Said, answer, packed_floats
-from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
-# Bytes of a task before the weights: the clip bound.
-_BOUND_BYTES = 8
 # Seconds between two clients that connect: this one process speaks TLS for all of them.
-_BETWEEN = 0.15
-
-
-class Stub:
-    """A client that accepts every plan and sends zeros (a federation.channel.Party).
-
-    Attributes:
-        over: Whether the learned model was handed out.
-    """
-
-    def __init__(self, private: bytes, server: bytes) -> None:
-        self._own, self._server, self.over = Identity(private), server, False
-
-    @property
-    def identity(self) -> bytes:
-        """Its public key."""
-        return self._own.public
-
-    def answer(self, question: bytes) -> bytes:
-        """The answer to one question, in its form."""
-        asked = Question.opened(question, self._server, self.identity)
-        if asked.asked is QuestionKind.PLAN:
-            return answer(Said.ACCEPTED, question, b"", self._own)
-        if asked.asked is QuestionKind.VECTOR:
-            zeros = np.zeros((len(asked.body) - _BOUND_BYTES) // 4, dtype=np.float32)
-            return answer(Said.VECTOR, question, packed_floats(zeros), self._own)
-        self.over = True
-        return answer(Said.ADAPTED, question, b"", self._own)
+_BETWEEN = 0.02
 
 
 def _attending(invitation: Path, privates: Sequence[bytes]) -> None:
-    """All stubs in one process, a thread each."""
-    told = read_invitation(invitation)
-    threads = []
-    for private in privates:
-        stub = Stub(private, told.identity)
-        wire = Wire(server=told.server, authority=told.authority, private=private, patience=900.0)
-        over = {"over": lambda stub=stub: stub.over}
-        threads.append(threading.Thread(target=attend, args=(stub, wire), kwargs=over, daemon=True))
-        threads[-1].start()
-        time.sleep(_BETWEEN)
-    for each in threads:
-        each.join()
+    """All stubs, in one process and one thread."""
+    asyncio.run(attend_all(privates, read_invitation(invitation), _BETWEEN))
+
+
+def _cpu(process: int | None) -> float:
+    """CPU seconds that a process used so far, all of its threads together."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident(process: int | None) -> float:
@@ -82,6 +47,16 @@ def _resident(process: int | None) -> float:
     except OSError:
         return 0.0
     return float(pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _first_questions(out: Path, clients: int) -> dict[str, float]:
+    """Seconds of the question that carries the plan, and answers of all questions that did not come."""
+    lines = [json.loads(line) for line in (out / "measured.jsonl").read_text().splitlines()]
+    plans = [line for line in lines if line["asked"] == "PLAN"]
+    return {
+        "seconds_of_plan": sum(line["ended"] - line["at"] for line in plans),
+        "answers_lost": sum(line["of"] - line["answered"] for line in lines),
+    }
 
 
 def load_row(clients: int, rounds: int) -> dict[str, Any]:
@@ -105,12 +80,13 @@ def load_row(clients: int, rounds: int) -> dict[str, Any]:
         context.set_forkserver_preload([real.__name__])
         server = context.Process(target=real._server, args=(words, out), daemon=True)
         stubs = context.Process(target=_attending, args=(operator / INVITATION, privates), daemon=True)
-        memory = list[float]()
+        memory, used = list[float](), list[tuple[float, float]]()
         server.start()
         stubs.start()
         try:
             while server.exitcode is None:
                 memory.append(_resident(server.pid))
+                used.append((_cpu(server.pid), _cpu(stubs.pid)))
                 server.join(1)
             if server.exitcode:
                 text = (out / "server.txt").read_text()
@@ -120,6 +96,10 @@ def load_row(clients: int, rounds: int) -> dict[str, Any]:
                 "rounds": rounds,
                 **real._of_server(out, rounds),
                 "server_memory_mb": max(memory) / 2**20,
+                "server_cpu": max(server for server, _ in used),
+                "stubs_cpu": max(stubs for _, stubs in used),
+                **_first_questions(out, clients),
+                "load": os.getloadavg()[0],
             }
         finally:
             for each in (server, stubs):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.client_home import claim
+from dpfedmeta.federation.client.client_home import LEDGER, check_newest, claim, note_written
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, prepare_flower
 from dpfedmeta.federation.identity.credentials import Card, read_identity, read_roster
 from dpfedmeta.federation.identity.invitation import (
@@ -204,15 +204,22 @@ class ClientOptions:
 
 @dataclass(kw_only=True, eq=False)
 class _Counted:
-    """A party, and how many questions it has answered."""
+    """A party, how many questions it has answered, and how far its ledger goes, which is noted outside of its home."""
 
     party: Party
+    home: Path
     answered: int = 0
+    _written: int | None = None
 
     def answer(self, question: bytes) -> bytes:
         """Answer a question, and count it."""
         found = self.party.answer(question)
         self.answered += 1
+        if (written := _changed(self.home / LEDGER)) != self._written:
+            # Before the answer leaves; where the register cannot be written, the start has said so.
+            with suppress(OSError):
+                note_written(self.home)
+            self._written = written
         return found
 
 
@@ -230,8 +237,11 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
     private, invitation = read_identity(options.identity), read_invitation(options.invitation)
     try:
         claim(options.home, options.data, private, keep=not options.dry_run)
+        if told := check_newest(options.home, accept=options.change_limit, keep=not options.dry_run):
+            say(told)
     except OSError as error:
-        say(f"{error.filename}: {error.strerror}; so a second home for the same images would go unnoticed here")
+        unseen = "a second home for the same images, or an older copy of it, would go unnoticed here"
+        say(f"{error.filename}: {error.strerror}; so {unseen}")
     prepare_flower(options.home / "flower")
     from dpfedmeta.federation.client.client import MODEL, RealClient
     from dpfedmeta.federation.flower.flower_client import attend
@@ -254,7 +264,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         patience=options.patience,
     )
     model = options.home / MODEL
-    before, counted = _changed(model), _Counted(party=party)
+    before, counted = _changed(model), _Counted(party=party, home=options.home)
 
     def over() -> bool:
         if options.dry_run:

@@ -40,6 +40,11 @@ def known_noise():
     client.RealClient = partial(client.RealClient, noise_seed=NOISE)
 
 
+def machine(folder):
+    """A client on a machine of its own: what other machines noted is not known there."""
+    os.environ["DPFEDMETA_STATE"] = folder
+
+
 def other_version():
     """Another release of dpfedmeta."""
     for module in (signed_plan, signed_text):

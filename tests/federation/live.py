@@ -1,6 +1,7 @@
 """A federation of real processes over Flower and TLS, from the folders and keys of `silos`."""
 
 import multiprocessing
+import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -120,6 +121,8 @@ class Live:
 
     def _started(self, name, how, words):
         output = self.folder / f"{name}-{len(self.running)}.txt"
+        # The process that all are forked from keeps the state folder of the session's first test.
+        how = (f"machine:{os.environ['DPFEDMETA_STATE']}", *how)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([acting.__name__])
         process = context.Process(target=acting.act, args=(how, [str(word) for word in words], output), daemon=True)

@@ -13,7 +13,7 @@ from dpfedmeta.federation import entry_points as running
 from dpfedmeta.federation.client import client_home
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.client_home import HOME, claim, rotate
+from dpfedmeta.federation.client.client_home import HOME, check_newest, claim, note_written, rotate
 from dpfedmeta.federation.identity.credentials import read_card, read_identity, read_roster, write_identity
 from dpfedmeta.federation.identity.invitation import INVITATION
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
@@ -271,3 +271,74 @@ def test_a_home_that_is_noted_is_known_to_its_machine(tmp_path, data, monkeypatc
     assert not (tmp_path / "first.home" / HOME).exists()
     with pytest.raises(InputError, match="took part from"):
         claim(tmp_path / "second.home", data, NEW)
+
+
+def answered(home, rounds):
+    """A ledger after so many answers."""
+    (home / "ledger.jsonl").write_text("header\n" + "".join(f'{{"round": {each}}}\n' for each in range(rounds)))
+    note_written(home)
+
+
+def test_an_older_copy_of_a_whole_home_is_refused_on_its_machine(home, tmp_path):
+    answered(home, 2)
+    shutil.copytree(home, tmp_path / "backup")
+    answered(home, 5)
+    assert check_newest(home) is None
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "backup", home)
+    with pytest.raises(InputError, match=r"is an older copy; .* went on to line 6, and this one has 3"):
+        check_newest(home)
+    with pytest.raises(InputError, match="is an older copy"):
+        check_newest(home, keep=False)
+    assert "taken all the same" in check_newest(home, accept=True, keep=False)  # a dry run, which changes nothing
+    with pytest.raises(InputError, match="is an older copy"):
+        check_newest(home)
+    assert "taken all the same" in check_newest(home, accept=True)
+    assert check_newest(home) is None
+    assert check_newest(home, accept=True) is None
+
+
+def test_a_ledger_that_grew_by_other_answers_is_no_newer_copy(home):
+    """Two copies that went on apart: as many lines, but not those that were written here."""
+    answered(home, 4)
+    (home / "ledger.jsonl").write_text("header\n" + "".join(f'{{"round": {7 + each}}}\n' for each in range(6)))
+    with pytest.raises(InputError, match="is an older copy"):
+        check_newest(home)
+
+
+def test_a_home_that_comes_from_elsewhere_is_told(home, monkeypatch, tmp_path):
+    answered(home, 3)
+    assert check_newest(home) is None
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "another machine"))
+    assert "was not used on this machine before; its ledger counts 3 answers" in check_newest(home)
+    note_written(home)
+    assert check_newest(home) is None
+    assert check_newest(tmp_path / "new.home") is None
+
+
+def test_a_key_that_is_replaced_keeps_what_is_noted(home, tmp_path):
+    answered(home, 3)
+    rotate(OLD, NEW, home, tmp_path / "new.home")
+    assert check_newest(tmp_path / "new.home") is None
+    (tmp_path / "new.home" / "ledger.jsonl").write_text("header\n")
+    with pytest.raises(InputError, match="is an older copy"):
+        check_newest(tmp_path / "new.home")
+
+
+def test_an_answer_is_noted_before_it_leaves(home):
+    """So a home that is set back behind it is refused, whichever part of it is."""
+
+    class Charging:
+        def answer(self, question):
+            with (home / "ledger.jsonl").open("a") as ledger:
+                ledger.write('{"round": 0}\n')
+            return question
+
+    answered(home, 1)
+    before = (home / "ledger.jsonl").read_bytes()
+    counted = running._Counted(party=Charging(), home=home)
+    assert [counted.answer(each) for each in (b"a", b"b")] == [b"a", b"b"]
+    assert check_newest(home) is None
+    (home / "ledger.jsonl").write_bytes(before)
+    with pytest.raises(InputError, match=r"went on to line 4, and this one has 2"):
+        check_newest(home)

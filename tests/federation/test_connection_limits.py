@@ -11,7 +11,8 @@ import pytest
 
 from dpfedmeta.federation.flower import fleet_gateway as flower_gate
 from dpfedmeta.federation.flower import superlink as flower_limits
-from dpfedmeta.federation.flower.fleet_gateway import _OBJECT, Gate
+from dpfedmeta.federation.flower.fleet_calls import OBJECT
+from dpfedmeta.federation.flower.fleet_gateway import FLEET, Gate
 from dpfedmeta.federation.flower.superlink import Strangers
 from tests.federation.test_flower_wire import identity, signed
 from tests.federation.wires import card, loopback
@@ -22,7 +23,7 @@ FEW = 5
 @pytest.fixture
 def wire(tmp_path, monkeypatch):
     monkeypatch.setattr(flower_limits, "HEAD_SECONDS", 1.0)
-    monkeypatch.setattr(flower_limits, "Strangers", lambda: Strangers(of_address=FEW))
+    monkeypatch.setattr(flower_limits, "Strangers", lambda **given: Strangers(of_address=FEW, **given))
     found = loopback(tmp_path)
     yield found
     found.channel.close()
@@ -56,6 +57,26 @@ def test_connections_that_nobody_signs_for_are_few_and_clients_get_in_beside_the
         assert all(closed(each, 0.5) for each in strangers[:7])
         assert wire.channel.ask({identity("anna"): b"xyz"}, 20) == {identity("anna"): b"zyx"}
     for each in strangers:
+        each.close()
+
+
+def test_as_many_strangers_are_heard_as_the_roster_can_come_back_with(tmp_path, monkeypatch):
+    """Each client has two connections; where the newest ended the oldest all along, nobody got in."""
+    made = []
+    monkeypatch.setattr(flower_limits, "Strangers", lambda **given: made.append(Strangers(**given)) or made[-1])
+    monkeypatch.setattr(flower_limits, "MOST_OF_ALL", 5)
+    found = loopback(tmp_path)
+    found.channel.close()
+    assert made[0]._of_all == 6
+
+
+def test_many_that_wait_to_be_taken_are_taken_few_at_a_time():
+    with flower_limits.Listening() as listening:
+        listening.strangers = Strangers()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(2)  # asyncio's word for how many it takes at once
+        waiting = [socket.create_connection(listening.getsockname(), timeout=5) for _ in range(50)]
+    for each in waiting:
         each.close()
 
 
@@ -121,10 +142,9 @@ def gate():
     """A gate with one node, whose application keeps what reaches it."""
     reached = []
 
-    async def application(scope, receive, send):
-        reached.append((await receive())["body"])
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+    def application(name, node, key, body):
+        reached.append(body)
+        return 200, b""
 
     return Gate(application, {card("anna").wire_pem: 7}, lambda node: None, most_bytes=1000), reached
 
@@ -146,7 +166,7 @@ async def pushed(gate, parts, stated=None, before=None):
     async def send(message):
         said.append(message)
 
-    await gate({"type": "http", "method": "POST", "path": _OBJECT, "headers": headers}, receive, send)
+    await gate({"type": "http", "method": "POST", "path": FLEET + OBJECT, "headers": headers}, receive, send)
     return said[0]["status"]
 
 

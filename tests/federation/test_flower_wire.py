@@ -29,7 +29,8 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.flower import fleet_gateway
-from dpfedmeta.federation.flower.fleet_gateway import _PATHS, _PULL, Gate
+from dpfedmeta.federation.flower.fleet_calls import NAMES, PULL
+from dpfedmeta.federation.flower.fleet_gateway import FLEET, Gate
 from dpfedmeta.federation.flower.flower_channel import LinkGrid, content_of, record_of
 from dpfedmeta.federation.flower.flower_client import attend
 from dpfedmeta.federation.flower.http_client import ConnectionRefused, Requests, TooLong, _Bounded, _context
@@ -333,21 +334,19 @@ class TestGate:
         async def send(message):
             said.append(message)
 
-        asyncio.run(gate({"type": "http", "method": "POST", "path": _PULL, "headers": headers}, receive, send))
+        asyncio.run(gate({"type": "http", "method": "POST", "path": FLEET + PULL, "headers": headers}, receive, send))
         assert said[0]["status"] == 401
 
-    @pytest.mark.parametrize("path", sorted(_PATHS))
-    def test_each_request_of_a_node_has_the_answer_of_what_is_behind_and_its_own_body(self, monkeypatch, path):
+    @pytest.mark.parametrize("name", sorted(NAMES))
+    def test_each_request_of_a_node_has_the_answer_of_what_is_behind_and_its_own_body(self, monkeypatch, name):
         """Also those that wait for a while; nobody who is there is left without an answer."""
-        for name in ("_PULL_SECONDS", "_HEARTBEAT_SECONDS"):
-            monkeypatch.setattr(fleet_gateway, name, 0.05)
-        monkeypatch.setattr(fleet_gateway, "_in_own_name", lambda body, node: body == b"abc")
+        for seconds in ("_PULL_SECONDS", "_HEARTBEAT_SECONDS", "_PATIENT_SECONDS"):
+            monkeypatch.setattr(fleet_gateway, seconds, 0.05)
         heard, said, waits = [], [], asyncio.Event()
 
-        async def behind(scope, receive, send):
-            heard.append((await receive())["body"])
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b"answer"})
+        def behind(*request):
+            heard.append(request)
+            return 200, b"answer"
 
         async def receive():
             if waits.is_set():
@@ -359,9 +358,9 @@ class TestGate:
             said.append(message)
 
         gate = Gate(behind, {card("anna").wire_pem: 7}, lambda node: None)
-        headers = [(name.encode(), value.encode()) for name, value in signed("anna").items()]
-        asyncio.run(gate({"type": "http", "method": "POST", "path": path, "headers": headers}, receive, send))
-        assert heard == [b"abc"]
+        headers = [(key.encode(), value.encode()) for key, value in signed("anna").items()]
+        asyncio.run(gate({"type": "http", "method": "POST", "path": FLEET + name, "headers": headers}, receive, send))
+        assert heard == [(name, 7, card("anna").wire_pem, b"abc")]
         assert [message.get("status", message.get("body")) for message in said] == [200, b"answer"]
 
     def test_a_clock_that_differs_is_named(self, post):

@@ -17,8 +17,11 @@ from dpfedmeta.data.user_sources.readers import own_digests
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 HOME, LEDGER = "home.json", "ledger.jsonl"
+# Beside a home's entry in the register: how far its ledger went on this machine.
+_WRITTEN = ".ledger"
 _REGISTER, _LOCK = "homes", ".lock"
 _DIGEST_CHARACTERS = 32
+_LINE = b"\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,81 @@ def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
                 raise InputError(_elsewhere(data, other))
         if keep and mine != before:
             _write(home, register, mine)
+
+
+def check_newest(home: Path, *, accept: bool = False, keep: bool = True) -> str | None:
+    """Check that a home's ledger holds all that was written to it on this machine, before anything is answered.
+
+    Args:
+        home: The client's home.
+        accept: Whether an older copy is taken all the same: its owner has lowered the limit.
+        keep: Whether to note what is accepted; a dry run does not.
+
+    Returns:
+        What to tell its owner: an older copy is taken, or this machine never wrote to it, so none could be told.
+
+    Raises:
+        InputError: It is an older copy.
+        OSError: The register cannot be read or written.
+    """
+    mine, content = _home_at(home), _ledger_of(home)
+    with _register() as register:
+        noted = None if mine is None else _noted(register / f"{mine.name}{_WRITTEN}")
+    if noted is None:
+        return _unknown_here(home, content)
+    size, lines, digest = noted
+    if sha256(content[:size]).hexdigest() == digest:
+        return None
+    older = (
+        f"{home}: is an older copy; on this machine its ledger went on to line {lines}, and this one has "
+        f"{content.count(_LINE)}, so what was spent since is missing"
+    )
+    if not accept:
+        raise InputError(
+            f"{older}. Restore the newest copy, or lower the limit by what the lost rounds may have cost: "
+            "--epsilon E --change-limit"
+        )
+    if keep:
+        note_written(home)
+    return f"{older}; it is taken all the same, under the limit that was given (--change-limit)"
+
+
+def note_written(home: Path) -> None:
+    """Note how far a home's ledger goes, outside of the home, so that an older copy of all of it is noticed.
+
+    Raises:
+        OSError: The register cannot be written.
+    """
+    mine, content = _home_at(home), _ledger_of(home)
+    if mine is None or not content:
+        return
+    noted = [len(content), content.count(_LINE), sha256(content).hexdigest()]
+    with _register() as register:
+        replace_file(register / f"{mine.name}{_WRITTEN}", (json.dumps(noted) + "\n").encode(), SECRET)
+
+
+def _noted(path: Path) -> tuple[int, int, str] | None:
+    """Bytes, lines and digest of a ledger; None: nothing readable is noted."""
+    try:
+        size, lines, digest = json.loads(path.read_bytes())
+        return int(size), int(lines), str(digest)
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def _ledger_of(home: Path) -> bytes:
+    path = home / LEDGER
+    return path.read_bytes() if path.exists() else b""
+
+
+def _unknown_here(home: Path, content: bytes) -> str | None:
+    charged = sum(b'"round"' in line for line in content.splitlines())
+    if not charged:
+        return None
+    return (
+        f"{home}: was not used on this machine before; its ledger counts {charged} answers. If it is a backup, later "
+        "ones are missing in it: restore the newest copy, or lower the limit by their cost (--change-limit)"
+    )
 
 
 def rotate(old: bytes, new: bytes, home: Path, following: Path) -> None:

@@ -3,43 +3,46 @@
 Flower reads a whole request before it asks who sent it, and lets a node answer in another's name. The gate does
 neither. Nodes wait without polling. Flower 1.41 needs it still: without it, a client's answer in another's name gets
 code 200, and 300 MB that nobody signed are read to their end (`TestGate` of tests/federation/test_flower_wire.py).
+One request costs the server a quarter of a millisecond: a signature is checked once while a node repeats it.
 """
 
 import asyncio
 import base64
-import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import datetime
 from threading import Event
 from typing import Any, TypeAlias
 
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
-from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, ROOM_BYTES
+from dpfedmeta.federation.flower.fleet_calls import ACTIVATE, HEARTBEAT, NAMES, OBJECT, PULL, PUSH, Answer, refusal
+from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, PATIENT, ROOM_BYTES
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+# Name of the request, number of the node, its key, the body.
+Application: TypeAlias = Callable[[str, int, bytes, bytes], Answer]
 
-_FLEET = "/v1/fleet/"
-_PULL, _HEARTBEAT, _PUSH, _OBJECT = (
-    _FLEET + name for name in ("pull-messages", "send-node-heartbeat", "push-messages", "push-object")
-)
-_OTHERS = ("activate-node", "deactivate-node", "pull-object", "confirm-message-received", "get-run")
-_PATHS = {_PULL, _HEARTBEAT, _PUSH, _OBJECT, *(_FLEET + name for name in _OTHERS)}
-# A question that waits is fetched at once; Flower's own heartbeat gives up after 5 s.
-_PULL_SECONDS, _HEARTBEAT_SECONDS = 8.0, 3.0
+FLEET = "/v1/fleet/"
+_COMING_AND_GOING = (ACTIVATE, "deactivate-node")
+# A question that waits is fetched at once; a client gives up after 30 s.
+_PULL_SECONDS = 20.0
+# Flower's own heartbeat gives up after 5 s; a client that says that it is patient waits longer.
+_HEARTBEAT_SECONDS, _PATIENT_SECONDS = 3.0, 8.0
 # A connection may break and come back: whoever is not heard of for so long after is gone.
 _GRACE_SECONDS = 2.0
-# A message, its record dictionary, its one record; Flower's own parts of a message are as many.
-_MOST_OBJECTS = 8
+# Refusals after which a connection ends: not all of the request may have been read.
+_LAST = (401, 404, 408, 413, 503)
+# Signatures of one node that are remembered: its two connections sign for themselves.
+_MOST_PROOFS = 4
+# Bodies from this length on are taken apart in a thread of their own, so that nobody else waits meanwhile.
+_LONG_BYTES = 2**20
 # A body ends so many seconds after its headers, and later by the time that a slow line takes for its bytes.
 _BODY_SECONDS, _SLOWEST_BYTES = 30.0, 20_000.0
 
@@ -48,11 +51,12 @@ class Gate:
     """An ASGI application before another one.
 
     Args:
-        application: Flower's.
+        application: Flower's answer to a request (fleet_calls.FleetCalls.answer).
         nodes: Number of the node by its public key (PEM).
         gone: Called with the number of a node whose connections broke.
         most_bytes: The longest message; a longer one is not read, nor are several of one client that are together.
         signed: Called with the address of a connection on which a client of the roster speaks.
+        heard: Called with the number of a node at each of its requests: it is there.
     """
 
     def __init__(
@@ -62,10 +66,12 @@ class Gate:
         gone: Callable[[int], object],
         most_bytes: int = MOST_BYTES,
         signed: Callable[[tuple[str, int]], object] = lambda address: None,
+        heard: Callable[[int], object] = lambda node: None,
     ) -> None:
         self.arrived = Event()
         self._application, self._nodes, self._gone, self._signed = application, dict(nodes), gone, signed
-        self._most = most_bytes + ROOM_BYTES
+        self._most, self._there = most_bytes + ROOM_BYTES, heard
+        self._proofs: dict[bytes, dict[tuple[str, bytes], None]] = {key: {} for key in self._nodes}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = {node: asyncio.Event() for node in self._nodes.values()}
         # Requests so far and at the moment, and bytes of bodies that are being read, of each node.
@@ -89,52 +95,56 @@ class Gate:
         if scope["type"] != "http":
             return
         self._loop = asyncio.get_running_loop()
-        path: str = scope["path"]
-        if scope["method"] != "POST" or path not in _PATHS:
-            return await _refuse(send, 404, "this address serves only the clients of a federation")
+        name = scope["path"].removeprefix(FLEET)
+        if scope["method"] != "POST" or scope["path"] != FLEET + name or name not in NAMES:
+            return await _sent(send, refusal(404, "this address serves only the clients of a federation"))
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            node = self._authenticated(headers)
+            key = self._authenticated(headers)
         except ValueError as error:
-            return await _refuse(send, 401, str(error))
+            return await _sent(send, refusal(401, str(error)))
+        node = self._nodes[key]
         if scope.get("client"):
             self._signed(scope["client"])
+        if name not in _COMING_AND_GOING:
+            self._there(node)
         self._heard[node] += 1
         self._open[node] += 1
         try:
-            await self._admitted(path, node, headers, scope, receive, send)
+            answer = await self._answered(name, node, key, headers, receive)
         finally:
             self._open[node] -= 1
+        if answer is not None:
+            await _sent(send, answer)
 
-    async def _admitted(
-        self, path: str, node: int, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """A request of a node of the roster."""
+    async def _answered(
+        self, name: str, node: int, key: bytes, headers: Mapping[str, str], receive: Receive
+    ) -> Answer | None:
+        """The answer to a request of a node of the roster; None: it has gone meanwhile."""
         try:
             body = await self._body(node, headers, receive)
         except TimeoutError:
-            return await _refuse(send, 408, "the body of this request did not come in time")
+            return refusal(408, "the body of this request did not come in time")
         if body is None:
-            return await _refuse(send, 413, f"a client may send at most {self._most - ROOM_BYTES:,} bytes in all")
-        if path == _PUSH and not _in_own_name(body, node):
-            return await _refuse(send, 403, "the answer is in another client's name, or in too many parts")
-        if path == _HEARTBEAT:
+            return refusal(413, f"a client may send at most {self._most - ROOM_BYTES:,} bytes in all")
+        if name == HEARTBEAT:
             # It counts from its arrival: one that is answered late must not bring back who has said goodbye.
-            answer: list[Message] = []
-            await self._application(scope, _once(body, receive), _kept(answer))
-            if await self._waited(_HEARTBEAT_SECONDS, asyncio.Event(), node, receive):
-                for message in answer:
-                    await send(message)
-            return None
-        if path == _PULL:
+            answer = self._application(name, node, key, body)
+            seconds = _PATIENT_SECONDS if PATIENT in headers else _HEARTBEAT_SECONDS
+            return answer if await self._waited(seconds, asyncio.Event(), node, receive) else None
+        if name == PULL:
             if not await self._waited(_PULL_SECONDS, self._news[node], node, receive):
                 return None
             self._news[node].clear()
         if self._closed:
-            return await _refuse(send, 503, "the server is stopping")
-        await self._application(scope, _once(body, receive), send)
-        if path in (_PUSH, _OBJECT):
+            return refusal(503, "the server is stopping")
+        if len(body) < _LONG_BYTES:
+            answer = self._application(name, node, key, body)
+        else:
+            answer = await asyncio.to_thread(self._application, name, node, key, body)
+        if name in (PUSH, OBJECT):
             self.arrived.set()
+        return answer
 
     async def _body(self, node: int, headers: Mapping[str, str], receive: Receive) -> bytes | None:
         """Read a whole body; None where those of this node would be too long together, and then no more is read.
@@ -176,8 +186,11 @@ class Gate:
         finally:
             self._reading[node] -= counted
 
-    def _authenticated(self, headers: Mapping[str, str]) -> int:
-        """Which node speaks.
+    def _authenticated(self, headers: Mapping[str, str]) -> bytes:
+        """The key of the node that speaks.
+
+        A signature says when it was made and no more, and may be repeated until it is old. So one that was right is
+        right, and is not checked again.
 
         Raises:
             ValueError: None of the roster, in words that may be sent back.
@@ -191,11 +204,16 @@ class Gate:
             raise ValueError("the request does not carry a client's key") from None
         if key not in self._nodes:
             raise ValueError("this key is not in the server's roster")
-        if not verify_signature(bytes_to_public_key(key), stamp.encode("ascii"), signature):
-            raise ValueError("the signature does not fit the key")
+        proofs, proof = self._proofs[key], (stamp, signature)
+        if proof not in proofs:
+            if not verify_signature(bytes_to_public_key(key), stamp.encode("ascii"), signature):
+                raise ValueError("the signature does not fit the key")
+            proofs[proof] = None
+            if len(proofs) > _MOST_PROOFS:
+                del proofs[next(iter(proofs))]
         if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE:
             raise ValueError(f"this machine's clock differs from the server's by {abs(age):.0f} s; set it")
-        return self._nodes[key]
+        return key
 
     async def _waited(self, seconds: float, news: asyncio.Event, node: int, receive: Receive) -> bool:
         """Hold a request until there are news; whether there is still somebody to tell."""
@@ -217,54 +235,16 @@ class Gate:
             self._gone(node)
 
 
-def _in_own_name(body: bytes, node: int) -> bool:
-    """Check that a push request holds one message of this node, in no more parts than a message needs."""
-    try:
-        request = PushMessagesRequest.FromString(body)
-    except DecodeError:
-        return False
-    trees, messages = request.message_object_trees, request.messages_list
-    if len(messages) != 1 or len(trees) != 1 or messages[0].metadata.src_node_id != node:
-        return False
-    left, waiting = _MOST_OBJECTS, [trees[0]]
-    while waiting:
-        left -= 1
-        if left < 0:
-            return False
-        waiting.extend(waiting.pop().children)
-    return True
-
-
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _once(body: bytes, receive: Receive) -> Receive:
-    """The body again, for the application behind."""
-    told = False
-
-    async def again() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again
-
-
-def _kept(answer: list[Message]) -> Send:
-    """Return a `Send` that keeps the messages of the application behind it for later."""
-
-    async def keep(message: Message) -> None:
-        answer.append(message)
-
-    return keep
-
-
-async def _refuse(send: Send, status: int, reason: str) -> None:
-    content = json.dumps({"detail": reason}).encode()
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+async def _sent(send: Send, answer: Answer) -> None:
+    status, content = answer
+    kind = PROTOBUF_MEDIA_TYPE.encode() if status == 200 else b"application/json"
+    headers = [(b"content-type", kind), (b"content-length", str(len(content)).encode())]
+    if status in _LAST:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})

@@ -22,6 +22,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from dpfedmeta.federation.flower.flower_environment import FIELD, KIND, MOST_BYTES, RECORD
 from dpfedmeta.federation.flower.superlink import Link
 
+# Between two looks for clients that have gone: each reads the messages to all of them.
+_SCAN_SECONDS = 0.5
+# For each client that is asked, between two looks for what arrived: 500 of them are looked at ten times a second.
+_BATCH_SECONDS = 0.0002
+
 
 class FlowerChannel:
     """A Channel (see channel.py) over a Grid of Flower.
@@ -148,15 +153,19 @@ class LinkGrid(Grid):
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         asked = set(self.push_messages(messages))
         waiting, coming, done, seen = set(asked), list[Message](), list[Message](), set[str]()
+        scanned = -float("inf")
         try:
             while (waiting or coming) and (left := end - time.monotonic()) > 0:
                 self._link.gate.arrived.clear()
-                coming += self._fetched(waiting, seen)
-                whole = [reply for reply in coming if self._tree(reply) is not None]
-                coming = [reply for reply in coming if reply not in whole]
-                done += [found for reply in whole if (found := self._inflated(reply)) is not None]
+                if scan := time.monotonic() - scanned > _SCAN_SECONDS:
+                    scanned = time.monotonic()
+                coming += self._fetched(waiting if scan else self._state.answered(waiting), waiting, seen)
+                whole = {reply.metadata.message_id: reply for reply in coming if self._tree(reply) is not None}
+                coming = [reply for reply in coming if reply.metadata.message_id not in whole]
+                done += [found for reply in whole.values() if (found := self._inflated(reply)) is not None]
                 if waiting or coming:
-                    self._link.gate.arrived.wait(min(left, 0.5))
+                    self._link.gate.arrived.wait(min(left, _SCAN_SECONDS))
+                    time.sleep(len(asked) * _BATCH_SECONDS)
         finally:
             with self._state.lock:
                 # Between the two nothing may arrive: its parts would stay. Flower does not hand out the answer of one
@@ -168,9 +177,9 @@ class LinkGrid(Grid):
                 self._objects.delete(name)
         return done
 
-    def _fetched(self, waiting: set[str], seen: set[str]) -> list[Message]:
-        """Answers that began to arrive, out of those that are waited for; Flower answers for a node that is gone."""
-        found = list(self.pull_messages(waiting))
+    def _fetched(self, looked_at: set[str], waiting: set[str], seen: set[str]) -> list[Message]:
+        """Answers that began to arrive, to the messages looked at; Flower answers for a node that is gone."""
+        found = list(self.pull_messages(looked_at))
         seen.update(reply.metadata.message_id for reply in found)
         waiting.difference_update(reply.metadata.reply_to_message_id for reply in found)
         return [reply for reply in found if not reply.has_error()]

@@ -5,6 +5,7 @@ It speaks as a SuperNode does, but runs no app: what answers is what is installe
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -104,7 +105,8 @@ def attend(
             told = True
         left = patience - (time.monotonic() - lost)
         heart.beat(f"{wire.server}: {reason}; trying again for {left:.0f} s more")
-        time.sleep(pause)
+        # Not all of those that lost the same server at once.
+        time.sleep(pause * random.uniform(0.5, 1.5))
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 

@@ -14,6 +14,8 @@ MOST_BYTES = 2**26
 ROOM_BYTES = 2**12
 # What we call our messages; Flower wants "train", "query" or "evaluate" before the dot.
 KIND, RECORD, FIELD = "query.dpfedmeta", "dpfedmeta", "message"
+# Header of a client whose heartbeats wait longer than Flower's own.
+PATIENT = "dpfedmeta-patient"
 
 
 def prepare_flower(folder: Path | None = None) -> None:

@@ -14,32 +14,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from ssl import SSLError, TLSVersion
-from typing import cast
 
 import uvicorn
-from fastapi import FastAPI
-from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
-from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
-from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
-from flwr.supercore.error import http_error_translator
-from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
-from flwr.superlink.federation import NoOpFederationManager
-from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
-from flwr.superlink.routers.fleet.router import router
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
+from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.flower.fleet_calls import FleetCalls
 from dpfedmeta.federation.flower.fleet_gateway import Gate
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES
+from dpfedmeta.federation.flower.node_messages import NodeMessages
 from dpfedmeta.federation.identity.credentials import Card
 
 # Flower ends a run whose app is silent for 60 s.
 _ALIVE_SECONDS = 15.0
 # Seconds from the opening of a connection, or the end of its last request, to the last line of the next one's headers.
 HEAD_SECONDS = 10.0
+# Connections that are taken before the event loop looks after the others; those that wait to be taken.
+_AT_ONCE, _WAITING = 16, 1024
 # Connections that no client of the roster has signed a request on: of one address, and of all addresses.
 MOST_OF_ADDRESS, MOST_OF_ALL = 100, 400
 
@@ -71,14 +64,19 @@ class Link:
     def __init__(
         self, cards: Sequence[Card], *, host: str, port: int, certificate: Path, key: Path, most_bytes: int = MOST_BYTES
     ) -> None:
-        factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
-        self.state = cast(InMemoryLinkState, factory.state())
+        self.state = NodeMessages()
         self.nodes = {card.identity: self._node(card.wire_pem) for card in cards}
         self.run, self.task = self._begun()
         numbers = {card.wire_pem: self.nodes[card.identity] for card in cards}
-        strangers = Strangers()
+        # After a start of the server all come back at once, each with two connections.
+        strangers = Strangers(of_all=max(MOST_OF_ALL, 2 * len(cards)))
         self.gate = Gate(
-            _application(factory), numbers, self.state.deactivate_node, most_bytes, signed=strangers.signed
+            FleetCalls(self.state).answer,
+            numbers,
+            self.state.deactivate_node,
+            most_bytes,
+            signed=strangers.signed,
+            heard=lambda node: self.state.acknowledge_node_heartbeat(node, HEARTBEAT_MIN_INTERVAL),
         )
         config = uvicorn.Config(
             self.gate,
@@ -91,7 +89,10 @@ class Link:
             http=Connection,
             ws="none",
             server_header=False,
+            date_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=2,
+            backlog=_AT_ONCE,
         )
         _load(config, certificate, key)
         listening = _listening(host, port, strangers)
@@ -133,24 +134,6 @@ class Link:
             self.state.acknowledge_task_heartbeat(self.task)
 
 
-def _application(factory: LinkStateFactory) -> FastAPI:
-    """Flower's server, but only the part that nodes speak to."""
-    application = FastAPI(
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        middleware=[
-            Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
-            Middleware(ProtobufTranslationMiddleware),
-            Middleware(NodeAuthMiddleware),
-        ],
-    )
-    application.state.linkstate_factory = factory
-    application.state.enable_supernode_auth = True
-    application.include_router(router)
-    return application
-
-
 def _load(config: uvicorn.Config, certificate: Path, key: Path) -> None:
     try:
         config.load()
@@ -169,7 +152,7 @@ def _listening(host: str, port: int, strangers: Strangers) -> Listening:
         listening.strangers = strangers
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(1024)
+        listening.listen()
     except OSError as error:
         if listening is not None:
             listening.close()
@@ -220,6 +203,10 @@ class Listening(socket.socket):
     """A listening socket that tells of every connection it accepts."""
 
     strangers: Strangers
+
+    def listen(self, at_once: int = _AT_ONCE) -> None:
+        """Listen: asyncio takes as many connections in one go as it lets wait, and handshakes would wait for them."""
+        super().listen(_WAITING)
 
     def accept(self) -> tuple[socket.socket, Address]:
         """Accept a connection, and count it."""
