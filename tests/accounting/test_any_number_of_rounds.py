@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import binom
 
 from dpfedmeta.accounting.divergences import pld_composition as composition
+from dpfedmeta.accounting.divergences import rdp
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
 from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon, worst_participations
 from dpfedmeta.accounting.divergences.pld_composition import MOST_ROUNDS, closed_epsilon, composed, sampled_epsilon
@@ -161,7 +162,7 @@ def test_moments_that_rounding_made_too_small_are_made_up_for(monkeypatch, neigh
     exact = closed_epsilon(plan.phases, neighbours, 1e-6)
     assert exact[1] == "rdp"
     monkeypatch.undo()
-    honest = composition.moments_of
+    honest = rdp.moments_of
     monkeypatch.setattr(composition, "moments_of", lambda *given: honest(*given) - share * rounds)
     assert closed_epsilon(plan.phases, neighbours, 1e-6)[0] >= exact[0]
     assert share * rounds > 1e-5
