@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -143,7 +144,7 @@ def test_noise_of_somebody_elses_rests_on_their_word_wherever_it_is_shown(tiny_t
     assert "pld, by word" in repr(planned.guarantees)
     run = trained(tiny_task_file, tmp_path, "dp-agr", given)
     page = write_report(run).read_text()
-    assert "<td>pld, by word" in page
+    assert re.search("<td[^>]*>pld, by word", page)
     assert "author vouches for it" in page
     found = audit(run)
     assert check_report(found.snapshot, found.proven) == ["report.html agrees"]

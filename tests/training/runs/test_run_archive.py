@@ -126,7 +126,7 @@ def test_a_folder_has_a_model_card_beside_the_weights_and_verifies(run, tmp_path
     assert content["model-index"][0]["results"][0]["metrics"][0]["value"] == summary["accuracy"]["mean"]
     found = audit(run)
     for cell in found.guarantees:
-        epsilon = rounded_up(cell.epsilon) if math.isfinite(cell.epsilon) else "nothing is promised"
+        epsilon = rounded_up(cell.epsilon, 4) if math.isfinite(cell.epsilon) else "nothing is promised"
         assert f"| {cell.unit} | {cell.observer} | {epsilon} | {cell.delta:g} | {cell.adjacency} |" in text
     assert read_content(run.ledger).heads[-1] in text
     assert "2 rounds over 60 clients" in text
