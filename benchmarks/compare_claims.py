@@ -8,7 +8,7 @@ from rich.table import Table
 from benchmarks.accountants import agreements, all_settings
 from benchmarks.algorithm_claims import PresetOrigin, claim
 from benchmarks.paper_claims import as_json, compare, published_settings
-from dpfedmeta.accounting.rounded import rounded_up
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names, claimed_of
@@ -24,7 +24,7 @@ def compare_paper(console: Console, as_text: bool) -> int:
         print_json({"published": [as_json(published, lines) for published, lines in found]})
         return DONE
     for published, lines in found:
-        cell = f"{published.claimed.cell}, delta = {published.claimed.delta:g}"
+        cell = f"{published.claimed.cell}, delta = {asked(published.claimed.delta)}"
         table = Table(title=f"{published.title}: {cell}", title_justify="left")
         for column in ("counted as", "epsilon", "why it differs from the line above"):
             table.add_column(column, justify="right" if column == "epsilon" else "left", overflow="fold")

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.analytics.initial_clip_bound import with_private_start
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
@@ -75,7 +76,13 @@ def main(words: Sequence[str] | None = None) -> None:
             with TemporaryDirectory() as folder:
                 found = trained(_settings(options, seed, folder, given), dataset, options.episodes)
             shown = [str(Accuracy.from_json(found[split])) for split in ("validation", "test")]
-            line = [str(seed), name, *(f"{found[key]:.4g}" for key in ("bound", "z", "epsilon")), *shown]
+            line = [
+                str(seed),
+                name,
+                *(f"{found[key]:.4g}" for key in ("bound", "z")),
+                rounded_up(found["epsilon"], 4),
+                *shown,
+            ]
             print("|", " | ".join(line), "|", flush=True)
             if options.json is not None:
                 with options.json.open("a") as file:

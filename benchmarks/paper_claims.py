@@ -16,6 +16,7 @@ from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.rounded import asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,7 @@ def published_settings() -> list[PublishedSetting]:
 def compare(published: PublishedSetting) -> tuple[ComparisonRow, ...]:
     """Compare the claim of a published setting with what holds, one correction a line."""
     claim = published.claimed
-    said = ComparisonRow(counted="claimed", epsilon=claim.epsilon, reason=f"{claim.cell}, delta = {claim.delta:g}")
+    said = ComparisonRow(counted="claimed", epsilon=claim.epsilon, reason=f"{claim.cell}, delta = {asked(claim.delta)}")
     return (said, *(_clients(published) if published.kind == "clients" else _records(published)))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpfedmeta.accounting import PrivacyPlan, Targets, calibrate, guarantees
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.params import Params, added, norm, scaled, zeros_like
 from dpfedmeta.core.random.random_sources import OperatingSystemSource, Purpose
 from dpfedmeta.data.dataset import open_dataset
@@ -36,7 +37,7 @@ def main(rounds: int = 30, epsilon: float = 1.5, width: int = 16, episodes: int 
     plan = PrivacyPlan(clients=CLIENTS, cohort=COHORT, rounds=rounds, noise_multiplier=0.0)
     plan = calibrate(plan, Targets(client_epsilon=epsilon))
     promise = guarantees(plan)[0]
-    print(f"noise multiplier {plan.noise_multiplier:.4f} for {promise.name} = {promise.epsilon:.3g}")
+    print(f"noise multiplier {plan.noise_multiplier:.4f} for {promise.name} = {rounded_up(promise.epsilon)}")
     z = plan.noise_multiplier
     assert z is not None  # a target was given
     mechanism = GaussianMechanism(total_multiplier=z, charged_multiplier=z, denominator=COHORT)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import dpfedmeta as dp
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.params import Params
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.meta.adaptation import Adapts, InnerRule
@@ -80,7 +81,7 @@ def main(changes: Mapping[str, Any] | None = None) -> dp.Run:
     # and noise of its own hides each record.
     layered = dp.Settings.preset("dp-agrlr-micro", "strokes", method)
     promise = dp.plan(layered).guarantees.of("record", "server")
-    print(f"under dp-agrlr-micro it would promise (record, server) epsilon {promise.epsilon:.3g}")
+    print(f"under dp-agrlr-micro it would promise (record, server) epsilon {rounded_up(promise.epsilon)}")
     return run
 
 

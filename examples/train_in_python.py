@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import dpfedmeta as dp
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.episode import draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
@@ -20,7 +21,7 @@ def main(changes: Mapping[str, Any] | None = None) -> dp.Run:
     print(dp.plan(settings).statement)
     run = dp.train(settings)
     print(run.rounds)
-    print(f"spent {run.guarantees.of('client', 'public').epsilon:.2f}, reached {run.accuracy}")
+    print(f"spent {rounded_up(run.guarantees.of('client', 'public').epsilon)}, reached {run.accuracy}")
 
     # Somebody with five pictures of each of five things; nothing of this leaves the machine.
     mine = draw_episode(

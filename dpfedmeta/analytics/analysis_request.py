@@ -87,9 +87,9 @@ class Request:
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf:
-            raise InputError(f"--epsilon {self.epsilon:g}: a target is a finite number above 0")
+            raise InputError(f"--epsilon {self.epsilon!r}: a target is a finite number above 0")
         if not 0 < self.delta < 1:
-            raise InputError(f"--delta {self.delta:g}: a number above 0 and below 1")
+            raise InputError(f"--delta {self.delta!r}: a number above 0 and below 1")
         if not 0 < self.cohort <= self.clients:
             raise InputError(f"--cohort {self.cohort:g}: expected above 0 and at most {self.clients:,}, all clients")
         if self.fixed is not None and not float(self.cohort).is_integer():

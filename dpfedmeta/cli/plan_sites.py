@@ -91,7 +91,7 @@ def main(words: Sequence[str], console: Console) -> int:
             {
                 "sites": asdict(sites) | {"most": most, "parts": sites.parts},
                 "noise": {
-                    cell: {f"{epsilon:g}": value for epsilon, value in row.items()} for cell, row in found.items()
+                    cell: {asked(epsilon): value for epsilon, value in row.items()} for cell, row in found.items()
                 },
                 "chosen": {"cell": chosen[0], "epsilon": chosen[1], "noise": chosen[2]},
             }
@@ -222,7 +222,7 @@ def _command(sites: Sites, epsilon: float) -> str:
         "--rounds",
         sites.rounds,
         "--epsilon",
-        f"{epsilon:g}",
+        asked(epsilon),
     ]
     return shlex.join(str(word) for word in words)
 

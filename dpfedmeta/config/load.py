@@ -200,7 +200,7 @@ def describe(holding: Settings | None = None) -> str:
         value = values.get(name, default)
         shown = "null" if value is None else value
         if isinstance(value, float) and math.isfinite(value):
-            shown = f"{value:g}"
+            shown = f"{value:g}" if float(f"{value:g}") == value else repr(value)
         alias = f" ({short[name]})" if name in short else ""
         lines.append(f"  --{name}{alias} [{shown}]\n      {meaning}")
     return "\n".join(lines)

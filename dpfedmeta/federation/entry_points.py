@@ -204,20 +204,30 @@ class ClientOptions:
 
 @dataclass(kw_only=True, eq=False)
 class _Counted:
-    """A party, how many questions it has answered, and how far its ledger goes, which is noted outside of its home."""
+    """A party, how many questions it has answered, and how far its ledger goes, which is noted outside of its home.
+
+    A dry run notes nothing.
+    """
 
     party: Party
     home: Path
+    accept: bool = False
+    keep: bool = True
     answered: int = 0
     _written: int | None = None
 
     def answer(self, question: bytes) -> bytes:
-        """Answer a question, and count it."""
+        """Answer a question, and count it.
+
+        Raises:
+            InputError: Another copy of the home answered meanwhile.
+        """
         found = self.party.answer(question)
         self.answered += 1
-        if (written := _changed(self.home / LEDGER)) != self._written:
+        if self.keep and (written := _changed(self.home / LEDGER)) != self._written:
             # Before the answer leaves; where the register cannot be written, the start has said so.
             with suppress(OSError):
+                check_newest(self.home, accept=self.accept)
                 note_written(self.home)
             self._written = written
         return found
@@ -264,7 +274,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         patience=options.patience,
     )
     model = options.home / MODEL
-    before, counted = _changed(model), _Counted(party=party, home=options.home)
+    before, counted = _changed(model), _counted(party, options)
 
     def over() -> bool:
         if options.dry_run:
@@ -278,6 +288,10 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
     if party.unfit is not None:
         raise InputError(party.unfit)
     return model if _changed(model) != before else None
+
+
+def _counted(party: Party, options: ClientOptions) -> _Counted:
+    return _Counted(party=party, home=options.home, accept=options.change_limit, keep=not options.dry_run)
 
 
 def _changed(path: Path) -> int | None:

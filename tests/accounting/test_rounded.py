@@ -1,8 +1,11 @@
 """Epsilons for people: an upper bound is never printed below its value, whatever prints it."""
 
 import ast
+import json
 import math
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +18,7 @@ from dpfedmeta.accounting.events.guarantee import Bound, FourGuarantees, Guarant
 from dpfedmeta.accounting.rounded import asked, nearest, rounded_down, rounded_up
 
 ROOT = Path(__file__).parents[2]
-HARD = (1.4999, 1.00005, 2.4951, 0.0304049, 99.94999, 613.2, 1234.01)
+HARD = (1.4999, 1.00005, 3.14159265, 2.4951, 0.0304049, 99.94999, 613.2, 1234.01)
 DELTA = 1 / 299_999
 
 
@@ -132,6 +135,12 @@ def logs_of_clients(four):
     return "\n".join([epsilon_words(four[0].epsilon), *(cell_words(cell) for cell in four)])
 
 
+def labels_of_settings(four):
+    from dpfedmeta.reporting.compare.seed_groups import describe
+
+    return describe({"privacy.client.epsilon": four[0].epsilon, "privacy.client.delta": four[0].delta})
+
+
 def pictures(four):
     from dpfedmeta.reporting.plots.epsilon_plot import tick_words
 
@@ -148,7 +157,7 @@ def tables_of_papers(four):
 
 OUTPUTS = (
     terminal, lines_of_rounds, python, rows_in_python, statement, analysis, model_card, report, trackers,
-    logs_of_clients, pictures, tables_of_papers,
+    logs_of_clients, pictures, tables_of_papers, labels_of_settings,
 )  # fmt: skip
 
 
@@ -174,11 +183,8 @@ def test_an_audit_is_rounded_down_and_its_promise_up():
     assert "lower bound 1.49 " in badge_words(replace(verdict, audited=1.4999, confirmed=None), "day")
 
 
-# What a user typed is repeated; a rare event of a formula in ledgers; keys of a JSON table.
-ECHOES = {
-    "config/fields.py", "accounting/observers/server_observer.py", "cli/commands/analyse_command.py",
-    "analytics/analysis_request.py", "cli/plan_sites.py",
-}  # fmt: skip
+# The least and the most that may be asked for; a rare event of a formula in ledgers.
+ECHOES = {"config/fields.py", "accounting/observers/server_observer.py"}
 COUNTS = ("max(1.0, delta * records)",)
 NAMES = re.compile(r"epsilon|delta|spent|promised|audited|confirmed")
 
@@ -200,6 +206,19 @@ def test_bounds_are_written_by_one_function():
         for shown in formatted(ast.parse(path.read_text(encoding="utf-8")))
     }
     assert not wrong
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js on this machine")
+def test_the_page_of_a_server_rounds_up_in_every_form():
+    """Small and large numbers have fewer digits there; a delta is always small."""
+    page = (ROOT / "dpfedmeta/federation/server/page.html").read_text(encoding="utf-8")
+    script = page[page.index("const number") : page.index("function table")]
+    values = [*HARD, DELTA, 1.2344e-5, 1.0004e-3, 9.9999e-4, 1e-5, 0.1, 8.0, 999.97, 3730673.2]
+    run = f"{script} console.log(JSON.stringify({values}.map(upper)))"
+    shown = json.loads(subprocess.run(["node", "-e", run], capture_output=True, check=True).stdout)
+    for value, text in zip(values, shown, strict=True):
+        assert value <= float(text) <= 1.01 * value
+    assert shown[values.index(1e-5)] == "1.00e-5"
 
 
 def test_pages_of_earlier_versions_are_read_as_they_were_written():

@@ -51,6 +51,9 @@ def test_training_refuses_it_and_names_the_classes(folder, part):
     told = dpfedmeta("train", *words, "--dry-run", code=2).error
     assert "stand in two parts" in told
     assert "dpfedmeta check-task" in told
+    encoded = ["--model.encoder", "tests.data.encoders.tiny_encoder:tiny", "--model.encoder_size", "16"]
+    encoded += ["--model.width", "4", "--run.dir", str(folder.parent / "runs")]
+    assert "stand in two parts" in dpfedmeta("train", *words, *encoded, code=2).error
 
 
 def test_blank_images_and_those_of_one_part_are_let_through(folder):

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from dpfedmeta.cli.commands.federate_command import main
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import replace_file
+from dpfedmeta.core.files.atomic_files import cut_torn_line, replace_file
 from dpfedmeta.federation import entry_points as running
 from dpfedmeta.federation.client import client_home
 from dpfedmeta.federation.client.client import RealClient
@@ -342,3 +342,53 @@ def test_an_answer_is_noted_before_it_leaves(home):
     (home / "ledger.jsonl").write_bytes(before)
     with pytest.raises(InputError, match=r"went on to line 4, and this one has 2"):
         check_newest(home)
+
+
+class Charged:
+    """Charges each answer to a home's ledger."""
+
+    def __init__(self, home):
+        self.ledger = home / "ledger.jsonl"
+
+    def answer(self, question):
+        with self.ledger.open("a") as ledger:
+            ledger.write(json.dumps({"round": question.decode()}) + "\n")
+        return question
+
+
+def test_two_copies_of_a_home_do_not_answer_side_by_side(home, tmp_path):
+    """Both were the newest when they started; the second to answer ends before its answer leaves."""
+    answered(home, 2)
+    other = shutil.copytree(home, tmp_path / "copy")
+    first, second = (running._Counted(party=Charged(each), home=each) for each in (home, other))
+    assert check_newest(home) is check_newest(other) is None
+    assert first.answer(b"a") == b"a"
+    with pytest.raises(InputError, match="is an older copy"):
+        second.answer(b"b")
+    assert first.answer(b"c") == b"c"
+
+
+def test_a_dry_run_does_not_make_an_older_copy_the_newest(home):
+    answered(home, 2)
+    before = (home / "ledger.jsonl").read_bytes()
+    answered(home, 5)
+    (home / "ledger.jsonl").write_bytes(before)
+    given = {"data": home, "invitation": home, "identity": home, "home": home, "promise": Promise(participations=1)}
+    options = running.ClientOptions(**given, dry_run=True, change_limit=True)
+    running._counted(Looking(), options).answer(b"an offer")
+    with pytest.raises(InputError, match="is an older copy"):
+        check_newest(home)
+
+
+class Looking:
+    def answer(self, question):
+        return question
+
+
+def test_a_line_that_a_crash_tore_is_not_missed_when_it_is_cut(home):
+    answered(home, 2)
+    with (home / "ledger.jsonl").open("a") as ledger:
+        ledger.write('{"rou')
+    note_written(home)
+    assert cut_torn_line(home / "ledger.jsonl")
+    assert check_newest(home) is None

@@ -5,13 +5,14 @@ import contextlib
 import socket
 import ssl
 import struct
+import threading
 import time
 
 import pytest
 
 from dpfedmeta.federation.flower import fleet_gateway as flower_gate
 from dpfedmeta.federation.flower import superlink as flower_limits
-from dpfedmeta.federation.flower.fleet_calls import OBJECT
+from dpfedmeta.federation.flower.fleet_calls import ACTIVATE, HEARTBEAT, OBJECT, PULL
 from dpfedmeta.federation.flower.fleet_gateway import FLEET, Gate
 from dpfedmeta.federation.flower.superlink import Strangers
 from tests.federation.test_flower_wire import identity, signed
@@ -149,7 +150,7 @@ def gate():
     return Gate(application, {card("anna").wire_pem: 7}, lambda node: None, most_bytes=1000), reached
 
 
-async def pushed(gate, parts, stated=None, before=None):
+async def pushed(gate, parts, stated=None, before=None, name=OBJECT):
     """Status of one request; a part of None waits for `before`."""
     headers = [(name.encode(), value.encode()) for name, value in signed("anna").items()]
     if stated is not None:
@@ -166,7 +167,7 @@ async def pushed(gate, parts, stated=None, before=None):
     async def send(message):
         said.append(message)
 
-    await gate({"type": "http", "method": "POST", "path": FLEET + OBJECT, "headers": headers}, receive, send)
+    await gate({"type": "http", "method": "POST", "path": FLEET + name, "headers": headers}, receive, send)
     return said[0]["status"]
 
 
@@ -186,6 +187,34 @@ def test_bodies_of_one_client_are_no_longer_together_than_one_message(stated):
         return await first, second, await pushed(own, [bytes(size)], stated), [len(body) for body in reached]
 
     assert asyncio.run(both()) == (200, 413, 200, [4000, 4000])
+
+
+def test_a_body_that_waits_for_a_thread_counts_until_it_is_answered(monkeypatch):
+    """Threads are few: what is read meanwhile would lie in memory, as much as a client sends."""
+    monkeypatch.setattr(flower_gate, "_LONG_BYTES", 100)
+    answered = threading.Event()
+
+    async def both():
+        own, reached = gate()
+        own._application = lambda *given: (answered.wait(20) and reached.append(given)) or (200, b"")
+        first = asyncio.ensure_future(pushed(own, [bytes(4000)]))
+        while not own._reading[7]:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
+        second = await pushed(own, [bytes(4000)])
+        answered.set()
+        return await first, second, await pushed(own, [bytes(4000)]), len(reached), own._reading
+
+    assert asyncio.run(both()) == (200, 413, 200, 2, {7: 0})
+
+
+@pytest.mark.parametrize("name", [PULL, HEARTBEAT, ACTIVATE, "confirm-message-received"])
+def test_what_waits_for_news_is_short(name, monkeypatch):
+    """A body is held as long as its request is."""
+    monkeypatch.setattr(flower_gate, "ROOM_BYTES", 500)
+    own, reached = gate()
+    assert asyncio.run(pushed(own, [bytes(501)], name=name)) == 413
+    assert not reached
 
 
 @pytest.mark.parametrize("stated", ["-5", "many", "10000000000"])

@@ -3,17 +3,24 @@
 import time
 
 import pytest
+from flwr.app import Message, RecordDict
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, TIMESTAMP_HEADER
+from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto import fleet_pb2, heartbeat_pb2, message_pb2
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
 from flwr.supercore.primitives.asymmetric import verify_signature
 
 from dpfedmeta.federation.flower import fleet_gateway, http_client
-from dpfedmeta.federation.flower.fleet_calls import ACTIVATE, HEARTBEAT, PULL, FleetCalls
+from dpfedmeta.federation.flower.fleet_calls import ACTIVATE, HEARTBEAT, OBJECT, PULL, PUSH, FleetCalls
 from dpfedmeta.federation.flower.fleet_gateway import Gate
-from dpfedmeta.federation.flower.flower_channel import LinkGrid, _question
+from dpfedmeta.federation.flower.flower_channel import LinkGrid, _question, record_of
 from dpfedmeta.federation.flower.http_client import ConnectionRefused, Requests
 from dpfedmeta.federation.flower.node_messages import NodeMessages
 from tests.federation.test_flower_wire import identity, signed
@@ -90,6 +97,85 @@ class TestNodeMessages:
         assert wire.channel.ask({identity("anna"): b"abc"}, 1) == {}  # nobody is there; it is deleted
         assert state.get_message_ins(anna, limit=1) == []
         assert state._waiting[anna] == {}
+
+
+class TestParts:
+    """One client of the roster, who sends what no client of ours does."""
+
+    @pytest.fixture
+    def asked(self, wire):
+        """A question to anna, and what she then does: (its number, push(content, name), confirm(name))."""
+        state, anna = wire.link.state, wire.link.nodes[identity("anna")]
+        calls, node = FleetCalls(state), Node(node_id=anna)
+        state.acknowledge_node_heartbeat(anna, 10)
+        (number,) = LinkGrid(wire.link).push_messages([_question(anna, b"question", 60.0)])
+
+        def called(name, request, answer):
+            status, body = calls.answer(name, anna, b"", request.SerializeToString())
+            assert status == 200
+            return answer.FromString(body)
+
+        def push(content, name=None):
+            pulled = called(PULL, fleet_pb2.PullMessagesRequest(node=node), fleet_pb2.PullMessagesResponse)
+            questions.extend(message_from_proto(each) for each in pulled.messages_list)
+            if content not in replies:
+                replies[content] = Message(record_of(content), reply_to=questions[-1])
+                replies[content].metadata.__dict__["_src_node_id"] = anna
+            reply = replies[content]
+            with no_object_id_recompute():
+                reply.metadata.__dict__["_message_id"] = reply.object_id
+                parts, tree = get_all_nested_objects(reply), get_object_tree(reply)
+            head = message_to_proto(Message(RecordDict(), reply_to=questions[-1]))
+            head.metadata.CopyFrom(message_to_proto(reply).metadata)
+            head.metadata.message_id = name or reply.object_id
+            given = {"node": node, "messages_list": [head], "message_object_trees": [tree]}
+            told = called(PUSH, fleet_pb2.PushMessagesRequest(**given), fleet_pb2.PushMessagesResponse)
+            for part in told.objects_to_push:
+                sent = {"object_id": part, "object_content": parts[part].deflate(), "session_id": told.session_id}
+                sending = message_pb2.PushObjectRequest(node=node, run_id=wire.link.run, **sent)
+                called(OBJECT, sending, message_pb2.PushObjectResponse)
+            return reply.object_id, len(told.objects_to_push)
+
+        def confirm(name):
+            read = message_pb2.ConfirmMessageReceivedRequest(node=node, run_id=wire.link.run, message_object_id=name)
+            called("confirm-message-received", read, message_pb2.ConfirmMessageReceivedResponse)
+
+        questions, replies = [], {}
+        yield number, push, confirm
+        state.delete_messages({number})
+        state.object_store.clear()
+        state.deactivate_node(anna)
+
+    def test_an_answer_that_is_sent_again_brings_no_other_parts(self, wire, asked):
+        """Nothing would delete them: one client could fill the server's memory."""
+        (number, push, _), store = asked, wire.link.state.object_store
+        name, sent = push(b"answer")
+        assert sent == 3
+        assert push(b"answer") == (name, 0)
+        kept = len(store)
+        assert [push(bytes([n]) * 100, name)[1] for n in range(3)] == [0] * 3
+        assert len(store) == kept
+        wire.link.state.delete_messages({number})
+        for each in (number, name):
+            store.delete(each)
+        assert len(store) == 0
+        assert not wire.link.state._object_push_sessions
+
+    def test_parts_that_are_none_leave_nothing(self, wire, asked):
+        (number, push, _), state = asked, wire.link.state
+        assert push(b"answer", "0" * 64)[1] == 0
+        state.delete_messages({number})
+        state.object_store.delete(number)
+        assert len(state.object_store) == 0
+
+    def test_an_answer_that_its_client_deletes_is_none(self, wire, asked):
+        """And does not end the server: it may be gone between two looks at it."""
+        (number, push, confirm), grid = asked, LinkGrid(wire.link)
+        name, _ = push(b"answer")
+        (reply,) = grid.pull_messages({number})
+        assert grid._tree(reply) is not None
+        confirm(name)
+        assert grid._inflated(reply) is None
 
 
 class TestSignatures:

@@ -13,6 +13,7 @@ from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates,
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.guarantee import UnitName
 from dpfedmeta.accounting.ledger.hash_chain import continue_or_start
+from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.fresh_seeds import attempt_bytes
 
@@ -259,7 +260,7 @@ def _check_change(path: Path, stated: Mapping[str, Any], budget: RecordBudget, c
             f"{unit}"
         )
     if not change:
-        words = ", ".join(f"{name} {'none' if value is None else f'{value:g}'}" for name, value in _limits(stated))
+        words = ", ".join(f"{name} {'none' if value is None else asked(value)}" for name, value in _limits(stated))
         raise InputError(
             f"{path}: has the limit {words}; give the same one, or set another from now on by --change-limit (in "
             "Python change_limit=True); what was spent stays counted"

@@ -111,7 +111,7 @@ def _request(options: argparse.Namespace, given: dict[str, str]) -> tuple[Reques
     if options.names is not None and options.kind != "heavy-hitters":
         raise InputError(f"--names: belongs to heavy-hitters, not to {options.kind}")
     if options.epsilon is not None and not 0 < options.epsilon < math.inf:
-        raise InputError(f"--epsilon {options.epsilon:g}: a target is a finite number above 0")
+        raise InputError(f"--epsilon {options.epsilon!r}: a target is a finite number above 0")
     if options.roster is not None and options.run is None:
         from dpfedmeta.federation.identity.credentials import read_roster
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
 from dpfedmeta.data.user_sources.readers import own_digests
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
@@ -148,8 +148,10 @@ def _noted(path: Path) -> tuple[int, int, str] | None:
 
 
 def _ledger_of(home: Path) -> bytes:
+    """Its whole lines: one that a crash tore goes when the next is written."""
     path = home / LEDGER
-    return path.read_bytes() if path.exists() else b""
+    content = path.read_bytes() if path.exists() else b""
+    return content[: end_of_whole_lines(content)]
 
 
 def _unknown_here(home: Path, content: bytes) -> str | None:

@@ -74,7 +74,7 @@ class Gate:
         self._proofs: dict[bytes, dict[tuple[str, bytes], None]] = {key: {} for key in self._nodes}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = {node: asyncio.Event() for node in self._nodes.values()}
-        # Requests so far and at the moment, and bytes of bodies that are being read, of each node.
+        # Requests so far and at the moment, and bytes of bodies that are read or wait for a thread, of each node.
         self._heard, self._open, self._reading = (dict.fromkeys(self._nodes.values(), 0) for _ in range(3))
         self._leaving: set[asyncio.Task[None]] = set()
         self._closed, self._closing = False, asyncio.Event()
@@ -122,7 +122,7 @@ class Gate:
     ) -> Answer | None:
         """The answer to a request of a node of the roster; None: it has gone meanwhile."""
         try:
-            body = await self._body(node, headers, receive)
+            body = await self._body(name, node, headers, receive)
         except TimeoutError:
             return refusal(408, "the body of this request did not come in time")
         if body is None:
@@ -141,12 +141,17 @@ class Gate:
         if len(body) < _LONG_BYTES:
             answer = self._application(name, node, key, body)
         else:
-            answer = await asyncio.to_thread(self._application, name, node, key, body)
+            # It counts until it is answered: bodies may wait for a thread.
+            self._reading[node] += len(body)
+            try:
+                answer = await asyncio.to_thread(self._application, name, node, key, body)
+            finally:
+                self._reading[node] -= len(body)
         if name in (PUSH, OBJECT):
             self.arrived.set()
         return answer
 
-    async def _body(self, node: int, headers: Mapping[str, str], receive: Receive) -> bytes | None:
+    async def _body(self, name: str, node: int, headers: Mapping[str, str], receive: Receive) -> bytes | None:
         """Read a whole body; None where those of this node would be too long together, and then no more is read.
 
         Raises:
@@ -156,8 +161,9 @@ class Gate:
             stated = int(headers.get("content-length", 0))
         except ValueError:
             return None
-        parts: list[bytes] = []
-        size = counted = 0
+        parts, size, counted = list[bytes](), 0, 0
+        # Only answers are long; what waits for news is held as long as it waits.
+        longest = self._most if name in (PUSH, OBJECT) else ROOM_BYTES
 
         def kept_free() -> bool:
             """Reserve room for the body, and return whether it fits.
@@ -166,7 +172,7 @@ class Gate:
             """
             nonlocal counted
             more = max(stated, size) - counted
-            fits = self._reading[node] + more <= self._most
+            fits = counted + more <= longest and self._reading[node] + more <= self._most
             if fits:
                 self._reading[node] += more
                 counted += more

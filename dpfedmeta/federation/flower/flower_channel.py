@@ -195,11 +195,12 @@ class LinkGrid(Grid):
 
     def _inflated(self, reply: Message) -> Message | None:
         name = reply.metadata.message_id
-        tree = self._objects.get_object_tree(name)
-        parts = {part.object_id: cast(bytes, self._objects.get(part.object_id)) for part in iterate_object_tree(tree)}
-        self._objects.delete(name)
         try:
-            found = inflate_object_from_contents(name, parts)
+            # Its client may delete it meanwhile.
+            tree = self._objects.get_object_tree(name)
+            kept = {part.object_id: self._objects.get(part.object_id) for part in iterate_object_tree(tree)}
+            self._objects.delete(name)
+            found = inflate_object_from_contents(name, cast(dict[str, bytes], kept))
         except Exception:
             return None
         if not isinstance(found, Message):

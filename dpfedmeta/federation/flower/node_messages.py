@@ -3,9 +3,12 @@
 from collections.abc import Iterable
 
 from flwr.app import Message
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate import InMemoryLinkState
 from flwr.supercore.date import now
-from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.object_store import NoObjectInStoreError
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink.federation import NoOpFederationManager
 
 
@@ -13,7 +16,8 @@ class NodeMessages(InMemoryLinkState):
     """Flower's own, which looks through every node's messages at each request of each node."""
 
     def __init__(self) -> None:
-        super().__init__(NoOpFederationManager(), ObjectStoreFactory().store())
+        self._parts = InMemoryObjectStore()
+        super().__init__(NoOpFederationManager(), self._parts)
         # Names of the messages that no node fetched yet, by node, the oldest first.
         self._waiting: dict[int, dict[str, None]] = {}
 
@@ -24,6 +28,30 @@ class NodeMessages(InMemoryLinkState):
             if stored is not None:
                 self._waiting.setdefault(message.metadata.dst_node_id, {})[stored] = None
             return stored
+
+    def store_message_and_object_tree(
+        self, message: Message, object_tree: ObjectTree, session_id: str
+    ) -> tuple[bool, list[str]]:
+        """Keep a message and the names of its parts, if deleting the message deletes all of them.
+
+        Flower takes other parts under the name of an answer that is here already, as often as a node sends them, and
+        nothing deletes those.
+        """
+        # A client that has read its question deletes parts that it shares with others; not between two looks at them.
+        with self.lock, self._lock_object_push_sessions, self._parts.lock_store:
+            try:
+                stored, missing = super().store_message_and_object_tree(message, object_tree, session_id)
+                whole = not stored or self._parts.get_object_tree(message.metadata.message_id) == object_tree
+            except (ValueError, NoObjectInStoreError):
+                whole = False
+            if not whole:
+                stored, missing = False, []
+                for part in reversed([*iterate_object_tree(object_tree)]):
+                    self._parts.delete(part.object_id)
+            if not missing:
+                # Nothing will end it.
+                self._cleanup_push_session(session_id, cleanup_messages=False)
+            return stored, missing
 
     def get_message_ins(self, node_id: int, limit: int | None, *, run_id: int | None = None) -> list[Message]:
         """Messages for one node that were not delivered yet, at most so many."""

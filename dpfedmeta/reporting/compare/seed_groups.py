@@ -13,6 +13,7 @@ from typing import Any
 from scipy.stats import t
 
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
@@ -208,8 +209,10 @@ def describe(values: Mapping[str, Any]) -> str:
     """Settings in few words: the last part of each name; a file by its name alone."""
     words = []
     for name, value in values.items():
-        shown = f"{value:g}" if isinstance(value, float) else str(value)
-        words.append(Path(shown).stem if name == "config" else f"{name.rsplit('.', 1)[-1]}={shown}")
+        last = name.rsplit(".", 1)[-1]
+        written = asked if last in ("epsilon", "delta") else "{:g}".format
+        shown = written(value) if isinstance(value, float) else str(value)
+        words.append(Path(shown).stem if name == "config" else f"{last}={shown}")
     return ", ".join(words)
 
 

@@ -8,7 +8,7 @@ from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, LedgerContent
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, check_lineage
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.rounded import rounded_up
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import sync_folder
@@ -89,7 +89,7 @@ def _check_promise(run: RunDirectory, limits: Budget, longer: PrivacyPlan) -> No
     most, done = limits.affordable_rounds(longer), longer.ends[-1]
     how_many = f"{most} rounds in all are allowed" if most > done else "it is used up, so no further round is allowed"
     raise RefusedPlan(
-        f"--rounds {longer.rounds}: {run.path} promised {cell.name} = {limit:.6g}, and {longer.rounds} rounds spend "
+        f"--rounds {longer.rounds}: {run.path} promised {cell.name} = {asked(limit)}, and {longer.rounds} rounds spend "
         f"{rounded_up(cell.epsilon, 4)}; {how_many}, and a promise cannot be raised afterwards"
     )
 
