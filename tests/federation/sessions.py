@@ -54,10 +54,14 @@ class Session:
     model: dict
     parties: dict
     heard: list = field(default_factory=list)
+    made: list = field(default_factory=list)
 
     def asking(self, **faults):
         wire = FailingWire(parties=self.parties, **faults)
-        return ClientRequests(
+        # One server, whose wire fails in other ways: it knows which numbers it used.
+        number = max((each.protocol for each in self.made), default=0)
+        asking = ClientRequests(
+            protocol=number,
             channel=wire,
             signed=self.signed,
             server=Identity(self.silos.server),
@@ -65,6 +69,8 @@ class Session:
             seconds=1.0,
             heard=self.heard.append,
         )
+        self.made.append(asking)
+        return asking
 
     def sums(self, asking):
         if self.plan.privacy.secure is None:

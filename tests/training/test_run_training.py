@@ -160,6 +160,15 @@ def test_a_ledger_says_whether_its_draws_can_be_repeated(tiny_task_file, tmp_pat
     assert read_content(run.ledger).identity.secure == secure
 
 
+@pytest.fixture
+def listening():
+    """Ctrl-C interrupts, also where the tests were started in the background, which inherits that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
 def test_a_signal_while_the_end_is_written_counts_afterwards(tiny_task_file, tmp_path, monkeypatch):
     """A run whose last round is released has its summary, and whoever is told of runs hears of its end."""
     hurt, told = [], []
@@ -177,6 +186,7 @@ def test_a_signal_while_the_end_is_written_counts_afterwards(tiny_task_file, tmp
     assert told == ["completed"]
 
 
+@pytest.mark.usefixtures("listening")
 @pytest.mark.parametrize("step", ["keep_noise_state", "save_checkpoint", "drop_noise_states", "save_weights"])
 def test_a_signal_while_the_last_checkpoint_is_written_leaves_it_whole(
     ran, tiny_task_file, tmp_path, monkeypatch, step

@@ -108,6 +108,7 @@ class ClientRequests:
         blamed: Called with the clients whose shares were wrong.
         left_out: SECRET: clients whose shares ended an attempt at a sum, beyond doubt: they are in no further one.
         told: SECRET: survivors that clients were told of in the last attempt at a sum.
+        protocol: Number of the last attempt at a sum, of this round or an earlier one; a client takes none twice.
 
     Guarantee:
         None of its own: a client that declines, is late, or sends an answer that is not accepted is a client with a
@@ -123,6 +124,7 @@ class ClientRequests:
     blamed: Callable[[Blame], None] = lambda blame: None
     left_out: set[int] = field(default_factory=set)
     told: Told = field(default_factory=Told)
+    protocol: int = 0
     _accepted: set[int] = field(default_factory=set)
     _declining: set[int] = field(default_factory=set)
     _round: tuple[int, ...] = ()

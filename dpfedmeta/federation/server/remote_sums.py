@@ -150,10 +150,10 @@ def secure_sum(asking: ClientRequests, identity: bytes, attempt: Attempt, start:
         NoSum: Too few clients were there to the end, or too many of their shares were wrong.
     """
     assert len(identity) == SECRET_BYTES
-    protocol, why = 0, ""
+    why = ""
     for _ in range(_ATTEMPTS):
-        # The clock outlives a server that was killed; a client takes no number twice.
-        protocol = max(protocol + 1, int(_TICKS * (time.time() - _SINCE)))
+        # The clock outlives a server that was killed, and attempts that fail may be quicker than it.
+        protocol = asking.protocol = max(asking.protocol + 1, int(_TICKS * (time.time() - _SINCE)))
         server = Server(round_=round_of(asking.signed, attempt, protocol, start), identity=identity)
         try:
             _talk(asking, server, attempt, protocol, start)
