@@ -29,7 +29,6 @@ from dpfedmeta.federation.client.client_budget import (
 from dpfedmeta.federation.client.client_state import kept_offer
 from dpfedmeta.federation.client.secagg_session import round_of
 from dpfedmeta.federation.offers.signed_plan import opened_plan, sign_plan
-from dpfedmeta.federation.server import remote_sums
 from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.wire_format import Attempt, Offer, QuestionKind, Said, Start, opened_answer
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
@@ -368,7 +367,7 @@ def test_shares_are_revealed_for_one_set_of_survivors(silos, tmp_path):
 def test_what_follows_a_round_without_a_sum_does_not_wait_for_the_clock(silos, tmp_path, monkeypatch):
     """All attempts may fall into one tick of it, and a client takes no number twice."""
     session, now = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE), time.time()
-    monkeypatch.setattr(remote_sums.time, "time", lambda: now)
+    monkeypatch.setattr("dpfedmeta.federation.server.remote_sums.time.time", lambda: now)
     first, gone = session.asked(), silos.roster[2]
     with pytest.raises(TooFew, match="has no sum"):
         session.asked(lost=lambda who, question: who == gone and phase_of(question) == ProtocolPhase.MASKED)
