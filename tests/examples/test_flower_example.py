@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -78,8 +79,8 @@ def complete(folder, said):
     assert f"{ROUNDS} rounds, completed" in said, said
     found = verify_rounds(RunDirectory(folder / "run"))
     assert found.guarantees[0].epsilon <= 8.0
-    # Everybody answered in the form of the model: nobody was added as zero.
-    assert not (folder / "run/secret/left-out.jsonl").exists()
+    # Without updates of clients it is 50%: `clip_mod` sends the model as it came where an app fails.
+    assert float(re.search(r"completed: accuracy ([\d.]+)%", said)[1]) > 75, said
     assert len((folder / "run/secret/nodes.jsonl").read_text().splitlines()) == CLIENTS
 
 

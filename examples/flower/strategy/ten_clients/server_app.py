@@ -35,5 +35,6 @@ def main(grid: Grid, context: Context) -> None:
         print(private.guarantees)
         strategy = dp.flower.PrivateStrategy(FedAvg(min_available_nodes=CLIENTS), private)
         initial = ArrayRecord({name: Array(value) for name, value in weights.items()})
-        strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=evaluated)
-        print(f"{private.released} rounds, {private.ended}")
+        result = strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=evaluated)
+        reached = accuracy(result.arrays["weights"].numpy())
+        print(f"{private.released} rounds, {private.ended}: accuracy {reached:.1%}")
