@@ -1,7 +1,7 @@
 """Flower's wrappers and ours on one task, at one true epsilon: what is claimed, what holds, what an audit shows.
 
     python -m benchmarks.flower_accuracy --accuracy --seeds 3 --json accuracy.json      # DPFEDMETA_DATA has MNIST
-    python -m benchmarks.flower_accuracy --audit --runs 300 --json audit.json
+    python -m benchmarks.flower_accuracy --audit --runs 240 --json audit.json
 
 1,000 clients with 50 images of two digits each, cohorts of 100 of a fixed size, 40 rounds of FedAvg on a linear model
 (7,850 weights). Neighbours: the data of one client are replaced; who takes part is secret. Flower's own loop
@@ -19,7 +19,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,9 @@ from dpfedmeta.auditing.trade_off_function import SampledCurve, epsilon_of_curve
 
 CLIENTS, COHORT, ROUNDS, EPSILON, DELTA = 1000, 100, 40, 8.0, 1e-5
 STEPS, RATE, PIXELS, CLASSES = 5, 0.1, 784, 10
-# Of an audit's model; and the length of what everybody but the canary sends, in clip bounds.
-_SIZE, _LONG = 16, 10.0
+# Of an audit's model; the length of what everybody but the canary sends, in clip bounds; and how many times fewer
+# clients and smaller cohorts it has, with the same q and noise, so the same epsilon.
+_SIZE, _LONG, _FEWER = 16, 10.0, 5
 _MISS = 0.05
 _KEY = "weights"
 Vector = np.ndarray[Any, Any]
@@ -62,11 +63,11 @@ def epsilon(multiplier: float) -> float:
     return next(found.epsilon for found in guarantees(plan(multiplier)) if found.name == "(client, public)")
 
 
-def private_rounds(folder: Path, like: Mapping[str, Vector], initial: float, seed: int) -> dp.PrivateRounds:
+def private_rounds(folder: Path, like: Any, initial: float, seed: int, fewer: int = 1) -> dp.PrivateRounds:
     """Ours."""
     return dp.PrivateRounds(
-        clients=CLIENTS, cohort=COHORT, rounds=ROUNDS, promise=dp.Promise(epsilon=EPSILON, delta=DELTA),
-        clip=dp.clip.Window(initial=initial), sampler="fixed", like=like, run_dir=folder, noise_seed=seed,
+        clients=CLIENTS // fewer, cohort=COHORT // fewer, rounds=ROUNDS, clip=dp.clip.Window(initial=initial),
+        promise=dp.Promise(epsilon=EPSILON, delta=DELTA), sampler="fixed", like=like, run_dir=folder, noise_seed=seed,
     )  # fmt: skip
 
 
@@ -92,11 +93,12 @@ class Grid:
 
     app: Any
     update: Callable[[int, Vector], Vector]
+    clients: int
     run: None = None
 
     def get_node_ids(self) -> list[int]:
         """From 1."""
-        return list(range(1, CLIENTS + 1))
+        return list(range(1, self.clients + 1))
 
     def send_and_receive(self, messages: Any, **_: object) -> list[Any]:
         """Every client replies."""
@@ -134,21 +136,22 @@ class Seen:
 
 def run(
     system: str, noise: Noise, update: Callable[[Seen], Callable[[int, Vector], Vector]], size: int, *, initial: float,
-    seed: int, accountant: Any = None, adam: float | None = None,
+    seed: int, accountant: Any = None, adam: float | None = None, fewer: int = 1,
 ) -> Seen:  # fmt: skip
     """All rounds of one system; `update` may look at what the public sees, as a canary does. `adam`: eta of ours."""
     app, strategies, _ = flower()
     np.random.seed(seed)  # noqa: NPY002  Flower's own source of noise
     random.seed(seed)
-    numbers = {"min_train_nodes": COHORT, "min_available_nodes": CLIENTS, "fraction_train": COHORT / CLIENTS}
+    clients, cohort = CLIENTS // fewer, COHORT // fewer
+    numbers = {"min_train_nodes": cohort, "min_available_nodes": clients, "fraction_train": COHORT / CLIENTS}
     inner = strategies.FedAvg(fraction_evaluate=0.0, **numbers)
     zeros, seen = np.zeros(size, np.float32), Seen()
-    grid, first = Grid(app=app, update=update(seen)), app.ArrayRecord({_KEY: app.Array(zeros)})
+    grid, first = Grid(app=app, update=update(seen), clients=clients), app.ArrayRecord({_KEY: app.Array(zeros)})
     if system.startswith("ours"):
         memory = Path("/dev/shm")
         with (
             tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder,
-            private_rounds(Path(folder) / "mine", {_KEY: zeros}, initial, seed) as private,
+            private_rounds(Path(folder) / "mine", {_KEY: zeros}, initial, seed, fewer) as private,
         ):
             seen.private = private
             there: Any = grid
@@ -158,10 +161,11 @@ def run(
         return seen
     if system.endswith("fixed"):
         made = strategies.DifferentialPrivacyServerSideFixedClipping
-        seen.strategy = made(inner, noise.given, initial, COHORT, accountant=accountant)
+        seen.strategy = made(inner, noise.given, initial, cohort, accountant=accountant)
     else:
         made = strategies.DifferentialPrivacyServerSideAdaptiveClipping
-        seen.strategy = made(inner, noise.given, COHORT, initial_clipping_norm=initial)
+        named = {"initial_clipping_norm": initial, "clipped_count_stddev": COHORT / 20}
+        seen.strategy = made(inner, noise.given, cohort, **named)
     seen.strategy.start(grid, first, num_rounds=ROUNDS, evaluate_fn=seen)
     return seen
 
@@ -175,22 +179,19 @@ def log_ratio(system: str, noise: Noise, *, one: bool, seed: int) -> float:
     direction = np.full(_SIZE, 1.0 / math.sqrt(_SIZE))
 
     def updates(seen: Seen) -> Callable[[int, Vector], Vector]:
-        def of(client: int, _: Vector) -> Vector:
-            return (0.999 if one and client == 0 else -_LONG) * seen.bound * direction
+        return lambda client, _: (0.999 if one and client == 0 else -_LONG) * seen.bound * direction
 
-        return of
-
-    seen, total, q = run(system, noise, updates, _SIZE, initial=0.1, seed=seed), 0.0, COHORT / CLIENTS
+    seen, total, q = run(system, noise, updates, _SIZE, initial=0.1, seed=seed, fewer=_FEWER), 0.0, COHORT / CLIENTS
+    cohort = COHORT // _FEWER
     for number in range(ROUNDS):
         bound = seen.bounds[number]
-        moved = COHORT * float((seen.models[number + 1] - seen.models[number]) @ direction) / bound + COHORT
-        shift, gain = 1.999, 0.0
-        deviation = noise.given
+        moved = cohort * float((seen.models[number + 1] - seen.models[number]) @ direction) / bound + cohort
+        shift, gain, deviation = 1.999, 0.0, noise.given
         if system.endswith("adaptive"):
             following, strategy = seen.bounds[number + 1], seen.strategy
             deviation = strategy.noise_multiplier * following / bound
             step = -math.log(following / bound) / strategy.clip_norm_lr + strategy.target_clipped_quantile
-            gain = (0.5 - (step * COHORT - (COHORT - 1))) / strategy.clipped_count_stddev**2
+            gain = (0.5 - (step * cohort - (cohort - 1))) / strategy.clipped_count_stddev**2
         gain += (moved * shift - 0.5 * shift**2) / deviation**2
         total += float(np.logaddexp(math.log1p(-q), math.log(q) + gain))
     return total
@@ -245,21 +246,20 @@ def main() -> None:
     made.add_argument("--seeds", type=int, default=3)
     made.add_argument("--initial", type=float, nargs="+", default=[0.1, 1.0], help="first clip bounds")
     made.add_argument("--adam", type=float, nargs="*", default=[0.003, 0.01], help="ours with FedAdam inside, too: eta")
-    made.add_argument("--runs", type=int, default=300)
-    made.add_argument("--systems", nargs="+", default=["Flower", "ours"], help="whose names begin so")
+    made.add_argument("--runs", type=int, default=240)
+    made.add_argument("--systems", nargs="+", default=["Flower", "ours"], help="beginnings of names")
     made.add_argument("--json", type=Path, default=Path("flower-accuracy.json"))
     words = made.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("DPFEDMETA_STATE", folder)
-        _, z = _ours(Path(folder))
         data = mnist(Path(folder)) if words.accuracy else None
-        chosen = {name: noise for name, noise in noises(z).items() if name.startswith(tuple(words.systems))}
-        for system, noise in chosen.items():
+        for system, noise in noises(solved(Path(folder))).items():
+            if not system.startswith(tuple(words.systems)):
+                continue
             ours = system.startswith("ours")
             claimed = epsilon(noise.given) if ours else claim_without_the_factor_of_two(plan(noise.given))
-            row: dict[str, Any] = {"system": system, "given": noise.given, "claimed": claimed}
-            row["true"] = epsilon(noise.true)
+            row = {"system": system, "given": noise.given, "claimed": claimed, "true": epsilon(noise.true)}
             print(row, flush=True)
             # Flower's noise comes after the step of the strategy inside, so with FedAdam nobody knows its epsilon.
             inside = [None, *words.adam] if ours else [None]
@@ -274,11 +274,10 @@ def main() -> None:
             words.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
-def _ours(folder: Path) -> tuple[float, float]:
+def solved(folder: Path) -> float:
+    """The noise multiplier of ours."""
     with private_rounds(folder / "solved", {_KEY: np.zeros(2, np.float32)}, 1.0, 0) as private:
-        multiplier = private._rounds.plan.noise_multiplier
-        assert multiplier is not None
-        return private.guarantees.of("client", "public").epsilon, multiplier
+        return float(private._rounds.plan.noise_multiplier or 0.0)
 
 
 def _accuracy(system: str, noise: Noise, data: Any, initial: float, seed: int, adam: float | None) -> dict[str, Any]:

@@ -16,9 +16,9 @@ SYSTEMS = ("Flower, fixed", "Flower, adaptive", "ours, window")
 def few(tmp_path, monkeypatch):
     """Three clients of four, in five rounds."""
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
-    for name, value in {"CLIENTS": 4, "COHORT": 3, "ROUNDS": 5, "EPSILON": 300.0, "DELTA": 1e-2}.items():
+    for name, value in {"CLIENTS": 4, "COHORT": 3, "ROUNDS": 5, "EPSILON": 300.0, "DELTA": 1e-2, "_FEWER": 1}.items():
         monkeypatch.setattr(compared, name, value)
-    return compared._ours(tmp_path)[1]
+    return compared.solved(tmp_path)
 
 
 def test_every_system_is_given_the_noise_of_one_true_epsilon():
