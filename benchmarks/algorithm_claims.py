@@ -74,7 +74,7 @@ def _moments(plan: PrivacyPlan) -> float:
     return rdp_epsilon(released(plan.phases), plan.client_delta)
 
 
-def _without_the_factor_of_two(plan: PrivacyPlan) -> float:
+def claim_without_the_factor_of_two(plan: PrivacyPlan) -> float:
     """Flower's documentation hands z = std/C to an accountant that wants std over the change of a replaced client."""
     accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
     for phase in plan.phases:
@@ -119,7 +119,7 @@ def _local_steps(plan: PrivacyPlan) -> float:
 
 _COUNTINGS: Mapping[str, Callable[[PrivacyPlan], float]] = {
     "moments": _moments,
-    "without-the-factor-of-two": _without_the_factor_of_two,
+    "without-the-factor-of-two": claim_without_the_factor_of_two,
     "records-of-one-pool": _records_of_one_pool,
     "local-steps": _local_steps,
 }

@@ -298,18 +298,23 @@ class _OneMessage:
 def printed_epsilon(z: float, bound: float, clients: World | None = None) -> float:
     """What Flower's accountant says of one round."""
     _, strategies, _ = flower()
-    served = importlib.import_module("flwr.serverapp")
-    config = served.PrivacyConfig(
-        target_delta=DELTA, population_size=CLIENTS + 1,
-        neighboring_relation=served.NeighboringRelation.ADD_OR_REMOVE_ONE,
-        sampling_method=served.SamplingMethod.NO_AMPLIFICATION,
-    )  # fmt: skip
     inner = strategies.FedAvg(fraction_train=0.01, fraction_evaluate=0.0, min_train_nodes=CLIENTS)
     strategy = strategies.DifferentialPrivacyServerSideFixedClipping(
-        inner, z, bound, CLIENTS, accountant=served.RdpAccountant(config)
+        inner, z, bound, CLIENTS, accountant=rdp_accountant(CLIENTS + 1, DELTA)
     )
     run(strategy, clients or world(_LONG, _NOTHING, CLIENTS + 1), 1, 0)
     return float(strategy.privacy_spent().epsilon)
+
+
+def rdp_accountant(clients: int, delta: float) -> Any:
+    """Flower's accountant, as its wrapper takes it: it counts no sampling."""
+    served = importlib.import_module("flwr.serverapp")
+    config = served.PrivacyConfig(
+        target_delta=delta, population_size=clients,
+        neighboring_relation=served.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        sampling_method=served.SamplingMethod.NO_AMPLIFICATION,
+    )  # fmt: skip
+    return served.RdpAccountant(config)
 
 
 def remarks() -> Iterator[str]:
