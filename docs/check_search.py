@@ -39,7 +39,7 @@ QUERIES = {
     "noise multiplier": ("reference/glossary", "tutorials/privacy"),
     "adjacency": ("explanation/four-cells", "reference/glossary"),
     "secure aggregation": ("secure-aggregation",),
-    "verify ledger": ("start/privacy-officer", "reference/files"),
+    "verify ledger": ("start/privacy-officer", "reference/files", "how-to/train"),
     "privacy officer": ("start/privacy-officer",),
     "what is not guaranteed": ("explanation/not-promised",),
     "proof": ("guarantees",),
