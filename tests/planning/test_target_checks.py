@@ -62,3 +62,11 @@ def test_no_noise_passes_where_records_have_noise_that_the_server_shares():
         check("dp-agrlr-micro", **{**NONE, **shared, "server.noise_mode": "stacked"})
     with pytest.raises(RefusedPlan, match="its epsilon is infinite"):
         check("dp-agrlr-secure", **{**NONE, "server.noise_multiplier": "0"})
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_a_target_that_may_fail_every_second_time_is_refused_before_it_is_solved_for(unit):
+    algo = {"client": "dp-agr", "record": "dp-agrlr-micro"}[unit]
+    check(algo, **{f"privacy.{unit}.delta": "0.1"})
+    with pytest.raises(RefusedPlan, match=f"privacy.{unit}.delta = 0.5: a target may fail with at most 0.1; give less"):
+        check(algo, **{f"privacy.{unit}.delta": "0.5"})

@@ -4,7 +4,9 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
+from dpfedmeta.cli.commands import train_command
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.core.errors import InputError
@@ -74,3 +76,18 @@ def test_a_dry_run_imports_no_pytorch(tmp_path, algo):
     assert done.returncode == 0, done.stderr
     assert "--calibration 10" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "x" * 201])
+def test_a_name_that_no_run_may_have_is_refused_in_a_dry_run_too(monkeypatch, tmp_path, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"run\.name = .*: use letters"):
+        train_command.main(["--algo", "dp-agr", "--dataset", "strokes", "--dry-run", "--run.name", name], Console())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_variable_of_wandb_that_a_run_refuses_is_refused_in_a_dry_run_too(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "onlin")
+    with pytest.raises(InputError, match="mode = onlin"):
+        train_command.main(["--algo", "dp-agr", "--dataset", "strokes", "--dry-run", "--wandb", "online"], Console())

@@ -70,14 +70,19 @@ def on_workers(words: Sequence[str], console: Console, workers: Workers | None, 
         raise InputError("--calibration belongs to --dry-run; drop it, or add --dry-run")
     if options.calibration is not None and not 0 < options.calibration <= 600:
         raise InputError(f"--calibration {options.calibration}: a number of seconds above 0, at most 600")
-    from dpfedmeta.core.files.run_directory import check_new
+    from dpfedmeta.core.files.run_directory import check_name, check_new
     from dpfedmeta.planning.early_checks import check_first
 
     mark = None if launch is None else {"launch": launch.name, "words": list(words)}
     if launch is not None and mark is not None and not options.dry_run and _goes_on(settings, launch, mark):
         run = Path(settings.run.dir, str(settings.run.name))
         return _go_on(run, {}, None, options.data_dir, console, workers)
-    if not options.dry_run:
+    if options.dry_run:
+        from dpfedmeta.training.trackers import check_variables
+
+        check_name(settings.run.name)
+        check_variables(settings.track)
+    else:
         check_new(Path(settings.run.dir), settings.run.name)
     check_first(settings, options.data_dir)
     if options.dry_run and options.calibration is None and workers is None and not options.secure_rng:

@@ -122,6 +122,19 @@ class RunDirectory:
         return rows
 
 
+def check_name(name: str | None) -> None:
+    """Refuse what cannot be the name of a run.
+
+    Raises:
+        InputError: It is not a plain name.
+    """
+    if name is not None and not _NAME.fullmatch(name):
+        raise InputError(
+            f"run.name = {name:.80}: use letters, digits, '.', '_' and '-' only, at most 200 of them, the first a "
+            "letter or a digit; choose the folder with run.dir"
+        )
+
+
 def check_new(parent: Path, name: str | None) -> None:
     """Refuse a place where no run directory could be made; nothing is left there.
 
@@ -133,11 +146,7 @@ def check_new(parent: Path, name: str | None) -> None:
         InputError: The name is taken or not a plain name, or the folder cannot be written or made:
             of its path only the last part is made.
     """
-    if name is not None and not _NAME.fullmatch(name):
-        raise InputError(
-            f"run.name = {name:.80}: use letters, digits, '.', '_' and '-' only, at most 200 of them, the first a "
-            "letter or a digit; choose the folder with run.dir"
-        )
+    check_name(name)
     if name is not None and (parent / name).exists():
         raise InputError(f"{parent / name}: exists already; choose another run.name, or resume it")
     check_output_folder("run.dir", parent)

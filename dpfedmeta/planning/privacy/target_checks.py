@@ -7,6 +7,9 @@ from dpfedmeta.planning.client_spec import method_of
 from dpfedmeta.planning.policy_from_settings import bounds_clients
 from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
 
+# A guarantee that fails more often is none, and hardly any noise would reach it.
+_MOST_DELTA = 0.1
+
 
 def check_promises(settings: Settings, task: Task) -> None:
     """Refuse a target or a noise that would promise nothing, and a promise without either.
@@ -17,6 +20,12 @@ def check_promises(settings: Settings, task: Task) -> None:
     algo, promises = settings.algo, bounds_clients(settings)
     noise, target = settings.server.noise_multiplier, settings.privacy.client.epsilon
     record = settings.record
+    for unit, asked in (("client", settings.privacy.client), ("record", settings.privacy.record)):
+        if asked.epsilon is not None and asked.delta > _MOST_DELTA:
+            raise RefusedPlan(
+                f"privacy.{unit}.delta = {asked.delta!r}: a target may fail with at most {_MOST_DELTA}; give less than one "
+                f"over the number of {unit}s"
+            )
     if not promises:
         if _preset_promises(settings):
             raise RefusedPlan(

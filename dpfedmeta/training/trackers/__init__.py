@@ -67,3 +67,14 @@ def trackers_of(settings: TrackSettings) -> Iterator[Tracker]:
         tracker: Tracker = find("track.to", name, __name__)
         check_protocol("track.to", name, tracker, "check", "opened")
         yield tracker
+
+
+def check_variables(settings: TrackSettings) -> None:
+    """Look at what trackers read of the environment, by their function of this name, and reach nobody.
+
+    Raises:
+        InputError: A variable holds what its tracker does not take.
+    """
+    for tracker in trackers_of(settings):
+        look: Callable[[TrackSettings], object] = getattr(tracker, "check_variables", lambda settings: None)
+        look(settings)

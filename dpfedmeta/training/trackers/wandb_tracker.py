@@ -247,6 +247,7 @@ class WandbTracker:
     """Tracker of `track.wandb`, or `wandb` in `track.to`."""
 
     check = staticmethod(check_wandb)
+    check_variables = staticmethod(wandb_mode)
     opened = WeightsAndBiases
 
 
