@@ -23,8 +23,8 @@ def check_promises(settings: Settings, task: Task) -> None:
     for unit, asked in (("client", settings.privacy.client), ("record", settings.privacy.record)):
         if asked.epsilon is not None and asked.delta > _MOST_DELTA:
             raise RefusedPlan(
-                f"privacy.{unit}.delta = {asked.delta!r}: a target may fail with at most {_MOST_DELTA}; give less than one "
-                f"over the number of {unit}s"
+                f"privacy.{unit}.delta = {asked.delta!r}: a target may fail with at most {_MOST_DELTA}; give less "
+                f"than one over the number of {unit}s"
             )
     if not promises:
         if _preset_promises(settings):
