@@ -227,7 +227,7 @@ class _Counted:
         if self.keep and (written := _changed(self.home / LEDGER)) != self._written:
             # Before the answer leaves; where the register cannot be written, the start has said so.
             with suppress(OSError):
-                check_newest(self.home, accept=self.accept)
+                check_newest(self.home, accept=self.accept, keep=self.keep)
                 note_written(self.home)
             self._written = written
         return found
