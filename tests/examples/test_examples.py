@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,6 +70,23 @@ def test_lora_in_a_loop_of_ones_own_learns(tmp_path, monkeypatch):
     accuracy, found = lora(tmp_path, monkeypatch, 40)
     assert accuracy > 0.8
     assert found.guarantees[0].epsilon <= 4.0
+
+
+def test_a_classifier_of_scikit_learn_in_a_loop_of_ones_own(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    spec = importlib.util.spec_from_file_location("example_sklearn", EXAMPLES / "sklearn_own_loop.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "CLIENTS", 1000)
+    model = {"coef": np.random.default_rng(0).normal(size=(10, 64)), "intercept": np.zeros(10)}
+    before = {name: value.copy() for name, value in model.items()}
+    moved = module.local_update(model, 3)
+    assert all((model[name] == before[name]).all() for name in model)
+    assert {name: value.shape for name, value in moved.items()} == {"coef": (10, 64), "intercept": (10,)}
+    assert 0.0 < np.abs(moved["coef"]).max() < 1.0
+    assert module.main(tmp_path / "mine", rounds=5) > 0.3
+    assert "5 rounds, hash chain intact" in verify_rounds(RunDirectory(tmp_path / "mine")).remarks
 
 
 KILLED = """
