@@ -19,7 +19,15 @@ TINY = {
 
 
 # They train nothing by the library's loop, or have a test of their own.
-OTHERS = ("secure_aggregation", "dp_agr_by_hand", "own_meta_learner", "own_loop", "lora_own_loop", "strokes_encoder")
+OTHERS = (
+    "secure_aggregation",
+    "dp_agr_by_hand",
+    "own_meta_learner",
+    "own_loop",
+    "lora_own_loop",
+    "sklearn_own_loop",
+    "strokes_encoder",
+)
 TRAINING = [path for path in sorted(EXAMPLES.glob("*.py")) if path.stem not in OTHERS]
 
 
