@@ -23,8 +23,7 @@ from dpfedmeta.cli.commands import federate_command as federate  # noqa: E402, F
 from dpfedmeta.federation import wire_format as messages  # noqa: E402
 from dpfedmeta.federation.client import client  # noqa: E402
 from dpfedmeta.federation.client.training_participation import Joined  # noqa: E402
-from dpfedmeta.federation.offers import signed_document as signed_text  # noqa: E402
-from dpfedmeta.federation.offers import signed_plan  # noqa: E402
+from dpfedmeta.federation.offers import signed_document  # noqa: E402
 from dpfedmeta.federation.server import client_requests as asking  # noqa: E402
 from dpfedmeta.federation.server import remote_sums as sums_module  # noqa: E402
 from dpfedmeta.federation.server import training_server as server  # noqa: E402
@@ -43,12 +42,6 @@ def known_noise():
 def machine(folder):
     """A client on a machine of its own: what other machines noted is not known there."""
     os.environ["DPFEDMETA_STATE"] = folder
-
-
-def other_version():
-    """Another release of dpfedmeta."""
-    for module in (signed_plan, signed_text):
-        vars(module)["__version__"] = "9.9.9"
 
 
 def other_layout():
@@ -75,8 +68,8 @@ def changed_plan():
 
 def better_numbers():
     """A server that signs a plan whose numbers are better than its settings give."""
-    constants = vars(signed_plan)["constants"]
-    vars(signed_plan)["constants"] = lambda plan: constants(plan) | {"noise_multiplier": 100.0}
+    constants = vars(signed_document)["constants"]
+    vars(signed_document)["constants"] = lambda plan: constants(plan) | {"noise_multiplier": 100.0}
 
 
 def long_answers():
