@@ -14,7 +14,7 @@ from dpfedmeta.cli.arguments import DONE, PICTURE_ENDINGS, check_output, given_s
 from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import check_is_run
+from dpfedmeta.core.files.run_checks import check_is_run
 
 if TYPE_CHECKING:
     from benchmarks.noise_decomposition import Decomposition

@@ -83,7 +83,7 @@ def _check_left(plan: PrivacyPlan, targets: Targets) -> None:
         spent = None if target is None else cells[observer == "public"]((), terms).epsilon
         if target is not None and spent is not None and spent >= target:
             raise RefusedPlan(
-                f"privacy.spent_before: ({cell}, {observer}): epsilon = {spent!r} is spent already by earlier "
+                f"privacy.spent_before: ({cell}, {observer}): epsilon = {_shown(spent)} is spent already by earlier "
                 f"releases, and the target for them and this plan together is {target!r}; raise privacy.{cell}.epsilon"
             )
 
@@ -181,9 +181,13 @@ def _reached(plan: PrivacyPlan, targets: Targets) -> tuple[float, str]:
 
 
 def _above(cell: str, epsilon: float, target: float) -> str:
+    return f"{cell}: epsilon = {_shown(epsilon)} is above the target {target!r}"
+
+
+def _shown(epsilon: float) -> str:
     from dpfedmeta.accounting.rounded import rounded_up
 
-    return f"{cell}: epsilon = {rounded_up(epsilon, 4)} is above the target {target!r}"
+    return rounded_up(epsilon, 4)
 
 
 def _of_client(plan: PrivacyPlan, observer: Literal["server", "public"]) -> float:

@@ -17,7 +17,8 @@ from dpfedmeta.auditing.run_audit import findings, forecast
 from dpfedmeta.config.load import to_yaml
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import CONFIG, RunDirectory, check_is_run
+from dpfedmeta.core.files.run_checks import check_is_run
+from dpfedmeta.core.files.run_directory import CONFIG, RunDirectory
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.reporting.plots.evaluation_plots import audit_plot

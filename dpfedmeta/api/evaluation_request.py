@@ -14,7 +14,8 @@ from dpfedmeta.config.dataset_names import data_of_run, encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import CONFIG, check_is_run
+from dpfedmeta.core.files.run_checks import check_is_run
+from dpfedmeta.core.files.run_directory import CONFIG
 from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
 from dpfedmeta.data.populations.capacity_checks import check_said
 from dpfedmeta.data.task import load_task

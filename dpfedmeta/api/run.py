@@ -18,7 +18,8 @@ from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory, no_run
+from dpfedmeta.core.files.run_checks import not_a_run
+from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training.personal import Initialisation, PersonalModel, load
@@ -74,7 +75,7 @@ class Run:
         self.path = Path(path)
         self._directory = RunDirectory(self.path)
         if not (self.path / CONFIG).is_file():
-            raise no_run(self.path, CONFIG)
+            raise not_a_run(self.path, CONFIG)
 
     @property
     def settings(self) -> Settings:

@@ -29,7 +29,8 @@ def account_of_runs(console: Console, options: argparse.Namespace, chosen: Seque
     Raises:
         InputError: A folder holds no run, or one that contradicts itself.
     """
-    from dpfedmeta.core.files.run_directory import RunDirectory, check_has_ledger
+    from dpfedmeta.core.files.run_checks import check_has_ledger
+    from dpfedmeta.core.files.run_directory import RunDirectory
 
     runs = [RunDirectory(path) for path in chosen]
     for path in chosen:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.client_home import LEDGER, check_newest, claim, note_written
+from dpfedmeta.federation.client.client_home import LEDGER, check_newest, claim, note_answered
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, prepare_flower
 from dpfedmeta.federation.identity.credentials import Card, read_identity, read_roster
 from dpfedmeta.federation.identity.invitation import (
@@ -211,7 +211,6 @@ class _Counted:
 
     party: Party
     home: Path
-    accept: bool = False
     keep: bool = True
     answered: int = 0
     _written: int | None = None
@@ -227,8 +226,7 @@ class _Counted:
         if self.keep and (written := _changed(self.home / LEDGER)) != self._written:
             # Before the answer leaves; where the register cannot be written, the start has said so.
             with suppress(OSError):
-                check_newest(self.home, accept=self.accept, keep=self.keep)
-                note_written(self.home)
+                note_answered(self.home)
             self._written = written
         return found
 
@@ -291,7 +289,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
 
 
 def _counted(party: Party, options: ClientOptions) -> _Counted:
-    return _Counted(party=party, home=options.home, accept=options.change_limit, keep=not options.dry_run)
+    return _Counted(party=party, home=options.home, keep=not options.dry_run)
 
 
 def _changed(path: Path) -> int | None:

@@ -21,7 +21,8 @@ from dpfedmeta.analytics.simulated_clients import SimulatedClients
 from dpfedmeta.analytics.verification import check_counted, is_analysis, verify
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory, check_is_run
+from dpfedmeta.core.files.run_checks import check_is_run
+from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory
 from dpfedmeta.planning.privacy.prior_spending import check_still_there, earlier_releases
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.state.resume import settings_of_run

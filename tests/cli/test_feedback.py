@@ -121,7 +121,16 @@ def test_what_the_accountant_refuses_needs_no_pytorch(tmp_path: Path):
             str(tmp_path),
         ],
         "is no promise to audit": ["audit", "--algo", "maml"],
-        "--epsilon 0.0: a target": ["analyse", "quantile", "--algo", "dp-agr", "--dataset", "strokes", "--epsilon", "0"],
+        "--epsilon 0.0: a target": [
+            "analyse",
+            "quantile",
+            "--algo",
+            "dp-agr",
+            "--dataset",
+            "strokes",
+            "--epsilon",
+            "0",
+        ],
         "/nothing: not there": [
             "federate",
             "client",

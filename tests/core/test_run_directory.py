@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_checks import check_is_run
 from dpfedmeta.core.files.run_directory import (
     CONFIG,
     LEDGER,
     RunDirectory,
     append_lines,
-    check_is_run,
     create,
     load_weights,
     save_weights,

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+import time
 
 import pytest
 from rich.console import Console
@@ -13,7 +15,7 @@ from dpfedmeta.federation import entry_points as running
 from dpfedmeta.federation.client import client_home
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.client_home import HOME, check_newest, claim, note_written, rotate
+from dpfedmeta.federation.client.client_home import HOME, check_newest, claim, note_answered, rotate
 from dpfedmeta.federation.identity.credentials import read_card, read_identity, read_roster, write_identity
 from dpfedmeta.federation.identity.invitation import INVITATION
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
@@ -276,7 +278,7 @@ def test_a_home_that_is_noted_is_known_to_its_machine(tmp_path, data, monkeypatc
 def answered(home, rounds):
     """A ledger after so many answers."""
     (home / "ledger.jsonl").write_text("header\n" + "".join(f'{{"round": {each}}}\n' for each in range(rounds)))
-    note_written(home)
+    note_answered(home)
 
 
 def test_an_older_copy_of_a_whole_home_is_refused_on_its_machine(home, tmp_path):
@@ -311,7 +313,7 @@ def test_a_home_that_comes_from_elsewhere_is_told(home, monkeypatch, tmp_path):
     assert check_newest(home) is None
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "another machine"))
     assert "was not used on this machine before; its ledger counts 3 answers" in check_newest(home)
-    note_written(home)
+    note_answered(home)
     assert check_newest(home) is None
     assert check_newest(tmp_path / "new.home") is None
 
@@ -368,6 +370,30 @@ def test_two_copies_of_a_home_do_not_answer_side_by_side(home, tmp_path):
     assert first.answer(b"c") == b"c"
 
 
+def test_of_two_copies_that_answer_at_the_same_time_one_passes(home, tmp_path, monkeypatch):
+    """Also under --change-limit: what it accepts was noted at the start."""
+    answered(home, 2)
+    other = shutil.copytree(home, tmp_path / "copy")
+    note, passed, refused = client_home._note, [], []
+    monkeypatch.setattr(client_home, "_note", lambda *given: (time.sleep(0.1), note(*given)))
+    given = {"data": home, "invitation": home, "identity": home, "promise": Promise(participations=1)}
+
+    def answer(each):
+        options = running.ClientOptions(**given, home=each, change_limit=True)
+        try:
+            passed.append(running._counted(Charged(each), options).answer(each.name.encode()))
+        except InputError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=answer, args=(each,)) for each in (home, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(passed), len(refused)) == (1, 1)
+    assert "Another copy of this home answers on this machine" in refused[0]
+
+
 def test_a_dry_run_does_not_make_an_older_copy_the_newest(home):
     answered(home, 2)
     before = (home / "ledger.jsonl").read_bytes()
@@ -389,6 +415,6 @@ def test_a_line_that_a_crash_tore_is_not_missed_when_it_is_cut(home):
     answered(home, 2)
     with (home / "ledger.jsonl").open("a") as ledger:
         ledger.write('{"rou')
-    note_written(home)
+    note_answered(home)
     assert cut_torn_line(home / "ledger.jsonl")
     assert check_newest(home) is None

@@ -176,7 +176,8 @@ def _settings(options: argparse.Namespace, given: dict[str, str]) -> Settings | 
         return resolve(options.algo, options.dataset, options.config, given)
     if options.algo or options.dataset or options.config or set(given) - place:
         raise InputError(f"gain {options.run}: the run says who the clients are; drop --algo, --dataset and settings")
-    from dpfedmeta.core.files.run_directory import CONFIG, check_is_run
+    from dpfedmeta.core.files.run_checks import check_is_run
+    from dpfedmeta.core.files.run_directory import CONFIG
 
     check_is_run(options.run)
     return resolve(None, None, options.run / CONFIG, given)

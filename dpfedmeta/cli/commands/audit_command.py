@@ -10,7 +10,7 @@ from rich.console import Console
 from dpfedmeta.accounting.rounded import rounded_down, rounded_up
 from dpfedmeta.cli.arguments import DONE, FAILED, PICTURE_ENDINGS, check_output, given_settings, parser, print_json
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import check_is_run
+from dpfedmeta.core.files.run_checks import check_is_run
 
 SUMMARY = "attack the running program: lower bounds on epsilon, beside the promised epsilon"
 

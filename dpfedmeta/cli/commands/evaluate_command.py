@@ -12,7 +12,7 @@ from rich.console import Console
 from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest, check_sizes
 from dpfedmeta.cli.arguments import DONE, parser
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import check_is_run
+from dpfedmeta.core.files.run_checks import check_is_run
 from dpfedmeta.data.storage.downloads import check_data_folder
 
 if TYPE_CHECKING:

@@ -91,7 +91,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         InputError: A file or folder does not fit.
     """
     from dpfedmeta.cli.sweeps.sweep_folder import is_sweep
-    from dpfedmeta.core.files.run_directory import check_has_ledger
+    from dpfedmeta.core.files.run_checks import check_has_ledger
 
     options = options_of().parse_args(words)
     if options.watch is not None and not 1 <= options.watch <= 3600:

@@ -166,7 +166,7 @@ def _dry(cost: Cost | None, console: Console) -> int:
 
 
 def _resume(options: argparse.Namespace, given: dict[str, str], console: Console, workers: Workers | None) -> int:
-    from dpfedmeta.core.files.run_directory import check_has_ledger
+    from dpfedmeta.core.files.run_checks import check_has_ledger
 
     option, path = ("--resume", options.resume) if options.extend is None else ("--extend", options.extend)
     if options.resume is not None and options.extend is not None:

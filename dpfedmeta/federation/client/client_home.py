@@ -102,39 +102,54 @@ def check_newest(home: Path, *, accept: bool = False, keep: bool = True) -> str 
         InputError: It is an older copy.
         OSError: The register cannot be read or written.
     """
-    mine, content = _home_at(home), _ledger_of(home)
     with _register() as register:
-        noted = None if mine is None else _noted(register / f"{mine.name}{_WRITTEN}")
+        older, told = _compared(register, home)
+        if older and not accept:
+            raise InputError(
+                f"{told}. Restore the newest copy, or lower the limit by what the lost rounds may have cost: "
+                "--epsilon E --change-limit"
+            )
+        if older and keep:
+            _note(register, home)
+    return f"{told}; it is taken all the same, under the limit that was given (--change-limit)" if older else told
+
+
+def note_answered(home: Path) -> None:
+    """Note how far a home's ledger goes, outside of the home, so that an older copy of all of it is noticed.
+
+    Guarantee:
+        Of copies of one home that answer at the same time on this machine, one alone passes.
+
+    Raises:
+        InputError: Another copy answered meanwhile.
+        OSError: The register cannot be written.
+    """
+    with _register() as register:
+        older, told = _compared(register, home)
+        if older:
+            raise InputError(f"{told}. Another copy of this home answers on this machine; stop one of them")
+        _note(register, home)
+
+
+def _compared(register: Path, home: Path) -> tuple[bool, str | None]:
+    """Return whether the home is an older copy, and words for its owner."""
+    mine, content = _home_at(home), _ledger_of(home)
+    noted = None if mine is None else _noted(register / f"{mine.name}{_WRITTEN}")
     if noted is None:
-        return _unknown_here(home, content)
+        return False, _unknown_here(home, content)
     size, lines, digest = noted
     if sha256(content[:size]).hexdigest() == digest:
-        return None
-    older = (
+        return False, None
+    return True, (
         f"{home}: is an older copy; on this machine its ledger went on to line {lines}, and this one has "
         f"{content.count(_LINE)}, so what was spent since is missing"
     )
-    if not accept:
-        raise InputError(
-            f"{older}. Restore the newest copy, or lower the limit by what the lost rounds may have cost: "
-            "--epsilon E --change-limit"
-        )
-    if keep:
-        note_written(home)
-    return f"{older}; it is taken all the same, under the limit that was given (--change-limit)"
 
 
-def note_written(home: Path) -> None:
-    """Note how far a home's ledger goes, outside of the home, so that an older copy of all of it is noticed.
-
-    Raises:
-        OSError: The register cannot be written.
-    """
+def _note(register: Path, home: Path) -> None:
     mine, content = _home_at(home), _ledger_of(home)
-    if mine is None or not content:
-        return
-    noted = [len(content), content.count(_LINE), sha256(content).hexdigest()]
-    with _register() as register:
+    if mine is not None and content:
+        noted = [len(content), content.count(_LINE), sha256(content).hexdigest()]
         replace_file(register / f"{mine.name}{_WRITTEN}", (json.dumps(noted) + "\n").encode(), SECRET)
 
 

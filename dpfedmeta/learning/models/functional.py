@@ -1,7 +1,7 @@
 """Networks as functions of their weights, which are always passed in."""
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,12 @@ T = TypeVar("T")
 
 def apply(network: nn.Module, params: Mapping[str, Tensor], images: Tensor, reference: int | None) -> Tensor:
     """Logits [n, ways] under `params`; batch statistics, if any, come from the first `reference` images."""
-    arguments = (images, reference) if isinstance(network, FewShotNetwork) else (images,)
-    logits: Tensor = functional_call(network, dict(params), arguments)
+    logits: Tensor = functional_call(network, dict(params), _arguments(network, images, reference))
     return logits
+
+
+def _arguments(network: nn.Module, images: Tensor, reference: int | None) -> tuple[Any, ...]:
+    return (images, reference) if isinstance(network, FewShotNetwork) else (images,)
 
 
 class _Held(nn.Module):
@@ -30,8 +33,7 @@ class _Held(nn.Module):
 
     def forward(self, work: Callable[[Callable[[Tensor], Tensor]], T]) -> T:
         """The result of `work`."""
-        rest = (None,) if isinstance(self.network, FewShotNetwork) else ()
-        return work(lambda images: self.network(images, *rest))
+        return work(lambda images: self.network(*_arguments(self.network, images, None)))
 
 
 def apply_often(network: nn.Module, params: Mapping[str, Tensor], work: Callable[[Callable[[Tensor], Tensor]], T]) -> T:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 from torch import Tensor, nn
@@ -141,8 +142,9 @@ def records(episode: Episode) -> tuple[Tensor, Tensor]:
 
 def _shuffled(count: int, batch: int, generator: SecretGenerator) -> Iterator[Tensor | slice]:
     """Mini-batches of endless passes, each in a new order; the last of a pass may be smaller."""
-    while batch >= count:  # no order matters, and no row has to be copied
-        yield slice(None)
+    if batch >= count:
+        # No order matters, and no row has to be copied.
+        yield from repeat(slice(None))
     while True:
         order = torch.from_numpy(generator.sample(count, count))
         yield from torch.split(order, batch)

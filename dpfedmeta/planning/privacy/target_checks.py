@@ -20,12 +20,7 @@ def check_promises(settings: Settings, task: Task) -> None:
     algo, promises = settings.algo, bounds_clients(settings)
     noise, target = settings.server.noise_multiplier, settings.privacy.client.epsilon
     record = settings.record
-    for unit, asked in (("client", settings.privacy.client), ("record", settings.privacy.record)):
-        if asked.epsilon is not None and asked.delta > _MOST_DELTA:
-            raise RefusedPlan(
-                f"privacy.{unit}.delta = {asked.delta!r}: a target may fail with at most {_MOST_DELTA}; give less "
-                f"than one over the number of {unit}s"
-            )
+    _check_deltas(settings)
     if not promises:
         if _preset_promises(settings):
             raise RefusedPlan(
@@ -93,3 +88,12 @@ def _check_record_promise(settings: Settings) -> None:
             f"{algo} promises (record, {settings.privacy.record.observer}), but neither a target "
             "(privacy.record.epsilon) nor a noise (record.query_noise, record.support_noise) is given; give one"
         )
+
+
+def _check_deltas(settings: Settings) -> None:
+    for unit, target in (("client", settings.privacy.client), ("record", settings.privacy.record)):
+        if target.epsilon is not None and target.delta > _MOST_DELTA:
+            raise RefusedPlan(
+                f"privacy.{unit}.delta = {target.delta!r}: a target may fail with at most {_MOST_DELTA}; give less "
+                f"than one over the number of {unit}s"
+            )

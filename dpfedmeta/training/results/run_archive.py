@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
-from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, check_has_ledger
+from dpfedmeta.core.files.run_checks import check_has_ledger
+from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.model_card import CARD, WEIGHTS, model_card
 

@@ -8,7 +8,8 @@ from dpfedmeta.config.dataset_names import data_of_run, encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory, load_weights, no_run
+from dpfedmeta.core.files.run_checks import not_a_run
+from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory, load_weights
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.task import Task, load_task
 from dpfedmeta.learning.meta.adaptation import Adaptation
@@ -68,7 +69,7 @@ def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
     directory = RunDirectory(path)
     stage = stage_of(directory)
     if not (path / CONFIG).is_file():
-        raise no_run(path, CONFIG)
+        raise not_a_run(path, CONFIG)
     settings = resolve(None, None, path / CONFIG)
     task, _ = load_task(data_of_run(settings.dataset, data_folder), data_folder, encoding_of_run(settings))
     spec = network_spec(settings, task)

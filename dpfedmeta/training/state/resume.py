@@ -11,15 +11,8 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings, setting_fields, value_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
-from dpfedmeta.core.files.run_directory import (
-    CONFIG,
-    REPORT,
-    SUMMARY,
-    RunDirectory,
-    check_no_analysis,
-    load_weights,
-    write_text,
-)
+from dpfedmeta.core.files.run_checks import check_no_analysis
+from dpfedmeta.core.files.run_directory import CONFIG, REPORT, SUMMARY, RunDirectory, load_weights, write_text
 
 if TYPE_CHECKING:
     from dpfedmeta.training.results.summary import Status

@@ -37,7 +37,11 @@ class Tracked:
 
 
 class Tracker(Protocol):
-    """Destination of a run's rows: the `MEMBER` of a file here, or package.module:name in `track.to`."""
+    """Destination of a run's rows: the `MEMBER` of a file here, or package.module:name in `track.to`.
+
+    It may have a function `check_variables(settings)` too, which a dry run calls: it looks at variables, and reaches
+    nobody.
+    """
 
     def check(self, settings: TrackSettings, say: Callable[[str], None]) -> None:
         """Refuse what cannot work, before anything is written.

@@ -13,7 +13,7 @@ from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.load import resolve_text
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.files.run_directory import check_no_analysis
+from dpfedmeta.core.files.run_checks import check_no_analysis
 from dpfedmeta.planning.privacy.solve import make_privacy
 
 # What calibration solves from targets; a target's solution may differ in its last digits from machine to machine.

@@ -1,0 +1,60 @@
+"""Refusals of folders that are no directory of a run, or of a run of another kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, LEDGER, LOOP, config_of
+
+
+def check_is_run(path: Path) -> None:
+    """Refuse what is no run directory.
+
+    Raises:
+        InputError: It holds no config.yaml, or is the folder of an analysis.
+    """
+    check_no_analysis(path, config_of(path))
+    if not (path / CONFIG).is_file():
+        raise not_a_run(path, CONFIG)
+
+
+def not_a_run(path: Path, missing: str) -> InputError:
+    """Return the error about a folder that is no run directory, with the runs that it holds."""
+    held = sorted(str(each.parent) for each in path.glob(f"*/{CONFIG}"))
+    return InputError(
+        f"{path}: is this the directory of a run? it holds no {missing}"
+        + (f", but {len(held)} run(s); name one of them: {held[0]}" if held else "")
+    )
+
+
+def check_no_analysis(path: Path, config: str) -> None:
+    """Refuse the folder of an analysis, or of a caller's own loop, where that of a training run is wanted.
+
+    Args:
+        path: The folder, for the error.
+        config: What its ledger's first line says that was asked for.
+
+    Raises:
+        InputError: It is one.
+    """
+    if config.startswith(LOOP):
+        raise InputError(
+            f"{path}: holds the rounds of a loop of your own (dpfedmeta.PrivateRounds) and no training run; dpfedmeta "
+            f"account --verify {path} recomputes what they spent, and PrivateRounds goes on with them"
+        )
+    if config.startswith(ANALYSIS):
+        raise InputError(
+            f"{path}: is an analysis and no training run; its statement.txt says what it found, dpfedmeta account "
+            f"--verify {path} recomputes it, and dpfedmeta analyse --resume goes on with one that was stopped"
+        )
+
+
+def check_has_ledger(path: Path) -> None:
+    """Refuse a folder that no run has ever charged in.
+
+    Raises:
+        InputError: It holds no ledger.
+    """
+    if not (path / LEDGER).is_file():
+        raise not_a_run(path, LEDGER)
