@@ -374,8 +374,14 @@ def test_of_two_copies_that_answer_at_the_same_time_one_passes(home, tmp_path, m
     """Also under --change-limit: what it accepts was noted at the start."""
     answered(home, 2)
     other = shutil.copytree(home, tmp_path / "copy")
-    note, passed, refused = client_home._note, [], []
-    monkeypatch.setattr(client_home, "_note", lambda *given: (time.sleep(0.1), note(*given)))
+    compared, passed, refused = client_home._compared, [], []
+
+    def slowly(*given):
+        found = compared(*given)
+        time.sleep(0.3)  # the other one is there by now
+        return found
+
+    monkeypatch.setattr(client_home, "_compared", slowly)
     given = {"data": home, "invitation": home, "identity": home, "promise": Promise(participations=1)}
 
     def answer(each):
