@@ -1,7 +1,5 @@
 """Every setting, with its type, range, default and meaning. Dotted names are a contract (sweeps use them)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
