@@ -13,7 +13,7 @@ from typing import Any
 
 from dpfedmeta.cli.commands import command_module
 from dpfedmeta.config.dotted_keys import SHORT_FORMS
-from dpfedmeta.config.schema import ScheduleSettings
+from dpfedmeta.config.round_settings import ScheduleSettings
 from dpfedmeta.config.settings import Settings, setting_fields
 
 ROOT = Path(__file__).parents[1]

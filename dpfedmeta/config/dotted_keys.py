@@ -47,11 +47,13 @@ class Given:
         value: The value.
         level: The higher, the stronger: 1 preset, 2 file, 3 command line or Python.
         where: The same for error messages.
+        grows: A preset's step that was chosen at 5 ways: with more it is as much longer (see `presets.displaced`).
     """
 
     value: Any
     level: int
     where: str
+    grows: bool = False
 
 
 @cache  # a command asks some hundred times, and a table's annotations never change

@@ -23,6 +23,8 @@ def algorithm_names() -> list[str]:
     return sorted(f.name[: -len(".yaml")] for f in folder.iterdir() if f.name.endswith(".yaml"))
 
 
+# Classes of a client at which presets were chosen.
+_WAYS = 5
 # Names of before the paper's name meant the paper's algorithm.
 _OLD_NAMES = {"dp-agrlr-steps": "dp-agrlr"}
 # A preset, what a whole config.yaml of a run says that it cannot be, and the name of what it is.
@@ -64,14 +66,24 @@ def preset_values(algo: str, dataset: str) -> dict[str, Given]:
     if algo not in algorithm_names():
         known = ", ".join(algorithm_names())
         raise InputError(f"algo = {algo}: unknown{nearest(algo, algorithm_names())}; known are {known}")
-    where = f"configs/algo/{algo}.yaml"
-    return {name: Given(value=value, level=1, where=where) for name, value in _of_preset(algo, dataset).items()}
+    where, grow = f"configs/algo/{algo}.yaml", _growing(algo)
+    return {
+        name: Given(value=value, level=1, where=where, grows=name in grow)
+        for name, value in _of_preset(algo, dataset).items()
+    }
+
+
+def _growing(algo: str) -> set[str]:
+    """Settings that grow with the ways. A preset that states a value itself says so itself."""
+    content = _content(algo)
+    own, base = set(content.get("grow_with_ways", ())), content.get("extends")
+    return own | (_growing(base) - dict(flattened(content)).keys() if base else set())
 
 
 def _of_preset(algo: str, dataset: str) -> dict[str, Any]:
     """A preset may extend another one: what it says itself is stronger, for every data set."""
     content = _content(algo)
-    for words in ("remark", "claimed"):
+    for words in ("remark", "claimed", "grow_with_ways"):
         content.pop(words, None)
     base = content.pop("extends", None)
     of_dataset = content.pop("datasets", {}).get(dataset, {})
@@ -105,6 +117,7 @@ def displaced(given: Mapping[str, Given]) -> dict[str, Given]:
         for loser in [target] if kept[target].level < level else stated:
             kept[loser] = replace(kept[loser], value=None)
     _shorten_window(kept)
+    _lengthen_steps(kept)
     epsilon, limit = (kept.get(f"privacy.client.{name}") for name in ("epsilon", "limit"))
     if epsilon and limit and None not in (epsilon.value, limit.value) and epsilon.level > limit.level:
         # A target is for all rounds; the limit came with the noise that it displaced.
@@ -124,3 +137,17 @@ def _shorten_window(given: dict[str, Given]) -> None:
     # What is no number is refused in its turn.
     if type(rounds.value) is int and type(window.value) is int and 1 <= rounds.value < window.value:
         given["clip.window"] = replace(window, value=max(2, rounds.value))
+
+
+def _lengthen_steps(given: dict[str, Given]) -> None:
+    """A client of more classes gets a longer step: its loss is a mean over all of them, so each has a smaller part.
+
+    Omniglot at 20 ways, `maml`, 4,800 clients: 94.5% of validation with the step of 5 ways times 4, 88.7% without.
+    """
+    ways = given.get("task.ways")
+    # What is no number is refused in its turn.
+    if ways is None or type(ways.value) is not int or ways.value <= _WAYS:
+        return
+    for name, entry in given.items():
+        if entry.grows:
+            given[name] = replace(entry, value=entry.value * ways.value / _WAYS, grows=False)

@@ -1,4 +1,4 @@
-"""A whole run's settings, and how Python makes them; the tables are in schema.py and clip_settings.py."""
+"""A whole run's settings, and how Python makes them; the tables are in the other files `..._settings.py`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,10 @@ from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.config.dataset_names import found_again, with_data_values
 from dpfedmeta.config.dotted_keys import SHORT_FORMS, Given, built, check_alone, check_known, dotted_fields
 from dpfedmeta.config.fields import STRICT, explained
+from dpfedmeta.config.learning_settings import MetaSettings, ModelSettings, RecordSettings, TaskSettings
 from dpfedmeta.config.presets import displaced, preset_values
-from dpfedmeta.config.schema import (
-    AggregationSettings,
-    EvaluationSettings,
-    MetaSettings,
-    ModelSettings,
-    PopulationSettings,
-    PrivacySettings,
-    RecordSettings,
-    RunSettings,
-    ServerSettings,
-    TaskSettings,
-    TrackSettings,
-)
+from dpfedmeta.config.round_settings import AggregationSettings, PopulationSettings, ServerSettings
+from dpfedmeta.config.run_settings import EvaluationSettings, PrivacySettings, RunSettings, TrackSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import nearest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.config.schema import TaskSettings
+from dpfedmeta.config.learning_settings import TaskSettings
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins import plugin_registry as members

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.config.dotted_keys import sections
+from dpfedmeta.config.learning_settings import MetaSettings
 from dpfedmeta.config.load import resolve
-from dpfedmeta.config.schema import MetaSettings, ServerSettings
+from dpfedmeta.config.round_settings import ServerSettings
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
 
@@ -79,6 +81,26 @@ def test_a_preset_is_what_the_command_line_makes(settings):
     made = Settings.preset("dp-agr", Path("task.yaml"), values, noise_multiplier=1)
     assert (made.run.dir, made.server.rounds, made.dataset) == ("here", 7, "task.yaml")
     assert made.server.schedule[0].from_round == 3
+
+
+@pytest.mark.parametrize(
+    ("algo", "ways", "given", "step"),
+    [
+        ("dp-agr", 20, {}, 24.0), ("maml", 6, {}, 7.2), ("dp-agr-cyclic", 20, {}, 24.0),
+        ("dp-agr", 5, {}, 6.0), ("dp-agr", 2, {}, 6.0),  # not measured below five
+        ("dp-agr", 20, {"meta.lr": 1.5}, 1.5),  # what is given stays
+        ("proto-maml", 20, {}, 0.1), ("dp-agrlr", 20, {}, 0.6),  # its own step, which was not measured at other ways
+    ],
+)  # fmt: skip
+def test_a_preset_has_a_longer_step_for_more_ways(algo, ways, given, step, tmp_path):
+    assert Settings.preset(algo, "omniglot", given, ways=ways).meta.lr == pytest.approx(step)
+    words = {name: str(value) for name, value in given.items()}
+    typed = resolve(algo=algo, dataset="omniglot", command_line={"task.ways": str(ways), **words})
+    assert typed.meta.lr == pytest.approx(step)
+    # A run's own file says its step: it does not grow again.
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({"algo": algo, "task": {"ways": ways}, "meta": {"lr": typed.meta.lr}}))
+    assert resolve(algo, "omniglot", file).meta.lr == typed.meta.lr
 
 
 def test_a_noise_displaces_the_target_of_a_preset():

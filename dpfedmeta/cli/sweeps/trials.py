@@ -17,7 +17,7 @@ from dpfedmeta.cli.sweeps.sweep_file import CHOICES, Choices, Parameter, Sweep, 
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.config.load import resolve
-from dpfedmeta.config.schema import EvaluationSettings, RunSettings, TrackSettings
+from dpfedmeta.config.run_settings import EvaluationSettings, RunSettings, TrackSettings
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.meta.target_kind import targets_of

@@ -18,7 +18,7 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.dataset_names import encoding_of_run
-from dpfedmeta.config.schema import RunSettings, TrackSettings
+from dpfedmeta.config.run_settings import RunSettings, TrackSettings
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_names import names

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from dpfedmeta.config.schema import TrackSettings
+from dpfedmeta.config.run_settings import TrackSettings
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.plugins.plugin_registry import check_protocol, find

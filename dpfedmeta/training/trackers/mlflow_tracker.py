@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dpfedmeta.config.schema import TrackSettings
+from dpfedmeta.config.run_settings import TrackSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.trackers import Tracked
 from dpfedmeta.training.tracking.callbacks import Callback, Row

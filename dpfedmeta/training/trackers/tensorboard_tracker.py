@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.config.schema import TrackSettings
+from dpfedmeta.config.run_settings import TrackSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.trackers import Tracked
 from dpfedmeta.training.tracking.callbacks import Callback, Row

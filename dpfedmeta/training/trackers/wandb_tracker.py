@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from dpfedmeta.config.schema import TrackSettings
+from dpfedmeta.config.run_settings import TrackSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
 from dpfedmeta.training.trackers import Tracked
