@@ -12,7 +12,7 @@ from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names, claimed_of
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.training.terminal.tables import HOLDS
 

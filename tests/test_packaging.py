@@ -20,7 +20,7 @@ import dpfedmeta, dpfedmeta.configs, dpfedmeta.tasks
 import dpfedmeta.cli.arguments, dpfedmeta.api.evaluate, dpfedmeta.training.run_training
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names
-from dpfedmeta.data.task import load_task, task_names
+from dpfedmeta.data.task_file import load_task, task_names
 
 print(json.dumps({
     "files": [module.__file__ for module in (dpfedmeta, dpfedmeta.configs, dpfedmeta.tasks)],

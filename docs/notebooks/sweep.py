@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 
 import dpfedmeta as dp
 from dpfedmeta.cli.sweeps.tuning_cost import compose
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.run_plan import make_plan
 
 # %% [markdown]

@@ -1,7 +1,7 @@
 """Runs on held-out public data: measured, then kept by what was measured, with pictures beside."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,26 +18,15 @@ from dpfedmeta.api.evaluation_request import (
     check_comparable,
     several,
 )
+from dpfedmeta.api.measure_run import Watch, measured
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.dataset_names import data_of_run
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.worker_pool import Watched, Workers, available_cores, open_workers
-from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.populations.capacity_checks import check_shape
-from dpfedmeta.data.populations.whole_population import check_whole, everybody
-from dpfedmeta.learning.evaluation import (
-    Benchmark,
-    EvaluationQuestion,
-    FineTuning,
-    SharedClassifier,
-    choose_fine_tuning,
-    distribution,
-    investigate,
-)
+from dpfedmeta.data.populations.whole_population import check_whole
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
-from dpfedmeta.learning.evaluation.held_out_clients import WholeClientsBenchmark
-from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.planning.client_population import authors_of
 from dpfedmeta.planning.data_digests import changed_since
 from dpfedmeta.planning.user_modules import own_modules
@@ -89,10 +78,6 @@ class Evaluation:
         return as_text(*evaluation_tables(self.name, self.content))
 
 
-Watch = Callable[[str, float], None]
-"""Told what is being done, and which share of it is."""
-
-
 def evaluations(
     request: EvaluationRequest, watch: Watch = lambda what, done: None, workers: Workers | None = None
 ) -> Iterator[Evaluation]:
@@ -130,12 +115,7 @@ def evaluations(
             check_together(workers, each, None, torch.device("cpu"), opens[encoding], own)
         for run, name in zip(runs, names, strict=True):
             dataset = datasets[run.task.encoding]
-            if request.whole(run.settings) is not None:
-                content = _whole(request, run, dataset, Watched(workers, partial(watch, f"{name}: whole clients")))
-            elif dataset.task.shared_classes is None:
-                content = _adapted(request, run, dataset, workers, partial(_named, watch, name))
-            else:
-                content = _classified(run, dataset, Watched(workers, partial(watch, f"{name}: images")))
+            content = measured(request, run, dataset, workers, partial(_named, watch, name))
             path = run.directory.path
             notes = (content["note"], changed_since(run.directory, dataset))
             content = content | {"note": "; ".join(filter(None, notes)) or None}
@@ -289,6 +269,10 @@ def comparison(request: EvaluationRequest, found: Sequence[Evaluation]) -> Path 
     return path
 
 
+def _named(watch: Watch, name: str, what: str, done: float) -> None:
+    watch(f"{name}, {what}", done)
+
+
 def _names(runs: list[TrainedRun]) -> list[str]:
     """Folder names where they tell the runs apart, else paths."""
     names = [run.directory.path.resolve().name for run in runs]
@@ -301,83 +285,3 @@ def _drawn(folder: Path, name: str, content: Mapping[str, Any]) -> tuple[Path, .
     steps_plot(folder / STEPS_PLOT, name, content)
     clients_plot(folder / CLIENTS_PLOT, name, content)
     return folder / STEPS_PLOT, folder / CLIENTS_PLOT
-
-
-def _classified(run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str, Any]:
-    held_out_evaluation = SharedClassifier(pool=dataset.test, seed=run.settings.run.seed)
-    found = held_out_evaluation.compete(workers, run.network, run.weights, run.untrained, run.adaptation, 0)
-    results = {name: accuracy.as_json() for name, accuracy in found.items()}
-    return {"protocol": held_out_evaluation.protocol, "note": None, "results": [results]}
-
-
-def _whole(request: EvaluationRequest, run: TrainedRun, dataset: Dataset, workers: Workers) -> dict[str, Any]:
-    """Evaluate a run of whole clients on those of the test part, as at its end."""
-    shape = request.whole(run.settings)
-    assert shape is not None
-    clients = everybody(dataset.test, shape, request.seeds[0], authors_of(run.settings))
-    mixed = request.transductive or run.mixes_queries
-    held_out = WholeClientsBenchmark(clients=clients, transductive=mixed, targets=run.adaptation.targets)
-    found = held_out.compete(workers, run.network, run.weights, run.untrained, run.adaptation, request.episodes)
-    results: dict[str, object] = {name: accuracy.as_json() for name, accuracy in found.items()}
-    spread = {name: distribution(found[name].values) for name in ("accuracy", "accuracy_untrained")}
-    return {"protocol": held_out.protocol, "note": request.note(), "results": [{**results, "clients": spread}]}
-
-
-def _named(watch: Watch, name: str, what: str, done: float) -> None:
-    watch(f"{name}, {what}", done)
-
-
-def _adapted(
-    request: EvaluationRequest, run: TrainedRun, dataset: Dataset, workers: Workers, watch: Watch
-) -> dict[str, Any]:
-    results, protocol = [], ""
-    transductive = request.transductive or run.mixes_queries
-    for shape in request.shapes(run.settings):
-        benchmark = Benchmark(
-            pool=dataset.test, shape=shape, seed=request.seeds[0], split="test", transductive=transductive
-        )
-        size = f"{shape.ways}-way {shape.shots}-shot"
-        choosing = Watched(workers, partial(watch, f"{size}: choosing the step size of fine-tuning"))
-        question = _question(request, run, benchmark, dataset, choosing)
-        protocol = benchmark.protocol
-        asking = Watched(workers, partial(watch, f"{size}: {request.episodes} episodes"))
-        results.append(investigate(asking, benchmark, question, request.seeds, request.episodes).as_json())
-    return {
-        "protocol": protocol,
-        "note": request.note(),
-        "trained_ways": run.settings.task.ways,
-        "trained_shots": run.settings.task.shots,
-        "adaptation": run.adaptation.as_json(),
-        "seeds": list(request.seeds),
-        "results": results,
-    }
-
-
-def _question(
-    request: EvaluationRequest, run: TrainedRun, benchmark: Benchmark, dataset: Dataset, workers: Workers
-) -> EvaluationQuestion:
-    network, trained = with_ways(run.network, run.weights, run.adaptation.targets.outputs(benchmark.shape.ways))
-    _, untrained = with_ways(run.network, run.untrained, run.adaptation.targets.outputs(benchmark.shape.ways))
-    return EvaluationQuestion(
-        network=network,
-        trained=trained,
-        untrained=untrained,
-        adaptation=run.adaptation,
-        at=request.at(run.adaptation.steps),
-        fine_tuning=_fine_tuning(request, run, benchmark, dataset, workers) if request.fine_tuning else None,
-        has_body=run.has_body,
-    )
-
-
-def _fine_tuning(
-    request: EvaluationRequest, run: TrainedRun, benchmark: Benchmark, dataset: Dataset, workers: Workers
-) -> FineTuning:
-    """On validation episodes of the same shape, or as many classes and images as that split has."""
-    pool, shape = dataset.val, benchmark.shape
-    least = min(pool.counts)
-    shots = min(shape.shots, least - 1)
-    fitting = EpisodeShape(ways=min(shape.ways, pool.classes), shots=shots, queries=min(shape.queries, least - shots))
-    validation = replace(benchmark, pool=pool, shape=fitting, split="val")
-    network, untrained = with_ways(run.network, run.untrained, run.adaptation.targets.outputs(fitting.ways))
-    steps = run.adaptation.steps
-    return choose_fine_tuning(workers, network, untrained, validation, steps, request.episodes)

@@ -18,7 +18,7 @@ from dpfedmeta.core.files.run_checks import check_is_run
 from dpfedmeta.core.files.run_directory import CONFIG
 from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
 from dpfedmeta.data.populations.capacity_checks import check_said
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.client_spec import evaluation_shape, whole_shape
 
 if TYPE_CHECKING:

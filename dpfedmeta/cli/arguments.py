@@ -185,7 +185,7 @@ def settings_from(words: Sequence[str], options: Collection[str] = ()) -> dict[s
 
 def _unnamed(word: str) -> str:
     """'; did you mean --algo X?' for what such an option takes."""
-    from dpfedmeta.data.task import task_names
+    from dpfedmeta.data.task_file import task_names
 
     if said := run_meant(word):
         return said

@@ -116,7 +116,7 @@ def _of_dataset(options: argparse.Namespace) -> tuple[bool, int, int]:
     """(whether records are images, number of classes, number of weights)."""
     if options.dataset is None:
         return True, options.classes or 2, options.weights or _WEIGHTS
-    from dpfedmeta.data.task import load_task
+    from dpfedmeta.data.task_file import load_task
 
     task, _ = load_task(str(options.dataset))
     if task.kind != "classification":

@@ -62,7 +62,7 @@ def data_of_run(dataset: str, data_folder: Path | None) -> str:
 
 def _drawn_by(dataset: str) -> str | None:
     from dpfedmeta.data.sources import DrawnSource
-    from dpfedmeta.data.task import load_task, task_names
+    from dpfedmeta.data.task_file import load_task, task_names
 
     path = Path(dataset)
     if dataset not in task_names() and not (path.suffix in (".yaml", ".yml") and path.exists()):
@@ -74,7 +74,8 @@ def _drawn_by(dataset: str) -> str | None:
 def _names_own_data(path: Path) -> bool:
     if path.suffix not in (".yaml", ".yml"):
         return True
-    from dpfedmeta.data.task import OwnSource, load_task
+    from dpfedmeta.data.task import OwnSource
+    from dpfedmeta.data.task_file import load_task
 
     return isinstance(load_task(str(path))[0].source, OwnSource)
 
@@ -136,7 +137,7 @@ def task_of(settings: Settings, data_folder: Path | None = None) -> tuple[Task, 
         InputError: The task, the encoder or its weights are missing or wrong.
         RefusedPlan: The encoder learned from the images of the task.
     """
-    from dpfedmeta.data.task import load_task
+    from dpfedmeta.data.task_file import load_task
 
     return load_task(settings.dataset, data_folder, encoding_of_run(settings))
 
@@ -163,7 +164,8 @@ def encoding_of_run(settings: Settings) -> Encoding | None:
 
 
 def _values(dataset: str) -> dict[str, object]:
-    from dpfedmeta.data.task import OwnSource, load_task
+    from dpfedmeta.data.task import OwnSource
+    from dpfedmeta.data.task_file import load_task
     from dpfedmeta.data.user_sources.readers import clients_in
 
     task, splits = load_task(dataset)
@@ -188,7 +190,7 @@ def _has_own_values(dataset: str) -> bool:
     """Return true of data that decide over settings: the user's own, and built-in ones that are no images."""
     if not _built_in(dataset):
         return Path(dataset).exists()
-    from dpfedmeta.data.task import load_task
+    from dpfedmeta.data.task_file import load_task
 
     return load_task(dataset)[0].form.kind != "images"
 

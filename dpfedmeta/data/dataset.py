@@ -13,7 +13,8 @@ from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.sources import DrawnSource, published_reader
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Cached, Contents, Split, cache_folder, cached
 from dpfedmeta.data.storage.downloads import check_data_folder, default_data_folder
-from dpfedmeta.data.task import OwnSource, Task, load_task
+from dpfedmeta.data.task import OwnSource, Task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.image_folder import content_digest
 from dpfedmeta.data.user_sources.labels import check_several_labels, labelled
 from dpfedmeta.data.user_sources.readers import IMAGE_READERS, READERS, not_there

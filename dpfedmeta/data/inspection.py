@@ -19,7 +19,8 @@ from dpfedmeta.data.populations.whole_population import able_numbers, check_whol
 from dpfedmeta.data.repeated_images import repeats
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
 from dpfedmeta.data.storage.image_codecs import UNREADABLE, WIDE, open_image
-from dpfedmeta.data.task import OwnSource, Task, load_task
+from dpfedmeta.data.task import OwnSource, Task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.image_folder import read_image
 from dpfedmeta.data.user_sources.readers import READERS, image_files_of
 

@@ -13,7 +13,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.disjoint import ShardPopulation
 from dpfedmeta.data.populations.population import Population, open_population
 from dpfedmeta.data.populations.whole_population import open_whole
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.client_spec import episode_shape, whole_shape
 
 

@@ -12,7 +12,8 @@ from dpfedmeta.core.pydantic_errors import nearest
 from dpfedmeta.data.populations.capacity_checks import check_said
 from dpfedmeta.data.storage.decoded_cache import Split
 from dpfedmeta.data.storage.downloads import check_data_folder
-from dpfedmeta.data.task import Task, task_names
+from dpfedmeta.data.task import Task
+from dpfedmeta.data.task_file import task_names
 from dpfedmeta.learning.models.spec import BUILT_IN, NETWORKS
 from dpfedmeta.learning.models.weight_shapes import (
     built_in_channels,

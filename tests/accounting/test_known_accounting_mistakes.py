@@ -21,7 +21,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.random.random_sources import Purpose
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.samplers import sampler_of

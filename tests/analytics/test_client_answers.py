@@ -7,7 +7,7 @@ from dpfedmeta.analytics.client_answers import HeldImages
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.params import flatten
 from dpfedmeta.data.populations.from_records import RecordsPopulation
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.run_plan import make_plan
 
 WHOLE = {

@@ -48,7 +48,7 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, words, problem):
 
 def test_training_with_a_private_start_is_planned_after_it():
     from dpfedmeta.config.load import resolve
-    from dpfedmeta.data.task import load_task
+    from dpfedmeta.data.task_file import load_task
     from dpfedmeta.planning.privacy.solve import make_privacy
 
     settings = resolve("dp-const", "strokes", None, {"clip.start": "quantile"})

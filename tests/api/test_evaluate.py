@@ -21,7 +21,7 @@ from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory, create, save_weights
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.planning.client_spec import network_spec
 from dpfedmeta.planning.data_digests import held_data, keep_data

@@ -18,7 +18,7 @@ from dpfedmeta.auditing.reduced_plan import audited_settings
 from dpfedmeta.auditing.trade_off_function import GaussianCurve, SampledCurve, epsilon_of_curve
 from dpfedmeta.core.params import flatten, scaled, unflatten
 from dpfedmeta.core.random.random_sources import KeyedSource
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policies.constant_policy import ConstantState
 from dpfedmeta.privacy.mechanisms import post_process

@@ -22,7 +22,7 @@ from dpfedmeta.auditing.trade_off_function import ThresholdTest, best_threshold,
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.training.results.evaluation_store import audited_cells
 from tests.auditing.mistakes import Steered, attack_of, plan_of

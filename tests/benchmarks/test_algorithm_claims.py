@@ -6,7 +6,7 @@ import pytest
 from benchmarks.algorithm_claims import PresetOrigin, claim
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names, claimed_of
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.solve import make_privacy
 
 # Published without privacy; theirs is dp-agr's.

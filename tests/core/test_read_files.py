@@ -7,7 +7,7 @@ from dpfedmeta.cli.sweeps.sweep_file import read_sweep
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.sources.mini_imagenet import _read_list
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import read_table
 from dpfedmeta.federation.identity.credentials import card_line, read_roster
 from dpfedmeta.federation.identity.invitation import Invitation, read_invitation, write_invitation

@@ -9,7 +9,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core import still_working
 from dpfedmeta.core.still_working import log_on_stderr, told_while
 from dpfedmeta.data.storage.decoded_cache import Contents, cached
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.solve import make_privacy
 
 

@@ -10,7 +10,7 @@ import torch
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.plugins.user_code import own_sources, own_words, unseen
 from dpfedmeta.core.provenance import environment_of
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.user_modules import own_modules
 
 FILES = {

@@ -14,7 +14,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.inspection import Episodes, inspect_task
 from dpfedmeta.data.populations.population import clients_digest, open_population, population_statement
 from dpfedmeta.data.sources.sinusoids import draw_curve
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.data_digests import held_data
 
 COLUMNS = ("age", "pulse")

@@ -21,7 +21,7 @@ from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.natural import RealPopulation
 from dpfedmeta.data.populations.population import clients_digest, open_population, population_statement
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import read_table
 
 PARTS = ("train", "val", "test")

@@ -8,7 +8,7 @@ from PIL import Image
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.inspection import inspect_task
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.client.local_data import open_records
 from dpfedmeta.federation.offers.signed_document import form_of, task_of
 

@@ -9,7 +9,8 @@ import yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.sources import DrawnSource
-from dpfedmeta.data.task import OwnSource, load_task, task_names
+from dpfedmeta.data.task import OwnSource
+from dpfedmeta.data.task_file import load_task, task_names
 
 STROKES = {
     "name": "mine",

@@ -3,7 +3,7 @@
 from pages import ROOT, blocks
 
 from dpfedmeta.config.load import resolve
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.run_plan import make_plan
 from tests.privacy.test_policies import simulate
 

@@ -24,7 +24,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
 from dpfedmeta.core.random.fresh_seeds import secret_of_run
 from dpfedmeta.core.random.random_sources import Purpose
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, participation
 from dpfedmeta.federation.client.local_data import OwnRecords

@@ -8,7 +8,7 @@ from dpfedmeta.cli.arguments import settings_from
 from dpfedmeta.cli.commands.federate_command import _server_parser, main
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.identity.credentials import read_card, read_roster
 from dpfedmeta.federation.identity.invitation import INVITATION
 from dpfedmeta.planning.run_plan import make_plan

@@ -23,7 +23,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory, load_weights, save_weights
 from dpfedmeta.core.params import digest
 from dpfedmeta.data.sources.omniglot import decode
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.server_step import initial_state

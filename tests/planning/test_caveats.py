@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 
 from dpfedmeta.config.load import resolve
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.caveats import cautions
 
 

@@ -7,7 +7,7 @@ import torch
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.network_trial import device_test
 from dpfedmeta.planning.network_trial.device_test import check_same_on
 from dpfedmeta.planning.network_trial.synthetic_clients import RehearsedClients, rehearsal_of

@@ -14,7 +14,7 @@ import torch
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.record_dp.per_example_gradients import LayeredGradients
 from dpfedmeta.planning.network_trial.independence_test import check_uncoupled
 from dpfedmeta.planning.network_trial.synthetic_clients import RehearsedClients, rehearsal_of

@@ -8,7 +8,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import KeyedSource
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.availability import Availability

@@ -6,7 +6,7 @@ import pytest
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import RefusedPlan
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.target_checks import check_promises
 
 TARGET, NOISE, LIMIT = (

@@ -11,7 +11,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.from_pairs import from_pairs
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.planning.client_population import plan_population
 from dpfedmeta.planning.client_spec import algorithm_of, check_protocol, network_spec

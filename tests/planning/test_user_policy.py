@@ -5,7 +5,7 @@ import pytest
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.policy_from_settings import own_policy_name, with_own_policy
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant

@@ -16,7 +16,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.params import dimension
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.charged import check_charged

@@ -14,7 +14,7 @@ from dpfedmeta.core.params import flatten, norm, scaled
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.evaluation import PROTOCOL, Benchmark, adapted_accuracy
 from dpfedmeta.learning.meta.adaptation import Adaptation

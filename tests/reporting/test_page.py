@@ -18,7 +18,7 @@ from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory, append_lines, create
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.reporting.compare.latex_tables import csv_table, latex_table, row_of

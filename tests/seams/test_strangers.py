@@ -18,7 +18,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.planning.run_plan import make_plan

@@ -16,7 +16,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.encoders.encoding import encoder_network, encoding_of
 from dpfedmeta.data.encoders.features import encoded_images
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.offers.signed_document import foreign, form_of
 from dpfedmeta.federation.offers.signed_document import task_of as task_of_plan
 from dpfedmeta.learning.evaluation.few_shot import Benchmark

@@ -62,7 +62,7 @@ def measured(plan, hostile, rounds=6, size=20_000, cohort=COHORT):
 
 
 def plan_of(algo, **given):
-    from dpfedmeta.data.task import load_task
+    from dpfedmeta.data.task_file import load_task
 
     return make_plan(resolve(algo, "strokes", None, {**SMALL, **given}), load_task("strokes")[0])
 

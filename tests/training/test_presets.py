@@ -19,7 +19,8 @@ from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.populations.disjoint import ShardPopulation
-from dpfedmeta.data.task import Task, load_task
+from dpfedmeta.data.task import Task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.algorithms.fedavg import FedAvg
 from dpfedmeta.learning.evaluation import SharedClassifier
 from dpfedmeta.learning.models.initial_weights import initial_weights

@@ -38,7 +38,7 @@ def check_said(
     """The same before the images are read, as far as the task says what it holds.
 
     Args:
-        task: As `data.task.load_task` gives it.
+        task: As `data.task_file.load_task` gives it.
         splits: Of its classes, likewise.
         shape: Of an episode.
         split: In which part.

@@ -24,7 +24,8 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_names import names
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
-from dpfedmeta.data.task import OwnSource, Task, check_labels
+from dpfedmeta.data.task import OwnSource, Task
+from dpfedmeta.data.task_file import check_labels
 from dpfedmeta.data.user_sources.readers import columns_in
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.learning.meta.target_kind import KINDS

@@ -17,7 +17,8 @@ from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
 from dpfedmeta.data.sources import DrawnSource
 from dpfedmeta.data.storage.decoded_cache import Split
 from dpfedmeta.data.storage.downloads import without_downloads
-from dpfedmeta.data.task import OwnSource, Task, load_task
+from dpfedmeta.data.task import OwnSource, Task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.models.spec import BUILT_IN, NetworkSpec, built_in_body
 from dpfedmeta.planning.data_digests import HeldData, kept_data
 

@@ -11,7 +11,8 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_checks import not_a_run
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory, load_weights
 from dpfedmeta.core.params import Params
-from dpfedmeta.data.task import Task, load_task
+from dpfedmeta.data.task import Task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.models.frozen import mixes_queries
 from dpfedmeta.learning.models.initial_weights import check_weights

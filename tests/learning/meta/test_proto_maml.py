@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.algorithms.proto_maml import Prototypes
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_logits

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.algorithms.protonet import CosinePrototypes, ProtoNet
 from dpfedmeta.learning.meta import prototype_gradients
 from dpfedmeta.learning.meta.adaptation import Adaptation

@@ -7,7 +7,7 @@ import pytest
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import build_network, convolved_channels
 from dpfedmeta.learning.models.spec import NETWORKS, NetworkSpec

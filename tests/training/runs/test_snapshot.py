@@ -18,7 +18,7 @@ from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import being_written, ending, only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, create, write_text
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.reporting.compare.seed_groups import group_runs

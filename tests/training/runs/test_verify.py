@@ -20,7 +20,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.data.task import load_task
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.reporting.html.privacy_statement import check_report
