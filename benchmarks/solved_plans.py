@@ -14,7 +14,7 @@ from dpfedmeta.cli.arguments import settings_from
 from dpfedmeta.cli.commands.federate_command import _server_parser
 from dpfedmeta.config.load import resolve
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.federation.offers.signed_document import for_clients
+from dpfedmeta.federation.offers.offered_settings import for_clients
 from dpfedmeta.planning.run_plan import make_plan
 
 # The words of each server, as JSON.

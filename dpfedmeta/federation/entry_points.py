@@ -102,9 +102,10 @@ def run_server(
     """
     private, _ = operator_identity(options.keys), read_invitation(options.keys / INVITATION)
     run = Path(settings.run.dir, str(settings.run.name))
+    from dpfedmeta.federation.server.federation_checks import check_federation
     from dpfedmeta.federation.server.quorum import attendance
     from dpfedmeta.federation.server.status_page import Page, Progress
-    from dpfedmeta.federation.server.training_server import check_federation, serve
+    from dpfedmeta.federation.server.training_server import serve
     from dpfedmeta.reporting.html.pictures import draw_pictures
 
     roster = [card.identity for card in cards]

@@ -10,7 +10,7 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.inspection import inspect_task
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.client.local_data import open_records
-from dpfedmeta.federation.offers.signed_document import form_of, task_of
+from dpfedmeta.federation.offers.offered_settings import form_of, task_of
 
 RAMP = np.linspace(0.0, 1.0, 64).reshape(8, 8)
 FORM = {"channels": 1, "image_size": 8}

@@ -15,7 +15,7 @@ from dpfedmeta.data.task import Task
 from dpfedmeta.data.user_sources.readers import own_digests
 from dpfedmeta.federation.client.client_home import claim
 from dpfedmeta.federation.client.local_data import open_records
-from dpfedmeta.federation.offers.signed_document import form_of, task_of
+from dpfedmeta.federation.offers.offered_settings import form_of, task_of
 from dpfedmeta.federation.wire_format import Said
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from tests.federation.sessions import open_session

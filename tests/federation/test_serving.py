@@ -13,8 +13,8 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.training_participation import Joined
 from dpfedmeta.federation.offers.signed_plan import agreement_of
+from dpfedmeta.federation.server.federation_checks import check_agreements, check_federation
 from dpfedmeta.federation.server.quorum import TooFew
-from dpfedmeta.federation.server.training_server import check_agreements, check_federation
 from dpfedmeta.federation.wire_format import QuestionKind
 from dpfedmeta.learning.record_dp import micro_episode_gradients
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum

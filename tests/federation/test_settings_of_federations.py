@@ -6,7 +6,7 @@ import pytest
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.data.task_file import load_task
-from dpfedmeta.federation.server.training_server import check_federation
+from dpfedmeta.federation.server.federation_checks import check_federation
 from dpfedmeta.planning.caveats import cautions
 from dpfedmeta.planning.run_plan import make_plan
 

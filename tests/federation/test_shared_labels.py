@@ -16,7 +16,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords, open_records
-from dpfedmeta.federation.offers.signed_document import form_of, task_of
+from dpfedmeta.federation.offers.offered_settings import form_of, task_of
 from dpfedmeta.learning.targets.regression import Regression
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.training.personal import load_personal

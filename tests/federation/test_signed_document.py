@@ -6,7 +6,8 @@ import yaml
 from dpfedmeta.config import load
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.federation.offers.signed_document import check_own, checked_names, difference, foreign, form_of
+from dpfedmeta.federation.offers.offered_settings import check_own, foreign, form_of
+from dpfedmeta.federation.offers.signed_document import checked_names, difference
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 STATED = {"a": 1.0, "b": {"c": [1, 2.5, None], "d": "text", "e": True}}

@@ -15,7 +15,7 @@ from dpfedmeta.config.load import resolve_text
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation import site_plan
-from dpfedmeta.federation.server.training_server import check_agreements, check_federation
+from dpfedmeta.federation.server.federation_checks import check_agreements, check_federation
 from dpfedmeta.federation.site_plan import (
     CELLS,
     LEARNS,

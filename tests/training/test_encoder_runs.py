@@ -17,8 +17,8 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.encoders.encoding import encoder_network, encoding_of
 from dpfedmeta.data.encoders.features import encoded_images
 from dpfedmeta.data.task_file import load_task
-from dpfedmeta.federation.offers.signed_document import foreign, form_of
-from dpfedmeta.federation.offers.signed_document import task_of as task_of_plan
+from dpfedmeta.federation.offers.offered_settings import foreign, form_of
+from dpfedmeta.federation.offers.offered_settings import task_of as task_of_plan
 from dpfedmeta.learning.evaluation.few_shot import Benchmark
 from dpfedmeta.planning.client_spec import evaluation_shape
 from dpfedmeta.reporting.html.page import write_report

@@ -17,18 +17,15 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.task import Task
 from dpfedmeta.federation.client.client_log import offered_words
+from dpfedmeta.federation.offers.offered_settings import check_own, for_clients, task_of, with_own_encoder
 from dpfedmeta.federation.offers.signed_document import (
     OfferForm,
     SignedOffer,
     check_numbers,
-    check_own,
     checked_names,
     content_of,
-    for_clients,
     opened_parts,
     signed_parts,
-    task_of,
-    with_own_encoder,
 )
 from dpfedmeta.planning.privacy.masking_graph import withstood
 from dpfedmeta.planning.privacy.secure_sum_settings import check_company

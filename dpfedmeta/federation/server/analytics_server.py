@@ -17,13 +17,13 @@ from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.federation.channel import Channel
+from dpfedmeta.federation.offers.offered_settings import for_clients
 from dpfedmeta.federation.offers.signed_analysis import agreement_for, sign_analysis
-from dpfedmeta.federation.offers.signed_document import for_clients
 from dpfedmeta.federation.server.client_requests import TOLD, Blame, Heard, Told
 from dpfedmeta.federation.server.client_requests import ClientRequests as Questions
+from dpfedmeta.federation.server.federation_checks import check_federation
 from dpfedmeta.federation.server.quorum import wait_for
 from dpfedmeta.federation.server.remote_sums import NoSum, secure_sum
-from dpfedmeta.federation.server.training_server import check_federation
 from dpfedmeta.federation.wire_format import Attempt, Start
 from dpfedmeta.planning.privacy.masking_graph import check_graph
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
