@@ -36,8 +36,9 @@ class Left:
 
     @property
     def error(self):
-        """The one line that says what is wrong; beside it only warnings may stand there."""
-        (line,) = (line for line in self.err.splitlines() if not line.startswith("warning: "))
+        """The one line that says what is wrong; beside it only warnings, and that a slow machine is still reading."""
+        lines = (line for line in self.err.splitlines() if not line.startswith("warning: "))
+        (line,) = (line for line in lines if not line.endswith(" s so far"))
         return line
 
 
