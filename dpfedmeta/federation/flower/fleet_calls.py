@@ -7,6 +7,7 @@ request cost. Who speaks is checked by the gate; here, that nobody speaks of ano
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ from flwr.supercore.error.catalog import API_ERROR_MAP
 from flwr.superlink.servicer.fleet import fleet_handlers
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
+from dpfedmeta.core.pydantic_errors import shown
 from dpfedmeta.federation.flower.node_messages import NodeMessages
 
 PULL, HEARTBEAT, PUSH, OBJECT, ACTIVATE = (
@@ -53,6 +55,8 @@ NAMES = frozenset(_REQUESTS)
 # A message, its record dictionary, its one record; Flower's own parts of a message are as many.
 _MOST_OBJECTS = 8
 
+_LOG = logging.getLogger("dpfedmeta")
+
 # Status, and the body: protobuf where the status is 200, otherwise JSON.
 Answer = tuple[int, bytes]
 
@@ -65,6 +69,7 @@ class FleetCalls:
     """
 
     def __init__(self, state: NodeMessages) -> None:
+        self._told: set[tuple[str, type[Exception]]] = set()
         handlers = fleet_handlers
         stored: dict[str, Any] = {"state": state, "store": state.object_store}
         plain: dict[str, Any] = {"state": state}
@@ -103,9 +108,19 @@ class FleetCalls:
         except FlowerError as error:
             told = API_ERROR_MAP[error.code]
             return told.http_status_code, json.dumps(error.to_json(told.public_message)).encode()
-        except Exception:
+        except Exception as error:
             # Of a request that says what does not fit; its words may tell of others.
+            self._tell(name, error)
             return refusal(500, "this request could not be served")
+
+    def _tell(self, name: str, error: Exception) -> None:
+        """Tell the operator once of each kind of failure: a client may ask the same again and again."""
+        kind = (name, type(error))
+        if kind not in self._told:
+            self._told.add(kind)
+            _LOG.warning(
+                "a client's request %s could not be served: %s: %s", name, type(error).__name__, shown(str(error))
+            )
 
 
 def refusal(status: int, reason: str) -> Answer:
