@@ -2,8 +2,8 @@
 
     python -m benchmarks.boundary_audits --audits 100 --json boundary.json
 
-The stated epsilon is the true one. So a first bound, at 95%, may be above it in one audit of twenty, and a confirmed one
-in one of a thousand. Deltas are large on purpose: there a few thousand runs come near the boundary.
+The stated epsilon is the true one. So a first bound, at 95%, may be above it in one audit of twenty, and a confirmed
+one in one of a thousand. Deltas are large on purpose: there a few thousand runs come near the boundary.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def check_license(license_id: str | None, path: PurePath) -> None:
     if not _LICENSE.fullmatch(license_id) or license_id == "other":
         raise InputError(
             f"--license {license_id}: expected an identifier of Hugging Face's list of licenses, such as apache-2.0, "
-            "mit or cc-by-4.0; for a license of your own leave it out, and add license_name and license_link to README.md"
+            "mit or cc-by-4.0; for one of your own leave it out, and add license_name and license_link to README.md"
         )
 
 

@@ -24,7 +24,8 @@ OTHERS = {
 # huggingface/hub-docs, modelcard.md of 2026-08: what may stand where, and what has to (True).
 CARD = {
     "license": False, "license_name": False, "license_link": False, "library_name": False, "language": False,
-    "tags": False, "datasets": False, "metrics": False, "base_model": False, "pipeline_tag": False, "model-index": False,
+    "tags": False, "datasets": False, "metrics": False, "base_model": False, "pipeline_tag": False,
+    "model-index": False,
 }  # fmt: skip
 RESULT = {
     "task": {"type": True, "name": False},
