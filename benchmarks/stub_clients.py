@@ -11,7 +11,7 @@ import base64
 import random
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -74,18 +74,21 @@ class Stub:
         return answer(Said.ADAPTED, question, b"", self._own)
 
 
-async def attend_all(privates: Sequence[bytes], told: Invitation, between: float) -> None:
+async def attend_all(
+    privates: Sequence[bytes], told: Invitation, between: float, stub: Callable[[bytes, bytes], Stub] = Stub
+) -> None:
     """All of them, until the model was handed out to each.
 
     Args:
         privates: Their identities.
         told: Where the server is, and its keys.
         between: Seconds between two that connect.
+        stub: Makes a client from its identity and the server's.
     """
     context = ssl.create_default_context(cadata=told.authority.decode())
     running = []
     for private in privates:
-        running.append(asyncio.ensure_future(_Attending(private, told, context).attend()))
+        running.append(asyncio.ensure_future(_Attending(stub(private, told.identity), private, told, context).attend()))
         await asyncio.sleep(between)
     await asyncio.gather(*running)
 
@@ -93,8 +96,8 @@ async def attend_all(privates: Sequence[bytes], told: Invitation, between: float
 class _Attending:
     """One client, with a connection for questions and one for heartbeats."""
 
-    def __init__(self, private: bytes, told: Invitation, context: ssl.SSLContext) -> None:
-        self._stub, self._told, self._context = Stub(private, told.identity), told, context
+    def __init__(self, stub: Stub, private: bytes, told: Invitation, context: ssl.SSLContext) -> None:
+        self._stub, self._told, self._context = stub, told, context
         self._key = wire_key(private)
         self._pem = public_key_to_bytes(self._key.public_key())
         self._signed, self._made = "", -float("inf")

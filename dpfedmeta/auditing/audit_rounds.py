@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -26,6 +27,8 @@ _CANARY, _MISS = 0, 0.05
 # In which rounds the canary sends: always; or in turns, so that noise which is used again is seen.
 _PATTERNS = (1, 2)
 _THRESHOLDS = 40
+# The second sample is tested here, in shares of its size; it ends where a test is above the promise.
+_LOOKS = (0.25, 1.0)
 _LETTER, _PADDING, _HEIGHT = 6.3, 8, 20
 _GREY, _RED = "#4c566a", "#b3261e"
 
@@ -37,8 +40,8 @@ class RoundsVerdict:
     Attributes:
         promised: What was promised about a client towards the public.
         audited: Lower bound on epsilon, at 95%.
-        confirmed: The bound from a second sample, at 99.9%, by the test that the first one chose; None: the first bound
-            is within the promise.
+        confirmed: The bound from a second sample, at 99.9%, by the test that the first one chose, from a quarter of it
+            where that refutes the promise; None: the first bound is within the promise.
         runs: Runs of the first sample.
         seed: Seed of the audit, from the operating system unless one was given.
     """
@@ -121,15 +124,29 @@ def audit_rounds(
     generator = np.random.default_rng(seed)
     pattern, part, test = trial.choose(runs // 2, generator)
 
-    def bound(count: int, miss: float) -> float:
+    def sample(count: int) -> tuple[FloatArray, FloatArray]:
         one, other = trial.scores(pattern, count, generator)
-        return test.epsilon(one[:, part], other[:, part], promise.delta, miss)
+        return one[:, part], other[:, part]
 
-    audited = bound(runs - runs // 2, _MISS)
+    audited = test.epsilon(*sample(runs - runs // 2), promise.delta, _MISS)
     confirmed = None
     if audited > promise.epsilon:
-        confirmed = bound(SECOND_SAMPLE * runs, SECOND_MISS)
+        confirmed = _confirmed(sample, SECOND_SAMPLE * runs, test, promise)
     return RoundsVerdict(promised=promise, audited=audited, confirmed=confirmed, runs=runs, seed=seed)
+
+
+def _confirmed(
+    sample: Callable[[int], tuple[FloatArray, FloatArray]], runs: int, test: ThresholdTest, promise: PromisedCell
+) -> float:
+    """The bound from a second sample, which ends early where it refutes the promise; looks share what may be missed."""
+    one, other, bound = np.empty(0), np.empty(0), 0.0
+    for share in _LOOKS:
+        new = sample(round(share * runs) - len(one) - len(other))
+        one, other = np.concatenate([one, new[0]]), np.concatenate([other, new[1]])
+        bound = test.epsilon(one, other, promise.delta, SECOND_MISS / len(_LOOKS))
+        if bound > promise.epsilon:
+            break
+    return bound
 
 
 def _most_shown(runs: int, delta: float) -> float:
@@ -177,20 +194,29 @@ class _Trial:
         )
         return one, other
 
+    @cached_property
+    def _signs(self) -> Update:
+        """Signs in turns: noise that is one number for several coordinates falls out."""
+        return {name: (1.0 - 2.0 * (np.arange(v.size) % 2)).reshape(v.shape) for name, v in self.like.items()}
+
+    def _updates(self, there: bool, sends: bool) -> dict[int, Update]:
+        """New arrays for each round, since a function may write into them."""
+        scale = self.length / np.sqrt(sum(value.size for value in self.like.values()))
+        updates: dict[int, Update] = {
+            client: {name: np.zeros(value.shape) for name, value in self.like.items()}
+            for client in range(self.clients)
+            if there or client != _CANARY
+        }
+        if there and sends:
+            updates[_CANARY] = {name: value * scale for name, value in self._signs.items()}
+        return updates
+
     def _score(self, generator: np.random.Generator, pattern: int, there: bool) -> FloatArray:
-        size = sum(value.size for value in self.like.values())
-        zeros = {name: np.zeros(value.shape) for name, value in self.like.items()}
-        # Signs in turns: noise that is one number for several coordinates falls out.
-        signs = {name: (1.0 - 2.0 * (np.arange(v.size) % 2)).reshape(v.shape) for name, v in self.like.items()}
-        canary = {name: value * (self.length / np.sqrt(size)) for name, value in signs.items()}
         state, score = None, np.zeros(1 + len(self.like))
         for round_ in range(self.rounds):
             sends = round_ % pattern == 0
-            updates: dict[int, Update] = {client: zeros for client in range(self.clients) if client != _CANARY}
-            if there:
-                updates[_CANARY] = canary if sends else zeros
-            state, released = self.function(state, updates, generator)
-            parts = [np.sum(signs[name] * np.asarray(released[name], dtype=float)) for name in self.like]
+            state, released = self.function(state, self._updates(there, sends), generator)
+            parts = [np.sum(self._signs[name] * np.asarray(released[name], dtype=float)) for name in self.like]
             seen = np.array([sum(parts), *parts])
             score += seen if sends else -seen
         return score

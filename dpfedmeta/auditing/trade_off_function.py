@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from scipy.special import ndtr
-from scipy.stats import beta
+from scipy.special import betainccinv, betaincinv, ndtr
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.events.events import Phase
@@ -176,9 +175,9 @@ def _one_threshold(more: FloatArray, less: FloatArray, threshold: float, delta: 
 
 def least_probability(successes: int, trials: int, miss: float) -> float:
     """A lower bound that is above the truth with probability `miss` at most."""
-    return 0.0 if successes == 0 else float(beta.ppf(miss, successes, trials - successes + 1))
+    return 0.0 if successes == 0 else float(betaincinv(successes, trials - successes + 1, miss))
 
 
 def most_probability(successes: int, trials: int, miss: float) -> float:
     """An upper bound that is below the truth with probability `miss` at most."""
-    return 1.0 if successes == trials else float(beta.isf(miss, successes + 1, trials - successes))
+    return 1.0 if successes == trials else float(betainccinv(successes + 1, trials - successes, miss))

@@ -27,6 +27,11 @@ def options_of() -> argparse.ArgumentParser:
         metavar="FILE.zip",
         help="the file (RUN.zip here); without .zip: a folder with a model card, as Hugging Face's hub reads it",
     )
+    made.add_argument(
+        "--license",
+        metavar="ID",
+        help="of the weights, for the card of a folder, as the hub names it: apache-2.0, mit, cc-by-4.0",
+    )
     return made
 
 
@@ -37,7 +42,7 @@ def main(words: Sequence[str], console: Console) -> int:
     from dpfedmeta.training.results.run_archive import archive
 
     path = options.out or Path(f"{options.run.resolve().name}.zip")
-    made = archive(RunDirectory(options.run), path)
+    made = archive(RunDirectory(options.run), path, options.license)
     console.print(
         f"{made.path}: {len(made.files)} files, verified before; {made.left_out} secret files are not in it",
         highlight=False,

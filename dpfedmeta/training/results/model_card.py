@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import size_and_count
 
@@ -17,9 +21,49 @@ if TYPE_CHECKING:
 
 CARD, WEIGHTS = "README.md", "model.safetensors"
 _TAGS = ("differential-privacy", "federated-learning", "meta-learning")
+# Names that the hub has for the images of a built-in data set.
+_ON_HUB = {"mnist-shards": "ylecun/mnist", "cifar-fs": "uoft-cs/cifar100", "fc100": "uoft-cs/cifar100"}
+# By the score of a summary: (task of the hub's index, its name, metric).
+_SCORES = {
+    "accuracy": ("few-shot-classification", "few-shot classification", "accuracy"),
+    "error": ("few-shot-regression", "few-shot regression", "mae"),
+}
+_LICENSE = re.compile(r"[a-z][a-z0-9]*([.+-]+[a-z0-9]+|\+)*")
 
 
-def model_card(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str) -> bytes:
+def check_license(license_id: str | None, path: PurePath) -> None:
+    """Refuse a license that no card could hold.
+
+    Raises:
+        InputError: It is no identifier of the hub, or there is no card.
+    """
+    if license_id is None:
+        return
+    if path.suffix == ".zip":
+        raise InputError(f"--license {license_id}: a zip file has no model card; give --out a folder")
+    if not _LICENSE.fullmatch(license_id) or license_id == "other":
+        raise InputError(
+            f"--license {license_id}: expected an identifier of Hugging Face's list of licenses, such as apache-2.0, "
+            "mit or cc-by-4.0; for one of your own leave it out, and add license_name and license_link to README.md"
+        )
+
+
+def hub_weights(content: bytes, head: str) -> bytes:
+    """Return safetensors whose metadata say what wrote them and which ledger belongs to them.
+
+    The header is written here, since the library's own order of metadata differs from call to call.
+    """
+    size = int.from_bytes(content[:8], "little")
+    metadata = {"format": "pt", "ledger_head": head, "library": f"dpfedmeta {__version__}"}
+    stated = {**json.loads(content[8 : 8 + size]), "__metadata__": metadata}
+    header = json.dumps(stated, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[8 + size :]
+
+
+def model_card(
+    name: str, summary: dict[str, Any], found: VerifiedLedger, head: str, license_id: str | None = None
+) -> bytes:
     """Return the card: what the run was trained on, what is promised, how to adapt and how to check it.
 
     Args:
@@ -27,20 +71,37 @@ def model_card(name: str, summary: dict[str, Any], found: VerifiedLedger, head: 
         summary: Its summary.json.
         found: The run, verified; of a run that a private sweep chose its cells are those of the choice.
         head: Hash of the ledger's last line.
+        license_id: Of the weights, as the hub names it; None: the card states none.
     """
-    metadata = yaml.safe_dump(_metadata(name, summary), sort_keys=False, allow_unicode=True)
+    metadata = yaml.safe_dump(_metadata(name, summary, license_id), sort_keys=False, allow_unicode=True)
     text = "\n".join(_lines(name, summary, found, head))
     return f"---\n{metadata}---\n\n{text}\n".encode()
 
 
-def _metadata(name: str, summary: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {"library_name": "dpfedmeta", "tags": [*_TAGS, str(summary["algo"])]}
-    if accuracy := summary.get("accuracy"):
-        dataset = {"name": str(summary["dataset"]), "type": str(summary["dataset"])}
-        metric = {"name": size_and_count(accuracy), "type": "accuracy", "value": accuracy["mean"]}
-        task = {"type": "few-shot-classification"}
-        made["model-index"] = [{"name": name, "results": [{"task": task, "dataset": dataset, "metrics": [metric]}]}]
-    return made
+def _metadata(name: str, summary: Mapping[str, Any], license_id: str | None) -> dict[str, Any]:
+    shown = _dataset(summary)
+    made: dict[str, Any] = {} if license_id is None else {"license": license_id}
+    made |= {"library_name": "dpfedmeta", "tags": [*_TAGS, str(summary["algo"])]}
+    on_hub = _ON_HUB.get(shown)
+    if on_hub is not None:
+        made["datasets"] = [on_hub]
+    score = next((each for each in _SCORES if summary.get(each)), None)
+    if score is None:
+        return made
+    task, task_name, metric = _SCORES[score]
+    dataset = {"name": shown, "type": on_hub or _slug(shown), "split": "test"}
+    result = {"type": metric, "value": summary[score]["mean"], "name": size_and_count(summary[score]) or metric}
+    results = [{"task": {"type": task, "name": task_name}, "dataset": dataset, "metrics": [result]}]
+    return {**made, "metrics": [metric], "model-index": [{"name": name, "results": results}]}
+
+
+def _dataset(summary: Mapping[str, Any]) -> str:
+    """A name; of a path its last part, since the others say where the run was trained."""
+    return PurePath(str(summary["dataset"])).stem if "/" in str(summary["dataset"]) else str(summary["dataset"])
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.") or "own-data"
 
 
 def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str) -> Iterator[str]:
@@ -49,7 +110,7 @@ def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str)
     yield f"# {name}\n"
     yield (
         f"An initialisation that adapts to a new client in a few gradient steps, trained by {summary['algo']} on "
-        f"{summary['dataset']}: {summary['rounds']} rounds over {plan.clients:,} clients, {plan.cohort:g} of them in a "
+        f"{_dataset(summary)}: {summary['rounds']} rounds over {plan.clients:,} clients, {plan.cohort:g} of them in a "
         f"round on average ({plan.sampler} sampling, {plan.noise} noise).{begins}\n"
     )
     yield "## What is promised\n"

@@ -18,7 +18,7 @@ from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_checks import check_has_ledger
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
 from dpfedmeta.core.version import __version__
-from dpfedmeta.training.results.model_card import CARD, WEIGHTS, model_card
+from dpfedmeta.training.results.model_card import CARD, WEIGHTS, check_license, hub_weights, model_card
 
 if TYPE_CHECKING:
     from dpfedmeta.training.verification.verify import VerifiedLedger
@@ -49,8 +49,13 @@ class Archived:
     audit: VerifiedLedger
 
 
-def archive(run: RunDirectory, path: Path) -> Archived:
+def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Archived:
     """Write an ended run as a zip file, or as a folder with a model card; the same run gives the same bytes.
+
+    Args:
+        run: The run.
+        path: Of the zip file, or of the new folder.
+        license_id: Of the weights, for the card of a folder.
 
     Guarantee:
         Nothing under `secret/`, no lock, no hidden or temporary file and no link is in it, no file's content is that of
@@ -62,6 +67,7 @@ def archive(run: RunDirectory, path: Path) -> Archived:
             ledger; nothing was written.
     """
     check_archive_place(run.path, path)
+    check_license(license_id, path)
     from dpfedmeta.training.verification.verify import audit  # brings PyTorch, and a wrong name needs none
 
     with only_writer(run.path):
@@ -75,16 +81,20 @@ def archive(run: RunDirectory, path: Path) -> Archived:
         contents = {name: (run.path / name).read_bytes() for name in public_files(run)}
         left_out = _check_nothing_secret(run, contents)
         if path.suffix != ".zip":
-            card = model_card(
-                run.path.resolve().name, run.read_json(SUMMARY), found, read_content(run.ledger).heads[-1]
-            )
-            contents |= {CARD: card, WEIGHTS: run.weights.read_bytes()}
+            contents |= _for_hub(run, found, license_id)
         contents[MANIFEST] = manifest(run, contents)
         if path.suffix == ".zip":
             _write(path, run.path.resolve().name, contents)
         else:
             _write_folder(path, contents)
     return Archived(path=path, files=tuple(contents), left_out=left_out, audit=found)
+
+
+def _for_hub(run: RunDirectory, found: VerifiedLedger, license_id: str | None) -> dict[str, bytes]:
+    """The model card, and the weights where the hub looks for them."""
+    head = read_content(run.ledger).heads[-1]
+    card = model_card(run.path.resolve().name, run.read_json(SUMMARY), found, head, license_id)
+    return {CARD: card, WEIGHTS: hub_weights(run.weights.read_bytes(), head)}
 
 
 def public_files(run: RunDirectory) -> Iterator[str]:
