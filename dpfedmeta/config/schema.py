@@ -92,6 +92,14 @@ class PopulationSettings:
         Count | None,
         Field(description="clients of unequal size: task.shots to this many support images a class; null: equal size"),
     ] = None
+    own_test: Annotated[
+        NotNegative,
+        Field(
+            lt=1,
+            description="share of each client's records of a class, the last in the data, that never train: `evaluate "
+            "RUN --own-test` judges the run on them (data that name clients)",
+        ),
+    ] = 0.0
     dropout: Annotated[NotNegative, Field(lt=1, description="share of invited clients that never answer")] = 0.0
     availability: Annotated[
         Literal["independent", "correlated", "diurnal"],
