@@ -30,11 +30,12 @@ class BeforeLastBlock(nn.Module):
 
     def __init__(self, weights: str | None) -> None:
         super().__init__()
-        self.inner: Any = Lite0().network("", weights).inner
+        lite0: Any = Lite0().network("", weights)
+        self.inner = lite0.inner
 
     def forward(self, images: Tensor) -> Tensor:
         """Maps as vectors."""
-        maps = self.inner._swish(self.inner._conv_stem(images))
+        maps: Tensor = self.inner._swish(self.inner._conv_stem(images))
         for block in self.inner._blocks[:-1]:
             maps = block(maps)
         return maps.permute(0, 2, 3, 1).flatten(1)
@@ -71,7 +72,8 @@ class LastBlock(nn.Module):
 
     def __init__(self, rank: int) -> None:
         super().__init__()
-        block = Lite0().network("", None).inner._blocks[-1]
+        lite0: Any = Lite0().network("", None)
+        block = lite0.inner._blocks[-1]
         self.expand, self.project = Dense(block._expand_conv, rank), Dense(block._project_conv, rank)
         self.kernel = nn.Parameter(block._depthwise_conv.weight.detach().clone(), requires_grad=not rank)
         self.shift = nn.Parameter(block._depthwise_conv.bias.detach().clone(), requires_grad=not rank)
@@ -79,7 +81,7 @@ class LastBlock(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """[n, 192 * 5 * 5] -> [n, 320]."""
-        hidden = functional.relu6(self.expand(maps.unflatten(1, (_SIDE, _SIDE, _CHANNELS))))
+        hidden = functional.relu6(self.expand(maps.reshape(-1, _SIDE, _SIDE, _CHANNELS)))
         wide = functional.conv2d(
             hidden.permute(0, 3, 1, 2), self.kernel, self.shift, padding=1, groups=len(self.kernel)
         )

@@ -8,6 +8,7 @@ import torch
 
 from dpfedmeta.config.dataset_names import data_of_run
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.populations.own_test import trains_on
@@ -47,9 +48,9 @@ def _person(pool: ClassPool, name: str, own: Sequence[int], share: float) -> Per
     adapts = np.concatenate([np.arange(count) < trains_on(count, share) for count in counts])
     plain = pool.images.ndim == 2
     records = pool.numbers(rows) if plain else pool.standardised(pool.images[rows].astype(np.float32))
-    labels = pool.listed(rows) if pool.labels else np.repeat(np.arange(len(own)), counts)
+    labels: IntArray | FloatArray = pool.listed(rows) if pool.labels else np.repeat(np.arange(len(own)), counts)
     if pool.targets:
-        records, labels = np.ascontiguousarray(records[:, :-1]), records[:, -1]
+        records, labels = np.ascontiguousarray(records[:, :-1]), records[:, -1].astype(np.float64)
     return Person(
         name=name,
         records=torch.from_numpy(records),
