@@ -96,8 +96,8 @@ class PopulationSettings:
         NotNegative,
         Field(
             lt=1,
-            description="share of each client's records of a class, the last in the data, that never train: `evaluate "
-            "RUN --own-test` judges the run on them (data that name clients)",
+            description="share of a client's records of each class that never train, the last in the data. `evaluate "
+            "--own-test` judges on them (data that name clients)",
         ),
     ] = 0.0
     dropout: Annotated[NotNegative, Field(lt=1, description="share of invited clients that never answer")] = 0.0
