@@ -1,17 +1,22 @@
-"""MAML on the sinusoids of Finn et al. 2017: squared error on new curves after no, one and ten steps on ten points."""
+"""MAML on the sinusoids of Finn et al. 2017: squared error on new curves after no, one and ten steps on ten points.
+
+Beside it: the same steps from untrained weights, what ten points say alone, and one curve for everybody.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 import dpfedmeta as dp
 from dpfedmeta.core.params import arrays_of
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.evaluation.baselines import Adapted
@@ -26,29 +31,47 @@ AS_PUBLISHED = {
     "run.chunk": 25, "run.workers": 1,
 }  # fmt: skip
 
+STEPS = (0, 1, 10)
+"""Gradient steps on the ten points."""
 
-def squared_errors(run: dp.Run, curves: int = 500) -> dict[int, float]:
-    """Mean squared error on the other points of new curves, by number of steps on ten of them."""
-    opened, pool = open_run(run.path), open_dataset("sinusoids").test
-    errors = []
+
+def squared_errors(run: dp.Run, curves: int = 500) -> dict[str, np.ndarray]:
+    """Squared error of every model on the other points of new curves, [curves], after ten points of each are known."""
+    opened, data = open_run(run.path), open_dataset("sinusoids")
+    pooled, found = mean_curve(data.train), dict[str, list[float]]()
     for number in range(curves):
         episode = draw_episode(
-            pool, public_generator(1, Purpose.EVALUATION, number), EpisodeShape(ways=1, shots=10, queries=30)
+            data.test, public_generator(1, Purpose.EVALUATION, number), EpisodeShape(ways=1, shots=10, queries=30)
         )
-        own = Adapted(
-            network=opened.network, weights=arrays_of(opened.weights), adaptation=opened.adaptation, at=(0, 1, 10)
-        )
-        found = own.predictions(episode, transductive=False)
-        errors.append([float((each - episode.query_labels).square().mean()) for each in found])
-    return dict(zip((0, 1, 10), np.mean(errors, axis=0).tolist(), strict=True))
+        predicted = {"all data in one place: mean of all curves": pooled(episode.query_images)}
+        for name, weights in (("this run", opened.weights), ("untrained weights", opened.untrained)):
+            own = Adapted(network=opened.network, weights=arrays_of(weights), adaptation=opened.adaptation, at=STEPS)
+            after = zip(STEPS, own.predictions(episode, transductive=False), strict=True)
+            predicted |= {f"{name}, {steps} step(s)": each for steps, each in after}
+        for name, scorer in opened.adaptation.targets.alone(None, (10,)).items():
+            predicted[name] = scorer.outputs(episode, 1).squeeze(1)
+        for name, each in predicted.items():
+            found.setdefault(name, []).append(float((each - episode.query_labels).square().mean()))
+    return {name: np.array(errors) for name, errors in found.items()}
+
+
+def mean_curve(pool: ClassPool) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The mean over all training curves, in fifty parts of the range: what one curve for everybody predicts."""
+    points = pool.numbers(np.arange(pool.first[0], pool.first[-1] + pool.counts[-1]))
+    edges = np.linspace(-5.0, 5.0, 51)[1:-1]
+    part = np.digitize(points[:, 0], edges)
+    means = np.bincount(part, points[:, 1], 50) / np.bincount(part, minlength=50)
+    return lambda records: torch.from_numpy(means[np.digitize(records[:, 0].numpy(), edges)])
 
 
 def main(changes: Mapping[str, Any] | None = None) -> dp.Run:
     """Train and print."""
     run = dp.train(dp.Settings.preset("maml", "sinusoids", {**AS_PUBLISHED, **(changes or {})}))
     print(run)
-    for steps, error in squared_errors(run).items():
-        print(f"after {steps} steps on ten points: squared error {error:.3f}")
+    for name, errors in squared_errors(run).items():
+        half = 1.96 * errors.std(ddof=1) / len(errors) ** 0.5
+        worst = np.sort(errors)[-(len(errors) // 10) :].mean()
+        print(f"{name}: squared error {errors.mean():.3f} ± {half:.3f}, worst tenth {worst:.2f}")
     return run
 
 

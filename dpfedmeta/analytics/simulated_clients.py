@@ -18,6 +18,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.data.dataset import Dataset, open_dataset
+from dpfedmeta.data.populations.own_test import without_own_test
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.planning.data_digests import held_data
 from dpfedmeta.training import build_data as training_data
@@ -123,7 +124,8 @@ class SimulatedClients:
     @cached_property
     def _dataset(self) -> Dataset:
         settings = self.ground.settings
-        return open_dataset(settings.dataset, self.data_folder, settings.task.ways, encoding_of_run(settings))
+        found = open_dataset(settings.dataset, self.data_folder, settings.task.ways, encoding_of_run(settings))
+        return without_own_test(found, settings.population.own_test)
 
     @cached_property
     def _population(self) -> Population:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpfedmeta.api.own_records import own_records
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.params import Params, arrays_of
@@ -30,6 +31,8 @@ from dpfedmeta.training.personal.user_inputs import InputForm
 from dpfedmeta.training.results.trained_run import TrainedRun, open_run
 
 THIS_RUN, BEFORE, UNTRAINED = "this run, adapted", "this run, before adaptation", "untrained weights, same adaptation"
+OWN_TEST = "own-test"
+OF_EACH = "the last {:g}% of each of its classes, which did not; single model, inductive"
 NO_PROMISE = "these numbers are made of people's records: no guarantee covers them, so show them to nobody else"
 
 
@@ -39,14 +42,14 @@ class PeopleEvaluation:
 
     Attributes:
         run: The run.
-        data: Folder or table.
+        data: Folder or table; None: what training clients kept back.
         protocol: How it was measured.
         scores: One for each client.
         targets: Kind of the labels.
     """
 
     run: Path
-    data: Path
+    data: Path | None
     protocol: str
     scores: tuple[PersonScores, ...]
     targets: TargetKind
@@ -56,7 +59,7 @@ class PeopleEvaluation:
         names = list(next(each for each in self.scores if each.judged).first)
         return {
             "run": self.run.resolve().name,
-            "data": str(self.data),
+            "data": OWN_TEST if self.data is None else str(self.data),
             "protocol": self.protocol,
             "measures": list(self.targets.measure_names),
             **as_json(self.scores, higher_is_better=self.targets.higher_is_better),
@@ -71,7 +74,7 @@ class PeopleEvaluation:
 
 def evaluate_people(
     run: Path,
-    data: Path,
+    data: Path | None,
     split: RecordSplit,
     data_folder: Path | None = None,
     watch: Callable[[str, float], None] = lambda what, done: None,
@@ -84,8 +87,9 @@ def evaluate_people(
     Args:
         run: Run directory.
         data: A table with the columns client and class, a folder CLIENT/CLASS/IMAGE, or the data of one client. Where
-            they name parts, those of test.
-        split: How records are split.
+            they name parts, those of test. None: the run's own training clients; each adapts on what trained and is
+            judged on what it kept back (population.own_test).
+        split: How records are split, where the data do not say it.
         data_folder: Where the run's data are looked for if they moved.
         watch: Told of progress.
 
@@ -96,25 +100,30 @@ def evaluate_people(
         None: everything is computed from these people's records without noise. It stays on this machine unless
         somebody shows it.
     """
-    opened = open_run(run, data_folder)
+    opened, asked = open_run(run, data_folder), "--own-test" if data is None else f"--on {data}"
     if opened.task.encoding is not None:
         raise InputError(
-            f"--on {data}: {run} was trained on the features of an encoder, and people's own images are not encoded; "
-            "evaluate it without --on"
+            f"{asked}: {run} was trained on the features of an encoder, and people's own images are not encoded; "
+            "evaluate it on test classes"
         )
     if opened.task.shared_classes is not None:
-        raise InputError(f"--on {data}: {run} learned one classifier for all, which does not adapt; leave out --on")
-    people, targets = _people(opened, data), opened.adaptation.targets
+        raise InputError(f"{asked}: {run} learned one classifier for all, which does not adapt; leave it out")
+    people = own_records(opened, data_folder) if data is None else _people(opened, data)
+    targets = opened.adaptation.targets
     scorers = scorers_of(opened)
     scores = []
     with open_workers(1):  # one thread: with more, small products wait for each other
         for number, person in enumerate(people):
-            watch(f"{person.name or data.name}", number / len(people))
+            watch(person.name or (OWN_TEST if data is None else data.name), number / len(people))
             scores.append(judge(person, number, split, scorers, targets))
     if not any(each.judged for each in scores):
         needed = "two records" if targets.numbers else "two classes with two records each"
-        raise InputError(f"{data}: no client has {needed}, so nobody can be judged")
-    protocol = _protocol(split, targets, [person.adapts is not None for person in people])
+        raise InputError(f"{asked.removeprefix('--on ')}: no client has {needed}, so nobody can be judged")
+    if data is None:
+        share = 100 * opened.settings.population.own_test
+        protocol = f"each training client adapts on its records that trained and is judged on {OF_EACH.format(share)}"
+    else:
+        protocol = _protocol(split, targets, [person.adapts is not None for person in people])
     return PeopleEvaluation(run=run, data=data, protocol=protocol, scores=tuple(scores), targets=targets)
 
 
@@ -209,8 +218,10 @@ def keep_people(evaluation: PeopleEvaluation, folder: Path | None) -> tuple[Path
         InputError: It cannot be written.
     """
     target = folder or evaluation.run / "secret"
-    digest = hashlib.sha256(str(evaluation.data.resolve()).encode()).hexdigest()[:8]
-    stem = f"people-{evaluation.data.stem}-{digest}"
+    stem = f"people-{OWN_TEST}"
+    if evaluation.data is not None:
+        digest = hashlib.sha256(str(evaluation.data.resolve()).encode()).hexdigest()[:8]
+        stem = f"people-{evaluation.data.stem}-{digest}"
     paths = (target / f"{stem}.json", target / f"{stem}.csv")
     table = io.StringIO()
     writer = csv.writer(table)

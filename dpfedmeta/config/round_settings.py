@@ -68,6 +68,14 @@ class PopulationSettings:
         Count | None,
         Field(description="clients of unequal size: task.shots to this many support images a class; null: equal size"),
     ] = None
+    own_test: Annotated[
+        NotNegative,
+        Field(
+            lt=1,
+            description="share of a client's records of each class that never train, the last in the data. `evaluate "
+            "--own-test` judges on them (data that name clients)",
+        ),
+    ] = 0.0
     dropout: Annotated[NotNegative, Field(lt=1, description="share of invited clients that never answer")] = 0.0
     availability: Annotated[
         Literal["independent", "correlated", "diurnal"],

@@ -21,6 +21,7 @@ from dpfedmeta.core.random.fresh_seeds import new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
 from dpfedmeta.data.dataset import Dataset, open_dataset
+from dpfedmeta.data.populations.own_test import kept_back, without_own_test
 from dpfedmeta.data.populations.population import Population, PopulationStatement, asked_statement, population_statement
 from dpfedmeta.data.repeated_images import check_parts_apart
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
@@ -151,7 +152,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     use_precision(settings, device)
     images = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways)
     opened = partial(images, encoding_of_run(settings))
-    dataset = opened()
+    ready_made = options.population is not None or options.elsewhere is not None
+    dataset = without_own_test(opened(), settings.population.own_test, ready_made=ready_made)
     if options.resume is None and options.elsewhere is None:
         # Features of the same image may differ in their last bits.
         check_parts_apart(dataset if dataset.task.encoding is None else images())
@@ -163,6 +165,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
     clients_of = _clients(plan, dataset, options)
     simulated = options.elsewhere is None
     statement = population_statement(clients_of) if simulated else asked_statement(clients_of.clients)
+    statement = replace(statement, text=f"{statement.text}{kept_back(settings.population.own_test)}")
     validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
     source = _secret_source(settings, options)
     held, repeatable = _checked_data(settings, dataset, options, clients_of)

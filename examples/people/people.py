@@ -237,9 +237,9 @@ def _ridge(seen: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def table_of(task: PeopleTask, found: Sequence[Scores]) -> str:
-    """Means with 95% intervals as Markdown, and the paired difference from each one alone.
+    """Means with 95% intervals as Markdown, the worst tenth, and the paired difference from each one alone.
 
-    Over splits of the mean over hospitals, or over people.
+    Over splits of the mean over hospitals, or over people. The worst is a split's worst hospital, or a tenth of people.
     """
     if task.left_out:
         units = [[own] for trial in found for own in trial.values()]
@@ -253,14 +253,26 @@ def table_of(task: PeopleTask, found: Sequence[Scores]) -> str:
         for name in names
     }
     alone = next(model for model in models if model.startswith("each alone"))
-    head = f"| model | {' | '.join(names)} | {names[0]} less alone |"
-    rows = [head, "|" + "---|" * (len(names) + 2)]
+    head = f"| model | {' | '.join(names)} | worst tenth | {names[0]} less alone |"
+    rows = [head, "|" + "---|" * (len(names) + 3)]
     for model in models:
         cells = [_shown(values[model, name]) for name in names]
         pairs = zip(values[model, names[0]], values[alone, names[0]], strict=True)
         difference = [one - other for one, other in pairs if one is not None and other is not None]
-        rows.append(f"| {model} | {' | '.join(cells)} | {_shown(difference, sign=True)} |")
+        groups = (
+            [[own[model][names[0]] for unit in units for own in unit]]
+            if task.left_out
+            else [[own[model][names[0]] for own in unit] for unit in units]
+        )
+        worst = np.mean([_worst(group, highest=not kind_of(task).higher_is_better) for group in groups])
+        rows.append(f"| {model} | {' | '.join(cells)} | {worst:.3f} | {_shown(difference, sign=True)} |")
     return "\n".join(rows)
+
+
+def _worst(values: Sequence[float | None], *, highest: bool) -> float:
+    """The mean of the worst tenth, at least of one."""
+    known = sorted((value for value in values if value is not None), reverse=highest)
+    return float(np.mean(known[: max(1, len(known) // 10)]))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -27,6 +27,7 @@ OTHERS = (
     "lora_own_loop",
     "sklearn_own_loop",
     "strokes_encoder",
+    "tail_encoder",
 )
 TRAINING = [path for path in sorted(EXAMPLES.glob("*.py")) if path.stem not in OTHERS]
 

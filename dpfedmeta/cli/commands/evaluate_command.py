@@ -61,6 +61,11 @@ def options_of() -> argparse.ArgumentParser:
         help="judge one run on people's own records instead: a table with the columns client and class, a folder "
         "CLIENT/CLASS/IMAGE, or one client's data. No guarantee covers what this shows",
     )
+    made.add_argument(
+        "--own-test",
+        action="store_true",
+        help="judge one run on what its training clients kept back (population.own_test), likewise",
+    )
     made.add_argument("--repeats", type=int, metavar="N", help="with --on: random splits of each client's records (20)")
     made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
     made.add_argument("--workers", type=int, help="worker processes (default: one for each core)")
@@ -69,12 +74,15 @@ def options_of() -> argparse.ArgumentParser:
 
 def _on_people(options: argparse.Namespace, console: Console) -> int:
     """Judge a run on people's own records."""
+    if options.own_test and (options.on, options.shots, options.seeds, options.repeats) != (None,) * 4:
+        raise InputError("--own-test: the run says who is judged on what; leave out --on, --shots, --seeds, --repeats")
+    asked = "--own-test" if options.own_test else "--on"
     shots, seeds = options.shots or [None], options.seeds or [0]
     if len(options.runs) > 1 or len(shots) > 1 or len(seeds) > 1:
-        raise InputError("--on: judges one run, with one number of --shots and one of --seeds")
+        raise InputError(f"{asked}: judges one run, with one number of --shots and one of --seeds")
     others = (options.ways, options.steps, options.transductive, options.workers, options.no_fine_tuning)
     if any(other not in (None, False) for other in others) or options.episodes != ENOUGH_EPISODES:
-        raise InputError("--on: goes with --shots, --seeds, --repeats, --out and --data-dir alone")
+        raise InputError(f"{asked}: goes with --shots, --seeds, --repeats, --out and --data-dir alone")
     repeats = 20 if options.repeats is None else options.repeats
     if repeats < 2 or (shots[0] is not None and shots[0] < 1) or seeds[0] < 0:
         raise InputError(
@@ -107,7 +115,7 @@ def main(words: Sequence[str], console: Console) -> int:
 def on_workers(words: Sequence[str], console: Console, workers: Workers | None, launch: Launch | None) -> int:
     """The same on workers that are there already, as a launch brings them."""
     options = options_of().parse_args(words)
-    if options.on is not None:
+    if options.on is not None or options.own_test:
         return _on_people(options, console)
     if options.repeats is not None:
         raise InputError("--repeats: splits the records of people (--on PATH); for test classes give --episodes")

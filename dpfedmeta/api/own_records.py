@@ -1,0 +1,60 @@
+"""Training clients of a simulated run as people: their records that trained, and those that they kept back."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpfedmeta.config.dataset_names import data_of_run
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.random_sources import FloatArray, IntArray
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.populations.own_test import trains_on
+from dpfedmeta.learning.evaluation.people import Person
+from dpfedmeta.planning.data_digests import changed_since
+from dpfedmeta.training.results.trained_run import TrainedRun
+
+
+def own_records(run: TrainedRun, data_folder: Path | None) -> list[Person]:
+    """SECRET: all training clients, each with the records that trained to adapt on; the others judge.
+
+    Args:
+        run: A run with population.own_test.
+        data_folder: Where its data are looked for if they moved.
+
+    Raises:
+        InputError: No client of the run kept anything back, or its data are not there or not the same.
+    """
+    share, where = run.settings.population.own_test, run.directory.path
+    if not share:
+        raise InputError(
+            f"--own-test: clients of {where} trained on all their records; train with --population.own_test 0.34, or "
+            "judge other people with --on PATH"
+        )
+    dataset = open_dataset(data_of_run(run.settings.dataset, data_folder), data_folder, run.settings.task.ways)
+    if (changed := changed_since(run.directory, dataset)) is not None:
+        raise InputError(f"--own-test: {changed}, so it is not known which records trained")
+    held: dict[str, list[int]] = {}
+    for place, client in enumerate(dataset.train.clients):
+        held.setdefault(client, []).append(place)
+    return [_person(dataset.train, name, places, share) for name, places in sorted(held.items())]
+
+
+def _person(pool: ClassPool, name: str, own: Sequence[int], share: float) -> Person:
+    counts = [pool.counts[place] for place in own]
+    rows = np.concatenate([pool.first[place] + np.arange(pool.counts[place]) for place in own])
+    adapts = np.concatenate([np.arange(count) < trains_on(count, share) for count in counts])
+    plain = pool.images.ndim == 2
+    records = pool.numbers(rows) if plain else pool.standardised(pool.images[rows].astype(np.float32))
+    labels: IntArray | FloatArray = pool.listed(rows) if pool.labels else np.repeat(np.arange(len(own)), counts)
+    if pool.targets:
+        records, labels = np.ascontiguousarray(records[:, :-1]), records[:, -1].astype(np.float64)
+    return Person(
+        name=name,
+        records=torch.from_numpy(records),
+        labels=labels,
+        classes=pool.labels or tuple(pool.names[place] for place in own),
+        adapts=adapts,
+    )

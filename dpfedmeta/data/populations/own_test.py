@@ -1,0 +1,48 @@
+"""Records that each client of a simulation keeps back from training, to be judged on afterwards."""
+
+from dataclasses import replace
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.dataset import Dataset
+
+
+def trains_on(count: int, share: float) -> int:
+    """How many of a client's records of one class train, in the order of the data; the last ones are kept back.
+
+    Args:
+        count: Records of the class.
+        share: population.own_test.
+    """
+    return count - int(share * count + 1e-9)
+
+
+def kept_back(share: float) -> str:
+    """Words for a plan, to stand behind what else it says of clients."""
+    return f"; it keeps back the last {100 * share:g}% of each class, which never train" if share else ""
+
+
+def without_own_test(dataset: Dataset, share: float, *, ready_made: bool = False) -> Dataset:
+    """The same data without what its training clients keep back.
+
+    Args:
+        dataset: All of it.
+        share: population.own_test; 0: nothing is kept back.
+        ready_made: Whether clients are real ones, or the caller's own, rather than made of these data.
+
+    Raises:
+        InputError: The data do not say whose which record is, or clients are not made of them.
+    """
+    if not share:
+        return dataset
+    if ready_made:
+        raise InputError(
+            f"population.own_test = {share:g}: is of simulated clients that a data set names; a population of your own "
+            "keeps back what it likes, and a real client has a column split in its table; leave it out"
+        )
+    pool = dataset.train
+    if not pool.clients:
+        raise InputError(
+            f"population.own_test = {share:g}: {dataset.task.name} does not name clients, so nobody has records of its "
+            "own to keep back; use data with a column client, folders CLIENT/CLASS/IMAGE, or leave it out"
+        )
+    return replace(dataset, train=replace(pool, counts=tuple(trains_on(count, share) for count in pool.counts)))

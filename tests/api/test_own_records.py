@@ -1,0 +1,111 @@
+"""`evaluate RUN --own-test`: training clients are judged on records that never trained."""
+
+import csv
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+import dpfedmeta as dp
+from dpfedmeta.api.evaluate_people import evaluate_people
+from dpfedmeta.api.own_records import own_records
+from dpfedmeta.data.populations.own_test import trains_on, without_own_test
+from dpfedmeta.learning.evaluation.people import RecordSplit
+from dpfedmeta.training.results.trained_run import open_run
+from tests.api.test_evaluate_people import TRAIN
+from tests.conftest import dpfedmeta
+from tests.federation.test_local_data import COLUMNS, rows_of
+
+SPLIT = RecordSplit(shots=None, repeats=2, seed=0)
+
+
+def write_clinics(root, late=0.0):
+    """Three training clinics of nine records a class; `late` is added to the last three of each."""
+    with (root / "all.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["client", "split", "class", *COLUMNS])
+        for place, split in enumerate(["train"] * 3 + ["val", "test"]):
+            seen = dict.fromkeys(("ill", "unsure", "well"), 0)
+            for label, values in rows_of(place, records=9):
+                seen[label] += 1
+                moved = late if split == "train" and seen[label] > 6 else 0.0
+                writer.writerow([f"clinic{place}", split, label, *(value + moved for value in values)])
+    task = {"name": "clinics", "source": {"reader": "vectors", "path": "all.csv"}, "features": 3}
+    (root / "task.yaml").write_text(yaml.safe_dump(task))
+
+
+def trained(root, *more, code=0):
+    return dpfedmeta(
+        *TRAIN, "--run.noise_seed", "1", "--dataset", "task.yaml", "--run.name", "mine", *more, folder=root, code=code
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    root = tmp_path_factory.mktemp("own")
+    write_clinics(root)
+    trained(root, "--population.own_test", "0.34")
+    return root
+
+
+def test_training_clients_are_judged_on_what_they_kept_back(run):
+    said = dpfedmeta("evaluate", "runs/mine", "--own-test", folder=run).out
+    found = json.loads((run / "runs/mine/secret/people-own-test.json").read_text())
+    assert [each["name"] for each in found["clients"]] == ["clinic0", "clinic1", "clinic2"]
+    # Three of nine of each class.
+    assert [(each["records"]["ill"], each["judged"]) for each in found["clients"]] == [(9, 9)] * 3
+    assert "the last 34% of each of its classes" in found["protocol"]
+    assert "no guarantee covers them" in said
+    assert "it keeps back the last 34% of each class" in (run / "runs/mine/plan.json").read_text()
+
+
+def test_records_that_are_kept_back_move_no_bit_of_the_model(run, tmp_path):
+    write_clinics(tmp_path, late=5.0)
+    trained(tmp_path, "--population.own_test", "0.34")
+    weights = [(root / "runs/mine/checkpoint/model.safetensors").read_bytes() for root in (run, tmp_path)]
+    assert weights[0] == weights[1]
+    # With all records they would, so the comparison can fail.
+    others = tmp_path / "others"
+    for late in (0.0, 5.0):
+        folder = others / str(late)
+        folder.mkdir(parents=True)
+        write_clinics(folder, late)
+        trained(folder)
+    weights = [(others / late / "runs/mine/checkpoint/model.safetensors").read_bytes() for late in ("0.0", "5.0")]
+    assert weights[0] != weights[1]
+
+
+def test_whoever_adapts_has_the_first_records_and_the_last_judge(run):
+    (first, *_) = own_records(open_run(run / "runs/mine"), None)
+    assert first.adapts.reshape(3, 9).tolist() == [[True] * 6 + [False] * 3] * 3
+    wanted = np.array([values for label, values in rows_of(0, records=9) if label == first.classes[0]])
+    np.testing.assert_allclose(first.records[:9].numpy(), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("count", "share", "kept"), [(9, 0.34, 6), (1, 0.9, 1), (10, 0.1, 9), (2, 0.5, 1)])
+def test_a_class_keeps_one_record_to_train_at_least(count, share, kept):
+    assert trains_on(count, share) == kept
+
+
+def test_other_data_than_those_that_trained_are_refused(run, tmp_path):
+    write_clinics(tmp_path)
+    trained(tmp_path, "--population.own_test", "0.34")
+    write_clinics(tmp_path, late=5.0)
+    with pytest.raises(dp.InputError, match="it is not known which records trained"):
+        evaluate_people(tmp_path / "runs/mine", None, SPLIT)
+
+
+def test_what_does_not_fit_is_one_line(run, tmp_path):
+    said = dpfedmeta("evaluate", "runs/mine", "--own-test", "--shots", "2", folder=run, code=2).error
+    assert "--own-test: the run says who is judged on what" in said
+    write_clinics(tmp_path)
+    trained(tmp_path)
+    said = dpfedmeta("evaluate", "runs/mine", "--own-test", folder=tmp_path, code=2).error
+    assert "trained on all their records" in said
+    nobody = SimpleNamespace(task=SimpleNamespace(name="strokes"), train=SimpleNamespace(clients=()))
+    with pytest.raises(dp.InputError, match="strokes does not name clients"):
+        without_own_test(nobody, 0.3)
+    with pytest.raises(dp.InputError, match="a population of your own keeps back what it likes"):
+        without_own_test(nobody, 0.3, ready_made=True)
