@@ -149,7 +149,7 @@ def to_yaml(settings: Settings) -> str:
 
 
 # Settings that are younger than the form of a federation's offers, each with the value that leaves all as it was.
-YOUNGER: dict[str, Any] = {}
+YOUNGER: dict[str, Any] = {"population.own_test": 0.0}
 
 
 def offered_text(settings: Settings) -> str:

@@ -261,6 +261,7 @@ def test_a_run_ends_when_all_clients_have_kept_their_promise(silos, tmp_path):
         ("dp-agr", {"population.dropout": "0.1"}, r"population\.dropout: is only for simulated clients"),
         ("dp-agr", {"server.timeout": "2"}, r"server\.timeout"),
         ("dp-agr", {"population.episodes": "whole"}, r"population\.episodes = whole: is only for simulated clients"),
+        ("dp-agr", {"population.own_test": "0.3"}, r"population\.own_test: is only for simulated clients"),
         ("dp-agr", {"population.register": "r"}, r"population\.register: is only for simulated clients"),
         ("dp-agr", {"population.clients": "6"}, "the roster names 5 clients"),
         ("dp-agrlr-secure", {**SECURE, "population.sampler": "poisson"}, "nobody knows how often real clients fail"),

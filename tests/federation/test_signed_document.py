@@ -60,10 +60,11 @@ def test_no_setting_of_a_server_names_code(name):
     assert foreign(with_text(name, "os:system")) == f"{name} = os:system"
 
 
-def test_clients_that_are_only_simulated_are_in_no_plan():
+@pytest.mark.parametrize(("name", "value"), [("episodes", "whole"), ("own_test", 0.5)])
+def test_clients_that_are_only_simulated_are_in_no_plan(name, value):
     check_own(SETTINGS)
-    with pytest.raises(Refused, match=r"population\.episodes = whole, for simulated clients alone"):
-        check_own(replace(SETTINGS, population=replace(SETTINGS.population, episodes="whole")))
+    with pytest.raises(Refused, match=rf"population\.{name} = {value}, for simulated clients alone"):
+        check_own(replace(SETTINGS, population=replace(SETTINGS.population, **{name: value})))
 
 
 def test_a_younger_setting_is_sent_only_where_it_changes_something(monkeypatch):

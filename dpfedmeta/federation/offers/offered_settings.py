@@ -138,8 +138,10 @@ def check_own(settings: Settings) -> None:
     Raises:
         Refused: A setting does.
     """
-    if settings.population.episodes != "fixed":
-        raise Refused(f"the plan has population.episodes = {settings.population.episodes}, for simulated clients alone")
+    population = settings.population
+    for name, value, usual in (("episodes", population.episodes, "fixed"), ("own_test", population.own_test, 0)):
+        if value != usual:
+            raise Refused(f"the plan has population.{name} = {value}, for simulated clients alone")
     problem = foreign(settings)
     if problem is not None:
         raise Refused(f"the plan has {problem}, and clients run no code and read no files that the server names")

@@ -28,6 +28,7 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
         "population.latency_spread": population.latency_spread != 0,
         "server.timeout": settings.server.timeout is not None,
         "population.most_shots": population.most_shots is not None,
+        "population.own_test": population.own_test != 0,
         "population.episodes = whole": population.episodes == "whole",
         "population.register": population.register is not None,
         "record.client_ledgers": settings.record.client_ledgers,
