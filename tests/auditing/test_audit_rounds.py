@@ -159,9 +159,10 @@ def test_a_hundred_audits_of_right_rounds_confirm_no_alarm():
 @pytest.mark.parametrize(("noise", "samples"), [(1 / 60, 1), (1.0, 4)])
 def test_a_second_sample_ends_where_a_quarter_refutes(monkeypatch, noise, samples):
     """Of two alarms, the first real, the second forced."""
-    bounds, calls = audit_rounds.ThresholdTest.epsilon, 0
+    bounds, calls, misses = audit_rounds.ThresholdTest.epsilon, 0, []
 
     def alarmed(test, one, other, delta, miss):
+        misses.append(miss)
         return 9.9 if noise == 1.0 and miss == audit_rounds._MISS else bounds(test, one, other, delta, miss)
 
     def counted(state, updates, generator):
@@ -175,6 +176,9 @@ def test_a_second_sample_ends_where_a_quarter_refutes(monkeypatch, noise, sample
     assert found.confirmed is not None
     # A half to choose the test, a half for the first bound.
     assert calls == 100 + 100 + samples * 200
+    looks = [miss for miss in misses if miss < audit_rounds._MISS]
+    assert len(looks) == (1 if samples == 1 else 2)
+    assert sum(looks) <= audit_rounds.SECOND_MISS
 
 
 def test_a_finding_is_json():
