@@ -125,7 +125,8 @@ def _of_stubs(used: Sequence[tuple[float, float]], out: Path) -> float:
     last = max(line["round"] for line in asked)
     begun, ended = (min(line["at"] for line in asked if line["round"] == number) for number in (1, last))
     times, spent = np.array(used).T
-    return float(np.interp(ended, times, spent) - np.interp(begun, times, spent)) / (last - 1)
+    spent_by = np.interp([begun, ended], times, spent)
+    return float(spent_by[1] - spent_by[0]) / int(last - 1)
 
 
 def main() -> None:
