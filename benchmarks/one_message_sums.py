@@ -1,4 +1,4 @@
-"""Sums of secret vectors: our own protocol beside Prio3, where a client sends one message to each of two servers.
+"""Sums of secret vectors: our own protocol beside Prio3, where a client sends one message for two servers.
 
     python -m benchmarks.one_message_sums --own --json own.json           # ours; at 5,000 clients bytes by layout
     npm install --prefix /tmp/prio @divviup/prio3@0.8.0

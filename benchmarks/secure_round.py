@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks import federation as real
 from benchmarks import federation_demo as demo
-from benchmarks import results
+from benchmarks import load, results
 from benchmarks.stub_clients import Stub, attend_all
 from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.federation.client.secagg_session import MaskedRound
@@ -80,16 +80,8 @@ def _joined(signed: SignedPlan, number: int) -> SignedParticipation:
     return cast(SignedParticipation, SimpleNamespace(signed=signed, number=number, kept=kept))
 
 
-def _attending(invitation: Path, privates: Sequence[bytes], out: Path) -> None:
+def _attending(invitation: Path, privates: Sequence[bytes]) -> None:
     asyncio.run(attend_all(privates, read_invitation(invitation), _BETWEEN, MaskingStub))
-
-
-def _cpu(process: int | None) -> float:
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measured(clients: int, rounds: int, out: Path) -> dict[str, Any]:
@@ -109,13 +101,13 @@ def measured(clients: int, rounds: int, out: Path) -> dict[str, Any]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([real.__name__])
     server = context.Process(target=real._server, args=(words, out), daemon=True)
-    stubs = context.Process(target=_attending, args=(operator / INVITATION, privates, out), daemon=True)
+    stubs = context.Process(target=_attending, args=(operator / INVITATION, privates), daemon=True)
     server.start()
     stubs.start()
     used = []
     try:
         while server.exitcode is None:
-            used.append((time.monotonic(), _cpu(stubs.pid)))
+            used.append((time.monotonic(), load._cpu(stubs.pid)))
             server.join(0.25)
         if server.exitcode:
             raise RuntimeError(f"the server ended with {server.exitcode}: {(out / 'server.txt').read_text()[-500:]}")
@@ -133,7 +125,8 @@ def _of_stubs(used: Sequence[tuple[float, float]], out: Path) -> float:
     last = max(line["round"] for line in asked)
     begun, ended = (min(line["at"] for line in asked if line["round"] == number) for number in (1, last))
     times, spent = np.array(used).T
-    return float(np.interp(ended, times, spent) - np.interp(begun, times, spent)) / (last - 1)
+    spent_by = np.interp([begun, ended], times, spent)
+    return float(spent_by[1] - spent_by[0]) / int(last - 1)
 
 
 def main() -> None:

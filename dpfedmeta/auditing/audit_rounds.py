@@ -201,7 +201,7 @@ class _Trial:
 
     def _updates(self, there: bool, sends: bool) -> dict[int, Update]:
         """New arrays for each round, since a function may write into them."""
-        scale = self.length / np.sqrt(sum(value.size for value in self.like.values()))
+        scale = self.length / math.sqrt(sum(value.size for value in self.like.values()))
         updates: dict[int, Update] = {
             client: {name: np.zeros(value.shape) for name, value in self.like.items()}
             for client in range(self.clients)

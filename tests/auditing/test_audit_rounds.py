@@ -8,6 +8,8 @@ import pytest
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.auditing import audit_rounds
+from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS
+from dpfedmeta.auditing.trade_off_function import ThresholdTest
 from dpfedmeta.core.errors import InputError
 
 LIKE = {"w": np.zeros((2, 3)), "b": np.zeros(2)}
@@ -159,9 +161,10 @@ def test_a_hundred_audits_of_right_rounds_confirm_no_alarm():
 @pytest.mark.parametrize(("noise", "samples"), [(1 / 60, 1), (1.0, 4)])
 def test_a_second_sample_ends_where_a_quarter_refutes(monkeypatch, noise, samples):
     """Of two alarms, the first real, the second forced."""
-    bounds, calls = audit_rounds.ThresholdTest.epsilon, 0
+    bounds, calls, misses = ThresholdTest.epsilon, 0, []
 
     def alarmed(test, one, other, delta, miss):
+        misses.append(miss)
         return 9.9 if noise == 1.0 and miss == audit_rounds._MISS else bounds(test, one, other, delta, miss)
 
     def counted(state, updates, generator):
@@ -169,12 +172,15 @@ def test_a_second_sample_ends_where_a_quarter_refutes(monkeypatch, noise, sample
         calls += 1
         return honest(state, updates, Scaled(generator, noise))
 
-    monkeypatch.setattr(audit_rounds.ThresholdTest, "epsilon", alarmed)
+    monkeypatch.setattr(ThresholdTest, "epsilon", alarmed)
     found = dp.audit_rounds(counted, promise=PROMISE, like=LIKE, clients=2, rounds=1, seed=4, runs=200)
     assert found.refuted == (noise < 1.0)
     assert found.confirmed is not None
     # A half to choose the test, a half for the first bound.
     assert calls == 100 + 100 + samples * 200
+    looks = [miss for miss in misses if miss < audit_rounds._MISS]
+    assert len(looks) == (1 if samples == 1 else 2)
+    assert sum(looks) <= SECOND_MISS
 
 
 def test_a_finding_is_json():
