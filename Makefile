@@ -49,15 +49,13 @@ mutants: $(VENV)/.installed-test
 	$(BIN)/python tests/mutants/run.py --json mutants.json $(MUTANTS)
 
 # Mistakes by rule in the code that promises rest on: a sample, from SAMPLE="--count 60 --seed 1 --of accounting/".
-# Coverage stands beside the environment, since nothing else needs it; which tests reach which lines is found once.
+# Which tests reach which lines is found once, in the time of the tests; remove the file when much has changed.
 SAMPLE ?= --count 60 --seed 1
 LINES := .cache/lines-reached.json
 PROMISING := $(addprefix tests/,accounting core federation planning privacy secure_aggregation seams simulation training)
 mutants-by-rule: $(VENV)/.installed-test
-	test -d $(VENV)/coverage || $(INSTALL) --target $(VENV)/coverage coverage==7.17.5
 	mkdir -p $(dir $(LINES))
-	test -f $(LINES) || PYTHONPATH=$(abspath $(VENV)/coverage) $(BIN)/python tests/mutants/machine.py \
-	    --lines $(LINES) --cover $(PROMISING)
+	test -f $(LINES) || $(BIN)/python tests/mutants/machine.py --lines $(LINES) --cover $(PROMISING)
 	$(BIN)/python tests/mutants/machine.py --lines $(LINES) $(SAMPLE)
 
 lint: $(VENV)/.installed-lint

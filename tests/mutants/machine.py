@@ -205,7 +205,7 @@ def cover(tests: Sequence[str], answer: Path) -> None:
         words = ["-q", "-p", "lines_reached", "-p", "no:cacheprovider", "-m", "not slow"]
         subprocess.run([sys.executable, "-m", "pytest", *words, *tests], cwd=slot.folder, env=environment, check=False)
     if not answer.exists():
-        raise Stale("coverage did not answer: is it installed?")
+        raise Stale(f"{answer} was not written: the tests did not run to their end")
 
 
 def sampled(options: argparse.Namespace) -> Iterator[tuple[Mutant, Change]]:
@@ -219,7 +219,9 @@ def plant(options: argparse.Namespace, folder: Path, keep: Callable[[Change, Out
     """Hand on the outcome of each mistake."""
     reached = Reached(options.lines)
     inside, outside = list[Work](), list[Work]()
-    mistakes = sampled(options) if options.written is None else ((each, as_change(each)) for each in wanted(options))
+    mistakes = (
+        sampled(options) if options.written is None else ((each, as_change(each)) for each in wanted(*options.written))
+    )
     for mutant, change in mistakes:
         tests = reached.tests(change, options.budget, mutant.first) if options.lines else own_tests(mutant)
         if not tests:
@@ -279,7 +281,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cover", nargs="+", metavar="TESTS", help="only write to --lines what these tests reach")
     parser.add_argument("--lines", nargs="+", type=Path, default=[], help="what --cover wrote; without, own tests run")
-    parser.add_argument("--written", metavar="NAMES", help="those of the catalogue that stand in functions, not rules")
+    parser.add_argument(
+        "--written", nargs="+", metavar="NAMES", help="those of the catalogue that stand in functions, not rules"
+    )
     parser.add_argument("--json", type=Path, help="where to write the outcomes, for run.py --go-on")
     parser.add_argument("--of", nargs="+", default=PROMISING, help="files or folders below dpfedmeta/")
     parser.add_argument("--count", type=int, default=60)
@@ -288,7 +292,6 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of tests for a mistake")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds after which its tests are ended")
     options = parser.parse_args()
-    options.only = options.written
     if options.cover:
         cover(options.cover, options.lines[0])
         return 0

@@ -113,9 +113,9 @@ def test_functions_of_an_imported_module_get_the_code_of_the_mistake(beside, tmp
 @pytest.mark.parametrize(
     ("old", "new", "lines", "within"),
     [
-        ("    if not low < high", "    if low < high", (12, 12), True),
-        ("low is None:\n        raise", "low is None:\n        pass or print", (13, 13), True),
-        ("    with lock:\n        form.kept = ", "    if True:\n        form.kept = ", (14, 14), True),
+        ("    if not low < high", "    if low < high", (11, 11), True),
+        ("low is None:\n        raise", "low is None:\n        assert", (12, 12), True),
+        ("    with lock:\n        form.kept = ", "    if True:\n        form.kept = ", (13, 13), True),
         ("name: str = \"\"", "name: str = \"a\"", (6, 6), False),
         ("salt: bytes = b\"\"", "salt: bytes = b\"a\"", (8, 8), False),
         ("    low: float\n", "", (4, 4), False),
