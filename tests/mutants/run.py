@@ -187,9 +187,10 @@ def run_all(
 
 
 def wanted(*only: str) -> list[Mutant]:
-    """The mistakes that are asked for by any of these, each checked against the code."""
-    patterns = [f"*{each}*" for each in only]
-    found = [m for m in catalogue() if any(fnmatch.fnmatch(x, each) for each in patterns for x in (m.name, m.file))]
+    """The mistakes that are asked for by these, in their order, each checked against the code."""
+    known = catalogue()
+    asked = [m for each in only for m in known if any(fnmatch.fnmatch(x, f"*{each}*") for x in (m.name, m.file))]
+    found = list({mutant.name: mutant for mutant in asked}.values())
     for mutant in found:
         compile(changed(mutant), mutant.file, "exec")
     return found
