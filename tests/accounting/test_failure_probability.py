@@ -10,6 +10,7 @@ from dpfedmeta.accounting.events.failure_probability import (
     MOST_TRIALS,
     RARE_SHARE,
     exceeded,
+    fuller,
     largest_cohort,
     most_hostile,
     smallest_cohort,
@@ -62,6 +63,19 @@ def test_of_very_many_clients_neither_event_is_likelier_than_is_said(cohort, all
     # That `size` or fewer of the others are drawn is that more than so many of them stay away.
     assert rare == exceeded(clients - 1 - size - 1, clients - 1, 1 - rate)
     assert exceeded(clients - 1 - size - 2, clients - 1, 1 - rate) > allowed
+
+
+@pytest.mark.parametrize("clients", [1000, MOST_TRIALS + 1])
+@pytest.mark.parametrize("share", [1.0, 1.3, 2.0])
+def test_a_full_round_is_never_likelier_than_is_said(clients, share):
+    rate = 300 / clients
+    size = round(300 * share)
+    exact = binom.sf(size - 1, clients, rate)
+    said = fuller(size, clients, rate)
+    # Beyond the most trials a bound takes its place.
+    above = 50 if clients > MOST_TRIALS else 1 + 1e-9
+    assert exact * (1 - 1e-9) <= said <= exact * above
+    assert clients <= MOST_TRIALS or said == exceeded(size - 1, clients, rate)
 
 
 @pytest.mark.parametrize("allowed", [1e-3, 1e-8])

@@ -213,7 +213,11 @@ def test_training_counts_what_the_ledger_charges(tmp_path):
     (found,) = earlier_releases(settings(run.path))
     content = read_content(run.ledger)
     assert found == Earlier(run=content.identity.run, head=content.heads[-1], phases=content.plan.phases)
-    assert check_still_there(settings(run.path), (found,)) == [f"spent before: {run.path} agrees"]
+    agrees = [f"spent before: {run.path} agrees"]
+    assert check_still_there(settings(run.path), (found,)) == agrees
+    with run.ledger.open("a") as file:
+        file.write('{"round": 1, "att')  # a crash tore what was never charged
+    assert check_still_there(settings(run.path), (found,)) == agrees
     louder = replace(found, phases=(replace(found.phases[0], rounds=2),))
     with pytest.raises(InputError, match=r"other charges than those that privacy\.spent_before counted"):
         check_still_there(settings(run.path), (louder,))

@@ -2,7 +2,18 @@ import json
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
-from dpfedmeta.federation.json_log import JsonLog
+import pytest
+
+from dpfedmeta.federation.json_log import JsonLog, finite
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"a": x}, lambda x: [1, x], lambda x: (1, x)])
+@pytest.mark.parametrize("again", [lambda x: x, lambda x: {"b": x}, lambda x: [x], lambda x: (x, "c")])
+def test_no_number_that_json_lacks_is_written_however_deep(wrap, again):
+    for number in (float("inf"), float("-inf"), float("nan")):
+        written = json.dumps(finite(wrap(again(number))), allow_nan=False)
+        assert json.loads(written) == json.loads(json.dumps(wrap(again(None))))
+    assert finite(wrap(again(1.5))) == json.loads(json.dumps(wrap(again(1.5))))
 
 
 def test_each_event_is_one_line_that_any_reader_of_json_takes(tmp_path):

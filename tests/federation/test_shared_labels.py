@@ -104,6 +104,16 @@ def test_an_own_table_of_other_labels_is_one_line_for_its_owner(tmp_path, column
         open_records(path, KINDS[column], COLUMNS, tmp_path / "decoded")
 
 
+def test_numbers_that_were_scaled_once_are_not_those_of_another_plan(tmp_path):
+    """One decoded folder serves all plans of a client."""
+    path = write(tmp_path / "own.csv", "target", rows_of(1, "target"))
+    for targets in (RANGE, replace(RANGE, centre=30), replace(RANGE, scale=8), RANGE):
+        task = replace(NUMBERS, targets=targets)
+        pools = [open_records(path, task, COLUMNS, tmp_path / folder) for folder in ("decoded", f"{targets}")]
+        shared, alone = (np.array(pool.images) for pool in pools)
+        assert np.array_equal(shared, alone)
+
+
 def test_null_records_have_targets_of_the_right_form():
     shape = EpisodeShape(ways=1, shots=3, queries=2)
     kind = Regression(range=RANGE)

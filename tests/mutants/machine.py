@@ -6,6 +6,10 @@ The tests that reach the changed lines run, a file's own first and the quick bef
 decorated functions: no property, no context manager) nor cosmic-ray (all tests, in a new process, for each) does this.
 
     .venv/bin/python tests/mutants/machine.py --of privacy/ accounting/ --count 60 --seed 1 --lines lines.json
+
+Mistakes that are written down run this way too, in seconds each; what none of those tests sees, run.py has to try:
+
+    .venv/bin/python tests/mutants/machine.py --written "ledger" --lines lines.json --json outcomes.json
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import gc
 import importlib
 import itertools
 import json
+import math
 import os
 import select
 import signal
@@ -23,14 +28,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 
 import pytest
-from mistakes import Mutant, Stale, tests_of
-from rules import PACKAGE, Change, chosen
-from run import HEAVY, Outcome, Slot, enter, run_all
+from mistakes import ROOT, Mutant, Stale, tests_of
+from rules import PACKAGE, Change, as_change, chosen
+from run import HEAVY, Outcome, Slot, enter, run_all, wanted
 
 PROMISING = ["privacy/", "accounting/", "secure_aggregation/", "core/random/", "federation/client/", "training/loop.py"]
 VERDICTS = ("killed", "time-out", "survived", "unreached")
@@ -55,8 +60,11 @@ class Reached:
                     self._lines.setdefault((file, int(line)), set()).update(here)
                     self._files.setdefault(file, set()).update(here)
 
-    def tests(self, change: Change, budget: float) -> list[str]:
-        """Those that reach the change, within the budget: half of it for the file's own."""
+    def tests(self, change: Change, budget: float, named: Sequence[str] = ()) -> list[str]:
+        """Those that reach the change, within the budget: half of it for those that are named and the file's own.
+
+        A test that is named by its function runs whatever it costs.
+        """
         first, last = change.lines
         reaching = set[str]().union(*(self._lines.get((change.file, line), set()) for line in range(first, last + 1)))
         anywhere = self._files.get(change.file, set())
@@ -74,8 +82,11 @@ class Reached:
         if not change.within:
             folder = f"tests/{change.file.partition('/')[0]}/"
             pools = (*pools, list(anywhere) or [test for test in self.seconds if test.startswith(folder)])
-        picked, spent = dict[str, None](), 0.0
-        for pool, until in zip(pools, (budget / 2, budget, budget, budget), strict=False):
+        by_name = tuple(name for name in named if "::" in name)
+        picked = dict.fromkeys(test for test in self.seconds if by_name and test.startswith(by_name))
+        spent = 0.0
+        pools = ([test for test in reaching if test.startswith(tuple(named))] if named else [], *pools)
+        for pool, until in zip(pools, (budget / 2, budget / 2, budget, budget, budget), strict=False):
             for test in sorted(pool, key=lambda each: (self.seconds[each], each)):
                 if test not in picked and spent + self.seconds[test] <= until:
                     picked[test] = None
@@ -90,13 +101,19 @@ class Planter:
     that are imported later and for processes that the tests start.
     """
 
-    def __init__(self, slot: Slot, work: Sequence[Work], limit: float) -> None:
-        self.slot, self.work, self.limit = slot, work, limit
-        self.outcomes: dict[str, Outcome] = {}
+    def __init__(
+        self,
+        slot: Slot,
+        work: Sequence[Work],
+        limit: float,
+        seconds: float,
+        keep: Callable[[Change, Outcome], None],
+    ) -> None:
+        self.slot, self.work, self.limit, self.seconds, self.keep = slot, work, limit, seconds, keep
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """In the place of pytest's own."""
-        items = {item.nodeid: item for item in session.items}
+        items = list(session.items)
         gc.collect()
         gc.freeze()
         for mutant, change, tests in self.work:
@@ -105,7 +122,8 @@ class Planter:
             reader, writer = os.pipe()
             child = os.fork()
             if not child:
-                self._test(session, change, [items[test] for test in tests if test in items], writer)
+                picked = [item for test in tests for item in items if is_of(item.nodeid, test)]
+                self._test(session, change, list(dict.fromkeys(picked)), writer)
             os.close(writer)
             late = not select.select([reader], [], [], self.limit)[0]
             seen = "" if late else os.read(reader, 10_000).decode()
@@ -117,8 +135,7 @@ class Planter:
                 raise Stale(f"{mutant.name} was not planted: {seen}")
             verdict = "time-out" if late else "killed" if seen != PASSED else "survived"
             seconds = time.monotonic() - began
-            self.outcomes[mutant.name] = Outcome(name=mutant.name, verdict=verdict, seen_by=seen, seconds=seconds)
-            print(f"{verdict:9} {seconds:5.1f} s  {mutant.name}  {seen}", file=sys.__stderr__, flush=True)
+            self.keep(change, Outcome(name=mutant.name, verdict=verdict, seen_by=seen, seconds=seconds))
         return True
 
     def _test(self, session: pytest.Session, change: Change, items: list[pytest.Item], writer: int) -> None:
@@ -129,6 +146,9 @@ class Planter:
             gc.unfreeze()
             exchange_code(PACKAGE / change.file, self.slot.folder / "dpfedmeta" / change.file)
             for item, following in itertools.zip_longest(items, items[1:]):
+                if sum(os.times()[:4]) > self.seconds:
+                    answer = PASSED
+                    break
                 answer = item.nodeid
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if session.testsfailed:
@@ -140,6 +160,11 @@ class Planter:
         finally:
             os.write(writer, answer.encode()[:4000])
             signal.pause()
+
+
+def is_of(test: str, name: str) -> bool:
+    """Whether the test is the one that is named, or stands in the file or class of the name."""
+    return test == name or test.startswith((f"{name}::", f"{name}["))
 
 
 def exchange_code(before: Path, after: Path) -> None:
@@ -180,36 +205,54 @@ def cover(tests: Sequence[str], answer: Path) -> None:
         words = ["-q", "-p", "lines_reached", "-p", "no:cacheprovider", "-m", "not slow"]
         subprocess.run([sys.executable, "-m", "pytest", *words, *tests], cwd=slot.folder, env=environment, check=False)
     if not answer.exists():
-        raise Stale("coverage did not answer: is it installed?")
+        raise Stale(f"{answer} was not written: the tests did not run to their end")
 
 
-def plant(options: argparse.Namespace, folder: Path) -> list[tuple[Change, Outcome]]:
-    """The outcome of each change."""
-    reached = Reached(options.lines)
-    inside, outside, done = list[Work](), list[Work](), list[tuple[Change, Outcome]]()
+def sampled(options: argparse.Namespace) -> Iterator[tuple[Mutant, Change]]:
+    """What rules make."""
     for number, change in list(enumerate(chosen(options.of, options.count, options.seed)))[options.first :]:
         name = f"{options.seed}.{number} {change.kind} in {change.file}:{change.lines[0]}"
-        mutant = Mutant(name=name, file=change.file, old=change.old, new=change.new, tests=())
-        tests = reached.tests(change, options.budget)
+        yield Mutant(name=name, file=change.file, old=change.old, new=change.new, tests=()), change
+
+
+def plant(options: argparse.Namespace, folder: Path, keep: Callable[[Change, Outcome], None]) -> None:
+    """Hand on the outcome of each mistake."""
+    reached = Reached(options.lines)
+    inside, outside = list[Work](), list[Work]()
+    mistakes = (
+        sampled(options) if options.written is None else ((each, as_change(each)) for each in wanted(*options.written))
+    )
+    for mutant, change in mistakes:
+        tests = reached.tests(change, options.budget, mutant.first) if options.lines else own_tests(mutant)
         if not tests:
-            done.append((change, Outcome(name=name, verdict="unreached", seen_by="", seconds=0.0)))
+            keep(change, Outcome(name=mutant.name, verdict="unreached", seen_by="", seconds=0.0))
         else:
             (inside if change.within else outside).append((mutant, change, tests))
-    known = {mutant.name: change for mutant, change, _ in (*inside, *outside)}
-    # What stands outside functions is run by the import, so the import is done for each.
-    imported = [(mutant.name, mutant, by_file(tests)) for mutant, _, tests in outside]
-    for outcome in run_all(imported, 1, options.limit, folder):
-        print(f"{outcome.verdict:9} {outcome.seconds:5.1f} s  {outcome.name}  {outcome.seen_by}", flush=True)
-        done.append((known[outcome.name], outcome))
+    if options.written is None:
+        # What stands outside functions is run by the import, so the import is done for each.
+        known = {mutant.name: change for mutant, change, _ in outside}
+        imported = [(mutant.name, mutant, by_file(tests)) for mutant, _, tests in outside]
+        for outcome in run_all(imported, 1, options.limit, folder):
+            keep(known[outcome.name], outcome)
     (folder / "inside").mkdir()
-    planter = Planter(Slot(folder / "inside"), inside, options.limit)
+    seconds = math.inf if options.lines else options.budget
+    planter = Planter(Slot(folder / "inside"), inside, options.limit, seconds, keep)
     enter(planter.slot.folder)
     files = dict.fromkeys(test.partition("::")[0] for _, _, tests in inside for test in tests)
     pytest.main(
         ["-q", "-p", "no:cacheprovider", "-m", "not slow", "-s", f"--basetemp={folder / 'temporary'}", *files],
         [planter],
     )
-    return [*done, *((known[name], outcome) for name, outcome in planter.outcomes.items())]
+
+
+def own_tests(mutant: Mutant) -> list[str]:
+    """Where nothing is known of lines: those named for it, then its file's own."""
+    try:
+        return [*mutant.first, *tests_of(mutant.file)]
+    except KeyError:  # those that import it
+        module = "dpfedmeta." + mutant.file.removesuffix(".py").replace("/", ".")
+        files = sorted((ROOT / "tests").rglob("test_*.py"))
+        return [str(file.relative_to(ROOT)) for file in files if module in file.read_text()]
 
 
 def by_file(tests: Sequence[str]) -> list[tuple[str, ...]]:
@@ -237,7 +280,11 @@ def main() -> int:
     """The number of mistakes that no test saw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cover", nargs="+", metavar="TESTS", help="only write to --lines what these tests reach")
-    parser.add_argument("--lines", nargs="+", type=Path, required=True, help="what --cover wrote")
+    parser.add_argument("--lines", nargs="+", type=Path, default=[], help="what --cover wrote; without, own tests run")
+    parser.add_argument(
+        "--written", nargs="+", metavar="NAMES", help="those of the catalogue that stand in functions, not rules"
+    )
+    parser.add_argument("--json", type=Path, help="where to write the outcomes, for run.py --go-on")
     parser.add_argument("--of", nargs="+", default=PROMISING, help="files or folders below dpfedmeta/")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--first", type=int, default=0, help="leave out so many of them, which ran before")
@@ -250,8 +297,17 @@ def main() -> int:
         return 0
     for name in HEAVY:
         importlib.import_module(name)
+    done = list[tuple[Change, Outcome]]()
+
+    def keep(change: Change, outcome: Outcome) -> None:
+        done.append((change, outcome))
+        words = f"{outcome.verdict:9} {outcome.seconds:5.1f} s  {outcome.name}  {outcome.seen_by}"
+        print(words, file=sys.__stderr__, flush=True)
+        if options.json:
+            options.json.write_text(json.dumps([vars(each) for _, each in done], indent=1) + "\n")
+
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        done = plant(options, Path(folder))
+        plant(options, Path(folder), keep)
     tell(done)
     return sum(outcome.verdict in ("survived", "unreached") for _, outcome in done)
 

@@ -24,6 +24,7 @@ class Mutant:
         old: Text that occurs once in it.
         new: What takes its place.
         tests: Files that should see it.
+        first: Those of them that were written for it.
         why: Why it would be harmless if none does; empty where it has to be seen.
     """
 
@@ -33,6 +34,7 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
     why: str = ""
+    first: tuple[str, ...] = ()
 
 
 class Stale(Exception):
@@ -58,7 +60,7 @@ def catalogue() -> list[Mutant]:
         own = [f"tests/{name}" for name in entry.get("first", [])]
         others = [test for test in tests_of(entry["file"]) if test not in own]
         fields = {key: value for key, value in entry.items() if key != "first"}
-        found.append(Mutant(tests=(*own, *others), **fields))
+        found.append(Mutant(tests=(*own, *others), first=tuple(own), **fields))
     doubled = [name for name, count in Counter(m.name for m in found).items() if count > 1]
     if doubled:
         raise Stale(f"two mistakes are called {doubled[0]}")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import CodeType
 
-from mistakes import ROOT
+from mistakes import ROOT, Mutant, changed
 
 PACKAGE = ROOT / "dpfedmeta"
 # What only talks to people; nothing is promised in it.
 TALKING = {"print", "warn", "info", "debug", "warning", "say", "log"}
 
+_AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _BOUNDARY = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.In: ast.NotIn, ast.NotIn: ast.In,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -261,6 +264,48 @@ def _is_other_code(change: Change) -> bool:
         return ast.dump(ast.parse(source.replace(change.old, change.new))) != ast.dump(ast.parse(source))
     except SyntaxError:
         return False
+
+
+def as_change(mutant: Mutant) -> Change:
+    """A mistake that is written down, as if a rule had made it."""
+    source = (PACKAGE / mutant.file).read_text()
+    alike = _alike(mutant.old, mutant.new)
+    rests = [text[alike:][::-1] for text in (mutant.old, mutant.new)]
+    begin = source.index(mutant.old) + alike
+    end = begin + len(rests[0]) - _alike(*rests)
+    first, last = (source.count("\n", 0, at) + 1 for at in (begin, max(begin, end - 1)))
+    within = mutant.file.endswith(".py") and _run_by_import(source) == _run_by_import(changed(mutant))
+    around = [began for began, ended in _statements(source) if began <= first <= ended] if within else []
+    lines = (max(around, default=first), last)
+    return Change(kind="written", file=mutant.file, lines=lines, within=within, old=mutant.old, new=mutant.new)
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
+
+
+@lru_cache(maxsize=1)
+def _statements(source: str) -> list[tuple[int, int]]:
+    """The first and the last line of each statement but definitions."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+    defined = ast.ClassDef | ast.FunctionDef
+    return [(node.lineno, node.end_lineno or 0) for node in nodes if not isinstance(node, defined)]
+
+
+@lru_cache(maxsize=2)
+def _run_by_import(source: str) -> tuple[object, ...]:
+    """What a module's import runs, without the functions that it makes."""
+
+    def key(code: CodeType) -> tuple[object, ...]:
+        made = [each for each in code.co_consts if isinstance(each, CodeType)]
+        # Bodies of classes and comprehensions run at once.
+        run = [each for each in made if not each.co_flags & inspect.CO_OPTIMIZED or each.co_name in _AT_ONCE]
+        constants = [each.co_name if isinstance(each, CodeType) else each for each in code.co_consts]
+        return (code.co_code, code.co_names, repr(constants), *map(key, run))
+
+    return key(compile(source, "module", "exec", dont_inherit=True))
 
 
 def chosen(folders: Sequence[str], count: int, seed: int) -> list[Change]:

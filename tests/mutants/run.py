@@ -186,10 +186,11 @@ def run_all(
                 free.append(slot)
 
 
-def wanted(options: argparse.Namespace) -> list[Mutant]:
-    """The mistakes that the options ask for, each checked against the code."""
-    pattern = f"*{options.only}*"
-    found = [m for m in catalogue() if fnmatch.fnmatch(m.name, pattern) or fnmatch.fnmatch(m.file, pattern)]
+def wanted(*only: str) -> list[Mutant]:
+    """The mistakes that are asked for by these, in their order, each checked against the code."""
+    known = catalogue()
+    asked = [m for each in only for m in known if any(fnmatch.fnmatch(x, f"*{each}*") for x in (m.name, m.file))]
+    found = list({mutant.name: mutant for mutant in asked}.values())
     for mutant in found:
         compile(changed(mutant), mutant.file, "exec")
     return found
@@ -234,7 +235,7 @@ def _killed_before(options: argparse.Namespace) -> list[Outcome]:
 def main() -> int:
     """0 if every mistake was seen or is harmless, 1 otherwise."""
     options = options_of()
-    mutants = wanted(options)
+    mutants = wanted(options.only)
     print(f"{len(mutants)} mistakes", flush=True)
     if options.check:
         return 0

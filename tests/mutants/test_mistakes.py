@@ -108,3 +108,38 @@ def test_functions_of_an_imported_module_get_the_code_of_the_mistake(beside, tmp
     assert (planted_box.f(1), box.m) == (6, 6)
     box.m = 2
     assert box.n == 7
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines", "within"),
+    [
+        ("    if not low < high", "    if low < high", (11, 11), True),
+        ("low is None:\n        raise", "low is None:\n        assert", (12, 12), True),
+        ("    with lock:\n        form.kept = ", "    if True:\n        form.kept = ", (13, 13), True),
+        ("name: str = \"\"", "name: str = \"a\"", (6, 6), False),
+        ("salt: bytes = b\"\"", "salt: bytes = b\"a\"", (8, 8), False),
+        ("    low: float\n", "", (4, 4), False),
+    ],
+)  # fmt: skip
+def test_a_written_mistake_is_found_at_its_lines_and_in_its_function(
+    rules, tmp_path, monkeypatch, old, new, lines, within
+):
+    import mistakes
+
+    (tmp_path / "dpfedmeta").mkdir()
+    source = "import abc\n" + SOURCE
+    for name in ("file.py", "dpfedmeta/file.py"):
+        (tmp_path / name).write_text(source)
+    monkeypatch.setattr(mistakes, "ROOT", tmp_path)
+    mutant = mistakes.Mutant(name="m", file="file.py", old=old, new=new, tests=())
+    change = rules.as_change(mutant)
+    assert (change.within, change.lines if within else lines) == (within, lines)
+
+
+def test_tests_are_those_of_the_name_and_of_its_parameters(beside):
+    from machine import is_of
+
+    for name in ("tests/a/test_b.py", "tests/a/test_b.py::test_c", "tests/a/test_b.py::test_c[1]"):
+        assert is_of("tests/a/test_b.py::test_c[1]", name)
+    for name in ("tests/a/test_b.py::test", "tests/a/test_b", "tests/a/test_b.py::test_c[2]"):
+        assert not is_of("tests/a/test_b.py::test_c[1]", name)

@@ -120,6 +120,23 @@ def test_the_next_bound_is_a_function_of_releases_alone():
     assert (one.bound, one.centre, one.products) == (two.bound, two.centre, two.products)
 
 
+@pytest.mark.parametrize(
+    "policy", [Window(initial_bound=1.0, walk=products().walk), products()], ids=["window", "products"]
+)
+@pytest.mark.parametrize("signal", [0.0, 0.3])
+def test_bounds_lie_above_and_below_their_centre_in_turn(policy, signal):
+    """An elasticity is seen between two sides alone."""
+    state = policy.initial()
+    above = [state.bound > state.centre]
+    for round_ in range(20):
+        aggregate = release(torch.full((50,), signal * state.bound), state.bound, 0.5, 200, round_)
+        state, bound = policy.next_bound(state, aggregate)
+        assert bound == state.bound
+        assert max(bound / state.centre, state.centre / bound) == pytest.approx(policy.walk.probe)
+        above.append(bound > state.centre)
+    assert above == [number % 2 == 0 for number in range(21)]
+
+
 def test_a_window_of_one_is_refused():
     with pytest.raises(InputError, match=r"clip\.window = .*: inner products"):
         products(window=1)

@@ -50,6 +50,16 @@ NUMBERS = agreement(5, malicious=True, adversarial=0.0, dropout=0.2)
 FRONT = len(header(Table(NUMBERS).round, ProtocolPhase.KEYS, 0, SERVER))
 
 
+def test_a_header_has_the_layout_that_is_written_down():
+    """Independent of the code: two versions of this program, or another one, meet in these bytes."""
+    round_ = replace(Table(NUMBERS).round, run=bytes(range(32)), round=3, attempt=2)
+    start = b"DPSA" + b"\0\2" + bytes(range(32)) + b"\0\0\0\3" + b"\0\0\0\2"
+    for phase, number in zip(ProtocolPhase, range(1, 12), strict=True):
+        for recipient, address in ((7, "00000007"), (SERVER, "ffffffff"), (EVERYONE, "fffffffe")):
+            written = start + bytes([number]) + b"\0\0\0\5" + bytes.fromhex(address)
+            assert header(round_, phase, 5, recipient) == written
+
+
 def damaged(chance, message, pool):
     """One to three changes: bits, cuts, repeats, pieces of other messages, numbers at the edges of what they can be."""
     content = bytearray(message)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -47,6 +48,18 @@ def test_it_says_the_same_with_and_without_a_network(tiny_task_file, algo):
 )
 def test_what_only_a_network_or_a_machine_shows_is_tried_out(algo, changes):
     assert not needs_no_network(resolve(algo, "strokes", None, changes))
+
+
+@pytest.mark.parametrize("name", [
+    "model.name", "model.encoder", "meta.method", "record.release", "clip.policy", "server.noise", "server.optimizer",
+    "population.sampler",
+])  # fmt: skip
+def test_own_code_is_tried_out_whichever_part_it_is(name):
+    settings = resolve("dp-agrlr", "strokes", None)
+    section, field = name.split(".")
+    assert needs_no_network(settings)
+    own = replace(settings, **{section: replace(getattr(settings, section), **{field: "somebody.code:part"})})
+    assert not needs_no_network(own)
 
 
 def test_a_gain_that_nothing_undoes_is_refused_without_a_network(tiny_task_file):

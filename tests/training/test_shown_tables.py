@@ -10,8 +10,10 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.plugins.plugin_names import names
 from dpfedmeta.core.plugins.plugin_registry import find
+from dpfedmeta.learning.evaluation.people import PersonScores
 from dpfedmeta.learning.meta import target_kind
-from dpfedmeta.training.terminal.evaluation_tables import ROWS, _words, evaluation_tables
+from dpfedmeta.learning.meta.target_kind import OWN_CLASSES
+from dpfedmeta.training.terminal.evaluation_tables import ROWS, _words, evaluation_tables, people_tables, selected
 from dpfedmeta.training.terminal.tables import ANSWERED, Moved, accuracy_table, error_table, why_above
 
 SIZES = {"ways": 4, "shots": 1, "queries": 6, "steps": 7, "episodes": 5, "protocol": "as usual"}
@@ -33,14 +35,18 @@ def summary(name, *endings):
     return {"dataset": "people", **{key: score(number) for number, key in enumerate(keys)}}
 
 
-def evaluation():
-    result = {"shots": 1, "ways": 4, "queries": 6, **{key: score(number) for number, (key, _) in enumerate(ROWS)}}
+def evaluation(*shots):
+    return {"protocol": "P", "note": "N", "results": [evaluated(number) for number in shots]}
+
+
+def evaluated(shots):
+    result = {"shots": shots, "ways": 4, "queries": 6, **{key: score(number) for number, (key, _) in enumerate(ROWS)}}
     result["accuracy_fine_tuned"] |= {"lr": 0.125, "validation": {"0.125": 0.9}, "validation_episodes": 33}
     result["by_steps"] = [{"steps": step, "accuracy": score(20 + step)} for step in (0, 3, 7)]
     result["clients"] = {
         key: {"worst_tenth": 0.123 + 0.1 * n} for n, key in enumerate(["accuracy", "accuracy_untrained"])
     }
-    return {"protocol": "P", "note": "N", "results": [result]}
+    return result
 
 
 MADE = {
@@ -49,7 +55,8 @@ MADE = {
         summary("accuracy", "before_adaptation", "untrained", "pixel_prototype", "pixel_neighbour"),
     ),
     "errors": (lambda of: text(error_table(of)), summary("error", "before_adaptation", "untrained", "own_mean")),
-    "evaluation": (lambda of: text(*evaluation_tables("run", of)), evaluation()),
+    "evaluation": (lambda of: text(*evaluation_tables("run", of)), evaluation(1)),
+    "evaluations": (lambda of: text(*evaluation_tables("run", of)), evaluation(1, 5, 20)),
 }
 # Of the rows below the first the sizes are the first one's.
 SAID_ONCE = {*SIZES}
@@ -81,6 +88,36 @@ def test_whatever_number_is_another_the_table_is_another(kind):
             place = place[key]
         place[last] *= 1.5
         assert show(changed) != shown, at
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_every_model_has_a_column_wherever_the_client_stands_that_was_not_judged(place):
+    """As `judge` leaves a client whose records cannot be split."""
+    values = {"ours": 0.61, "alone": 0.47}
+    measures = {name: dict(values) for name in OWN_CLASSES.measure_names}
+    sound = [
+        PersonScores(name=name, records={"a": 3, "b": 3}, judged=6, measures=measures, ci95=dict.fromkeys(values, 0.01))
+        for name in ("one", "two")
+    ]
+    few = PersonScores(name="few", records={"a": 1}, judged=0, measures={name: {} for name in measures}, ci95={})
+    shown = text(*people_tables([*sound[:place], few, *sound[place:]]))
+    (heads,) = (line for line in shown.splitlines() if "client" in line and "records" in line and "classes" in line)
+    assert all(name in heads for name in values)
+    assert shown.count("61.0 ± 1.0") == 2
+    assert "not judged, with fewer than two classes of two records each: 1 (few)" in shown
+
+
+@pytest.mark.parametrize("most", [2, 3, 8])
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 20, 1000])
+def test_of_many_steps_the_first_the_last_and_as_many_as_fit_are_shown(count, most):
+    steps = list(range(0, 3 * count, 3))
+    found = selected(steps, most)
+    assert found == sorted(set(found) & set(steps))
+    assert len(found) <= min(count, most)
+    assert {found[0], found[-1]} == {steps[0], steps[-1]}
+    # Denser at the beginning.
+    assert len(found) < 4 or found[1] - found[0] <= found[-1] - found[-2]
+    assert len(found) == min(count, most) or most == 8
 
 
 @pytest.mark.parametrize("kind", names(target_kind.KINDS))

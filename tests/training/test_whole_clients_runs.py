@@ -63,6 +63,7 @@ def test_a_run_is_verified_and_says_what_clients_hold(ran):
     run, summary = ran[0], ran[0].read_json("summary.json")
     sizes = {"episodes": "whole", "support_share": 0.5, "most_ways": 20, "most_records": 400, "balance": "classes"}
     assert summary["task"] == sizes
+    assert summary["records"] == "vectors"
     assert "each uses all its records" in summary["population"]["statement"]["text"]
     assert "whole held-out clients" in summary["accuracy"]["protocol"]
     assert summary["accuracy"]["episodes"] == 4

@@ -1,3 +1,4 @@
+import itertools
 import stat
 
 import numpy as np
@@ -25,6 +26,23 @@ def test_a_client_rests_between_rounds_and_then_declines_for_good(tmp_path):
     assert ledger.holds(7, (1, 5))
     assert not ledger.holds(7)
     assert not SpacedLedger(path, SPACING).accepts(100)
+
+
+def test_rounds_are_as_far_apart_as_promised_from_whichever_was_joined_last(tmp_path):
+    """Asked in any order, and asked again after a restart."""
+    chooser, spacing = np.random.default_rng(1), Spacing(participations=4, separation=5)
+    joins = 0
+    for number in range(12):
+        joined = []
+        for round_ in chooser.integers(0, 40, size=40).tolist():
+            ledger = SpacedLedger(tmp_path / f"{number}", spacing)
+            if ledger.accepts(round_):
+                ledger.join(round_)
+                joined.append(round_)
+        assert len(joined) <= 4
+        assert all(later - earlier >= 5 for earlier, later in itertools.pairwise(joined))
+        joins += len(joined)
+    assert joins > 24
 
 
 def test_another_spacing_and_edited_lines_are_refused(tmp_path):

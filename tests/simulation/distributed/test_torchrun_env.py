@@ -11,7 +11,8 @@ SET = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "TORCHELASTIC_RESTART_
 
 def test_without_torchrun_there_is_no_launch():
     assert launched({}) is None
-    assert launched({"WORLD_SIZE": "2"}) is None
+    for lacking in ("RANK", "WORLD_SIZE"):
+        assert launched({name: value for name, value in SET.items() if name != lacking}) is None
 
 
 def test_what_torchrun_says_is_read():

@@ -133,6 +133,9 @@ def test_a_network_of_ones_own_works_the_same(tiny_task_file, tmp_path, episode)
     model.save(tmp_path / "own.safetensors")
     again = load_personal(tmp_path / "own.safetensors")
     assert torch.equal(again.logits(episode.query_images), model.logits(episode.query_images))
+    with torch.no_grad():
+        outside = load(tmp_path / "own").adapt(episode.support_images, episode.support_labels)
+    assert torch.equal(outside.logits(episode.query_images), model.logits(episode.query_images))
 
 
 def images(shape=(6, 1, 28, 28)):

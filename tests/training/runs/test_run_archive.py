@@ -63,6 +63,7 @@ def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dp
     assert len(secrets) >= 3
     with zipfile.ZipFile(tmp_path / "a.zip") as file:
         names = file.namelist()
+        assert names == sorted(names)  # whatever order a folder lists them in
         assert not any(file.read(name) in secrets for name in names)
         left = ("secret", "lock", "wandb", "tensorboard", "hidden", "link")
         assert not any(word in name for word in left for name in names)
