@@ -197,7 +197,7 @@ class _Trial:
     @cached_property
     def _signs(self) -> Update:
         """Signs in turns: noise that is one number for several coordinates falls out."""
-        return {name: (1.0 - 2.0 * (np.arange(v.size) % 2)).reshape(v.shape) for name, v in self.like.items()}
+        return {name: np.resize([1.0, -1.0], v.shape) for name, v in self.like.items()}
 
     def _updates(self, there: bool, sends: bool) -> dict[int, Update]:
         """New arrays for each round, since a function may write into them."""
