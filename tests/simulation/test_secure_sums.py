@@ -57,6 +57,21 @@ def exact(side, model, clients):
     return flatten(plain.cohort_sum(model, BOUND, cohort_of(clients)).value)
 
 
+def test_each_stream_of_a_round_names_its_purpose_first_and_none_is_drawn_twice(tiny_strokes, monkeypatch):
+    _, side, model = setting(tiny_strokes)
+    asked, generator = [], KeyedSource.generator
+
+    def noted(source, purpose, *key):
+        asked.append((purpose, *key))
+        return generator(source, purpose, *key)
+
+    monkeypatch.setattr(KeyedSource, "generator", noted)
+    sum_of(side, model, [4, 7])
+    assert all(isinstance(purpose, Purpose) for purpose, *_ in asked)
+    for purpose in (Purpose.ROUNDING, Purpose.MESSAGE_NOISE):
+        assert [key for each, *key in asked if each == purpose] == [[0, 4], [0, 7]]
+
+
 @pytest.mark.parametrize("records", [{}, RECORDS], ids=["clients", "micro-episodes"])
 def test_the_sum_is_that_of_the_messages_and_the_planned_noise(tiny_strokes, records):
     plan, side, model = setting(tiny_strokes, **records)

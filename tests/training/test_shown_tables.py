@@ -12,7 +12,7 @@ from dpfedmeta.core.plugins.plugin_names import names
 from dpfedmeta.core.plugins.plugin_registry import find
 from dpfedmeta.learning.evaluation.people import PersonScores
 from dpfedmeta.learning.meta import target_kind
-from dpfedmeta.learning.meta.target_kind import OWN_CLASSES
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 from dpfedmeta.training.terminal.evaluation_tables import ROWS, _words, evaluation_tables, people_tables, selected
 from dpfedmeta.training.terminal.tables import ANSWERED, Moved, accuracy_table, error_table, why_above
 

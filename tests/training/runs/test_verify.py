@@ -98,16 +98,16 @@ def test_a_summary_that_states_less_is_found(run):
 @pytest.mark.parametrize("spoiled", ["missing", None, "x", 7, []])
 def test_whatever_a_summary_lacks_is_one_line_about_it(run, spoiled):
     proven, summary = audit(run).proven, run.read_json("summary.json")
-    refused = 0
+    refused = []
     for name in summary:
         content = {key: value for key, value in summary.items() if key != name}
         run.write_json("summary.json", content if spoiled == "missing" else content | {name: spoiled})
         try:
             claims_beside.check_summary(read_run(run), proven)
         except InputError as error:
-            assert "summary.json" in str(error), name
-            refused += 1
-    assert refused >= 6
+            refused.append(str(error))
+    assert len(refused) >= 6
+    assert all("summary.json" in line for line in refused)
 
 
 def test_a_rewritten_chain_with_less_noise_is_not_the_plans_mechanism(run):
