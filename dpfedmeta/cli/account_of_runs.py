@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
     from dpfedmeta.training.verification.verify import VerifiedLedger
 
+_NOT_VERIFIED = (
+    "not verified: accuracies and pictures; a ledger holds none, so measure again: dpfedmeta evaluate RUN --out DIR"
+)
 _PRICED = "selection.json: the price of the choice is no less than what its list and the ledger give"
 
 
@@ -109,6 +112,7 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
     if options.verify is not None and not options.json:
         for remark in (*found.remarks, *shown, *([_PRICED] if found.chosen else [])):
             console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+        console.print(_NOT_VERIFIED, highlight=False, soft_wrap=True)
     return code
 
 

@@ -163,7 +163,7 @@ def check_window(clip: ClipSettings, around: Surroundings) -> None:
     if clip.window > max(2, around.rounds):
         raise InputError(
             f"clip.window = {clip.window} is more than server.rounds = {around.rounds}; use "
-            f"--window {max(2, around.rounds)} or less"
+            f"--window {max(2, around.rounds)} or less, or --rounds {clip.window} or more"
         )
 
 

@@ -325,6 +325,7 @@ def test_ctrl_c_and_sigterm_leave_a_clean_checkpoint_and_what_was_spent(tiny_tas
     output, _ = running.communicate(timeout=60)
     assert running.returncode == 130, output
     assert "Traceback" not in output
+    assert re.search(r"interrupted after \d+ of \d+ rounds, at most", output), output
     assert "go on with: dpfedmeta train --resume runs/r" in output
     summary = json.loads((tmp_path / "runs/r/summary.json").read_text())
     assert summary["status"] == "interrupted"

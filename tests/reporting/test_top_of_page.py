@@ -7,8 +7,10 @@ import subprocess
 import pytest
 
 from dpfedmeta.accounting.rounded import rounded_up
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
+from dpfedmeta.reporting.html.privacy_statement import check_report
 from dpfedmeta.reporting.html.top_of_page import best_words, clip_words, compared_words, reached_words
 from dpfedmeta.training.verification.verify import audit
 from tests.conftest import dpfedmeta
@@ -67,6 +69,18 @@ def test_another_promise_in_the_first_line_is_refused(tmp_path):
     )
     assert top_of(page.read_text(encoding="utf-8"))[0] != first
     assert "what was promised" in dpfedmeta("account", "--verify", str(run.path), code=2).error
+
+
+@pytest.mark.parametrize("who", ["public", "server"])
+def test_another_number_in_who_sees_what_is_refused(tmp_path, who):
+    run = written_run(tmp_path)
+    page = write_report(run)
+    text = page.read_text(encoding="utf-8")
+    assert check_report(audit(run).snapshot, audit(run).proven) == ["report.html agrees"]
+    start = text.index(f">the {who}<")
+    page.write_text(text[:start] + text[start:].replace("epsilon ", "epsilon 0.", 1))
+    with pytest.raises(InputError, match=r"report\.html: who sees what"):
+        check_report(audit(run).snapshot, audit(run).proven)
 
 
 def test_the_line_of_what_was_reached_has_every_baseline():

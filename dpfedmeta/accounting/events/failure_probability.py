@@ -127,9 +127,7 @@ def check_population(clients: int, cohort: float, delta: float | None, *, of: tu
     """
     name, delta_name = f"{of[0]}cohort", f"{of[1]}delta"
     if cohort > clients:
-        raise InputError(
-            f"{name} = {cohort:g} is more than {of[0]}clients = {clients}; lower the one or raise the other"
-        )
+        raise InputError(f"{name} = {cohort:g} is more than {of[0]}clients = {clients}; use {name} = {clients} or less")
     if cohort > MOST_MESSAGES / 2:
         raise InputError(
             f"{name} = {cohort:g}: a sum holds {MOST_MESSAGES:,} messages; lower the expected cohort to at most half "

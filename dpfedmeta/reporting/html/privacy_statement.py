@@ -14,7 +14,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import REPORT
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
-from dpfedmeta.reporting.html.top_of_page import promised_words
+from dpfedmeta.reporting.html.top_of_page import observer_rows, promised_words
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.terminal.tables import BY_WORD, method_words
@@ -161,9 +161,12 @@ def _check_table(path: Path, page: _Page, proven: Proven) -> None:
 
 
 def _check_top(path: Path, page: _Page, proven: Proven) -> None:
-    """The first line of the page says what was promised; pages of earlier versions have none."""
+    """The first line says what was promised, and a table who sees what; pages of earlier versions have neither."""
     if page.top:
         check(path, "what was promised", page.top[0], promised_words(proven))
+    due = observer_rows(proven.cells, proven.content.plan.server_sees)
+    for names, *rows in (table for table in page.tables if table[0][:2] == ["who", "sees"]):
+        check(path, "who sees what", rows, [[own[name] for name in names if name in own] for own in due])
 
 
 # In the table of every version.

@@ -142,7 +142,7 @@ def _progress(journal: Journal, state: ServerState) -> Iterable[str]:
     yield f"resuming at round {state.round} of {rounds}; {journal.ledger.rounds} charges are in the ledger"
     if charged > state.round:
         what = f"rounds {state.round} to {charged - 1}" if charged > state.round + 1 else f"round {state.round}"
-        yield f"{what}, charged before the crash, repeated: " + (
+        yield f"{what}, charged before the interruption, repeated: " + (
             "same results, not charged again (unless the environment changed)"
             if journal.reproducible
             else "as new releases, and charged again"

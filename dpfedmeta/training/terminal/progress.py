@@ -133,7 +133,10 @@ class Terminal(Callback):
         minutes = f"{clock(seconds)} in all"
         if summary["times"]:
             minutes = f"{at_most(seconds)} in all (rounded up, because exact times reveal cohorts)"
-        self._say(f"{summary['status']} after {minutes}; all files are in {self._path}")
+        done = ""
+        if summary["status"] == "interrupted":
+            done = f"{summary['rounds']} of {ledger.plan.rounds} rounds, "
+        self._say(f"{summary['status']} after {done}{minutes}; all files are in {self._path}")
         if summary["status"] == "interrupted":
             self._say(f"go on with: {self._resume.format(path=str(self._path))}")
 

@@ -179,7 +179,7 @@ def test_a_resumed_run_can_be_killed_again_and_says_what_it_does(tiny_task_file,
     resume(run, console)
     said = console.export_text()
     assert "resuming at round 2 of 6; 4 charges are in the ledger" in said
-    assert "rounds 2 to 3, charged before the crash, repeated: same results, not charged again" in said
+    assert "rounds 2 to 3, charged before the interruption, repeated: same results, not charged again" in said
     assert results(run) == whole
     assert finished(run) == "completed"
 
