@@ -5,7 +5,7 @@ its three layers, means over an image and its four neighbours that are a pixel a
 procedural character differ. In this folder:
 
     dpfedmeta train --algo dp-agr --dataset omniglot --model.encoder strokes_encoder:encoder --model.encoder_size 28 \
-        --model.width 64 --task.ways 20 --task.shots 1 --task.queries 2 --meta.lr 6 --server.lr 0.01 \
+        --model.width 64 --task.ways 20 --task.shots 1 --task.queries 2 --server.lr 0.01 \
         --rounds 40 --cohort 1000
 
 docs/encoders.md has what it brings.
