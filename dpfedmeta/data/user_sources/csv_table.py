@@ -162,7 +162,7 @@ def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ..
     names = tuple(name.strip() for name in found[0][1])
     twice = [name for name, count in Counter(names).items() if name and count > 1]
     if not {"class", TARGET}.intersection(names) or twice:
-        what = f"column {twice[0]}: named twice" if twice else "column class: missing"
+        what = f"column {twice[0]}: named twice" if twice else "column class: missing; rename the column of what is learned to class"
         close = next((name for name in names if meant(name) == "class"), None)
         hint = f"; column {close}: did you mean class?" if close and not twice else ""
         separated = "; separate columns by commas" if len(names) == 1 and {";", "\t", "|"} & {*names[0]} else ""
