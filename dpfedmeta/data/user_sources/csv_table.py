@@ -162,13 +162,16 @@ def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ..
     names = tuple(name.strip() for name in found[0][1])
     twice = [name for name, count in Counter(names).items() if name and count > 1]
     if not {"class", TARGET}.intersection(names) or twice:
-        what = f"column {twice[0]}: named twice" if twice else "column class: missing; rename the column of what is learned to class"
+        what = f"column {twice[0]}: named twice" if twice else "column class: missing"
         close = next((name for name in names if meant(name) == "class"), None)
-        hint = f"; column {close}: did you mean class?" if close and not twice else ""
+        perhaps = "class?" if close != "targets" else f"class, or {TARGET} for numbers to predict?"
+        hint = f"; column {close}: did you mean {perhaps}" if close and not twice else ""
         separated = "; separate columns by commas" if len(names) == 1 and {";", "\t", "|"} & {*names[0]} else ""
         if not separated and not close and any(_number(name) is not None for name in names):
             separated = "; it looks like a record: write a line with the names of the columns above it"
         separated = next((f"; {words}" for mark, words in _NO_TABLES if names[0].lower().startswith(mark)), separated)
+        if not twice and not close and not separated:
+            hint = "; rename the column of what is learned to class"
         shown = ",".join(names[:8])
         raise InputError(f"{path}: {what}{hint}; the first line names the columns, found {shown!r}{separated}")
     check_columns(path, names)
