@@ -14,7 +14,7 @@ from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.client import client
 from dpfedmeta.federation.entry_points import ClientOptions, ServerOptions, asking_clients, run_client, run_server
 from dpfedmeta.federation.flower import flower_client, http_client
-from dpfedmeta.federation.server import analytics_server, status_page, training_server
+from dpfedmeta.federation.server import analytics_server, federation_checks, status_page, training_server
 from dpfedmeta.federation.server.client_requests import TOLD
 from dpfedmeta.federation.server.remote_sums import AskedSums
 from dpfedmeta.federation.server.training_server import Federation
@@ -33,7 +33,7 @@ def server(monkeypatch):
     said, wire = [], SimpleNamespace(present=lambda: [])
     monkeypatch.setattr(entry_points, "operator_identity", lambda keys: b"private")
     monkeypatch.setattr(entry_points, "read_invitation", lambda path: None)
-    monkeypatch.setattr(training_server, "check_federation", lambda settings, roster: None)
+    monkeypatch.setattr(federation_checks, "check_federation", lambda settings, roster: None)
 
     class Listening:
         def __init__(self, *given):
