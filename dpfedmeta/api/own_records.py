@@ -8,12 +8,13 @@ import torch
 
 from dpfedmeta.config.dataset_names import data_of_run
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import CONFIG
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
-from dpfedmeta.data.populations.own_test import trains_on
+from dpfedmeta.data.populations.own_test import trains_on, without_own_test
 from dpfedmeta.learning.evaluation.people import Person
-from dpfedmeta.planning.data_digests import changed_since
+from dpfedmeta.planning.data_digests import held_data, kept_data
 from dpfedmeta.training.results.trained_run import TrainedRun
 
 
@@ -34,8 +35,11 @@ def own_records(run: TrainedRun, data_folder: Path | None) -> list[Person]:
             "judge other people with --on PATH"
         )
     dataset = open_dataset(data_of_run(run.settings.dataset, data_folder), data_folder, run.settings.task.ways)
-    if (changed := changed_since(run.directory, dataset)) is not None:
-        raise InputError(f"--own-test: {changed}, so it is not known which records trained")
+    if kept_data(run.directory).sha256 != held_data(without_own_test(dataset, share), None).sha256:
+        raise InputError(
+            f"--own-test: the records of {dataset.task.name}, or the share of them that {where / CONFIG} says, are not "
+            "those that this run began with, so it is not known which records trained"
+        )
     held: dict[str, list[int]] = {}
     for place, client in enumerate(dataset.train.clients):
         held.setdefault(client, []).append(place)

@@ -12,6 +12,7 @@ from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.populations.capacity_checks import check_shape
+from dpfedmeta.data.populations.own_test import without_own_test
 from dpfedmeta.data.populations.population import population_statement
 from dpfedmeta.data.repeated_images import check_parts_apart
 from dpfedmeta.learning.models.spec import BUILT_IN
@@ -100,7 +101,8 @@ def plan_without_network(settings: Settings, data_folder: Path | None = None) ->
     from dpfedmeta.planning.privacy.solve import make_privacy
 
     # Features are as many as images, so none is computed for a look at the plan.
-    dataset = open_dataset(settings.dataset, data_folder, settings.task.ways)
+    found = open_dataset(settings.dataset, data_folder, settings.task.ways)
+    dataset = without_own_test(found, settings.population.own_test)
     check_parts_apart(dataset)
     if dataset.train.clients or whole_shape(settings) is not None:
         return None

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -84,7 +85,7 @@ def test_whoever_adapts_has_the_first_records_and_the_last_judge(run):
     np.testing.assert_allclose(first.records[:9].numpy(), wanted, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("count", "share", "kept"), [(9, 0.34, 6), (1, 0.9, 1), (10, 0.1, 9), (2, 0.5, 1)])
+@pytest.mark.parametrize(("count", "share", "kept"), [(9, 0.34, 6), (1, 0.9, 1), (10, 0.1, 9), (2, 0.5, 1), (1, 1 - 1e-12, 1)])
 def test_a_class_keeps_one_record_to_train_at_least(count, share, kept):
     assert trains_on(count, share) == kept
 
@@ -95,6 +96,25 @@ def test_other_data_than_those_that_trained_are_refused(run, tmp_path):
     write_clinics(tmp_path, late=5.0)
     with pytest.raises(dp.InputError, match="it is not known which records trained"):
         evaluate_people(tmp_path / "runs/mine", None, SPLIT)
+
+
+def test_nobody_is_judged_where_it_is_not_known_what_trained(run, tmp_path):
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
+    config, kept = tmp_path / "runs/mine/config.yaml", tmp_path / "runs/mine/secret/data.json"
+    config.write_text(config.read_text().replace(str(run), str(tmp_path)))
+    assert evaluate_people(tmp_path / "runs/mine", None, SPLIT).scores
+    config.write_text(config.read_text().replace("own_test: 0.34", "own_test: 0.5"))
+    with pytest.raises(dp.InputError, match="it is not known which records trained"):
+        evaluate_people(tmp_path / "runs/mine", None, SPLIT)
+    config.write_text(config.read_text().replace("own_test: 0.5", "own_test: 0.34"))
+    kept.unlink()
+    with pytest.raises(dp.InputError, match=r"data\.json: lost or damaged"):
+        evaluate_people(tmp_path / "runs/mine", None, SPLIT)
+
+
+def test_a_dry_run_refuses_what_a_run_does():
+    said = dpfedmeta("train", "--dry-run", *TRAIN[1:3], "--dataset", "strokes", "--population.own_test", "0.3", code=2)
+    assert "strokes does not name clients" in said.error
 
 
 def test_what_does_not_fit_is_one_line(run, tmp_path):

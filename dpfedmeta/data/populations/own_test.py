@@ -13,7 +13,7 @@ def trains_on(count: int, share: float) -> int:
         count: Records of the class.
         share: population.own_test.
     """
-    return count - int(share * count + 1e-9)
+    return count - min(int(share * count + 1e-9), count - 1)
 
 
 def kept_back(share: float) -> str:

@@ -13,9 +13,9 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 
 # Where a run lies and what it is called make no other run.
-_PLACES = ("run.name", "run.dir")
+_PLACES = {"run.name", "run.dir"}
 # Whoever chose it may know it; a page that is handed on does not say it.
-_UNSAID = ("run.noise_seed",)
+_UNSAID = {"run.noise_seed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +53,22 @@ def settings_shown(settings: Settings) -> list[ChangedSetting]:
 def command(settings: Settings) -> str:
     """The command line that makes the run again, with noise of its own.
 
-    Where the preset is not known here every setting is given.
+    Where the preset is not known here every setting is given. Settings may change what a preset says of others (more
+    ways lengthen a step), so the preset is asked again with those that are given.
     """
-    own, preset = _values(settings), _of_preset(settings)
-    words = ["dpfedmeta", "train", "--algo", settings.algo, "--dataset", settings.dataset]
-    for name, value in own.items():
-        if name not in (*_PLACES, *_UNSAID) and (preset is None or value != preset.get(name)):
-            words.append(f"--{name}={_text(value)}")
-    return shlex.join(words)
+    own, given, more = _values(settings), dict[str, str](), True
+    while more:
+        preset = _of_preset(settings, given)
+        others = {name for name, value in own.items() if preset is None or value != preset.get(name)}
+        more = bool(others := others - _PLACES - _UNSAID - given.keys())
+        given |= {name: _text(own[name]) for name in others}
+    words = [f"--{name}={given[name]}" for name in own if name in given]
+    return shlex.join(["dpfedmeta", "train", "--algo", settings.algo, "--dataset", settings.dataset, *words])
 
 
-def _of_preset(settings: Settings) -> dict[str, Any] | None:
+def _of_preset(settings: Settings, given: Mapping[str, str] | None = None) -> dict[str, Any] | None:
     try:
-        return _values(resolve(settings.algo, settings.dataset))
+        return _values(resolve(settings.algo, settings.dataset, command_line=given))
     except InputError:
         return None
 

@@ -82,7 +82,7 @@ def _metadata(name: str, summary: Mapping[str, Any], license_id: str | None) -> 
     shown = _dataset(summary)
     made: dict[str, Any] = {} if license_id is None else {"license": license_id}
     made |= {"library_name": "dpfedmeta", "tags": [*_TAGS, str(summary["algo"])]}
-    on_hub = _ON_HUB.get(shown)
+    on_hub = _ON_HUB.get(str(summary["dataset"]))  # not of a file that is called so
     if on_hub is not None:
         made["datasets"] = [on_hub]
     score = next((each for each in _SCORES if summary.get(each)), None)
@@ -100,13 +100,19 @@ def _dataset(summary: Mapping[str, Any]) -> str:
     return PurePath(str(summary["dataset"])).stem if "/" in str(summary["dataset"]) else str(summary["dataset"])
 
 
+def _begins(words: str) -> str:
+    """A sentence on the encoder or the initial weights, of whose path its last part."""
+    does = "" if words.startswith("begins") else "learns on the features of "
+    return f" It {does}{re.sub('the body of .*/', 'the body of ', words)}."
+
+
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.") or "own-data"
 
 
 def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str) -> Iterator[str]:
     plan = found.plan
-    begins = f" It {summary['begins_with']}." if summary.get("begins_with") else ""
+    begins = _begins(summary["begins_with"]) if summary.get("begins_with") else ""
     yield f"# {name}\n"
     yield (
         f"An initialisation that adapts to a new client in a few gradient steps, trained by {summary['algo']} on "

@@ -10,9 +10,12 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_checks import check_has_ledger
@@ -40,12 +43,14 @@ class Archived:
         path: The file.
         files: What is in it.
         left_out: Secret files that are not.
+        places: Settings that say where something lay on this machine, each as "name = path".
         audit: The run, verified first.
     """
 
     path: Path
     files: tuple[str, ...]
     left_out: int
+    places: tuple[str, ...]
     audit: VerifiedLedger
 
 
@@ -87,7 +92,16 @@ def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Arc
             _write(path, run.path.resolve().name, contents)
         else:
             _write_folder(path, contents)
-    return Archived(path=path, files=tuple(contents), left_out=left_out, audit=found)
+    return Archived(path=path, files=tuple(contents), left_out=left_out, places=tuple(_places(run)), audit=found)
+
+
+def _places(run: RunDirectory) -> Iterator[str]:
+    """Absolute paths in the settings. The ledger's hashes hold them, so nothing could take them out."""
+    settings: dict[str, Any] = yaml.safe_load(read_content(run.ledger).identity.config) or {}
+    for name, value in flattened(settings):
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and Path(text).is_absolute():
+                yield f"{name} = {text}"
 
 
 def _for_hub(run: RunDirectory, found: VerifiedLedger, license_id: str | None) -> dict[str, bytes]:

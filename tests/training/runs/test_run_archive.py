@@ -157,6 +157,35 @@ def test_a_card_says_what_holds_and_no_more():
     assert "| client | server | nothing is promised | 1e-06 | replace-one |" in card
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("begins with the body of strokes (generated images)", "It begins with the body of strokes (generated images)."),
+        ("begins with the body of /home/ann/w.st (public)", "It begins with the body of w.st (public)."),
+        ("encoder lite0 at 128 pixels (MIT/BSD)", "It learns on the features of encoder lite0 at 128 pixels (MIT/BSD)."),
+    ],
+)
+def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said):
+    found = SimpleNamespace(
+        plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
+        guarantees=(), simulation=None, chosen=None, word=None,
+    )  # fmt: skip
+    summary = {"algo": "dp-agr", "rounds": 2, "accuracy": {"mean": 0.5, "ci95": 0.1, "episodes": 4}}
+    summary |= {"begins_with": words, "dataset": "/home/ann/cifar-fs.csv"}
+    card = model_card("n", summary, found, "head").decode()
+    assert said in card
+    assert "ann" not in card
+    assert "uoft-cs" not in card
+    card = model_card("n", {**summary, "dataset": "cifar-fs"}, found, "head").decode()
+    assert yaml.safe_load(card.split("---\n")[1])["datasets"] == ["uoft-cs/cifar100"]
+
+
+def test_paths_that_an_archive_shows_are_named(run, tiny_task_file, tmp_path, dpfedmeta):
+    said = dpfedmeta("archive", run.path, "--out", tmp_path / "a.zip").out.replace("\n", " ")
+    assert f"note: dataset = {tiny_task_file}, run.dir = " in said
+    assert "the hashes of the ledger hold it" in said
+
+
 def test_files_are_archived_in_their_order_however_a_folder_lists_them(run, tmp_path, monkeypatch):
     archive(run, tmp_path / "one.zip")
     listed = type(run.path).rglob
