@@ -85,7 +85,9 @@ def test_whoever_adapts_has_the_first_records_and_the_last_judge(run):
     np.testing.assert_allclose(first.records[:9].numpy(), wanted, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("count", "share", "kept"), [(9, 0.34, 6), (1, 0.9, 1), (10, 0.1, 9), (2, 0.5, 1), (1, 1 - 1e-12, 1)])
+@pytest.mark.parametrize(
+    ("count", "share", "kept"), [(9, 0.34, 6), (1, 0.9, 1), (10, 0.1, 9), (2, 0.5, 1), (1, 1 - 1e-12, 1)]
+)
 def test_a_class_keeps_one_record_to_train_at_least(count, share, kept):
     assert trains_on(count, share) == kept
 

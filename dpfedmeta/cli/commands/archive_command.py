@@ -50,8 +50,8 @@ def main(words: Sequence[str], console: Console) -> int:
     )
     if made.places:
         console.print(
-            f"note: {', '.join(made.places)}: is in the settings, so ledger.jsonl and others show it, and the hashes of "
-            "the ledger hold it; for a run to publish, train from a folder whose name may be known",
+            f"note: {', '.join(made.places)}: is in the settings, so ledger.jsonl and others show it, and the "
+            "hashes of the ledger hold it; for a run to publish, train from a folder whose name may be known",
             style="yellow",
             markup=False,
             highlight=False,

@@ -160,9 +160,9 @@ def test_a_card_says_what_holds_and_no_more():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("begins with the body of strokes (generated images)", "It begins with the body of strokes (generated images)."),
+        ("begins with the body of strokes (generated)", "It begins with the body of strokes (generated)."),
         ("begins with the body of /home/ann/w.st (public)", "It begins with the body of w.st (public)."),
-        ("encoder lite0 at 128 pixels (MIT/BSD)", "It learns on the features of encoder lite0 at 128 pixels (MIT/BSD)."),
+        ("encoder lite0 (MIT/BSD)", "It learns on the features of encoder lite0 (MIT/BSD)."),
     ],
 )
 def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said):
