@@ -11,7 +11,9 @@ import json
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -59,49 +61,60 @@ def _first_questions(out: Path, clients: int) -> dict[str, float]:
     }
 
 
+@contextmanager
+def begun(
+    clients: int, rounds: int, out: Path, attend: Callable[[Path, Sequence[bytes]], None], *, plain: bool
+) -> Iterator[tuple[ForkServerProcess, ForkServerProcess]]:
+    """A server, and a process in which all its clients attend; both end with the block.
+
+    Raises:
+        RuntimeError: The server ended with an error.
+    """
+    privates = [os.urandom(32) for _ in range(clients)]
+    operator = out / "operator"
+    make_operator(operator, ["127.0.0.1", "localhost"], demo._free_port(), os.urandom(32))
+    cards = (card_line(private, f"stub-{number}") for number, private in enumerate(privates))
+    replace_file(operator / ROSTER, "".join(f"{card}\n" for card in cards).encode())
+    words = demo._server_words(real._options(clients, rounds, out, plain=plain), operator, "strokes", out)
+    words += ["--seconds", "600", "--wait", "900", "--no-page", "--evaluation.every", "1000"]
+    words += ["--evaluation.episodes", "2", "--evaluation.validation_episodes", "2"]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([real.__name__])
+    server = context.Process(target=real._server, args=(words, out), daemon=True)
+    stubs = context.Process(target=attend, args=(operator / INVITATION, privates), daemon=True)
+    server.start()
+    stubs.start()
+    try:
+        yield server, stubs
+        if server.exitcode:
+            raise RuntimeError(f"the server ended with {server.exitcode}: {(out / 'server.txt').read_text()[-500:]}")
+    finally:
+        for each in (server, stubs):
+            each.kill()
+            each.join()
+
+
 def load_row(clients: int, rounds: int) -> dict[str, Any]:
     """Seconds of a round, and the most memory that the server held.
 
     Raises:
         RuntimeError: The server ended with an error.
     """
+    memory, used = list[float](), list[tuple[float, float]]()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        privates = [os.urandom(32) for _ in range(clients)]
-        operator = out / "operator"
-        make_operator(operator, ["127.0.0.1", "localhost"], demo._free_port(), os.urandom(32))
-        cards = (card_line(private, f"stub-{number}") for number, private in enumerate(privates))
-        replace_file(operator / ROSTER, "".join(f"{card}\n" for card in cards).encode())
-        options = real._options(clients, rounds, out, plain=True)
-        words = demo._server_words(options, operator, "strokes", out)
-        words += ["--seconds", "600", "--wait", "900", "--no-page", "--evaluation.every", "1000"]
-        words += ["--evaluation.episodes", "2", "--evaluation.validation_episodes", "2"]
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([real.__name__])
-        server = context.Process(target=real._server, args=(words, out), daemon=True)
-        stubs = context.Process(target=_attending, args=(operator / INVITATION, privates), daemon=True)
-        memory, used = list[float](), list[tuple[float, float]]()
-        server.start()
-        stubs.start()
-        try:
+        with begun(clients, rounds, out, _attending, plain=True) as (server, stubs):
             while server.exitcode is None:
                 memory.append(_resident(server.pid))
                 used.append((_cpu(server.pid), _cpu(stubs.pid)))
                 server.join(1)
-            if server.exitcode:
-                text = (out / "server.txt").read_text()
-                raise RuntimeError(f"the server ended with {server.exitcode}: {text[-500:]}")
-            return {
-                "clients": clients,
-                "rounds": rounds,
-                **real._of_server(out, rounds),
-                "server_memory_mb": max(memory) / 2**20,
-                "server_cpu": max(server for server, _ in used),
-                "stubs_cpu": max(stubs for _, stubs in used),
-                **_first_questions(out, clients),
-                "load": os.getloadavg()[0],
-            }
-        finally:
-            for each in (server, stubs):
-                each.kill()
-                each.join()
+        return {
+            "clients": clients,
+            "rounds": rounds,
+            **real._of_server(out, rounds),
+            "server_memory_mb": max(memory) / 2**20,
+            "server_cpu": max(server for server, _ in used),
+            "stubs_cpu": max(stubs for _, stubs in used),
+            **_first_questions(out, clients),
+            "load": os.getloadavg()[0],
+        }

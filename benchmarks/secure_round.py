@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import multiprocessing
 import os
 import tempfile
 import time
@@ -24,14 +23,11 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks import federation as real
-from benchmarks import federation_demo as demo
 from benchmarks import load, results
 from benchmarks.stub_clients import Stub, attend_all
-from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.federation.client.secagg_session import MaskedRound
 from dpfedmeta.federation.client.signed_participation import SignedParticipation
-from dpfedmeta.federation.identity.credentials import card_line
-from dpfedmeta.federation.identity.invitation import INVITATION, ROSTER, make_operator, read_invitation
+from dpfedmeta.federation.identity.invitation import read_invitation
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan
 from dpfedmeta.federation.wire_format import Offer, ProtocolStep, Question, QuestionKind, Said, Start, answer
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
@@ -90,31 +86,11 @@ def measured(clients: int, rounds: int, out: Path) -> dict[str, Any]:
     Raises:
         RuntimeError: The server ended with an error.
     """
-    privates = [os.urandom(32) for _ in range(clients)]
-    operator = out / "operator"
-    make_operator(operator, ["127.0.0.1", "localhost"], demo._free_port(), os.urandom(32))
-    cards = (card_line(private, f"stub-{number}") for number, private in enumerate(privates))
-    replace_file(operator / ROSTER, "".join(f"{card}\n" for card in cards).encode())
-    words = demo._server_words(real._options(clients, rounds, out, plain=False), operator, "strokes", out)
-    words += ["--seconds", "600", "--wait", "900", "--no-page", "--evaluation.every", "1000"]
-    words += ["--evaluation.episodes", "2", "--evaluation.validation_episodes", "2"]
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([real.__name__])
-    server = context.Process(target=real._server, args=(words, out), daemon=True)
-    stubs = context.Process(target=_attending, args=(operator / INVITATION, privates), daemon=True)
-    server.start()
-    stubs.start()
     used = []
-    try:
+    with load.begun(clients, rounds, out, _attending, plain=False) as (server, stubs):
         while server.exitcode is None:
             used.append((time.monotonic(), load._cpu(stubs.pid)))
             server.join(0.25)
-        if server.exitcode:
-            raise RuntimeError(f"the server ended with {server.exitcode}: {(out / 'server.txt').read_text()[-500:]}")
-    finally:
-        for each in (server, stubs):
-            each.kill()
-            each.join()
     return {"clients": clients, "rounds": rounds, **real._of_server(out, rounds), "clients_cpu": _of_stubs(used, out)}
 
 

@@ -150,13 +150,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         check_same_policy(options.resume, settings, options.clip_policy)
     device = _device(settings)
     use_precision(settings, device)
-    images = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways)
-    opened = partial(images, encoding_of_run(settings))
-    ready_made = options.population is not None or options.elsewhere is not None
-    dataset = without_own_test(opened(), settings.population.own_test, ready_made=ready_made)
-    if options.resume is None and options.elsewhere is None:
-        # Features of the same image may differ in their last bits.
-        check_parts_apart(dataset if dataset.task.encoding is None else images())
+    dataset, opened = _opened(settings, options)
     earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
     plan = make_plan(settings, dataset.task, options.clip_policy, earlier)
     if device.type != "cpu":
@@ -194,6 +188,18 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
             clients=clients,
             public=public_side(clients, plan, dataset) if simulated or settings.track.public_clients else None,
         )
+
+
+def _opened(settings: Settings, options: RunOptions) -> tuple[Dataset, Callable[[], Dataset]]:
+    """Open the data that train, looked at once, and return how a rank decodes the same files."""
+    images = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways)
+    opened = partial(images, encoding_of_run(settings))
+    ready_made = options.population is not None or options.elsewhere is not None
+    dataset = without_own_test(opened(), settings.population.own_test, ready_made=ready_made)
+    if options.resume is None and options.elsewhere is None:
+        # Features of the same image may differ in their last bits.
+        check_parts_apart(dataset if dataset.task.encoding is None else images())
+    return dataset, opened
 
 
 def _unseen(own: Mapping[str, str]) -> str:

@@ -83,6 +83,20 @@ def test_another_number_in_who_sees_what_is_refused(tmp_path, who):
         check_report(audit(run).snapshot, audit(run).proven)
 
 
+def test_who_sees_what_under_another_heading_is_refused(tmp_path):
+    """A page with the first line has the table, so that another one does not stand in its place."""
+    run = written_run(tmp_path)
+    page = write_report(run)
+    text = page.read_text(encoding="utf-8")
+    assert ">sees<" in text
+    page.write_text(text.replace(">sees<", ">learns<", 1).replace("epsilon ", "epsilon 0.", 1))
+    with pytest.raises(InputError, match=r"report\.html: "):
+        check_report(audit(run).snapshot, audit(run).proven)
+    page.write_text(text.replace(">sees<", ">learns<", 1))
+    with pytest.raises(InputError, match=r"report\.html: tables of who sees what"):
+        check_report(audit(run).snapshot, audit(run).proven)
+
+
 def test_the_line_of_what_was_reached_has_every_baseline():
     words = reached_words(SUMMARY, 20)
     assert words == (

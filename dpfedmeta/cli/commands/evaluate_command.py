@@ -54,6 +54,14 @@ def options_of() -> argparse.ArgumentParser:
         metavar="DIR|PNG",
         help="folder for everything that is written (default: the run), or only the picture that compares the runs",
     )
+    _add_people(made)
+    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
+    made.add_argument("--workers", type=int, help="worker processes (default: one for each core)")
+    return made
+
+
+def _add_people(made: argparse.ArgumentParser) -> None:
+    """Options of an evaluation on people's own records."""
     made.add_argument(
         "--on",
         type=Path,
@@ -67,9 +75,6 @@ def options_of() -> argparse.ArgumentParser:
         help="judge one run on what its training clients kept back (population.own_test), likewise",
     )
     made.add_argument("--repeats", type=int, metavar="N", help="with --on: random splits of each client's records (20)")
-    made.add_argument("--data-dir", type=Path, help="folder with omniglot/ ... (default: DPFEDMETA_DATA)")
-    made.add_argument("--workers", type=int, help="worker processes (default: one for each core)")
-    return made
 
 
 def _on_people(options: argparse.Namespace, console: Console) -> int:

@@ -7,7 +7,7 @@ from dpfedmeta.data.dataset import Dataset
 
 
 def trains_on(count: int, share: float) -> int:
-    """How many of a client's records of one class train, in the order of the data; the last ones are kept back.
+    """Number of a client's records of one class that train, the first in the data; the last ones are kept back.
 
     Args:
         count: Records of the class.

@@ -165,7 +165,10 @@ def _check_top(path: Path, page: _Page, proven: Proven) -> None:
     if page.top:
         check(path, "what was promised", page.top[0], promised_words(proven))
     due = observer_rows(proven.cells, proven.content.plan.server_sees)
-    for names, *rows in (table for table in page.tables if table[0][:2] == ["who", "sees"]):
+    shown = [table for table in page.tables if table[0][:2] == ["who", "sees"]]
+    if page.top:
+        check(path, "tables of who sees what", len(shown), 1)
+    for names, *rows in shown:
         check(path, "who sees what", rows, [[own[name] for name in names if name in own] for own in due])
 
 
