@@ -109,17 +109,23 @@ def _add_chosen(made: argparse.ArgumentParser) -> None:
 
 
 def _settings_help(words: Sequence[str]) -> str:
-    """Every setting, with what holds if nothing else is given than the preset and the file among the words."""
+    """Every setting, with what holds by the preset, the file and the settings among the words."""
     choices = _Parser(add_help=False, allow_abbrev=False)
     _add_chosen(choices)
-    chosen, _ = choices.parse_known_args([word for word in words if word not in ("-h", "--help")])
+    for name in ({name for name, _, _ in setting_fields()} | set(SHORT_FORMS)) - {"algo", "dataset"}:
+        choices.add_argument(f"--{name}", dest=SHORT_FORMS.get(name, name), nargs="?", default=argparse.SUPPRESS)
+    found = vars(choices.parse_known_args([word for word in words if word not in ("-h", "--help")])[0])
+    algo, dataset, config = (found.pop(name) for name in ("algo", "dataset", "config"))
+    given = {name: value for name, value in found.items() if value is not None}
     holding, meaning = None, "default, unless the preset sets another value; --algo NAME --help shows those of a preset"
-    if chosen.config:
-        holding = resolve(chosen.algo, chosen.dataset, chosen.config)
-        meaning = f"value with {chosen.config}"
-    elif chosen.algo:
-        holding = of_preset(chosen.algo, chosen.dataset)
-        meaning = f"value with {chosen.algo}" + (f" on {chosen.dataset}" if chosen.dataset else "")
+    if config or algo:
+        meaning = f"value with {config or algo}" + (f" on {dataset}" if dataset and not config else "")
+        try:
+            holding = resolve(algo, dataset, config, given) if config else of_preset(algo, dataset, given)
+            meaning += " and what is typed here" if given else ""
+        except InputError:
+            # A value that is refused is why somebody asks for help.
+            holding = resolve(algo, dataset, config) if config else of_preset(algo, dataset)
     return f"settings (short form) [{meaning}], also keys of the file of --config:\n{describe(holding)}"
 
 

@@ -54,9 +54,7 @@ def resolve(
             raise InputError(f"{file}: is a task, not settings; give it as --dataset, and settings (algo, ...) here")
         raise InputError("--algo and --dataset are needed, on the command line or in the file of --config")
     dataset = found_again(dataset)
-    given = _given(algo, dataset, from_file, str(file))
-    for name, text in (command_line or {}).items():
-        given[name] = Given(value=_scalar(name, text), level=3, where="the command line")
+    given = _given(algo, dataset, from_file, str(file)) | _typed(command_line or {})
     check_known(Settings, given)
     given = with_data_values(dataset, given)
     return built(Settings, {"algo": algo, "dataset": dataset}, given if keep_both else displaced(given))
@@ -85,6 +83,12 @@ def resolve_text(text: str, where: str, unsaid: Mapping[str, Any] | None = None)
             said[name] = Given(value=value, level=2, where=where)
     check_known(Settings, said)
     return built(Settings, {"algo": algo, "dataset": dataset}, displaced(said))
+
+
+def _typed(command_line: Mapping[str, str]) -> dict[str, Given]:
+    return {
+        name: Given(value=_scalar(name, text), level=3, where="the command line") for name, text in command_line.items()
+    }
 
 
 def _of_today(content: Mapping[str, Any]) -> Any:
@@ -171,17 +175,20 @@ def offered_settings(text: str, where: str) -> Settings:
     return resolve_text(text, where, YOUNGER)
 
 
-def of_preset(algo: str, dataset: str | None) -> Settings:
-    """Return the settings of a preset where nothing else is given.
+def of_preset(algo: str, dataset: str | None, command_line: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings of a preset, whatever the task is.
 
     Args:
         algo: Its name.
         dataset: Presets may say something else for one of them; None: what holds for the others.
+        command_line: What is given besides: dotted names to values as typed.
 
     Raises:
-        InputError: There is no such preset.
+        InputError: There is no such preset, or a value is refused.
     """
-    return built(Settings, {"algo": algo, "dataset": dataset or ""}, displaced(preset_values(algo, dataset or "")))
+    given = preset_values(algo, dataset or "") | _typed(command_line or {})
+    check_known(Settings, given)
+    return built(Settings, {"algo": algo, "dataset": dataset or ""}, displaced(given))
 
 
 def describe(holding: Settings | None = None) -> str:

@@ -140,6 +140,26 @@ def test_help_with_a_preset_shows_what_it_sets(capsys, dataset):
     assert f"--model.width [{settings.model.width}]" in shown
 
 
+def settings_shown(capsys, *words):
+    with pytest.raises(SystemExit):
+        parser("A test.", settings=True).parse_args(["--algo", "dp-agr", *words, "--help"])
+    return capsys.readouterr().out
+
+
+def test_help_shows_what_holds_with_the_settings_that_are_typed(capsys):
+    shown = settings_shown(capsys, "--ways", "20", "--noise-multiplier=2", "--seeds", "3")
+    assert "[value with dp-agr and what is typed here]" in shown
+    five = resolve("dp-agr", "omniglot").meta.lr
+    assert f"--meta.lr [{4 * five:g}]" in shown
+    assert "--server.noise_multiplier (--noise-multiplier) [2]" in shown
+    assert "--privacy.client.epsilon (--epsilon) [null]" in shown
+
+
+@pytest.mark.parametrize("words", [("--rounds", "many"), ("--rounds",), ("--epsilon", "3", "--noise-multiplier", "2")])
+def test_a_refused_value_still_gets_help(capsys, words):
+    assert "[value with dp-agr]" in settings_shown(capsys, *words)
+
+
 @pytest.mark.parametrize("code", [0, 130])
 def test_the_commands_own_code_is_kept(code, capfd):
     assert exit_of(lambda _: code, capfd) == (code, "")
