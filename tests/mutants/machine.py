@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -115,6 +115,7 @@ class Planter:
         """In the place of pytest's own."""
         items = list(session.items)
         gc.collect()
+        functions = functions_by_file(self.slot.folder)
         gc.freeze()
         for mutant, change, tests in self.work:
             began = time.monotonic()
@@ -123,7 +124,8 @@ class Planter:
             child = os.fork()
             if not child:
                 picked = [item for test in tests for item in items if is_of(item.nodeid, test)]
-                self._test(session, change, list(dict.fromkeys(picked)), writer)
+                with_code = functions.get(str(self.slot.folder / "dpfedmeta" / change.file), [])
+                self._test(session, change, with_code, list(dict.fromkeys(picked)), writer)
             os.close(writer)
             late = not select.select([reader], [], [], self.limit)[0]
             seen = "" if late else os.read(reader, 10_000).decode()
@@ -138,13 +140,19 @@ class Planter:
             self.keep(change, Outcome(name=mutant.name, verdict=verdict, seen_by=seen, seconds=seconds))
         return True
 
-    def _test(self, session: pytest.Session, change: Change, items: list[pytest.Item], writer: int) -> None:
+    def _test(
+        self,
+        session: pytest.Session,
+        change: Change,
+        functions: Sequence[FunctionType],
+        items: list[pytest.Item],
+        writer: int,
+    ) -> None:
         """In the fork: never returns."""
         os.setpgid(0, 0)
         answer = "no test"
         try:
-            gc.unfreeze()
-            exchange_code(PACKAGE / change.file, self.slot.folder / "dpfedmeta" / change.file)
+            exchange_code(PACKAGE / change.file, self.slot.folder / "dpfedmeta" / change.file, functions)
             for item, following in itertools.zip_longest(items, items[1:]):
                 if sum(os.times()[:4]) > self.seconds:
                     answer = PASSED
@@ -167,7 +175,16 @@ def is_of(test: str, name: str) -> bool:
     return test == name or test.startswith((f"{name}::", f"{name}["))
 
 
-def exchange_code(before: Path, after: Path) -> None:
+def functions_by_file(folder: Path) -> dict[str, list[FunctionType]]:
+    """All functions that exist and whose code stands in a file of this folder."""
+    found: dict[str, list[FunctionType]] = {}
+    for function in gc.get_objects():
+        if type(function) is FunctionType and function.__code__.co_filename.startswith(f"{folder}/"):
+            found.setdefault(function.__code__.co_filename, []).append(function)
+    return found
+
+
+def exchange_code(before: Path, after: Path, functions: Sequence[FunctionType]) -> None:
     """Give the functions of an imported module the code of its changed file.
 
     Functions are known by where they stood `before`; of two with one name (a property's two sides) the first is the
@@ -177,10 +194,9 @@ def exchange_code(before: Path, after: Path) -> None:
     exchanged = {
         (name, old[name, number].co_firstlineno): code for (name, number), code in new.items() if (name, number) in old
     }
-    for function in gc.get_objects():
-        if type(function) is FunctionType and function.__code__.co_filename == str(after):
-            place = (function.__code__.co_qualname, function.__code__.co_firstlineno)
-            function.__code__ = exchanged.get(place, function.__code__)
+    for function in functions:
+        place = (function.__code__.co_qualname, function.__code__.co_firstlineno)
+        function.__code__ = exchanged.get(place, function.__code__)
 
 
 def _codes(path: Path, imported: Path) -> dict[tuple[str, int], CodeType]:
@@ -215,12 +231,16 @@ def sampled(options: argparse.Namespace) -> Iterator[tuple[Mutant, Change]]:
         yield Mutant(name=name, file=change.file, old=change.old, new=change.new, tests=()), change
 
 
-def plant(options: argparse.Namespace, folder: Path, keep: Callable[[Change, Outcome], None]) -> None:
-    """Hand on the outcome of each mistake."""
+def plant(
+    options: argparse.Namespace, folder: Path, known: Collection[str], keep: Callable[[Change, Outcome], None]
+) -> None:
+    """Hand on the outcome of each mistake, without those that are known by name."""
     reached = Reached(options.lines)
     inside, outside = list[Work](), list[Work]()
     mistakes = (
-        sampled(options) if options.written is None else ((each, as_change(each)) for each in wanted(*options.written))
+        sampled(options)
+        if options.written is None
+        else ((each, as_change(each)) for each in wanted(*options.written) if each.name not in known)
     )
     for mutant, change in mistakes:
         tests = reached.tests(change, options.budget, mutant.first) if options.lines else own_tests(mutant)
@@ -230,10 +250,10 @@ def plant(options: argparse.Namespace, folder: Path, keep: Callable[[Change, Out
             (inside if change.within else outside).append((mutant, change, tests))
     if options.written is None:
         # What stands outside functions is run by the import, so the import is done for each.
-        known = {mutant.name: change for mutant, change, _ in outside}
+        changes = {mutant.name: change for mutant, change, _ in outside}
         imported = [(mutant.name, mutant, by_file(tests)) for mutant, _, tests in outside]
         for outcome in run_all(imported, 1, options.limit, folder):
-            keep(known[outcome.name], outcome)
+            keep(changes[outcome.name], outcome)
     (folder / "inside").mkdir()
     seconds = math.inf if options.lines else options.budget
     planter = Planter(Slot(folder / "inside"), inside, options.limit, seconds, keep)
@@ -285,6 +305,7 @@ def main() -> int:
         "--written", nargs="+", metavar="NAMES", help="those of the catalogue that stand in functions, not rules"
     )
     parser.add_argument("--json", type=Path, help="where to write the outcomes, for run.py --go-on")
+    parser.add_argument("--go-on", action="store_true", help="leave out the written ones whose outcome is in --json")
     parser.add_argument("--of", nargs="+", default=PROMISING, help="files or folders below dpfedmeta/")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--first", type=int, default=0, help="leave out so many of them, which ran before")
@@ -298,16 +319,17 @@ def main() -> int:
     for name in HEAVY:
         importlib.import_module(name)
     done = list[tuple[Change, Outcome]]()
+    before = json.loads(options.json.read_text()) if options.go_on and options.json.exists() else []
 
     def keep(change: Change, outcome: Outcome) -> None:
         done.append((change, outcome))
         words = f"{outcome.verdict:9} {outcome.seconds:5.1f} s  {outcome.name}  {outcome.seen_by}"
         print(words, file=sys.__stderr__, flush=True)
         if options.json:
-            options.json.write_text(json.dumps([vars(each) for _, each in done], indent=1) + "\n")
+            options.json.write_text(json.dumps([*before, *(vars(each) for _, each in done)], indent=1) + "\n")
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        plant(options, Path(folder), keep)
+        plant(options, Path(folder), {each["name"] for each in before}, keep)
     tell(done)
     return sum(outcome.verdict in ("survived", "unreached") for _, outcome in done)
 

@@ -89,7 +89,7 @@ def test_the_sample_is_the_same_for_the_same_seed_and_is_other_code(rules):
 
 
 def test_functions_of_an_imported_module_get_the_code_of_the_mistake(beside, tmp_path, monkeypatch):
-    from machine import exchange_code
+    from machine import exchange_code, functions_by_file
 
     source = (
         "import functools\nclass Box:\n    n = 1\n    @property\n    def m(self):\n        return self.n + 1\n"
@@ -103,7 +103,7 @@ def test_functions_of_an_imported_module_get_the_code_of_the_mistake(beside, tmp
     import planted_box  # type: ignore[import-not-found]
 
     after.write_text("\n\n" + source.replace("+ 1", "+ 5"))
-    exchange_code(before, after)
+    exchange_code(before, after, functions_by_file(after.parent)[str(after)])
     box = planted_box.Box()
     assert (planted_box.f(1), box.m) == (6, 6)
     box.m = 2
