@@ -95,6 +95,17 @@ def own_cache(tmp_path_factory):
         yield folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def disc_is_not_waited_for():
+    """Flushes guard against a machine that loses power, which no test has: a tenth of the suite's time waited for them.
+
+    Tests of their order and of failing ones put a function of their own in the place of this one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 # Folders whose tests end in reports and look at other things: their pictures would be a sixth of the suite's time.
 BESIDE = (
     "api",
