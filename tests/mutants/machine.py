@@ -35,7 +35,7 @@ from types import CodeType, FunctionType
 import pytest
 from mistakes import ROOT, Mutant, Stale, tests_of
 from rules import PACKAGE, Change, as_change, chosen
-from run import HEAVY, Outcome, Slot, enter, run_all, wanted
+from run import HEAVY, Outcome, Slot, enter, killed_before, run_all, wanted
 
 PROMISING = ["privacy/", "accounting/", "secure_aggregation/", "core/random/", "federation/client/", "training/loop.py"]
 VERDICTS = ("killed", "time-out", "survived", "unreached")
@@ -114,6 +114,7 @@ class Planter:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """In the place of pytest's own."""
         items = list(session.items)
+        gc.unfreeze()  # what the tests' own conftest has frozen is looked at too
         gc.collect()
         functions = functions_by_file(self.slot.folder)
         gc.freeze()
@@ -152,7 +153,10 @@ class Planter:
         os.setpgid(0, 0)
         answer = "no test"
         try:
-            exchange_code(PACKAGE / change.file, self.slot.folder / "dpfedmeta" / change.file, functions)
+            after = self.slot.folder / "dpfedmeta" / change.file
+            exchange_code(PACKAGE / change.file, after, functions)
+            if not functions and str(after) in {getattr(each, "__file__", None) for each in sys.modules.values()}:
+                raise Stale("its module is imported, and no function of it was found")
             for item, following in itertools.zip_longest(items, items[1:]):
                 if sum(os.times()[:4]) > self.seconds:
                     answer = PASSED
@@ -305,7 +309,7 @@ def main() -> int:
         "--written", nargs="+", metavar="NAMES", help="those of the catalogue that stand in functions, not rules"
     )
     parser.add_argument("--json", type=Path, help="where to write the outcomes, for run.py --go-on")
-    parser.add_argument("--go-on", action="store_true", help="leave out the written ones whose outcome is in --json")
+    parser.add_argument("--go-on", action="store_true", help="leave out the written ones that --json says were killed")
     parser.add_argument("--of", nargs="+", default=PROMISING, help="files or folders below dpfedmeta/")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--first", type=int, default=0, help="leave out so many of them, which ran before")
@@ -319,17 +323,19 @@ def main() -> int:
     for name in HEAVY:
         importlib.import_module(name)
     done = list[tuple[Change, Outcome]]()
-    before = json.loads(options.json.read_text()) if options.go_on and options.json.exists() else []
+    before = killed_before(options) if options.go_on else []
 
     def keep(change: Change, outcome: Outcome) -> None:
         done.append((change, outcome))
         words = f"{outcome.verdict:9} {outcome.seconds:5.1f} s  {outcome.name}  {outcome.seen_by}"
         print(words, file=sys.__stderr__, flush=True)
         if options.json:
-            options.json.write_text(json.dumps([*before, *(vars(each) for _, each in done)], indent=1) + "\n")
+            options.json.write_text(
+                json.dumps([vars(each) for each in (*before, *(one for _, one in done))], indent=1) + "\n"
+            )
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        plant(options, Path(folder), {each["name"] for each in before}, keep)
+        plant(options, Path(folder), {each.name for each in before}, keep)
     tell(done)
     return sum(outcome.verdict in ("survived", "unreached") for _, outcome in done)
 

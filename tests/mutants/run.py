@@ -225,7 +225,8 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _killed_before(options: argparse.Namespace) -> list[Outcome]:
+def killed_before(options: argparse.Namespace) -> list[Outcome]:
+    """What the file of --json says was killed; nothing without --go-on."""
     if not (options.go_on and options.json and options.json.exists()):
         return []
     found = [Outcome(**fields) for fields in json.loads(options.json.read_text())]
@@ -241,7 +242,7 @@ def main() -> int:
         return 0
     for name in HEAVY:
         importlib.import_module(name)
-    outcomes = _killed_before(options)
+    outcomes = killed_before(options)
     done = {outcome.name for outcome in outcomes}
     mutants = [mutant for mutant in mutants if mutant.name not in done]
     everything = sorted({test for mutant in mutants for test in mutant.tests})
