@@ -77,14 +77,14 @@ class Year:
         return found
 
     def logged(self, number):
-        """Rounds of each run in which a message left the site, as its log tells its owner."""
+        """Rounds of each run in which a message left the site, asked again or not, as its log tells its owner."""
         found, run = {}, None
         for line in (self.federation.home(number) / "log.txt").read_text().splitlines():
             if "offered: a plan of run " in line:
                 run = line.partition("offered: a plan of run ")[2][:8]
             elif " left this machine (" in line:
-                found.setdefault(run, []).append(int(line.partition("  round ")[2].partition(":")[0]))
-        return found
+                found.setdefault(run, {})[int(line.partition("  round ")[2].partition(":")[0])] = line
+        return {run: [*lines] for run, lines in found.items()}
 
     def serve(self, name, clients, **how):
         self.federation.clients = clients
@@ -92,7 +92,7 @@ class Year:
         notes.mkdir()
         words = {"run.name": name, "server.rounds": str(FIRST if name == "first" else SECOND)}
         seconds = 60 if name == "first" else SECONDS
-        return self.federation.server(f"mortal_server:{notes}", seconds=seconds, wait=300, **how, **words)
+        return self.federation.server(f"mortal_server:{notes}", seconds=seconds, wait=900, **how, **words)
 
     def verified(self, name, server, rounds):
         """The run is complete, its files agree with its ledger, and no round is missing there."""
@@ -227,3 +227,4 @@ def test_a_year_of_twelve_sites_keeps_every_promise(twelve, tmp_path, dpfedmeta,
         check_promises(year, [first, second])
         check_counts(year, [first, second])
         assert "more than is promised" in sites[SPENT].text
+        assert sites[SLOW].text.count("it came too late") == len(LATE_IN)
