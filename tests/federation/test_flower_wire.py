@@ -93,7 +93,7 @@ class TestQuestions:
             assert wire.channel.ask(dict.fromkeys(both, b"xyz"), 20) == dict.fromkeys(both, b"zyx")
             # Its owner is told, once; nobody else is told anything.
             assert [line for line in ben["ben"].said if "came too late" in line] == [
-                "the server did not accept an answer: it came too late; what it was charged stays charged"
+                "the server did not accept an answer: it came too late; its charge, if any, stays"
             ]
             assert not any("too late" in line for line in anna["anna"].said)
         assert nothing_is_kept(wire)

@@ -51,7 +51,7 @@ from dpfedmeta.training.terminal.progress_bar import Heartbeat
 _MOST_PARTS = 8
 _LONGEST_PAUSE = 10.0
 _HEARTBEAT_PAUSE = 0.2
-_TOO_LATE = "the server did not accept an answer{why}: it came too late; what it was charged stays charged"
+_TOO_LATE = "the server did not accept an answer{why}: it came too late; its charge, if any, stays"
 
 
 def attend(
