@@ -7,11 +7,15 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+# A client imports both for its first message: four seconds of a processor each, if a dozen do it.
+import numba  # noqa: F401
 import numpy as np
+import torch._dynamo  # noqa: F401
 
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, prepare_flower
 
@@ -76,6 +80,17 @@ def long_answers():
     """A client whose last vector is longer than a message may be."""
     sound, long = Joined.vector, np.zeros(MOST_BYTES // 4 + 2500, dtype=np.float32)
     Joined.vector = lambda self, task, attempt: long if attempt.round == 2 else sound(self, task, attempt)
+
+
+def late(rounds, seconds):
+    """A client that has charged a message of these rounds, and then takes so long to compute it."""
+    computed, named = Joined._computed, {int(each) for each in rounds.split(",")}
+
+    def slowly(self, attempt, compute):
+        time.sleep(float(seconds) if attempt.round in named else 0.0)
+        return computed(self, attempt, compute)
+
+    Joined._computed = slowly
 
 
 def _dies(folder, place):

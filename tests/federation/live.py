@@ -62,13 +62,14 @@ class Started:
 
 @dataclass(kw_only=True)
 class Live:
-    """One federation on disk, and its processes."""
+    """One federation on disk, and its processes; `noise` is what acting.py does with that of the clients."""
 
     folder: Path
     silos: Any
     algo: str = "dp-agrlr-micro"
     given: dict = field(default_factory=dict)
     clients: int = CLIENTS
+    noise: tuple = ("known_noise",)
     running: list = field(default_factory=list)
 
     def __post_init__(self):
@@ -108,7 +109,7 @@ class Live:
             "patience": 200,
         } | given
         options = [word for name, value in words.items() for word in (f"--{name.replace('_', '-')}", value)]
-        return self._started(f"client{number}", (*how, "known_noise"), ["client", *options])
+        return self._started(f"client{number}", (*how, *self.noise), ["client", *options])
 
     def everybody(self, *, but=()):
         return {number: self.client(number) for number in range(self.clients) if number not in but}

@@ -114,15 +114,18 @@ class Silos:
         return serve(settings, channel, home / "run", identity=self.server, roster=self.roster, **given)
 
 
-def make_silos(root):
+def make_silos(root, clients=CLIENTS):
     """Clients are named so that number i of the simulation is number i of the roster."""
-    names = [f"silo{place}" for place in range(CLIENTS)]
-    order = public_generator(SEED, Purpose.CLIENT_DATA, 1, 4).permutation(CLIENTS)
+    names = [f"silo{place}" for place in range(clients)]
+    order = public_generator(SEED, Purpose.CLIENT_DATA, 1, 4).permutation(clients)
+    after = max(20, 3 * clients)
     for place, name in enumerate(names):
         write_classes(root / "all" / "images" / "train" / name, range(3 * place, 3 * place + 3))
-    for split, first in (("val", 20), ("test", 30)):
+    for split, first in (("val", after), ("test", after + 10)):
         for base in (root / "all", root / "public"):
             write_classes(base / "images" / split / f"{split}-client", range(first, first + 3))
-    write_classes(root / "public" / "images" / "train" / "nobody", range(40, 43))
+    write_classes(root / "public" / "images" / "train" / "nobody", range(after + 20, after + 23))
     folders = tuple(root / "all" / "images" / "train" / names[place] for place in order.tolist())
-    return Silos(root=root, everybody=task_of(root / "all"), public=task_of(root / "public"), folders=folders)
+    keys = tuple(private_key(number) for number in range(clients))
+    everybody, public = task_of(root / "all"), task_of(root / "public")
+    return Silos(root=root, everybody=everybody, public=public, folders=folders, keys=keys)

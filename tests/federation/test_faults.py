@@ -128,6 +128,12 @@ def test_a_sum_that_failed_is_tried_again_of_the_same_survivors(masked, tmp_path
     later = masked.asking()
     later.told = Told(path=told)
     assert same(masked.asked(asking=later), masked.simulated(range(4)))
+    # The owner reads that it is one vector, however often it was asked for.
+    log = (tmp_path / "masked" / "client0" / "log.txt").read_text()
+    first, *more = [line for line in log.splitlines() if "left this machine" in line]
+    assert "round 0: one vector under masks" in first
+    assert more
+    assert all("round 0: the same vector as before under other masks (asked again)" in line for line in more)
     # Without it the server would ask all five, and nobody would agree.
     with pytest.raises(TooFew, match="round 0 has no sum"):
         masked.asked()

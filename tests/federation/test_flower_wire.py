@@ -84,13 +84,18 @@ class TestQuestions:
 
     def test_who_is_late_is_absent_and_answers_nothing_else_later(self, wire):
         slow = Slow()
-        with wire.attending("anna"), wire.attending("ben", party=slow):
+        with wire.attending("anna") as anna, wire.attending("ben", party=slow) as ben:
             both = (identity("anna"), identity("ben"))
             began = time.monotonic()
             assert wire.channel.ask(dict.fromkeys(both, b"abc"), 2) == {identity("anna"): b"cba"}
             assert 1.5 < time.monotonic() - began < 4
             slow.released.set()
             assert wire.channel.ask(dict.fromkeys(both, b"xyz"), 20) == dict.fromkeys(both, b"zyx")
+            # Its owner is told, once; nobody else is told anything.
+            assert [line for line in ben["ben"].said if "came too late" in line] == [
+                "the server did not accept an answer: it came too late; its charge, if any, stays"
+            ]
+            assert not any("too late" in line for line in anna["anna"].said)
         assert nothing_is_kept(wire)
 
     def test_what_is_too_long_is_absent_and_the_others_are_not(self, wire):

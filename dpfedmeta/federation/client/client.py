@@ -247,11 +247,11 @@ class RealClient:
         masked = self._masked
         if masked is None or masked.place != (joined.signed.run, attempt.key, step.protocol):
             raise Refused(f"round {attempt.round}: a step of secure aggregation that this client never began")
-        if step.phase == ProtocolPhase.MASKED:
-            self._charged(joined, attempt, masked.asked)
+        new = step.phase == ProtocolPhase.MASKED and self._charged(joined, attempt, masked.asked)
         body = masked.answer(ProtocolPhase(step.phase), step.said)
         if step.phase == ProtocolPhase.MASKED:
-            what = f"one vector under masks, {len(body):,} bytes"
+            vector = "one vector under masks" if new else "the same vector as before under other masks (asked again)"
+            what = f"{vector}, {len(body):,} bytes"
             self._log(joined.sent_words(self._ledger, self._promise, attempt, masked.task, what))
         return body
 

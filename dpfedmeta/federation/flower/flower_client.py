@@ -51,6 +51,7 @@ from dpfedmeta.training.terminal.progress_bar import Heartbeat
 _MOST_PARTS = 8
 _LONGEST_PAUSE = 10.0
 _HEARTBEAT_PAUSE = 0.2
+_TOO_LATE = "the server did not accept an answer{why}: it came too late; its charge, if any, stays"
 
 
 def attend(
@@ -138,11 +139,13 @@ class _Node:
         if question is None or content is None:
             return
         try:
-            self._send(Message(record_of(party.answer(content)), reply_to=question), question)
+            if not self._send(Message(record_of(party.answer(content)), reply_to=question), question):
+                say(_TOO_LATE.format(why=""))
         except httpx.HTTPStatusError as error:
-            say(f"the server did not accept an answer ({error.response.status_code}): it came too late")
+            say(_TOO_LATE.format(why=f" ({error.response.status_code})"))
 
-    def _send(self, reply: Message, question: Message) -> None:
+    def _send(self, reply: Message, question: Message) -> bool:
+        """Send a reply; False: the question is over, and the server wants no part of it."""
         reply.metadata.__dict__["_src_node_id"] = self._node.node_id
         with no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -162,6 +165,7 @@ class _Node:
                     object_content=parts[name].deflate(),
                 )
             )
+        return bool(response.objects_to_push)
 
     def _question(self) -> tuple[Message | None, bytes | None]:
         response = self._client.PullMessages(PullMessagesRequest(node=self._node))
