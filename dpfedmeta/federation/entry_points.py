@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.federation.channel import Channel, Party
-    from dpfedmeta.federation.server.client_requests import Heard
     from dpfedmeta.training.results.summary import Status
     from dpfedmeta.training.tracking.callbacks import Callback
 
@@ -114,7 +113,7 @@ def run_server(
         channel = open_.enter_context(listening(options, cards, say))
         names = {card.identity: card.name for card in cards}
         open_.enter_context(attendance(names, channel.present, say))
-        progress = Progress(names, channel.present)
+        progress = Progress(names, channel.present, say)
         if options.page is not None:
             page = Page(progress, options.page_host, options.page)
             open_.callback(page.close)
@@ -149,12 +148,6 @@ def asking_clients(options: ServerOptions, cards: Sequence[Card], say: Say) -> I
 
     private, roster = operator_identity(options.keys), [card.identity for card in cards]
 
-    def tell(heard: Heard) -> None:
-        say(
-            f"{heard.asked.name.lower()}: {heard.answered} of {heard.clients} clients answered, {heard.declined} "
-            f"declined, {heard.unsound} sent an invalid answer, {heard.absent} did not answer in time"
-        )
-
     with listening(options, cards, say) as channel:
         yield Company(
             channel=channel,
@@ -163,7 +156,7 @@ def asking_clients(options: ServerOptions, cards: Sequence[Card], say: Say) -> I
             seconds=options.seconds,
             fewest=len(roster) if options.fewest is None else options.fewest,
             wait=options.wait,
-            heard=tell,
+            heard=lambda heard: say(str(heard)),
             blamed=lambda blame: say(blame.text(lambda number: cards[number].name)),
             data_folder=options.data_folder,
         ).asked_of

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -26,8 +27,8 @@ ROW = {
 ASKED = Heard(asked=QuestionKind.VECTOR, round=3, clients=3, answered=1, declined=1, unsound=0)
 
 
-def progress(cohort=3, sampler="fixed"):
-    made = Progress({b"a": "clinic A", b"b": "clinic <B>", b"c": "clinic C"}, lambda: (b"a", b"c"))
+def progress(cohort=3, sampler="fixed", say=lambda line: None):
+    made = Progress({b"a": "clinic A", b"b": "clinic <B>", b"c": "clinic C"}, lambda: (b"a", b"c"), say)
     settings = SimpleNamespace(
         population=SimpleNamespace(sampler=sampler, cohort=cohort, clients=3), algo="dp-agrlr-secure"
     )
@@ -76,10 +77,28 @@ def test_it_shows_rounds_clients_and_epsilon(served, tmp_path):
     assert (state["rounds"], state["status"]) == ([], "completed")
 
 
+@pytest.mark.parametrize(
+    ("answered", "declined", "unsound", "lines"),
+    [
+        (3, 0, 0, []),
+        (2, 1, 0, []),
+        (0, 0, 0, ["round 3: vector: 0 of 3 clients answered, 0 declined, 0 sent an invalid answer, 3 did not"]),
+        (2, 0, 1, ["round 3: vector: 2 of 3 clients answered, 0 declined, 1 sent an invalid answer, 0 did not"]),
+    ],
+)
+def test_the_operator_is_told_of_answers_that_are_missing(answered, declined, unsound, lines):
+    said = []
+    told = progress(say=said.append)
+    told.heard(replace(ASKED, answered=answered, declined=declined, unsound=unsound))
+    assert said == [f"{line} answer in time" for line in lines]
+
+
 @pytest.mark.parametrize(("cohort", "sampler"), [(2, "fixed"), (3, "poisson")])
 def test_who_is_asked_is_not_told_where_it_is_secret(cohort, sampler):
-    told = progress(cohort, sampler)
+    said = []
+    told = progress(cohort, sampler, said.append)
     told.heard(ASKED)
+    assert said == []
     assert told.snapshot(operator=True)["heard"] is None
     assert told.snapshot(operator=True)["plan"]["everyone"] is False
     assert progress().snapshot(operator=True)["plan"]["everyone"] is True

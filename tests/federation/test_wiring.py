@@ -15,9 +15,10 @@ from dpfedmeta.federation.client import client
 from dpfedmeta.federation.entry_points import ClientOptions, ServerOptions, asking_clients, run_client, run_server
 from dpfedmeta.federation.flower import flower_client, http_client
 from dpfedmeta.federation.server import analytics_server, federation_checks, status_page, training_server
-from dpfedmeta.federation.server.client_requests import TOLD
+from dpfedmeta.federation.server.client_requests import TOLD, Heard
 from dpfedmeta.federation.server.remote_sums import AskedSums
 from dpfedmeta.federation.server.training_server import Federation
+from dpfedmeta.federation.wire_format import QuestionKind
 from dpfedmeta.simulation.cohort_sums import SecureSums
 
 CARDS = [SimpleNamespace(identity=bytes([n]) * 32, name=f"silo {n}") for n in range(3)]
@@ -67,6 +68,7 @@ def test_every_option_of_a_server_arrives(server, monkeypatch, fewest):
     assert given["callbacks"][0] is own
     assert isinstance(progress, status_page.Progress)
     assert given["heard"] == progress.heard
+    assert progress._say == say
 
 
 @pytest.mark.parametrize("fewest", [None, 2])
@@ -85,9 +87,10 @@ def test_every_option_of_an_analysis_s_server_arrives(server, monkeypatch, fewes
     assert {name: given[name] for name in expected} == expected
     given["blamed"](SimpleNamespace(text=lambda name: f"{name(2)} did it"))
     assert server.said == ["silo 2 did it"]
-    counts = {"answered": 4, "clients": 9, "declined": 1, "unsound": 2, "absent": 3}
-    given["heard"](SimpleNamespace(asked=SimpleNamespace(name="PHASE"), **counts))
-    assert all(str(count) in server.said[1] for count in counts.values())
+    given["heard"](Heard(asked=QuestionKind.PHASE, round=0, clients=10, answered=4, declined=1, unsound=2))
+    assert server.said[1] == (
+        "phase: 4 of 10 clients answered, 1 declined, 2 sent an invalid answer, 3 did not answer in time"
+    )
 
 
 @pytest.mark.parametrize("address", [None, "elsewhere:1"])

@@ -76,6 +76,13 @@ class Heard:
         """Number of clients that were not heard of in time."""
         return self.clients - self.answered - self.declined - self.unsound
 
+    def __str__(self) -> str:
+        """All counts, in a line for the operator."""
+        return (
+            f"{self.asked.name.lower()}: {self.answered} of {self.clients} clients answered, {self.declined} "
+            f"declined, {self.unsound} sent an invalid answer, {self.absent} did not answer in time"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Blame:

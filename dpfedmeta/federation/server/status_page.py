@@ -41,6 +41,7 @@ class Progress(Callback):
     Args:
         names: Names of the clients, by identity.
         present: Returns the identities of the connected clients.
+        say: Tells the operator in a line where an answer of a client that was asked is absent or invalid.
 
     Guarantee:
         Holds the plan, rows of rounds.jsonl, and names of connected clients. Who was asked or answered in a round is as
@@ -48,8 +49,13 @@ class Progress(Callback):
         others than the operator tells of no secret cohort.
     """
 
-    def __init__(self, names: Mapping[bytes, str], present: Callable[[], Sequence[bytes]]) -> None:
-        self._names, self._present = dict(names), present
+    def __init__(
+        self,
+        names: Mapping[bytes, str],
+        present: Callable[[], Sequence[bytes]],
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._names, self._present, self._say = dict(names), present, say
         self._lock = threading.Lock()
         self._all = False
         self._state: dict[str, Any] = {"status": "waiting", "run": "", "plan": {}, "rounds": [], "heard": None}
@@ -96,6 +102,8 @@ class Progress(Callback):
         if self._all:
             counts = {name: getattr(heard, name) for name in ("round", "clients", "answered", "declined", "absent")}
             self._set(heard=counts | {"asked": heard.asked.name.lower()})
+            if heard.absent or heard.unsound:
+                self._say(f"round {heard.round}: {heard}")
 
     def snapshot(self, *, operator: bool) -> dict[str, Any]:
         """All of it now, as JSON can say it; None in place of what is held back.
