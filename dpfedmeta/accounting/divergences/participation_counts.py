@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import binom
 
+from dpfedmeta.accounting import binomial
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, smallest_epsilon
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.failure_probability import MOST_TRIALS, RARE_SHARE, exceeded, most
@@ -51,7 +51,7 @@ def _numbers(phases: Sequence[Phase]) -> tuple[FloatArray, float]:
     mass, beyond = np.ones(1), 0.0
     for phase in phases:
         counts, beyond_here = _counts(phase)
-        mass = np.convolve(mass, binom.pmf(counts, phase.rounds, phase.event.rate))
+        mass = np.convolve(mass, binomial.pmf(counts, phase.rounds, phase.event.rate))
         beyond += beyond_here
     return mass, beyond
 
@@ -60,8 +60,8 @@ def _counts(phase: Phase) -> tuple[IntArray, float]:
     if phase.rounds > MOST_TRIALS:
         last = most(phase.rounds, phase.event.rate, _NEGLIGIBLE)
         return np.arange(last + 1), exceeded(last, phase.rounds, phase.event.rate)
-    last = min(phase.rounds, int(binom.isf(_NEGLIGIBLE, phase.rounds, phase.event.rate)) + 1)
-    return np.arange(last + 1), float(binom.sf(last, phase.rounds, phase.event.rate))
+    last = min(phase.rounds, int(binomial.isf(_NEGLIGIBLE, phase.rounds, phase.event.rate)) + 1)
+    return np.arange(last + 1), float(binomial.sf(last, phase.rounds, phase.event.rate))
 
 
 def _steps(phase: Phase) -> tuple[IntArray, FloatArray, float]:
@@ -140,11 +140,11 @@ def _numbers_of(phase: Phase, cap: int | None) -> tuple[IntArray, FloatArray, fl
             return np.array([cap]), np.ones(1), 0.0
         return _steps(phase)
     counts, beyond = _counts(phase)
-    mass = binom.pmf(counts, phase.rounds, phase.event.rate)
+    mass = binomial.pmf(counts, phase.rounds, phase.event.rate)
     if cap is not None and cap < len(counts):
         # More than the cap is the cap.
         counts, mass = counts[: cap + 1], mass[: cap + 1].copy()
-        mass[-1], beyond = float(binom.sf(cap - 1, phase.rounds, phase.event.rate)), 0.0
+        mass[-1], beyond = float(binomial.sf(cap - 1, phase.rounds, phase.event.rate)), 0.0
     return counts, mass, beyond
 
 

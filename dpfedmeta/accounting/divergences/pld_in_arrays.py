@@ -9,8 +9,8 @@ import math
 import numpy as np
 from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf, SparsePLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from scipy import fft
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpfedmeta.core.random.random_sources import FloatArray
 
@@ -20,6 +20,8 @@ _SPARSE_ROUNDS, _SPARSE_LOSSES = 1000, 1000
 _RISE = 1e-12
 # Probability that may be cut off the ends of a composition; it counts as certain failure.
 _CUT = 1e-15
+# Probability of outcomes beyond which all counts as the largest loss (dp-accounting's e^-50, half at either end).
+_OUTSIDE = 0.5 * math.exp(-50.0)
 # Orders of the Chernoff bounds that say where, over the number of losses.
 _CHERNOFF_ORDERS = 20
 # Losses that are added up at once.
@@ -56,13 +58,28 @@ def rounded_up(grid: float, low: int, high: int, deltas: FloatArray) -> PLDPmf:
 def replaced_gaussian(rate: float, multiplier: float, grid: float) -> PrivacyLossDistribution:
     """(1-q)N(0)+qN(C) against (1-q)N(0)+qN(-C), rounded up to a grid: `from_gaussian_mechanism` with REPLACE_ONE."""
     # dp-accounting moves the two populations apart itself: z is std/C here as everywhere (docs/guarantees.md).
-    pair = GaussianPrivacyLoss(multiplier, sampling_prob=rate, adjacency_type=AdjacencyType.REPLACE)
-    ends = pair.connect_dots_bounds()
-    low, high = math.floor(ends.epsilon_lower / grid), math.ceil(ends.epsilon_upper / grid)
+    furthest = -float(ndtri(_OUTSIDE)) * multiplier
+    # Seldom outcomes have the largest losses.
+    most, least = _loss_at(-furthest - 1.0, rate, multiplier), _loss_at(furthest, rate, multiplier)
+    low, high = math.floor(least / grid), math.ceil(most / grid)
     epsilons = np.arange(low, high + 1) * grid
     outcomes = _outcomes_at(epsilons, rate, multiplier)
-    deltas = pair.mu_upper_cdf(outcomes) - np.exp(epsilons + pair.mu_lower_log_cdf(outcomes))
+    here, before, behind = outcomes / multiplier, (outcomes + 1.0) / multiplier, (outcomes - 1.0) / multiplier
+    if rate == 1.0:
+        upper, log_lower = ndtr(before), log_ndtr(behind)
+    else:
+        upper = (1 - rate) * ndtr(here) + rate * ndtr(before)
+        log_lower = np.logaddexp(np.log1p(-rate) + log_ndtr(here), np.log(rate) + log_ndtr(behind))
+    deltas = upper - np.exp(epsilons + log_lower)
     return PrivacyLossDistribution(rounded_up(grid, low, high, np.clip(deltas, 0.0, 1.0)))
+
+
+def _loss_at(outcome: float, rate: float, multiplier: float) -> float:
+    """log((1-q) + q e^((-1/2-x)/z^2)) - log((1-q) + q e^((-1/2+x)/z^2))."""
+    gains = np.array([-0.5 - outcome, -0.5 + outcome]) / multiplier**2
+    if rate < 1.0:
+        gains = np.logaddexp(math.log1p(-rate), math.log(rate) + gains)
+    return float(gains[0] - gains[1])
 
 
 def _outcomes_at(losses: FloatArray, rate: float, multiplier: float) -> FloatArray:

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpfedmeta.accounting.divergences.light_import import import_lightly
 from dpfedmeta.accounting.events.events import Event, Phase, neighbours_of
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.core.random.random_sources import FloatArray
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
+
+# These three take a second to import, and nothing that a plan calls in dp-accounting uses them.
+import_lightly("dp_accounting", without=("scipy.optimize", "scipy.signal", "scipy.stats"))
 
 # Whole orders: their divergence is a closed sum, of as many terms as the order. They reach from epsilon 1e-3 to 10^4 at
 # any delta in use; the later parts are for small epsilons.

@@ -1,0 +1,26 @@
+"""Binomial probabilities of scipy.stats.binom, without the half second that importing scipy.stats takes.
+
+scipy.stats.binom calls three functions of scipy.special, which have no public name. Where a version of SciPy lacks
+them, scipy.stats.binom itself is called. For trials and rates above 0, and counts from 0 to the trials.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from scipy.special import _ufuncs
+
+_Function = Callable[[Any, int, float], Any]
+
+
+def _found(name: str) -> _Function:
+    direct: _Function | None = getattr(_ufuncs, f"_binom_{name}", None)
+    if direct is not None:
+        return direct
+    from scipy.stats import binom
+
+    found: _Function = getattr(binom, name)
+    return found
+
+
+# P(X = k), P(X > k), and the least k with P(X > k) <= q.
+pmf, sf, isf = map(_found, ("pmf", "sf", "isf"))

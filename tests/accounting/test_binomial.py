@@ -1,0 +1,27 @@
+"""Binomial probabilities are those of scipy.stats, bit for bit."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from dpfedmeta.accounting import binomial
+
+TRIALS = (1, 2, 7, 60, 266, 5000, 100_000)
+RATES = (1e-9, 7.5e-4, 0.01, 0.3, 0.5, 0.97, 1.0)
+
+
+@pytest.mark.parametrize("trials", TRIALS)
+@pytest.mark.parametrize("rate", RATES)
+def test_probabilities_are_those_of_scipy(trials, rate):
+    counts = np.unique(np.linspace(0, trials, 300).astype(np.int64))
+    assert np.array_equal(binomial.pmf(counts, trials, rate), binom.pmf(counts, trials, rate))
+    assert np.array_equal(binomial.sf(counts, trials, rate), binom.sf(counts, trials, rate))
+    for share in (1e-18, 1e-8, 0.3):
+        assert binomial.isf(share, trials, rate) == binom.isf(share, trials, rate)
+
+
+def test_without_the_functions_scipy_itself_is_asked(monkeypatch):
+    monkeypatch.setattr(binomial, "_ufuncs", SimpleNamespace())
+    assert binomial._found("sf")(3, 10, 0.2) == binom.sf(3, 10, 0.2)
