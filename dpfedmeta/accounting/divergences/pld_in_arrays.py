@@ -62,7 +62,7 @@ def replaced_gaussian(rate: float, multiplier: float, grid: float) -> PrivacyLos
     # Seldom outcomes have the largest losses.
     most, least = _loss_at(-furthest - 1.0, rate, multiplier), _loss_at(furthest, rate, multiplier)
     low, high = math.floor(least / grid), math.ceil(most / grid)
-    epsilons = np.arange(low, high + 1) * grid
+    epsilons = np.arange(low, high + 1, dtype=np.float64) * grid
     outcomes = _outcomes_at(epsilons, rate, multiplier)
     here, before, behind = outcomes / multiplier, (outcomes + 1.0) / multiplier, (outcomes - 1.0) / multiplier
     if rate == 1.0:
