@@ -217,21 +217,6 @@ def test_whether_the_model_can_be_adapted_is_not_said(silos, tmp_path):
     assert (tmp_path / "client0" / "log.txt").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr-secure"])
-def test_all_that_a_client_keeps_is_for_its_owner_alone(silos, tmp_path, algo):
-    """File by file, since the folder may have been there before, open to others."""
-    session = open_session(silos, tmp_path, algo, **(MICRO if algo == "dp-agrlr-micro" else SECURE))
-    session.asked()
-    weights = sum(value.numel() for value in session.signed.initial.values())
-    body = np.full(weights, 0.1, dtype=np.float32).tobytes()
-    session.parties[silos.roster[0]].answer(session.question(0, asked=QuestionKind.MODEL, body=body))
-    kept = [path for path in (tmp_path / "client0").rglob("*") if path.is_file() and path.name != ".lock"]
-    names = {"ledger.jsonl", "log.txt", "plan.bin", "noise.json", "begun.json", "last_answer.bin"}
-    names |= {"personal.safetensors"} | ({"revealed.json"} if algo == "dp-agrlr-secure" else set())
-    assert names <= {path.name for path in kept}
-    assert [path.name for path in kept if path.stat().st_mode & 0o077] == []
-
-
 def test_two_processes_with_one_ledger_keep_one_promise(silos, tmp_path):
     session = opened(tmp_path, silos, promise=Promise(participations=3))
     twice = [session.parties[silos.roster[0]], silos.client(0, tmp_path, Promise(participations=3))]
