@@ -6,6 +6,7 @@ import pytest
 from scipy.special import logsumexp
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, blended, released_coordinates
+from dpfedmeta.accounting.divergences.participation_counts import worst_participations
 from dpfedmeta.accounting.observers import concentrated_dp_bound as published_sums
 from dpfedmeta.accounting.observers.concentrated_dp_bound import (
     Concentrated,
@@ -118,3 +119,15 @@ def test_shares_that_do_not_blend_are_promised_nothing():
     # Twice as far is four times the moment.
     assert concentrated(own[0], 2.0, 266).rho == pytest.approx(4 * concentrated(own[0], 1.0, 266).rho)
     assert Concentrated(rho=1.0, tau=0.5).at(np.array([2.0]))[0] == pytest.approx(2.75)
+
+
+@pytest.mark.parametrize(("rounds", "change"), [(20, 1.0), (266, 2.0), (2000, 2.0)])
+def test_more_participations_than_are_counted_take_their_part_of_delta(rounds, change):
+    """Without a cap it is the bound of the worst number, at what that leaves; no more of delta is there."""
+    phases = replace(PLAN, rounds=rounds).phases
+    own = released_coordinates(phases)
+    worst, left = worst_participations(phases, None, 1e-6)
+    assert 0.9e-6 < left < 1e-6 * (1 - 1e-4)
+    without = participations_bound(phases, own, change, None, 1e-6)
+    assert without.epsilon == participations_bound(phases, own, change, worst, left).epsilon
+    assert without.epsilon > participations_bound(phases, own, change, worst, 1e-6).epsilon

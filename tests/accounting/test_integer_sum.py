@@ -8,6 +8,8 @@ from scipy.stats import binom
 from dpfedmeta.accounting.calibration import Targets, calibrate, fewest_bits, largest_cohort
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.accounting.events.failure_probability import largest_cohort as largest_of
+from dpfedmeta.accounting.events.failure_probability import smallest_cohort
 from dpfedmeta.accounting.events.integer_sum import rounded_length, units_of
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
@@ -215,3 +217,15 @@ def test_who_colludes_is_not_counted_among_the_hostile(colluding, hostile):
     event = replace(FIXED, colluding=colluding, hostile=hostile).at(0)
     assert event.whole.unsure == colluding + event.hostile
     assert (event.hostile > 0) == (hostile > 0)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 40, None])
+@pytest.mark.parametrize("rounds", [60, 400])
+def test_a_cap_leaves_as_many_clients_as_the_largest_cohorts_of_all_rounds_do(most, rounds):
+    """Exactly: whoever took part as often as allowed leaves a place empty in every later cohort."""
+    plan = replace(PLAN, clients=2_000_000, rounds=rounds, max_participations=most)
+    whole, rate = plan.at(0).whole, PLAN.cohort / 2_000_000
+    there = 2_000_000 - (0 if most is None else math.ceil(rounds * whole.most / most))
+    assert whole.most == largest_of(2_000_000, rate, plan.allowed)[0]
+    assert whole.least == smallest_cohort(there, rate, plan.allowed)[0] + 1
+    assert binom.cdf(whole.least - 1, there, rate) <= plan.allowed

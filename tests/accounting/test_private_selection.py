@@ -161,9 +161,12 @@ def test_runs_without_a_plain_divergence_are_refused(changes, words):
         selection_cost([replace(PLAN, **changes)], RunCount(mean=10.0))
 
 
-def test_settings_that_share_no_promise_are_refused():
-    with pytest.raises(RefusedPlan, match="differ in clients"):
-        selection_cost([PLAN, replace(PLAN, clients=2000)], RunCount(mean=10.0))
+@pytest.mark.parametrize(("name", "other"), [("clients", 2000), ("sampler", "fixed"), ("client_delta", 1e-7)])
+def test_settings_that_share_no_promise_are_refused(name, other):
+    """Whatever one guarantee is about, also in a list of two that would be priced at the first one's."""
+    for plans in ([PLAN, replace(PLAN, **{name: other})], [PLAN, PLAN, replace(PLAN, **{name: other})]):
+        with pytest.raises(RefusedPlan, match=f"differ in {name}"):
+            selection_cost(plans, RunCount(mean=10.0))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What other ledgers charge the same clients with is composed with a plan's own rounds, in every cell."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -8,7 +9,7 @@ import pytest
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.divergences.gdp import gaussian_mu
-from dpfedmeta.accounting.events.events import Earlier, Phase
+from dpfedmeta.accounting.events.events import Earlier, Phase, neighbours_of
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, record_public
@@ -106,6 +107,15 @@ def test_fixed_cohorts_replace_a_client_in_what_was_before_too():
     assert cell.epsilon > guarantees(replace(fixed, earlier=()))[0].epsilon
     # Replacing costs more than adding: about twice the release before.
     assert guarantees(replace(fixed, rounds=1, noise_multiplier=1e3))[0].epsilon > 1.5 * guarantees(COUNTS)[0].epsilon
+
+
+def test_whichever_rounds_replace_a_client_all_do():
+    """In any order, of one plan, of several, and of what was before."""
+    kinds = {name: replace(PLAN, sampler=name, rounds=1).phases for name in ("poisson", "fixed")}
+    for names in itertools.product(kinds, repeat=3):
+        phases = [phase for name in names for phase in kinds[name]]
+        assert neighbours_of(phases) == ("replace-one" if "fixed" in names else "add-remove")
+    assert neighbours_of([]) == "add-remove"
 
 
 def test_noise_is_solved_for_all_together():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise, ThresholdedNoise
 from dpfedmeta.analytics.analysis_request import Request
@@ -237,6 +237,23 @@ def test_cells_and_checks_of_a_name_are_those_of_a_keyed_hash(change):
     }
     place = 1 if change == "check" else 0
     assert list(others[change][place]) != list(found[place])
+
+
+@pytest.mark.parametrize("most_names", [1, 3])
+@pytest.mark.parametrize(("clients", "cohort"), [(1000, 100.0), (1000, 1000.0)])
+def test_all_that_may_go_wrong_with_names_is_within_what_is_taken_off_delta(clients, cohort, most_names):
+    """A name of one client, a sum that cannot be taken apart, and a cohort that no table holds: all three together."""
+    request = Request(
+        kind="heavy-hitters", epsilon=4.0, delta=1e-4, cohort=cohort, clients=clients, own={"most_names": most_names},
+        names="names.jsonl",
+    )  # fmt: skip
+    plan, analysis = request.planned(), request.analysis
+    form, alone = analysis.form(plan), analysis._threshold(plan).alone
+    _, failure = form_for(form.most * most_names)
+    crowded = float(binom.sf(form.most, clients, cohort / clients))
+    assert 0 < alone + failure**form.parts + crowded <= plan.missed
+    # Most of it is for names of one client, whose threshold is the lower the more there is.
+    assert 0.7 * plan.missed < alone
 
 
 @pytest.mark.parametrize(("clients", "cohort"), [(1000, 100.0), (1000, 1000.0)])

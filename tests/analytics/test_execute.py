@@ -192,6 +192,7 @@ def settings(*folders, **given):
     [
         ({"population.clients": "81"}, "asked 80 clients, but population.clients = 81; name only analyses"),
         ({"population.kind": "disjoint"}, "population.kind = virtual, but this run has population.kind = disjoint"),
+        ({"population.records": "400"}, "with population.records = 500, but this run has population.records = 400"),
         ({"run.seed": "4"}, "with run.seed = 0, but this run has run.seed = 4"),
         ({"dataset": "textures"}, "with dataset = strokes, but this run has dataset = textures"),
     ],

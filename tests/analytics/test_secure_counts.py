@@ -126,6 +126,19 @@ def test_quantiles_are_read_from_counts():
     assert analysis.read(numbers.normal(0, 500, size=counts.shape), 500.0)["too_noisy"]
 
 
+@pytest.mark.parametrize("place", [4, 20, 55])
+@pytest.mark.parametrize(("part", "noisy"), [(0.2, False), (0.24, False), (0.26, True), (0.4, True)])
+def test_a_quantile_is_too_noisy_where_the_noise_of_all_that_lies_below_it_is(place, part, noisy):
+    """Of a quarter of the clients: the counts below are added up, and so is their noise."""
+    analysis, counts = Quantile(quantile=0.5), np.zeros(62)
+    counts[place] = 1000.0
+    deviation = part * 1000.0 / (1.96 * math.sqrt(place + 1))
+    found = analysis.read(counts, deviation)
+    assert found["too_noisy"] is noisy
+    noise = np.random.default_rng(place).normal(0, deviation, size=(4000, place + 1)).sum(axis=1)
+    assert float(np.quantile(np.abs(noise), 0.95)) == pytest.approx(part * 1000.0, rel=0.1)
+
+
 def test_the_rising_sequence_is_the_closest_one():
     values = np.array([0.0, 3.0, 1.0, 2.0, 9.0, 8.0])
     assert isotonic(values).tolist() == [0.0, 2.0, 2.0, 2.0, 8.5, 8.5]

@@ -10,7 +10,9 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
+from dpfedmeta.accounting.events.integer_sum import WholeSum
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise, ThresholdedNoise
+from dpfedmeta.analytics.secure_counts import CountGrid
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.fresh_seeds import (
@@ -23,7 +25,7 @@ from dpfedmeta.core.random.fresh_seeds import (
     new_source,
     secret_of_run,
 )
-from dpfedmeta.core.random.keyed_streams import for_message
+from dpfedmeta.core.random.keyed_streams import MessageGenerator, for_message
 from dpfedmeta.core.random.random_sources import (
     CLIENT_PURPOSES,
     GENERATOR,
@@ -34,6 +36,7 @@ from dpfedmeta.core.random.random_sources import (
     Purpose,
     seeds_stay,
 )
+from dpfedmeta.privacy.integer_mechanism import WholeNumberMechanism
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.thresholded_counts import Threshold
 from dpfedmeta.privacy.units import Bounded, message_of
@@ -202,6 +205,49 @@ def test_whatever_differs_in_a_release_gets_another_noise():
         found.append(noise(bounded(), GaussianMechanism(**other)))
     assert len(set(found)) == len(found)
     assert len({tuple(message_of(query)) for query in (bounded(), *OTHER.values())}) == 1 + len(OTHER)
+
+
+def whole_numbers(deviation=40.0, units=8.0, denominator=4.0):
+    sizes = {"least": 5, "most": 5, "dropout": 0.0, "unsure": 1}
+    whole = WholeSum(bits=16, dimension=3, parts=1, units=units, deviation=deviation, exact=True, **sizes)
+    return WholeNumberMechanism(whole=whole, noise=GaussianNoise(multiplier=1.0), denominator=denominator)
+
+
+def gaussian(**changes):
+    return GaussianMechanism(**{"total_multiplier": 2.0, "charged_multiplier": 2.0, "denominator": 4.0, **changes})
+
+
+# (The mechanism, what scales its noise or is divided by, a sum that it takes.)
+SCALED: dict[str, tuple[Any, list[dict[str, float]], Any]] = {
+    "gaussian": (gaussian, [{"total_multiplier": 3.0}, {"denominator": 5.0}], lambda mechanism: bounded()),
+    "whole numbers": (
+        whole_numbers,
+        [{"deviation": 80.0}, {"denominator": 5.0}, {"units": 16.0}],
+        lambda mechanism: Bounded(
+            value={"counts": torch.ones(3, dtype=torch.float64)},
+            sensitivity=mechanism.whole.of_a_client,
+            grid=CountGrid(bits=16, steps=8),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_a_mechanism_tells_its_noise_everything_that_scales_it(kind, monkeypatch):
+    """One sum under two amounts of noise: in proportion the noises would give it away."""
+    make, changes, sum_of = SCALED[kind]
+    told, drawn_for = [], MessageGenerator.for_message
+
+    def noted(self, message):
+        told.append(tuple(message))
+        return drawn_for(self, told[-1])
+
+    monkeypatch.setattr(MessageGenerator, "for_message", noted)
+    for changed in ({}, {}, *changes):
+        mechanism = make(**changed)
+        mechanism.release(sum_of(mechanism), FreshSource(3).again((), FRESH).generator(Purpose.SERVER_NOISE, 0))
+    assert told[0] == told[1]
+    assert len(set(told)) == 1 + len(changes)
 
 
 def test_counts_of_other_names_have_other_noise():

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.events.events import surplus
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.observers.server_observer import client_server, record_server
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.client.client_budget import (
@@ -637,3 +639,53 @@ def test_a_promise_of_more_rounds_than_a_plan_has_allows_them_all_and_no_more(ep
     plan = PrivacyPlan(clients=10, cohort=10, rounds=3, noise_multiplier=2.0, sampler="fixed", record=layer)
     promised = {n: most_participations(plan, Promise(unit="record", epsilon=epsilon, participations=n)) for n in (2, 9)}
     assert promised == {2: 2, 9: 3}
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+@pytest.mark.parametrize(("delta", "hostile"), [(1e-5, 0.0), (1e-3, 0.0), (1e-7, 0.0), (1e-5, 0.1)])
+def test_a_promise_counts_at_its_own_delta_less_what_is_rare(tmp_path, unit, delta, hostile):
+    """Whatever delta the plan has for either unit; ledger, offer and cell alike."""
+    secure = SecureRounds(bits=16, dimension=512, dropout=0.1, adversarial=0.05)
+    plan = PrivacyPlan(
+        clients=2000, cohort=1000, rounds=50, noise_multiplier=2.0, sampler="fixed", server_sees="sum", secure=secure,
+        hostile=hostile,
+    )  # fmt: skip
+    rare = surplus(plan.phases)
+    assert (rare > 0) == (hostile > 0)
+    assert run_cost(plan).rare == rare
+    promise = Promise(epsilon=1e9, delta=delta, unit=unit)
+    ledger = ClientLedger(tmp_path / "ledger.jsonl", promise.budget())
+    for round_ in range(3):
+        ledger.charge(round_, participation(plan, promise, round_), run="a", question="q", cost=run_cost(plan))
+    terms = replace(Terms.of(plan), max_participations=3, client_delta=delta, record_delta=delta)
+    cell = (record_server if unit == "record" else client_server)(plan.phases, terms).epsilon
+    assert epsilon_after(plan, promise, 3) == cell
+    assert ledger.epsilon == pytest.approx(cell)
+    mu = participation(plan, promise, 0).mu * math.sqrt(3)
+    assert gaussian_epsilon(mu, delta - rare) <= cell <= 1.02 * gaussian_epsilon(mu, delta - rare)
+    least = 0.999 * gaussian_epsilon(mu, delta - rare)
+    assert most_participations(plan, replace(promise, epsilon=least)) == 2
+
+
+@pytest.mark.parametrize("number", [1, 4, CLIENTS, 2**32 - 1])
+def test_a_client_takes_no_number_but_its_own(silos, tmp_path, number):
+    """Where clients know each other its number says which key is its, and which seat."""
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE)
+    body = Offer(number=number, signature=session.signed.signature, text=session.signed.text).encode()
+    question = session.question(0, asked=QuestionKind.PLAN, body=body, plan=session.signed.digest)
+    assert session.parties[silos.roster[0]].answer(question)[6] == Said.DECLINED
+    why = "lists another client at this client's number" if number < CLIENTS else "this client's number is"
+    assert why in log_of(tmp_path)
+    assert not (tmp_path / "client0" / "runs").exists()
+    assert offer(session, 0)[6] == Said.ACCEPTED
+
+
+def test_cohorts_that_no_plan_counts_with_have_no_agreement(silos, tmp_path):
+    """A larger one would share the noise among more than are counted, a smaller one hides fewer."""
+    signed = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE).signed
+    whole = signed.privacy.at(0).whole
+    assert (whole.least, whole.most) == (CLIENTS, CLIENTS)
+    assert signed.agreement(0, CLIENTS).clients == CLIENTS
+    for invited in (2, CLIENTS - 1, CLIENTS + 1, 100):
+        with pytest.raises(Refused, match=f"{invited} clients are invited, but the plan allows 5 to 5"):
+            signed.agreement(0, invited)

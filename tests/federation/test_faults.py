@@ -1,6 +1,8 @@
 """Clients and wires that fail: the sum is that of the simulation in which the same clients are missing, bit for bit."""
 
 import itertools
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.payloads import Ciphertexts
 from dpfedmeta.secure_aggregation.protocol_client import Client
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
+from dpfedmeta.simulation.backend import RoundAborted
 from tests.federation.sessions import cohort, open_session, phase_of, same
 from tests.federation.silos import CLIENTS, MICRO, SECURE
 
@@ -41,6 +44,25 @@ def test_everybody_answers(plain, masked):
         assert same(again, session.simulated(range(CLIENTS), again=(1, 7)))
         assert not same(again, session.simulated(range(CLIENTS)))
         assert {heard.answered for heard in session.heard} == {CLIENTS}
+
+
+FAULTS = {
+    "lost": {"lost": lambda who, gone: who == gone},
+    "late": {"late": lambda who, gone: who == gone},
+    "unsound": {"tampered": lambda who, gone, came: b"no answer" if who == gone else came},
+}
+
+
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+def test_whoever_fails_however_ends_a_round_where_that_was_asked_for(plain, fault):
+    """A client that was invited and whose message is not in the sum has failed, also one that never spoke."""
+    gone, faults = plain.silos.roster[2], {}
+    if fault is not None:
+        ((name, wrong),) = FAULTS[fault].items()
+        faults = {name: lambda who, question, *came: wrong(who, gone, *came)}
+    sums = replace(plain.sums(plain.asking(**faults)), abort_on_failure=True)
+    with nullcontext() if fault is None else pytest.raises(RoundAborted):
+        assert same(sums.cohort_sum(plain.model, 0.5, cohort(range(CLIENTS))), plain.simulated(range(CLIENTS)))
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import pytest
 import yaml
 
 from dpfedmeta.config import load
-from dpfedmeta.config.load import resolve
+from dpfedmeta.config.load import offered_text, resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.federation.offers.offered_settings import check_own, foreign, form_of
+from dpfedmeta.federation.offers.offered_settings import check_own, for_clients, foreign, form_of
 from dpfedmeta.federation.offers.signed_document import checked_names, difference
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
@@ -126,3 +126,24 @@ def test_names_of_other_parties_are_refused(change, why):
     assert checked_names(NAMED, server, 3, masked=True) == ROSTER
     with pytest.raises(Refused, match=why):
         checked_names({**NAMED, **change}, server, 3, masked=True)
+
+
+# Of each setting that is the server's alone, a value that is nowhere else.
+OF_THE_SERVER = {
+    "run.noise_seed": "976431976431",
+    "run.dir": "/of/the/server/runs",
+    "run.name": "of-the-server",
+    "run.workers": "7",
+    "privacy.spent_before": "[/of/the/server/analysis]",
+    "track.tags": "[of-the-server]",
+    "track.wandb": "offline",
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_SERVER)
+def test_an_offer_says_nothing_that_is_the_server_s_alone(tiny_strokes, name):
+    """Its folders, its seed, its trackers and its machine: a client's text is the same whatever they are."""
+    plain, own = (resolve("dp-agr", "strokes", None, given) for given in ({}, {name: OF_THE_SERVER[name]}))
+    assert own != plain
+    task = replace(tiny_strokes.task, name="strokes")
+    assert offered_text(for_clients(own, task)) == offered_text(for_clients(plain, task))

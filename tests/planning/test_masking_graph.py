@@ -1,12 +1,20 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.analytics.analysis_request import FixedCohort, Request
 from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.federation.offers.signed_analysis import agreement_for
+from dpfedmeta.federation.offers.signed_plan import agreement_of
 from dpfedmeta.planning.privacy.masking_graph import check_graph, masking_graph, withstood
 from dpfedmeta.secure_aggregation import agreed
+from dpfedmeta.simulation import protocol_rounds
+from dpfedmeta.simulation.protocol_rounds import ProtocolRounds
+from tests.federation.sessions import cohort
 
 PLAN = PrivacyPlan(
     clients=4000,
@@ -64,6 +72,53 @@ def test_masks_withstand_who_knows_its_own_noise():
         numbers = agreed(clients=400, dimension=1024, bits=16, adversarial=share, dropout=0.1, malicious=False)
         assert numbers.colluding == colluding
         assert masking_graph(plan).threshold == numbers.threshold
+
+
+def of_a_training(adversarial, colluding):
+    plan = replace(PLAN, cohort=60, colluding=colluding, secure=replace(PLAN.secure, adversarial=adversarial))
+    settings = SimpleNamespace(aggregation=SimpleNamespace(adversarial=adversarial))
+    return agreement_of(SimpleNamespace(privacy=plan, settings=settings), 0, 60)
+
+
+def of_an_analysis(adversarial, colluding):
+    fixed = FixedCohort(adversarial=adversarial, colluding=colluding)
+    request = Request(
+        kind="quantile", epsilon=1.0, delta=1e-6, cohort=60, clients=4000, own={}, names="names.txt", fixed=fixed
+    )
+    return agreement_for(request, replace(PLAN, cohort=60, colluding=colluding, secure=SecureRounds(
+        bits=31, dimension=62, longest=1.0, adversarial=adversarial)))  # fmt: skip
+
+
+def of_a_simulation(adversarial, colluding):
+    whole = replace(PLAN, cohort=60, colluding=colluding).at(0).whole
+    found = []
+
+    def noted(seats, *, agreement, **given):
+        found.append(agreement)
+        return SimpleNamespace(sum=SimpleNamespace(total=seats[0]))
+
+    vectors = [np.zeros(whole.dimension, dtype=np.uint32)] * 60
+    added = ProtocolRounds(adversarial=adversarial, colluding=colluding, absent=0.0, processes=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol_rounds, "run_round", noted)
+        added(
+            SimpleNamespace(whole=whole),
+            SimpleNamespace(map=lambda *given: [vectors]),
+            [()],
+            replace(cohort(range(60)), invited=60),
+        )
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("adversarial", "colluding", "counted"), [(0.05, 1, 3), (0.05, 9, 9), (0.0, 4, 4), (0.2, 4, 12)]
+)
+@pytest.mark.parametrize("agreement", [of_a_training, of_an_analysis, of_a_simulation])
+def test_wherever_masks_are_agreed_on_they_withstand_whoever_is_counted_for_the_noise(
+    agreement, adversarial, colluding, counted
+):
+    """Server and clients compute the numbers alike, so neither would notice."""
+    assert agreement(adversarial, colluding).colluding == counted
 
 
 def test_every_cohort_that_may_be_drawn_counts():

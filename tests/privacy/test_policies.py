@@ -216,6 +216,21 @@ def test_the_private_median_is_within_a_factor_of_two(median):
     assert sum(histogram.values(0.3, 1.0)) == 1.0
 
 
+@pytest.mark.parametrize("window", [1, 2, 5])
+@pytest.mark.parametrize("norm", [1e-4, 0.3, 5.0, 1e4])
+def test_a_window_of_histograms_counts_as_many_as_there_are(window, norm):
+    """Where all rounds say the same, the bound is the same from the first round on."""
+    histogram = NormHistogram.between(1 / 300, 300.0, scale=0.05)
+    policy, bounds = Median(initial_bound=1.0, window=window, attachment=histogram), []
+    state = policy.initial()
+    for _ in range(window + 3):
+        counts = [value * histogram.scale * state.bound for value in histogram.values(norm, state.bound)]
+        state, bound = policy.next_bound(state, SimpleNamespace(value={ATTACHED: counts}))
+        bounds.append(bound)
+    cell = next((edge for edge in histogram.edges if norm <= edge), histogram.edges[-1])
+    assert bounds == [cell] * len(bounds)
+
+
 def test_the_literal_rule_collapses_or_explodes_as_the_design_says():
     literal = WindowLiteral(initial_bound=0.5, window=3, percentile=90, lowest=0.5 / 300, highest=150.0)
     down = simulate(literal, size=28_485, cohort=200, z=1.0, rounds=31, consensus=0.1)

@@ -115,6 +115,19 @@ def test_the_window_keeps_what_it_should_and_the_products_are_those_of_what_it_k
         assert row == pytest.approx((kept @ kept.T)[i, : i + 1])
 
 
+@pytest.mark.parametrize("window", [2, 3, 16])
+def test_it_remembers_with_each_release_the_bound_and_the_noise_that_it_had(window):
+    """Not the centre of the search, nor the bound that came of it."""
+    policy, used = products(window=window), []
+    state = policy.initial()
+    for round_ in range(6):
+        aggregate = release(torch.full((20,), 0.01), state.bound, 1.0, 10, round_)
+        used.append((state.bound, aggregate.noise_deviation))
+        state, _ = policy.next_bound(state, aggregate)
+    assert list(zip(state.bounds, state.deviations, strict=True)) == used[-window:]
+    assert len({bound for bound, _ in used}) == 6
+
+
 def test_the_next_bound_is_a_function_of_releases_alone():
     one, two = (remembered(20, signal=0.1) for _ in range(2))
     assert (one.bound, one.centre, one.products) == (two.bound, two.centre, two.products)

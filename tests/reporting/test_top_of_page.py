@@ -3,15 +3,26 @@
 import re
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
+from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
 from dpfedmeta.accounting.rounded import rounded_up
+from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
-from dpfedmeta.reporting.html.privacy_statement import check_report
-from dpfedmeta.reporting.html.top_of_page import best_words, clip_words, compared_words, reached_words
+from dpfedmeta.reporting.html.privacy_statement import check_report, guarantee_rows
+from dpfedmeta.reporting.html.top_of_page import (
+    best_words,
+    clip_words,
+    compared_words,
+    observer_rows,
+    promised_words,
+    reached_words,
+)
+from dpfedmeta.training.tracking.flatten_rows import flat_summary, guarantee_sheet
 from dpfedmeta.training.verification.verify import audit
 from tests.conftest import dpfedmeta
 from tests.reporting.test_page import written_run
@@ -29,6 +40,38 @@ def run(tmp_path_factory):
     made = written_run(tmp_path_factory.mktemp("top"))
     write_report(made)
     return made
+
+
+CELLS = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
+
+
+def four_of(first):
+    """Four cells of which no two have one epsilon."""
+    bounds = [Bound(method="pld", epsilon=first * number, event="", formula="") for number in (1, 2, 3, 4)]
+    return tuple(
+        Guarantee(unit=unit, observer=observer, delta=1e-5, adjacency="zero-out", bounds=(bound,))
+        for (unit, observer), bound in zip(CELLS, bounds, strict=True)
+    )
+
+
+def test_wherever_promise_and_spending_stand_side_by_side_each_cell_has_its_own():
+    """Written and verified by one function, both would go wrong alike."""
+    promised, spent = four_of(1.01), four_of(0.11)
+    proven = SimpleNamespace(promised=promised, cells=spent, settings=Settings.preset("dp-agr", "strokes"))
+    summary = {"planned": [cell.as_json() for cell in promised], "guarantees": [cell.as_json() for cell in spent]}
+    rows, sheet, first = guarantee_rows(proven), guarantee_sheet(summary).rows, promised_words(proven)
+    flat, seen = flat_summary(summary), observer_rows(spent, "messages")
+    for (unit, observer), one, other, row, line in zip(CELLS, promised, spent, rows, sheet, strict=True):
+        said = {"unit": unit, "towards": observer, "epsilon promised": rounded_up(one.epsilon)}
+        assert row.items() >= {**said, "epsilon spent": rounded_up(other.epsilon)}.items()
+        words = f"towards the {observer}: epsilon {rounded_up(one.epsilon)} at delta 1e-05 ({rounded_up(other.epsilon)}"
+        assert f"one {unit}, {words} spent)" in first
+        assert line[:4] == (unit, observer, one.epsilon, other.epsilon)
+        assert line[-1] == f"epsilon {rounded_up(other.epsilon)} at delta 1e-05"
+        for name, cell in (("planned", one), ("guarantees", other)):
+            assert flat[f"{name}/{unit}_{observer}/epsilon"] == cell.epsilon
+        (own,) = (each for each in seen if each["who"] == f"the {observer}")
+        assert own[f"one {unit}"] == f"epsilon {rounded_up(other.epsilon)}"
 
 
 def top_of(page):

@@ -3,9 +3,11 @@
 DPFEDMETA_FUZZ is the number of inputs of each test (default 100,000 of the slow ones; `make test-slow`).
 """
 
+import itertools
 import os
 import random
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +20,13 @@ from round_tables import Table, agreement, people, plain_sum
 from dpfedmeta.secure_aggregation import Aborted, Refused
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.payloads import (
+    SEALED_BYTES,
     Agree,
     Ciphertexts,
+    Dealt,
     KeyList,
     Keys,
+    Kind,
     Masked,
     Reveal,
     ShareList,
@@ -48,6 +53,33 @@ HEARD = {
 }
 NUMBERS = agreement(5, malicious=True, adversarial=0.0, dropout=0.2)
 FRONT = len(header(Table(NUMBERS).round, ProtocolPhase.KEYS, 0, SERVER))
+
+
+DEALT = Ciphertexts((Dealt(1, bytes(SEALED_BYTES), bytes(32), bytes(32)),))
+# A body of each kind, and what reads it.
+BODIES = {
+    "keys": (Keys(*(bytes([n]) * 32 for n in range(4))).encoded, Keys.decode),
+    "a list of keys": (KeyList(((2, bytes(128), bytes(64)),)).encode(), KeyList.decode),
+    "shares": (DEALT.encode(), Ciphertexts.decode),
+    "sharers": (ShareList(frozenset({0, 1}), DEALT).encode(NUMBERS), lambda body: ShareList.decode(body, NUMBERS)),
+    "an agreement": (Agree(bytes(64), (1, 3)).encode(), Agree.decode),
+    "survivors": (
+        Survivors(frozenset({0, 1}), frozenset({2})).encode(NUMBERS),
+        lambda body: Survivors.decode(body, NUMBERS),
+    ),
+    "signatures": (Signatures(((1, bytes(64)),)).encode(), Signatures.decode),
+    "revealed shares": (Reveal(((1, Kind.SEED, 5), (2, Kind.KEY, 7))).encode(), Reveal.decode),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_whatever_value_a_byte_has_a_body_is_read_or_refused(name):
+    """Every byte with every value: whoever may sign could end the server by any other error."""
+    body, read = BODIES[name]
+    read(body)
+    for place, value in itertools.product(range(len(body)), range(256)):
+        with suppress(Refused):
+            read(body[:place] + bytes([value]) + body[place + 1 :])
 
 
 def test_a_header_has_the_layout_that_is_written_down():

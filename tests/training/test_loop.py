@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dpfedmeta import Callback
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.learning.server_step import initial_state
@@ -16,6 +17,7 @@ from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.training import loop
 from dpfedmeta.training.loop import Training, averages, optimizer
+from dpfedmeta.training.results.round_rows import delta_at_limit
 
 GIVEN = {
     "model.width": "2", "server.rounds": "4", "server.average": "0.5", "population.clients": "600",
@@ -36,6 +38,20 @@ def test_a_round_steps_and_averages_in_the_course_that_it_was_due_in(plan):
     assert [optimizer(longer, round_) for round_ in range(4)] == [optimizer(plan, round_) for round_ in range(4)]
     assert [averages(longer, round_) for round_ in range(4)] == [False, False, True, True]
     assert [averages(longer, round_) for round_ in range(4, 12)] == [False] + [True] * 7
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 5])
+def test_delta_at_the_limit_is_of_all_that_counts_for_the_limit(rounds):
+    """Also of what other ledgers charge the same clients with."""
+    own = PrivacyPlan(clients=2000, cohort=100, rounds=6, noise_multiplier=2.0)
+    before, charged = replace(own, rounds=rounds).phases if rounds else (), own.first(3)
+    settings = SimpleNamespace(privacy=SimpleNamespace(client=SimpleNamespace(limit=0.3)))
+    training = SimpleNamespace(
+        plan=SimpleNamespace(settings=settings, privacy=SimpleNamespace(before=before)), public_clients=None,
+        validation=SimpleNamespace(score_name="accuracy"), _validated=lambda state: {},
+    )  # fmt: skip
+    found = Training._measured(training, None, charged)["delta_at_limit"]
+    assert found == pytest.approx(delta_at_limit(replace(own, rounds=3 + rounds).phases, 0.3))
 
 
 class Listens(Callback):

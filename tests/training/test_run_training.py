@@ -207,3 +207,27 @@ def test_a_signal_while_the_last_checkpoint_is_written_leaves_it_whole(
     assert left.weights.read_bytes() == ran.run.weights.read_bytes()
     names = [path.name for path in sorted((left.path / "checkpoint").iterdir())]
     assert names == [path.name for path in sorted((ran.run.path / "checkpoint").iterdir())]
+
+
+class Planned(Exception):
+    """What a plan was made of."""
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_run_goes_on_with_what_its_ledger_counts_as_spent_before(monkeypatch, resumed):
+    """The folders of the analyses may be gone by then, or hold further charges that its promise does not count."""
+    counted = (Earlier(run="a", head="0", phases=()),)
+    content = SimpleNamespace(plan=SimpleNamespace(earlier=counted))
+
+    def planned(settings, task, own_policy, earlier):
+        raise Planned(earlier)
+
+    for name in ("check_same_sums", "check_same_policy", "_device", "use_precision"):
+        monkeypatch.setattr(setup, name, lambda *given: None)
+    monkeypatch.setattr(setup, "_opened", lambda *given: (SimpleNamespace(task=None), None))
+    monkeypatch.setattr(setup, "read_content", lambda path, torn: content)
+    monkeypatch.setattr(setup, "make_plan", planned)
+    options = RunOptions(resume=SimpleNamespace(ledger=None) if resumed else None)
+    with pytest.raises(Planned) as found, prepared(SimpleNamespace(), options, print):
+        pass
+    assert found.value.args == (counted if resumed else None,)

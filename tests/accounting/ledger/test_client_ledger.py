@@ -154,12 +154,18 @@ def test_what_a_run_costs_besides_is_counted_once_and_survives(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "l").read_text().splitlines()[1:]]
     assert ["rare" in line for line in lines] == ["discrete" in line for line in lines] == [True, False, True]
     assert ClientLedger(tmp_path / "l", RecordBudget(epsilon=5.0, delta=1e-5)).epsilon == ledger.epsilon
-    # One that an earlier version began, which did not count it, pays with its next participation.
-    old = ClientLedger(tmp_path / "o", RecordBudget(epsilon=5.0, delta=1e-5))
-    old.charge(0, Mu(0.3), run="a")
-    before = old.epsilon
-    old.charge(1, Mu(0.0), run="a", cost=rare)
-    assert old.epsilon > before
+    # One that an earlier version began, which did not count it, pays with its next participation; so after a restart.
+    for name, again in (("o", False), ("r", True)):
+        old = ClientLedger(tmp_path / name, RecordBudget(epsilon=5.0, delta=1e-5))
+        old.charge(0, Mu(0.3), run="a")
+        before = old.epsilon
+        old = ClientLedger(tmp_path / name, RecordBudget(epsilon=5.0, delta=1e-5)) if again else old
+        old.charge(1, Mu(0.0), run="a", cost=rare)
+        assert old.epsilon > before
+        spent = old.epsilon
+        old = ClientLedger(tmp_path / name, RecordBudget(epsilon=5.0, delta=1e-5)) if again else old
+        old.charge(2, Mu(0.0), run="a", cost=rare)
+        assert old.epsilon == spent
     # A third such run has no delta left.
     assert ledger.further([Mu(1e-9)], run="b", cost=rare) == 1
     assert ledger.further([Mu(1e-9)], run="c", cost=rare) == 0

@@ -196,6 +196,9 @@ def test_beside_an_analysis_of_real_clients_a_client_is_replaced():
     counting = replace(PLAN, earlier=(before,))
     cost, alone = compose([counting]), guarantees(counting)[0]
     assert (cost.adjacency, cost.client_public) == (alone.adjacency, pytest.approx(alone.epsilon))
+    # Of one run alone it is what that run states, with all that it counts.
+    assert cost.single == pytest.approx(alone.epsilon)
+    assert compose([counting, PLAN]).single == pytest.approx(alone.epsilon)
     assert "(client, public), replace-one" in cost_lines(cost)[1]
     assert compose([PLAN], besides=[before]).adjacency == "replace-one"
     assert compose([PLAN], besides=[replace(before, phases=ASKED.phases)]).adjacency == "add-remove"

@@ -1,10 +1,12 @@
 """Files beside a ledger that were damaged, lost or taken from elsewhere are refused, before anything rests on them."""
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from dpfedmeta.accounting.events.participation_pattern import Spacing
@@ -180,6 +182,21 @@ def test_a_stored_release_is_its_own_rounds(run):
             load_release(run, 0)
     path.unlink()
     with pytest.raises(InputError, match="cannot be read"):
+        load_release(run, 0)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(StoredRelease) if field.name != "values"] + ["names"])
+def test_a_stored_release_is_known_by_every_number_that_it_states(run, name):
+    """What it was charged as, its bound and its noise stand beside its arrays, and are changed without them."""
+    keep_release(run, release())
+    path = next((run.path / "releases").iterdir())
+    with safe_open(path, framework="np") as file:
+        metadata, arrays = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    stated = json.loads(metadata["release"])
+    other = {"policy": {"bound": 2.0}, "head": "0" * 64, "names": ["w", "w"]}.get(name, 3)
+    assert stated[name] != other
+    save_file(arrays, path, {**metadata, "release": json.dumps({**stated, name: other}, sort_keys=True)})
+    with pytest.raises(InputError, match="does not have the digest that it states"):
         load_release(run, 0)
 
 
