@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.run_directory import CONFIG
 from dpfedmeta.core.params import Params, is_finite
 from dpfedmeta.learning.meta.adaptation import Adaptation
@@ -81,6 +82,8 @@ class PersonalModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all: weights, frozen statistics, and what describes them.
 
+        Only its owner can read it, since it adapted to records without noise.
+
         Raises:
             InputError: The folder does not exist or cannot be written.
         """
@@ -94,15 +97,11 @@ class PersonalModel:
             "steps": self.steps,
             "class_names": self.class_names,
         }
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
         tensors = {name: value.detach().contiguous().clone() for name, value in self.module.state_dict().items()}
         try:
-            save_file(tensors, temporary, metadata={_KEY: json.dumps(content)})
-            temporary.replace(target)
+            replace_file(target, save(tensors, metadata={_KEY: json.dumps(content)}), SECRET)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{target}: cannot be written ({error})") from error
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def load_personal(path: str | os.PathLike[str]) -> PersonalModel:

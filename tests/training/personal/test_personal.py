@@ -88,6 +88,7 @@ def test_a_file_gives_the_model_back(model, episode, tmp_path):
     )  # fmt: skip
     assert [file.name for file in tmp_path.iterdir()] == ["mine.safetensors"]
     assert path.stat().st_size < 40_000
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_predicts_in_a_fresh_process(model, episode, tmp_path):
