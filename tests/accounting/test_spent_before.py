@@ -54,8 +54,8 @@ def test_the_server_composes_the_sums_that_it_saw_before():
     split = replace(COUNTS, earlier=(before(COUNTS),))
     own, other = guarantees(split), guarantees(twice)
     for place in (1, 2):
-        # The published bound is there as well for rounds of one plan alone.
-        assert own[place].bounds[0].epsilon == pytest.approx(other[place].bounds[0].epsilon, rel=0.02)
+        # The published bound is there as well for rounds of one plan alone. Noise on whole numbers costs 1e-4 more.
+        assert own[place].bounds[0].epsilon == pytest.approx(other[place].bounds[0].epsilon, rel=1e-6)
         assert own[place].epsilon > 1.3 * guarantees(COUNTS)[place].epsilon
     assert guarantees(replace(COUNTS, earlier=(before(NAMES),)))[1].epsilon == math.inf
 
