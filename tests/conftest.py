@@ -96,8 +96,8 @@ def own_cache(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def disc_is_not_waited_for():
-    """Flushes guard against a machine that loses power, which no test has: a tenth of the suite's time waited for them.
+def disk_is_not_waited_for():
+    """Flushes guard against a machine that loses power, which no test has. They took a tenth of five folders' time.
 
     Tests of their order and of failing ones put a function of their own in the place of this one.
     """

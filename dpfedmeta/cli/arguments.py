@@ -114,7 +114,8 @@ def _settings_help(words: Sequence[str]) -> str:
     _add_chosen(choices)
     for name in ({name for name, _, _ in setting_fields()} | set(SHORT_FORMS)) - {"algo", "dataset"}:
         choices.add_argument(f"--{name}", dest=SHORT_FORMS.get(name, name), nargs="?", default=argparse.SUPPRESS)
-    found = vars(choices.parse_known_args([word for word in words if word not in ("-h", "--help")])[0])
+    choices.words = [word for word in words if word not in ("-h", "--help")]  # what is given twice was said already
+    found = vars(choices.parse_known_args(choices.words)[0])
     algo, dataset, config = (found.pop(name) for name in ("algo", "dataset", "config"))
     given = {name: value for name, value in found.items() if value is not None}
     holding, meaning = None, "default, unless the preset sets another value; --algo NAME --help shows those of a preset"

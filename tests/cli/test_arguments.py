@@ -155,6 +155,14 @@ def test_help_shows_what_holds_with_the_settings_that_are_typed(capsys):
     assert "--privacy.client.epsilon (--epsilon) [null]" in shown
 
 
+def test_help_says_once_what_is_given_twice(capsys):
+    with pytest.raises(SystemExit):
+        parser("A test.", settings=True).parse_args(["--algo", "dp-agr", "--rounds", "3", "--rounds", "4", "--help"])
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["note: --rounds 3 is replaced by --rounds 4"]
+    assert "--server.rounds (--rounds) [4]" in said.out
+
+
 @pytest.mark.parametrize("words", [("--rounds", "many"), ("--rounds",), ("--epsilon", "3", "--noise-multiplier", "2")])
 def test_a_refused_value_still_gets_help(capsys, words):
     assert "[value with dp-agr]" in settings_shown(capsys, *words)
