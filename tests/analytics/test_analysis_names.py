@@ -247,7 +247,8 @@ def test_all_that_may_go_wrong_with_names_is_within_what_is_taken_off_delta(clie
         kind="heavy-hitters", epsilon=4.0, delta=1e-4, cohort=cohort, clients=clients, own={"most_names": most_names},
         names="names.jsonl",
     )  # fmt: skip
-    plan, analysis = request.planned(), request.analysis
+    plan = request.planned()
+    analysis: Any = request.analysis
     form, alone = analysis.form(plan), analysis._threshold(plan).alone
     _, failure = form_for(form.most * most_names)
     crowded = float(binom.sf(form.most, clients, cohort / clients))

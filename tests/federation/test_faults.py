@@ -3,6 +3,7 @@
 import itertools
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,10 +47,11 @@ def test_everybody_answers(plain, masked):
         assert {heard.answered for heard in session.heard} == {CLIENTS}
 
 
-FAULTS = {
-    "lost": {"lost": lambda who, gone: who == gone},
-    "late": {"late": lambda who, gone: who == gone},
-    "unsound": {"tampered": lambda who, gone, came: b"no answer" if who == gone else came},
+# What goes wrong on the wire, by the name of acting on it.
+FAULTS: dict[str, Any] = {
+    "lost": lambda who, gone: who == gone,
+    "late": lambda who, gone: who == gone,
+    "tampered": lambda who, gone, came: b"no answer" if who == gone else came,
 }
 
 
@@ -58,8 +60,7 @@ def test_whoever_fails_however_ends_a_round_where_that_was_asked_for(plain, faul
     """A client that was invited and whose message is not in the sum has failed, also one that never spoke."""
     gone, faults = plain.silos.roster[2], {}
     if fault is not None:
-        ((name, wrong),) = FAULTS[fault].items()
-        faults = {name: lambda who, question, *came: wrong(who, gone, *came)}
+        faults = {fault: lambda who, question, *came: FAULTS[fault](who, gone, *came)}
     sums = replace(plain.sums(plain.asking(**faults)), abort_on_failure=True)
     with nullcontext() if fault is None else pytest.raises(RoundAborted):
         assert same(sums.cohort_sum(plain.model, 0.5, cohort(range(CLIENTS))), plain.simulated(range(CLIENTS)))
