@@ -4,12 +4,13 @@ import contextlib
 import ctypes
 import multiprocessing
 import multiprocessing.context
+import multiprocessing.forkserver
 import os
 import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -185,35 +186,62 @@ def open_workers(count: int) -> Iterator[Workers]:
         keep_freed_memory()
         yield InProcess()
         return
-    executor = ProcessPoolExecutor(count, mp_context=fresh_processes(), initializer=_start_worker)
+    with _held_back():
+        context = fresh_processes()
+    executor = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker, initargs=(dict(os.environ),))
     try:
         yield Processes(executor, count)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-class _Fresh(multiprocessing.context.SpawnProcess):
-    """A process that begins without the caller's script: nothing of it is read again, so it needs no guard."""
+@contextmanager
+def _script_hidden() -> Iterator[None]:
+    """A process that starts inside reads nothing of the caller's script again, so the script needs no guard."""
+    with _ONE_AT_A_TIME:
+        main = sys.modules["__main__"]
+        # A new process reads again what __main__ came from; of this one there is nothing to read.
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
+
+class _Spawned(multiprocessing.context.SpawnProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
-        with _ONE_AT_A_TIME:
-            main = sys.modules["__main__"]
-            # A new process reads again what __main__ came from; of this one there is nothing to read.
-            sys.modules["__main__"] = ModuleType("__main__")
-            try:
-                return multiprocessing.context.SpawnProcess._Popen(process_obj)
-            finally:
-                sys.modules["__main__"] = main
+        with _script_hidden():
+            return multiprocessing.context.SpawnProcess._Popen(process_obj)
 
 
-class _FreshContext(multiprocessing.context.SpawnContext):
-    Process = _Fresh
+class _SpawnContext(multiprocessing.context.SpawnContext):
+    Process = _Spawned
 
 
-def fresh_processes() -> multiprocessing.context.SpawnContext:
-    """Return a context that starts worker processes without running the caller's script, notebook or `-c` again."""
-    return _FreshContext()
+class _Forked(multiprocessing.context.ForkServerProcess):
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        with _script_hidden():
+            return multiprocessing.context.ForkServerProcess._Popen(process_obj)
+
+
+class _ForkServerContext(multiprocessing.context.ForkServerContext):
+    Process = _Forked
+
+
+def fresh_processes() -> multiprocessing.context.SpawnContext | multiprocessing.context.ForkServerContext:
+    """Return a context that starts worker processes without running the caller's script, notebook or `-c` again.
+
+    On Linux they are forked from a server process, which begins to import what workers need at once: beside the
+    caller, once for all workers, in memory that they share. Elsewhere libraries do not bear a fork, and each imports.
+    """
+    if sys.platform != "linux":
+        return _SpawnContext()
+    context = _ForkServerContext()
+    context.set_forkserver_preload(["dpfedmeta.core.worker_imports"])
+    multiprocessing.forkserver.ensure_running()
+    return context
 
 
 def _packed(content: object) -> bytes:
@@ -255,7 +283,10 @@ class _Failed:
     error: Exception
 
 
-def _start_worker() -> None:
+def _start_worker(environment: Mapping[str, str]) -> None:
+    # A fork server has that of the time when it started.
+    os.environ.clear()
+    os.environ.update(environment)
     # Ctrl-C and SIGTERM are the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

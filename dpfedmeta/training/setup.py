@@ -150,24 +150,25 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         check_same_policy(options.resume, settings, options.clip_policy)
     device = _device(settings)
     use_precision(settings, device)
-    dataset, opened = _opened(settings, options)
-    earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
-    plan = make_plan(settings, dataset.task, options.clip_policy, earlier)
-    if device.type != "cpu":
-        check_same_on(device, rehearsal_of(settings, plan.network, plan.algorithm, private=plan.private))
-    plan = _extended(plan if options.elsewhere is None else plan.among_real_clients(), options)
-    clients_of = _clients(plan, dataset, options)
-    simulated = options.elsewhere is None
-    statement = population_statement(clients_of) if simulated else asked_statement(clients_of.clients)
-    statement = replace(statement, text=f"{statement.text}{kept_back(settings.population.own_test)}")
-    validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
-    source = _secret_source(settings, options)
-    held, repeatable = _checked_data(settings, dataset, options, clients_of)
-    roots = own_modules(plan.settings, dataset.task, options.clip_policy, options.population, options.elsewhere)
-    own = own_sources(roots)
-    if unseen(own):
-        remark(_unseen(own))
+    # They import beside the plan.
     with _workers(settings, options, device, remark) as workers:
+        dataset, opened = _opened(settings, options)
+        earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
+        plan = make_plan(settings, dataset.task, options.clip_policy, earlier)
+        if device.type != "cpu":
+            check_same_on(device, rehearsal_of(settings, plan.network, plan.algorithm, private=plan.private))
+        plan = _extended(plan if options.elsewhere is None else plan.among_real_clients(), options)
+        clients_of = _clients(plan, dataset, options)
+        simulated = options.elsewhere is None
+        statement = population_statement(clients_of) if simulated else asked_statement(clients_of.clients)
+        statement = replace(statement, text=f"{statement.text}{kept_back(settings.population.own_test)}")
+        validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
+        source = _secret_source(settings, options)
+        held, repeatable = _checked_data(settings, dataset, options, clients_of)
+        roots = own_modules(plan.settings, dataset.task, options.clip_policy, options.population, options.elsewhere)
+        own = own_sources(roots)
+        if unseen(own):
+            remark(_unseen(own))
         clients = client_side(plan, clients_of, source, device)
         if options.elsewhere is None:
             check_some_sound(clients_of, clients.data_form, plan.whole or plan.shape)

@@ -1,7 +1,10 @@
+import os
+import runpy
 import signal
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -90,3 +93,34 @@ def test_workers_start_while_signals_wait_and_none_waits_afterwards():
     assert list(Processes(SimpleNamespace(map=starting)).map(abs, [(-1,), (2,)])) == [1, 2]
     assert [mask >= {signal.SIGINT, signal.SIGTERM} for mask in masks] == [True]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def _surroundings(name):
+    return name in sys.modules, os.environ.get("OF_THE_CALLER"), str(Path.cwd()), os.getppid()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_workers_are_born_with_their_imports_and_with_the_surroundings_of_now(monkeypatch, tmp_path):
+    """Their server started with an earlier test's, or a minute ago."""
+    parents = set()
+    for value in ("one", "two"):
+        monkeypatch.setenv("OF_THE_CALLER", value)
+        folder = tmp_path / value
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        with open_workers(2) as workers:
+            ((imported, read, where, parent),) = workers.map(_surroundings, [("dpfedmeta.simulation.client_runner",)])
+        assert imported
+        assert (read, where) == (value, str(folder))
+        parents.add(parent)
+    assert len(parents - {os.getpid()}) == 1
+
+
+def test_imports_of_the_workers_server_end_where_its_parent_has_gone(monkeypatch):
+    asked = iter([7, 7, 7, 1])
+    monkeypatch.setattr(os, "getppid", lambda: next(asked))
+    with pytest.raises(SystemExit):
+        runpy.run_module("dpfedmeta.core.worker_imports")
+    assert next(asked, None) is None
+    monkeypatch.setattr(os, "getppid", lambda: 7)
+    assert all(name in sys.modules for name in runpy.run_module("dpfedmeta.core.worker_imports")["WORKERS_NEED"])

@@ -1,0 +1,13 @@
+"""Imports of the server that worker processes are forked from; it ends between two of them if its parent has gone."""
+
+import importlib
+import os
+
+# By name: they stand above this package. The largest first; torch.func imports torch._dynamo in its first call.
+WORKERS_NEED = ("numpy", "torch", "torch._dynamo", "dpfedmeta.simulation.client_runner")
+
+_parent = os.getppid()
+for _name in WORKERS_NEED:
+    if os.getppid() != _parent:
+        raise SystemExit
+    importlib.import_module(_name)
