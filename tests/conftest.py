@@ -2,6 +2,7 @@ import gc
 import io
 import os
 import signal
+import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -121,16 +122,24 @@ BESIDE = (
 )
 
 
-QUICK = {"patched": False, "now": False}
+PATCHED = {"pictures": False, "quick": False}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Pictures of one point, where the test is about something else; for fixtures of its module and session too."""
+    """Where the test is about something else: pictures of one point, and runs that do not measure how fast they are.
+
+    For fixtures of its module and session too.
+    """
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    QUICK["now"] = folder in BESIDE and item.get_closest_marker("pictures") is None
-    if not QUICK["now"] or QUICK["patched"]:
-        return
+    quick = folder in BESIDE
+    PATCHED["quick"] = quick and item.get_closest_marker("pictures") is None
+    _measures_speed(not quick)
+    if PATCHED["quick"] and not PATCHED["pictures"]:
+        _patch_pictures()
+
+
+def _patch_pictures():
     from matplotlib.figure import Figure
 
     point = b"\x89PNG\r\n\x1a\n" + bytes.fromhex(
@@ -138,9 +147,17 @@ def pytest_runtest_setup(item):
         "3a7e9b550000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
     )
     laid_out, saved = Figure.tight_layout, Figure.savefig
-    Figure.tight_layout = lambda *given, **more: None if QUICK["now"] else laid_out(*given, **more)
-    Figure.savefig = lambda figure, file, **more: file.write(point) if QUICK["now"] else saved(figure, file, **more)
-    QUICK["patched"] = True
+    Figure.tight_layout = lambda *given, **more: None if PATCHED["quick"] else laid_out(*given, **more)
+    Figure.savefig = lambda figure, file, **more: file.write(point) if PATCHED["quick"] else saved(figure, file, **more)
+    PATCHED["pictures"] = True
+
+
+def _measures_speed(real):
+    """Two rounds of public clients before the first one: as long as the rounds of most tests."""
+    module = sys.modules.get("dpfedmeta.training.run_training")
+    if module is not None:
+        throughput = sys.modules["dpfedmeta.training.throughput"]
+        module.clients_per_second = throughput.clients_per_second if real else lambda *given: 100.0
 
 
 @pytest.fixture(scope="session")

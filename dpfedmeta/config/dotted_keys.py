@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import closest, first_problem, listed, shown
+from dpfedmeta.core.pydantic_errors import adapter_of, closest, first_problem, listed, shown
 
 Form = TypeVar("Form")
 
@@ -174,7 +174,7 @@ def built(form: type[Form], plain: Mapping[str, Any], given: Mapping[str, Given]
             place[key] = _whole(_not_a_truth_value(name, entry, annotations[name]), annotations[name])
     try:
         # Not strictly: YAML reads `1e-4` as text.
-        made: Form = TypeAdapter(form).validate_python(nested, strict=False)
+        made: Form = adapter_of(form).validate_python(nested, strict=False)
     except ValidationError as error:
         name = ".".join(str(part) for part in error.errors()[0]["loc"])
         where = next((e.where for n, e in given.items() if f"{name}.".startswith(f"{n}.")), "the settings")

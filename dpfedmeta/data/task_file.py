@@ -9,11 +9,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding, read_text
-from dpfedmeta.core.pydantic_errors import YAML_ERRORS, first_problem, nearest, read_yaml, shown
+from dpfedmeta.core.pydantic_errors import YAML_ERRORS, adapter_of, first_problem, nearest, read_yaml, shown
 from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.names import check_spellings
 from dpfedmeta.data.parts import part_of
@@ -111,7 +111,7 @@ def _own_task(path: Path) -> Task:
     reader = reader_name(path)
     source = _source({"reader": reader, "path": str(path)}, str(path))
     content = {"name": path.resolve().stem or "folder", "source": source}
-    task: Task = TypeAdapter(Task).validate_python(content | READERS[reader].guess(path))
+    task: Task = adapter_of(Task).validate_python(content | READERS[reader].guess(path))
     return task
 
 
@@ -136,7 +136,7 @@ def _parse(text: str, where: str) -> Task:
     if isinstance(content, dict):
         _check_lists(content, where)
     try:
-        task: Task = TypeAdapter(Task).validate_python(content)
+        task: Task = adapter_of(Task).validate_python(content)
     except ValidationError as error:
         raise InputError(f"{where}: {first_problem(error, Task)}") from error
     except InputError as error:  # of a range of numbers
@@ -223,7 +223,7 @@ def _source(given: Mapping[str, Any], where: str) -> Source:
     except InputError as error:
         raise InputError(f"{where}: {error}; or of data of your own: {', '.join(READERS)}") from error
     try:
-        source: Source = TypeAdapter(form).validate_python(given)
+        source: Source = adapter_of(form).validate_python(given)
     except ValidationError as error:
         raise InputError(f"{where}: {first_problem(error, form, 'source.')}") from error
     return source

@@ -105,7 +105,7 @@ class TestQuestions:
             until(lambda: "413" in " ".join(ben["ben"].said))
             ben["ben"].party.answer = lambda question: bytes(MOST + 1)
             until(lambda: identity("ben") in wire.channel.present())
-            assert wire.channel.ask({identity("ben"): b"abc"}, 20) == {}
+            assert wire.channel.ask({identity("ben"): b"abc"}, 3) == {}
             ben["ben"].party.answer = bytes
             assert wire.channel.ask({identity("ben"): b"abc"}, 20) == {identity("ben"): b"abc"}
             assert wire.channel.ask({identity("anna"): bytes(MOST + 5000)}, 1) == {}

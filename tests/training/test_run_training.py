@@ -209,6 +209,9 @@ def test_a_signal_while_the_last_checkpoint_is_written_leaves_it_whole(
     assert names == [path.name for path in sorted((ran.run.path / "checkpoint").iterdir())]
 
 
+ALONE = SimpleNamespace(run=SimpleNamespace(workers=None))
+
+
 class Planned(Exception):
     """What a plan was made of."""
 
@@ -227,7 +230,7 @@ def test_a_run_goes_on_with_what_its_ledger_counts_as_spent_before(monkeypatch, 
     monkeypatch.setattr(setup, "_opened", lambda *given: (SimpleNamespace(task=None), None))
     monkeypatch.setattr(setup, "read_content", lambda path, torn: content)
     monkeypatch.setattr(setup, "make_plan", planned)
-    options = RunOptions(resume=SimpleNamespace(ledger=None) if resumed else None)
-    with pytest.raises(Planned) as found, prepared(SimpleNamespace(), options, print):
+    options = RunOptions(resume=SimpleNamespace(ledger=None) if resumed else None, workers=InProcess())
+    with pytest.raises(Planned) as found, prepared(ALONE, options, print):
         pass
     assert found.value.args == (counted if resumed else None,)

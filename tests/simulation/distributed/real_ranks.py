@@ -103,9 +103,9 @@ def main():
     }  # fmt: skip
     found = {
         "whole": tried(3),
-        "killed": tried(3, doom="killed", timeout=6.0),
+        "killed": tried(3, doom="killed", timeout=4.0),
         "again": tried(2),
-        "stopped": tried(3, doom="stopped", timeout=6.0),
+        "stopped": tried(3, doom="stopped", timeout=4.0),
         "again3": tried(3),
         "group": trained(*sys.argv[1:]),
     }
