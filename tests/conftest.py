@@ -107,9 +107,10 @@ def disk_is_not_waited_for():
         yield
 
 
-# Folders whose tests end in reports and look at other things: their pictures would be a sixth of the suite's time.
+# Folders and files whose tests end in reports and look at other things: pictures would be a sixth of the suite's time.
 BESIDE = (
     "api",
+    "cli",
     "faults",
     "federation",
     "golden",
@@ -119,6 +120,7 @@ BESIDE = (
     "seams",
     "simulation",
     "training",
+    "test_page.py",
 )
 
 
@@ -132,7 +134,7 @@ def pytest_runtest_setup(item):
     For fixtures of its module and session too.
     """
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    quick = folder in BESIDE
+    quick = folder in BESIDE or item.path.name in BESIDE
     PATCHED["quick"] = quick and item.get_closest_marker("pictures") is None
     _measures_speed(not quick)
     if PATCHED["quick"] and not PATCHED["pictures"]:

@@ -102,6 +102,7 @@ def test_the_installed_package_finds_all_its_files(installed, tmp_path):
     assert seen["page"] == "<!doctype html>"
 
 
+@pytest.mark.slow
 def test_the_installed_command_trains_in_an_empty_folder(installed, tmp_path):
     words = ["--algo=maml", "--dataset=strokes", "--rounds=2", "--cohort=4", "--model.width=4", "--run.name=r"]
     words += ["--evaluation.validation_episodes=4", "--evaluation.episodes=8", "--run.workers=2"]

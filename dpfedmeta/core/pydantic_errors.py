@@ -16,10 +16,12 @@ from pydantic import TypeAdapter, ValidationError
 YAML_ERRORS = (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeError, LookupError, RecursionError)
 
 
-@cache
+_adapter = cache(TypeAdapter)
+
+
 def adapter_of(form: Any) -> TypeAdapter[Any]:
     """Pydantic's reader of a dataclass of ours, made once: it takes 10 to 30 ms."""
-    return TypeAdapter(form)
+    return _adapter(form)
 
 
 class _EachKeyOnce(yaml.SafeLoader):

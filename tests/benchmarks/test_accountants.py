@@ -10,6 +10,7 @@ def within(row):
     return row.highest <= (0.0 if row.bound else 0.01) and (row.bound or row.lowest >= -0.01)
 
 
+@pytest.mark.slow
 def test_a_few_settings_agree_with_every_other_accountant():
     few = random.Random(1).sample(all_settings(), 4)
     for row in agreements(few):

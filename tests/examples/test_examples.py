@@ -178,7 +178,10 @@ def test_the_round_of_secure_aggregation(capsys):
     ]
 
 
-@pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem == "sinusoids")) for path in TRAINING],
+)
 def test_an_example_runs(path, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
     window = {"clip.window": 2} if path.stem == "train_in_python" else {}

@@ -17,7 +17,7 @@ from tests.simulation.test_secure_sums import RECORDS, cohort_of, sum_of
 from tests.simulation.test_secure_sums import setting as setting_of_sums
 
 REAL = ProtocolRounds(adversarial=0.05, colluding=1, absent=0.15, processes=1)
-FEW = {"population.cohort": "20", "aggregation.dropout": "0.25", "privacy.client.epsilon": "8"}
+FEW = {"population.cohort": "20", "aggregation.dropout": "0.25", "server.noise_multiplier": "0.5"}
 
 
 def setting(tiny_strokes, **given):

@@ -57,6 +57,7 @@ def test_minutes_of_private_runs_are_coarse(sweep, program, private):
     assert len(re.findall(r": \d+ (?:s|min)", printed)) == (0 if private else 2)
 
 
+@pytest.mark.pictures
 def test_a_grid_runs_and_is_summed_up(sweep, tmp_path):
     status, printed = sweep()
     assert status == "completed"
