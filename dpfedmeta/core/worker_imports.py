@@ -1,5 +1,6 @@
 """Imports of the server that worker processes are forked from; it ends between two of them if its parent has gone."""
 
+import gc
 import importlib
 import os
 
@@ -11,3 +12,6 @@ for _name in WORKERS_NEED:
     if os.getppid() != _parent:
         raise SystemExit
     importlib.import_module(_name)
+# Garbage collection would write to every object, and each worker then holds a copy of its own.
+gc.collect()
+gc.freeze()
