@@ -10,7 +10,7 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -176,8 +176,13 @@ def _held_back() -> Iterator[None]:
 
 
 @contextmanager
-def open_workers(count: int) -> Iterator[Workers]:
-    """`count` worker processes, or this process if `count` is 1."""
+def open_workers(count: int, also: Sequence[str] = ()) -> Iterator[Workers]:
+    """`count` worker processes, or this process if `count` is 1.
+
+    Args:
+        count: How many.
+        also: Modules that all of them will need, besides those of `worker_imports`.
+    """
 
     import torch  # here, since who asks for the number of cores needs none of it
 
@@ -187,7 +192,7 @@ def open_workers(count: int) -> Iterator[Workers]:
         yield InProcess()
         return
     with _held_back():
-        context = fresh_processes()
+        context = fresh_processes(also)
     executor = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker, initargs=(dict(os.environ),))
     try:
         yield Processes(executor, count)
@@ -230,7 +235,9 @@ class _ForkServerContext(multiprocessing.context.ForkServerContext):
     Process = _Forked
 
 
-def fresh_processes() -> multiprocessing.context.SpawnContext | multiprocessing.context.ForkServerContext:
+def fresh_processes(
+    also: Sequence[str] = (),
+) -> multiprocessing.context.SpawnContext | multiprocessing.context.ForkServerContext:
     """Return a context that starts worker processes without running the caller's script, notebook or `-c` again.
 
     On Linux they are forked from a server process, which begins to import what workers need at once: beside the
@@ -239,7 +246,7 @@ def fresh_processes() -> multiprocessing.context.SpawnContext | multiprocessing.
     if sys.platform != "linux":
         return _SpawnContext()
     context = _ForkServerContext()
-    context.set_forkserver_preload(["dpfedmeta.core.worker_imports"])
+    context.set_forkserver_preload([*also, "dpfedmeta.simulation.worker_imports"])
     multiprocessing.forkserver.ensure_running()
     return context
 

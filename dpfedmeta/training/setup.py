@@ -284,7 +284,9 @@ def _workers(
 ) -> Iterator[Workers]:
     """Those that are there already, or worker processes."""
     if options.workers is None:
-        with open_workers(worker_count(settings, device, remark)) as workers:
+        # Gradients of single records are torch.func's, whose first call imports torch._dynamo, in seconds.
+        also = ("torch._dynamo",) if settings.record.enabled else ()
+        with open_workers(worker_count(settings, device, remark), also) as workers:
             yield workers
         return
     if settings.run.workers is not None:

@@ -117,10 +117,10 @@ def test_workers_are_born_with_their_imports_and_with_the_surroundings_of_now(mo
 
 
 def test_imports_of_the_workers_server_end_where_its_parent_has_gone(monkeypatch):
-    asked = iter([7, 7, 7, 1])
+    asked = iter([7, 7, 1])
     monkeypatch.setattr(os, "getppid", lambda: next(asked))
     with pytest.raises(SystemExit):
-        runpy.run_module("dpfedmeta.core.worker_imports")
+        runpy.run_module("dpfedmeta.simulation.worker_imports")
     assert next(asked, None) is None
     monkeypatch.setattr(os, "getppid", lambda: 7)
-    assert all(name in sys.modules for name in runpy.run_module("dpfedmeta.core.worker_imports")["WORKERS_NEED"])
+    assert all(name in sys.modules for name in runpy.run_module("dpfedmeta.simulation.worker_imports")["WORKERS_NEED"])

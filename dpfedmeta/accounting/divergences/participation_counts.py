@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpfedmeta.accounting import binomial
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, smallest_epsilon
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.failure_probability import MOST_TRIALS, RARE_SHARE, exceeded, most
+from dpfedmeta.core.random import binomial
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 
 # Numbers of participations less likely than this are not followed: they count as certain failures.

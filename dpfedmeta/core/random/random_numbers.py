@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.core.random import noise_jit
+from dpfedmeta.core.random import binomial, noise_jit
 
 # The next so many bytes of one stream.
 ByteStream = Callable[[int], bytes]
@@ -83,11 +83,9 @@ class StreamGenerator:
 
     def binomial(self, trials: int, probability: float) -> int:
         """Return a binomial draw."""
-        from scipy.stats import binom  # most of a second, and a plan draws nothing
-
-        # Inversion of 53 bits. ppf(0) is -1 by scipy's convention.
+        # Inversion of 53 bits.
         uniform = float(self.words(1)[0] >> np.uint64(11)) * 2.0**-53
-        return max(0, int(binom.ppf(uniform, trials, probability)))
+        return max(0, int(binomial.ppf(uniform, trials, probability)))
 
     def sample(self, population: int, size: int) -> npt.NDArray[np.int64]:
         """`size` distinct integers of range(population), uniformly, in random order."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
@@ -179,7 +179,7 @@ class PairedDifference:
             raise InputError(f"cannot compare {count} with {len(second)} episodes: both need the same ones, at least 2")
         difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
         deviation = float(np.std(difference, ddof=1))
-        spread = float(t.ppf(0.975, count - 1)) * deviation / math.sqrt(count)
+        spread = float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
         return cls(mean=float(difference.mean()), ci95=spread, episodes=count)
 
     @property

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.rounded import asked
@@ -60,7 +60,7 @@ def pooled(values: Sequence[Measured]) -> Measured:
     if count == 1:
         return Measured(mean=mean, ci95=episodes)
     variance = sum((value.mean - mean) ** 2 for value in values) / (count - 1)
-    seeds = float(t.ppf(0.975, count - 1)) * math.sqrt(variance / count)
+    seeds = float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
     return Measured(mean=mean, ci95=max(seeds, episodes), runs=count)
 
 

@@ -4,8 +4,8 @@ import gc
 import importlib
 import os
 
-# By name: they stand above this package. The largest first; torch.func imports torch._dynamo in its first call.
-WORKERS_NEED = ("numpy", "torch", "torch._dynamo", "dpfedmeta.simulation.client_runner")
+# The largest first.
+WORKERS_NEED = ("numpy", "torch", "dpfedmeta.simulation.client_runner")
 
 _parent = os.getppid()
 for _name in WORKERS_NEED:

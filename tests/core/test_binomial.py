@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpfedmeta.accounting import binomial
+from dpfedmeta.core.random import binomial
 
 TRIALS = (1, 2, 7, 60, 266, 5000, 100_000)
 RATES = (1e-9, 7.5e-4, 0.01, 0.3, 0.5, 0.97, 1.0)
@@ -20,6 +20,14 @@ def test_probabilities_are_those_of_scipy(trials, rate):
     assert np.array_equal(binomial.sf(counts, trials, rate), binom.sf(counts, trials, rate))
     for share in (1e-18, 1e-8, 0.3):
         assert binomial.isf(share, trials, rate) == binom.isf(share, trials, rate)
+
+
+@pytest.mark.parametrize("trials", [0, *TRIALS])
+@pytest.mark.parametrize("rate", [0.0, *RATES[1:]])
+def test_draws_by_inversion_are_those_of_scipy(trials, rate):
+    for uniform in (0.0, 2.0**-53, 1e-9, 0.3, 0.999, 1 - 2.0**-53):
+        # scipy.stats says -1 at 0.
+        assert max(0, binomial.ppf(uniform, trials, rate)) == max(0, binom.ppf(uniform, trials, rate))
 
 
 def test_without_the_functions_scipy_itself_is_asked(monkeypatch):

@@ -1,7 +1,8 @@
 """Binomial probabilities of scipy.stats.binom, without the half second that importing scipy.stats takes.
 
-scipy.stats.binom calls three functions of scipy.special, which have no public name. Where a version of SciPy lacks
-them, scipy.stats.binom itself is called. For trials and rates above 0, and counts from 0 to the trials.
+scipy.stats.binom calls functions of scipy.special, which have no public name. Where a version of SciPy lacks
+them, scipy.stats.binom itself is called. For trials and rates above 0, and counts from 0 to the trials; `ppf` takes
+any trials and rate.
 """
 
 from collections.abc import Callable
@@ -22,5 +23,5 @@ def _found(name: str) -> _Function:
     return found
 
 
-# P(X = k), P(X > k), and the least k with P(X > k) <= q.
-pmf, sf, isf = map(_found, ("pmf", "sf", "isf"))
+# P(X = k), P(X > k), the least k with P(X > k) <= q, and the least k with P(X <= k) >= q.
+pmf, sf, isf, ppf = map(_found, ("pmf", "sf", "isf", "ppf"))
