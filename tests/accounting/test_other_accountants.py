@@ -67,13 +67,12 @@ def with_rare(phases, rare):
 @pytest.mark.parametrize(
     "plan",
     [
-        replace(PLAN, rounds=2),
         replace(PLAN, rounds=10, sampler="fixed"),
         replace(
             PLAN, clients=8000, rounds=8, noise="toeplitz", noise_multiplier=8.0, correlation=Correlation(separation=1)
         ),
     ],
-    ids=["poisson", "fixed", "all at once"],
+    ids=["fixed", "all at once"],
 )
 def test_what_is_rare_is_off_delta_whichever_accountant_is_asked(plan):
     name, epsilon = second_opinion(with_rare(plan.phases, 0.0), 2e-7)
