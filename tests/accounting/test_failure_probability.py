@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from dpfedmeta.accounting.events import failure_probability
 from dpfedmeta.accounting.events.failure_probability import (
     MOST_TRIALS,
     RARE_SHARE,
+    check_population,
     exceeded,
     fuller,
     largest_cohort,
@@ -207,3 +209,11 @@ def test_beyond_the_most_trials_hostile_clients_are_counted_as_below_them(monkey
     found, left = most_hostile(clients, hostile, cohort, 1e-9, fixed=fixed)
     assert exact <= found <= exact + 2 + 0.1 * exact
     assert left <= 1e-9
+
+
+@pytest.mark.parametrize("clients", [3, 49, 1000, 400_000])
+def test_a_delta_that_exposes_one_client_of_the_population_is_warned_of_to_the_last_digit(clients):
+    with pytest.warns(UserWarning, match="not below 1/N"):
+        check_population(clients, 1.0, 1 / clients)
+    with warnings.catch_warnings(action="error"):
+        check_population(clients, 1.0, math.nextafter(1 / clients, 0.0))

@@ -16,6 +16,7 @@ from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds, check_fine, is_fine, with_bits
+from dpfedmeta.analytics.secure_counts import CountGrid
 from dpfedmeta.core.errors import RefusedPlan
 
 PLAN = PrivacyPlan(
@@ -229,3 +230,30 @@ def test_a_cap_leaves_as_many_clients_as_the_largest_cohorts_of_all_rounds_do(mo
     assert whole.most == largest_of(2_000_000, rate, plan.allowed)[0]
     assert whole.least == smallest_cohort(there, rate, plan.allowed)[0] + 1
     assert binom.cdf(whole.least - 1, there, rate) <= plan.allowed
+
+
+@pytest.mark.parametrize(("bits", "longest", "noise"), [(12, 1.0, 2.0), (16, 3.0, 1.0), (20, 1000.0, 0.5)])
+def test_the_largest_counts_that_a_plan_accepts_are_read_as_they_are(bits, longest, noise):
+    """The sum of all that the most clients can say, with four deviations of noise, is one number modulo 2^b."""
+    plan = PrivacyPlan(
+        clients=10**6, cohort=4.0, rounds=1, noise_multiplier=noise, sampler="fixed", server_sees="sum",
+        secure=SecureRounds(bits=bits, dimension=8, longest=longest),
+    )  # fmt: skip
+
+    def whole_of(cohort):
+        try:
+            return replace(plan, cohort=float(cohort)).at(0).whole
+        except RefusedPlan:
+            return None
+
+    low, high = 4, 2**bits
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if whole_of(middle) else (low, middle)
+    whole = whole_of(low)
+    grid = CountGrid(bits=whole.bits, steps=round(whole.units / longest))
+    spread = math.sqrt(whole.clients_noise(low))
+    largest = np.array([sign * math.floor(low * whole.units + 4 * spread) for sign in (1, -1)], dtype=np.int64)
+    assert grid.centred(largest % 2**bits).tolist() == largest.tolist()
+    # And hardly less is accepted than fits.
+    assert 2 * (low + 2) * whole.units + 8 * spread > 2 ** (bits - 1)

@@ -56,3 +56,24 @@ def test_no_noise_needs_no_opinion():
     nothing = PrivacyPlan(clients=10, cohort=1, rounds=1, noise_multiplier=None)
     assert second_opinion(nothing.phases, 1e-6) is None
     assert second_opinion((), 1e-6) is None
+
+
+def with_rare(phases, rare):
+    """The same rounds, each of which may fail with a probability so large that all of them together have this one."""
+    rounds = sum(phase.rounds for phase in phases)
+    return tuple(replace(each, event=replace(each.event, surplus_probability=rare / rounds)) for each in phases)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        replace(PLAN, rounds=10, sampler="fixed"),
+        replace(
+            PLAN, clients=8000, rounds=8, noise="toeplitz", noise_multiplier=8.0, correlation=Correlation(separation=1)
+        ),
+    ],
+    ids=["fixed", "all at once"],
+)
+def test_what_is_rare_is_off_delta_whichever_accountant_is_asked(plan):
+    name, epsilon = second_opinion(with_rare(plan.phases, 0.0), 2e-7)
+    assert second_opinion(with_rare(plan.phases, 8e-7), 1e-6) == (name, pytest.approx(epsilon, rel=1e-9))

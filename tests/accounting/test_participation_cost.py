@@ -9,7 +9,7 @@ import pytest
 
 import dpfedmeta
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
-from dpfedmeta.accounting.events.events import Phase
+from dpfedmeta.accounting.events.events import Earlier, Phase
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.observers.server_observer import record_server, records_of_several
@@ -123,3 +123,13 @@ def test_the_releases_that_an_event_lists_cost_what_the_participation_does(steps
     roles = [math.sqrt(sum(noise**-2 for noise in noises if noise == each)) for each in (support, query) if each]
     if len(roles) == 2:
         assert one(plan, "record") == pytest.approx(max(roles))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("plan", [replace(MESSAGES, record=OWN), SUMS], ids=["messages", "sums"])
+def test_whichever_of_several_runs_begins_with_what_was_spent_before_nothing_is_stated(plan, place):
+    later = replace(plan, earlier=(Earlier(run="a", head="0", phases=plan.phases),))
+    runs = [(plan.phases, Terms.of(plan))] * 2
+    assert math.isfinite(records_of_several(runs))
+    runs[place] = (later.phases, Terms.of(later))
+    assert records_of_several(runs) == math.inf

@@ -194,3 +194,18 @@ def test_the_law_is_drawn_far_beyond_the_digits_of_a_float():
     assert count.of(1 - Fraction(1, 2**100)) in (100, 101)
     assert RunCount(mean=2.0, eta=1.0, cap=60).of(1 - Fraction(1, 2**100)) == 60
     assert count.of(Fraction(0)) == 1
+
+
+def test_what_a_cap_cuts_off_is_lost_in_both_worlds():
+    """By the law that is cut off, one world is so far from the first one, and the other e to epsilon times as far.
+
+    With next to no epsilon that is twice. More than half of delta is then too much, however little the runs cost.
+    """
+    silent = replace(PLAN, noise_multiplier=1e5)
+    for cap in (60, 80, 100):
+        count = RunCount(mean=10.0, eta=1.0, cap=cap)
+        lost = count.tail(cap)
+        enough = replace(silent, client_delta=2.02 * lost)
+        assert selection_cost([enough], count).epsilon < 0.01
+        with pytest.raises(RefusedPlan, match="raise the cap"):
+            selection_cost([replace(silent, client_delta=1.98 * lost)], count)

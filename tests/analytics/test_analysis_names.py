@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import Counter
 from hashlib import blake2b
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from scipy.stats import binom, norm
 
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise, ThresholdedNoise
+from dpfedmeta.analytics.analyses.heavy_hitters import HeavyHitters, _Tables
+from dpfedmeta.analytics.analysis import Handing
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.invertible_bloom_table import (
     _CHECKS,
@@ -28,6 +31,7 @@ from dpfedmeta.analytics.invertible_bloom_table import (
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.privacy.thresholded_counts import Threshold
+from tests.analytics.asking import asking
 
 SECRET = KeyedSource(5)
 
@@ -149,8 +153,6 @@ def test_so_many_names_fit_no_table_of_a_bound():
     with pytest.raises(ValueError, match="multiplier"):
         ThresholdedNoise(multiplier=0.0, missed=0.1)
     with pytest.raises(InputError, match="most-names 0"):
-        from dpfedmeta.analytics.analyses.heavy_hitters import HeavyHitters
-
         HeavyHitters(most_names=0)
 
 
@@ -272,3 +274,22 @@ def test_what_is_stated_beside_the_names_is_of_those_who_were_asked(clients, coh
     assert found["share_seen"] == pytest.approx(threshold.lowest / cohort)
     form = request.analysis.form(plan)
     assert (found["tries_allowed"], form.parts) == (form.parts, found["tries_allowed"])
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("most_names", [1, 2, 5])
+def test_all_names_of_all_who_may_be_asked_fit_however_many_a_client_has(most_names, alike):
+    analysis: Any = HeavyHitters(most_names=most_names, length=8)
+    own = asking(analysis, size=200)
+    told, form = analysis.told(own, None), analysis.form(own.plan)
+    held = [[f"{0 if alike else client}-{place}" for place in range(most_names)] for client in range(200)]
+
+    def sent(client, part):
+        names = SimpleNamespace(names=lambda client: dict.fromkeys(held[client], 1))
+        return analysis.sent(
+            Handing(plan=own.plan, told=told, held=names, client=client, invited=200, source=own.source), part
+        )
+
+    sums = [sum(sent(client, part) for client in range(200)) % 2**form.bits for part in range(form.parts)]
+    found = analysis._counts(_Tables.of(analysis, own.plan), told, SimpleNamespace(part=sums.__getitem__))
+    assert found == Counter(name for names in held for name in names)

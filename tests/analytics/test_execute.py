@@ -294,3 +294,20 @@ def test_a_summary_states_each_number_from_where_it_is_known(seed, fixed):
         # The last line's: the head of a ledger says how far it went.
         "ledger": {"head": "second", "lines": 2},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**128 - 1])
+def test_an_analysis_whose_noise_seed_was_chosen_is_a_simulation_whatever_the_seed(tmp_path, seed):
+    plan = PrivacyPlan(clients=80, cohort=80.0, rounds=1, noise_multiplier=9.0)
+    now = replace(settings(tmp_path), run=replace(settings().run, noise_seed=None))
+    for noise_seed in (seed, None):
+        text = f"analysis: {{noise_seed: {'null' if noise_seed is None else noise_seed}}}\n---\n" + to_yaml(settings())
+        (tmp_path / "ledger.jsonl").unlink(missing_ok=True)
+        ledger = Ledger(tmp_path / "ledger.jsonl", plan, RunIdentity(run="a", config=text))
+        ledger.charge(planned_charge(plan, 0))
+        (tmp_path / SUMMARY).write_text("{}")
+        if noise_seed is None:
+            assert len(earlier_releases(now)) == 1
+        else:
+            with pytest.raises(InputError, match="is a simulation"):
+                earlier_releases(now)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpfedmeta.accounting.events.events import Earlier
-from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content
 from dpfedmeta.analytics import initial_clip_bound
 from dpfedmeta.analytics.analyses.quantile import Quantile
 from dpfedmeta.analytics.analysis_request import Request, options_of
@@ -60,6 +60,25 @@ def test_an_analysis_that_no_training_could_count_is_not_charged(settings, tmp_p
     with pytest.raises(RefusedPlan, match=r"check-ins with privacy\.spent_before"):
         with_private_start(replace(settings, population=chosen), None)
     assert not (tmp_path / "run-quantile").exists()
+
+
+OTHERS = {"epsilon": 4.0, "delta": 1e-4, "cohort": 30.0, "own": options_of(Quantile(bins=7)), "noise_seed": 3}
+
+
+@pytest.mark.parametrize("change", OTHERS)
+def test_a_training_begins_with_the_answer_of_its_own_analysis_alone(settings, tmp_path, monkeypatch, change):
+    """By the name of its folder there is another one: its bound and its charge are not what was planned with."""
+    monkeypatch.setattr(initial_clip_bound, "resume", lambda path, data_folder: path)
+    place = Place(folder=str(tmp_path), name="run-quantile")
+    (tmp_path / "run-quantile").mkdir()
+    request = request_of(settings)
+    identity = RunIdentity(run="a", config=request_of(settings, **{change: OTHERS[change]}).as_text())
+    Ledger(tmp_path / "run-quantile/ledger.jsonl", request.planned(), identity)
+    with pytest.raises(InputError, match="is another analysis"):
+        _begun(request, place, None, secure_rng=False)
+    (tmp_path / "run-quantile/ledger.jsonl").unlink()
+    Ledger(tmp_path / "run-quantile/ledger.jsonl", request.planned(), replace(identity, config=request.as_text()))
+    assert _begun(request, place, None, secure_rng=False) == tmp_path / "run-quantile"
 
 
 def test_what_was_spent_before_is_planned_with_beside_the_analysis_to_come(settings, monkeypatch):

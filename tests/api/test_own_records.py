@@ -131,3 +131,11 @@ def test_what_does_not_fit_is_one_line(run, tmp_path):
         without_own_test(nobody, 0.3)
     with pytest.raises(dp.InputError, match="a population of your own keeps back what it likes"):
         without_own_test(nobody, 0.3, ready_made=True)
+
+
+@pytest.mark.parametrize("hundredths", [1, 7, 29, 33, 50, 57, 58, 90, 99])
+def test_of_every_class_as_many_are_kept_back_as_whole_records_are_in_the_share(hundredths):
+    """By whole numbers: in floats 29 hundredths of 100 are a little less than 29."""
+    for count in range(1, 301):
+        back = min(count * hundredths // 100, count - 1)
+        assert trains_on(count, hundredths / 100) == count - back

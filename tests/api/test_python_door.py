@@ -1,3 +1,4 @@
+import inspect
 import io
 import json
 import re
@@ -255,3 +256,36 @@ def test_all_names_of_the_doors_are_there():
 def test_arguments_of_another_type_are_one_line(call, said):
     with pytest.raises(InputError, match=re.escape(said)):
         call()
+
+
+def options_of(function):
+    return {name for name, each in inspect.signature(function).parameters.items() if each.kind is each.KEYWORD_ONLY}
+
+
+def test_every_option_of_an_audit_is_asked_for(monkeypatch):
+    given = {
+        "audits": ("one-run",), "runs": 4321, "canaries": 777, "confidence": 0.9, "units": ("record",),
+        "observers": ("public",), "as_planned": True, "whole": True, "seed": 12, "expected": True,
+    }  # fmt: skip
+    asked = {}
+    monkeypatch.setattr(
+        "dpfedmeta.api.audit.made", lambda request, *more, expected: asked.update(vars(request), expected=expected)
+    )
+    dp.audit(dp.Settings.preset("dp-agr", "strokes"), {"server.rounds": 3}, **given)
+    assert {name: asked[name] for name in given} == given
+    assert asked["given"] == {"server.rounds": "3"}
+    assert options_of(dp.audit) == given.keys()
+
+
+def test_every_option_of_an_evaluation_is_asked_for(monkeypatch, tmp_path):
+    given = {
+        "shots": 3, "ways": 4, "steps": (5, 6), "seeds": (7,), "episodes": 77, "transductive": True,
+        "fine_tuning": False, "out": tmp_path / "out", "data_folder": tmp_path, "workers": 2,
+    }  # fmt: skip
+    asked = []
+    monkeypatch.setattr("dpfedmeta.api.evaluate.evaluations", lambda request: asked.append(vars(request)) or iter(()))
+    monkeypatch.setattr("dpfedmeta.api.evaluate.comparison", lambda *given: None)
+    dp.evaluate("a run", **given)
+    due = {name: (value,) if name in ("shots", "ways") else value for name, value in given.items()}
+    assert {name: asked[0][name] for name in given} == due
+    assert options_of(dp.evaluate) == given.keys()

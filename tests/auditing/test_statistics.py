@@ -1,6 +1,7 @@
 """Bounds with known answers, and how often they are wrong."""
 
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from dpfedmeta.auditing.estimators.one_run import (
     one_run_epsilon,
     one_shot,
     p_value,
+    pooled,
 )
 from dpfedmeta.auditing.trade_off_function import (
     GaussianCurve,
@@ -155,3 +157,13 @@ def test_thresholds_share_the_miss_between_them_and_between_their_probabilities(
         if proportion(more, value)[0] > DELTA
     ]
     assert epsilon_of_counts(one, other, DELTA, MISS) == pytest.approx(max(bounds))
+
+
+def test_guesses_of_several_runs_are_about_the_canaries_of_all_of_them():
+    """With a small delta as many of them are right by chance as there are canaries."""
+    runs = [Guesses(canaries=100 + place, made=20 + place, right=15 + place) for place in range(4)]
+    together = asdict(pooled(runs))
+    assert together == {name: sum(asdict(run)[name] for run in runs) for name in together}
+    one = Guesses(canaries=400, made=80, right=60)
+    quarter = Guesses(canaries=100, made=20, right=15)
+    assert p_value(pooled([quarter] * 4), 0.3, 1e-3) == p_value(one, 0.3, 1e-3)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,3 +150,18 @@ def test_a_bound_that_protects_nobody_is_called_so(epsilon, protects):
     assert ("times as likely, but for" in shown) == protects
     assert ("This protects nobody from everybody who sees" in shown) != protects
     assert "100.0%" not in shown
+
+
+@pytest.mark.parametrize("epsilon", [0.0123456, 0.5, 1.2345678, 2.718, 4.99999])
+def test_what_becomes_likelier_is_never_said_to_do_so_by_less_than_it_may(epsilon):
+    """Nor is a probability of right guesses: both are rounded up."""
+    plan = PrivacyPlan(clients=400, cohort=40, rounds=2, noise_multiplier=1.0, client_delta=1e-5)
+    cell = guarantees(plan)[0]
+    cell = replace(cell, bounds=(replace(cell.binding, epsilon=epsilon),))
+    shown = "\n".join(statement_lines(Path("r"), plan, [cell], 2, "0"))
+    times = float(re.search(r"becomes more than ([0-9.]+) times as likely", shown)[1])
+    assert math.exp(epsilon) <= times <= 1.001 * math.exp(epsilon)
+    right = float(re.search(r"is right at most ([0-9.]+)% of", shown)[1]) / 100
+    exact = (1 + 1e-5 * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
+    assert exact <= right <= exact + 0.001
+    assert epsilon <= float(re.search(r"epsilon = ([0-9.]+) at delta", shown)[1]) <= 1.001 * epsilon

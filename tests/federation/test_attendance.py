@@ -1,8 +1,9 @@
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from dpfedmeta.federation.server.quorum import TooFew, attendance, wait_for
+from dpfedmeta.federation.server.quorum import Presence, TooFew, attendance, wait_for
 
 NAMES = {b"a": "clinic A", b"b": "clinic B", b"c": "clinic C"}
 
@@ -60,3 +61,22 @@ def test_only_those_of_the_roster_are_waited_for(strangers):
     assert len(seen.steps) == 1
     with pytest.raises(TooFew, match=r"only 1 of 3 clients are connected after 0 s, and 2 are needed"):
         wait_for(There((b"a", *strangers)), [*NAMES], 2, 0.0)
+
+
+@pytest.mark.parametrize(("cohort", "fixed", "ends"), [(3, True, True), (2, True, False), (3, False, False)])
+def test_a_run_ends_because_many_decline_only_where_all_are_asked(cohort, fixed, ends):
+    """Elsewhere everybody who sees that it ended would know something of who was drawn."""
+    privacy = SimpleNamespace(
+        sampling=SimpleNamespace(fixed_size=fixed),
+        cohort=cohort,
+        clients=3,
+        at=lambda round_: SimpleNamespace(whole=None),
+    )
+    asking = SimpleNamespace(signed=SimpleNamespace(privacy=privacy), declining=frozenset(range(3)), roster=[*NAMES])
+    federation = SimpleNamespace(channel=There(tuple(NAMES)), roster=[*NAMES], asking=asking)
+    presence = Presence(federation=federation, fewest=3, seconds=0.0)
+    if ends:
+        with pytest.raises(TooFew, match="3 of 3 clients declined"):
+            presence.on_round({})
+    else:
+        presence.on_round({})

@@ -691,3 +691,14 @@ def test_cohorts_that_no_plan_counts_with_have_no_agreement(silos, tmp_path):
     for invited in (2, CLIENTS - 1, CLIENTS + 1, 100):
         with pytest.raises(Refused, match=f"{invited} clients are invited, but the plan allows 5 to 5"):
             signed.agreement(0, invited)
+
+
+def test_a_plan_is_joined_under_the_name_of_its_own_run_alone(silos, tmp_path):
+    """Under another one a client that has joined would know nothing of it, and take another number."""
+    session = opened(tmp_path, silos)
+    body = Offer(number=3, signature=session.signed.signature, text=session.signed.text).encode()
+    attempt = Attempt(run=bytes(32), round=0)
+    question = session.question(0, asked=QuestionKind.PLAN, body=body, plan=session.signed.digest, attempt=attempt)
+    assert session.parties[silos.roster[0]].answer(question)[6] == Said.DECLINED
+    assert "this plan is not the one that the question names" in log_of(tmp_path)
+    assert kept_offer(tmp_path / "client0", bytes(32)) is None

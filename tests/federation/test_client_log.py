@@ -13,6 +13,7 @@ from dpfedmeta.federation.client.client_log import (
     epsilon_words,
     joined_words,
     offered_words,
+    sent_words,
 )
 
 
@@ -83,3 +84,15 @@ def test_every_offer_says_what_is_seen_on_whom_it_counts_what_liars_can_do_and_e
     assert (company_words(privacy, "drawn") in said) == (secure is not None)
     assert said[-3:] == ["liars", *map(cell_words, cells)]
     assert any("encoder of strokes" in line for line in said) == (asked == "plan")
+
+
+@pytest.mark.parametrize(("taken", "more"), [(1, 8), (2, 3), (5, 0)])
+def test_what_left_is_said_to_have_cost_what_was_answered_and_not_what_may_be(monkeypatch, taken, more):
+    monkeypatch.setattr(client_log, "epsilon_after", lambda privacy, promise, rounds: 0.25 * rounds)
+    monkeypatch.setattr(client_log, "left_of_run", lambda *given: more)
+    signed = SimpleNamespace(plan=SimpleNamespace(privacy=SimpleNamespace(rounds=9)), run=b"r" * 32)
+    ledger = SimpleNamespace(keys=lambda run: range(taken) if run == (b"r" * 32).hex() else ())
+    joined, task = SimpleNamespace(signed=signed, dimension=1234, why=None), SimpleNamespace(bound=1.5)
+    said = sent_words(joined, ledger, SimpleNamespace(unit="record"), SimpleNamespace(round=4), task, "one vector")
+    assert f"participation {taken} of {taken + more} allowed, in 9 rounds" in said
+    assert said.endswith(f"(record, server) in this run so far: {epsilon_words(0.25 * taken)}")

@@ -1,4 +1,5 @@
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -99,3 +100,23 @@ def test_a_limit_ends_a_secure_plan_whatever_is_solved_for(solve):
     plan = make_privacy(settings, load_task("strokes")[0], solve=solve)
     assert plan.rounds < 20
     assert guarantees(plan)[0].epsilon <= 3.0 < guarantees(replace(plan, rounds=plan.rounds + 1))[0].epsilon
+
+
+NOISE = {"server.noise_multiplier": "1.0", "privacy.client.epsilon": "null", "server.rounds": "5"}
+
+
+@pytest.mark.parametrize("begins", [1, 4, 5, 6])
+def test_a_change_that_no_round_of_the_plan_has_is_warned_of(begins):
+    schedule = f"[{{from_round: {begins}, noise_scale: 2.0}}]"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        plan = privacy("dp-const", {**NOISE, "server.schedule": schedule})
+    late = [str(each.message) for each in said if "never happens" in str(each.message)]
+    changed = {plan.at(round_).noise.multiplier for round_ in range(5)} == {1.0, 2.0}
+    assert len(late) == (not changed)
+
+
+@pytest.mark.parametrize("name", ["population.separation", "server.buffers"])
+def test_what_correlated_noise_alone_uses_is_refused_beside_any_other(name):
+    with pytest.raises(RefusedPlan, match=rf"^{name} = 2 with server\.noise = independent: .*leave it out"):
+        privacy("dp-const", {**NOISE, name: "2"})

@@ -109,3 +109,12 @@ def test_wrong_endings_are_refused(tmp_path, dpfedmeta):
         ("pdf", "file"),
     ):
         assert f"--{option} " in dpfedmeta("report", tmp_path, f"--{option}", tmp_path / name, code=2).error
+
+
+@pytest.mark.parametrize("simulated", [(), (0,), (1,), (0, 1)])
+def test_one_simulation_among_several_seeds_is_enough_to_say_so(group, simulated):
+    for place, run in enumerate(group.runs):
+        summary = run.read_json("summary.json")
+        run.write_json("summary.json", summary | {"simulation": "yes" if place in simulated else None})
+    text = latex_table([Group(label=group.label, runs=group.runs)])
+    assert (r"$^{\dagger}$" in text) == ("% dagger: simulation" in text) == bool(simulated)

@@ -11,7 +11,7 @@ from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.reporting.compare.seed_groups import group_runs
+from dpfedmeta.reporting.compare.seed_groups import Measured, group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
 from dpfedmeta.reporting.html.privacy_statement import check_report, guarantee_rows
 from dpfedmeta.reporting.html.top_of_page import (
@@ -232,3 +232,24 @@ def test_no_page_is_moved_sideways_in_a_browser(run, tmp_path, width):
     both = write_comparison(group_runs(runs), tmp_path / "comparison.html")
     for page in (run.path / "report.html", both):
         assert scrolled(browser, page, width, tmp_path) == (width, []), page
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ((0.50, 0.02), (0.53, 0.02), True),  # and neither mean lies in the other interval
+        ((0.50, 0.02), (0.53, 0.005), False),
+        ((0.50, 0.04), (0.53, 0.005), True),
+        ((0.50, 0.001), (0.53, 0.04), True),
+        ((0.25, 0.125), (0.5, 0.125), True),  # at an end
+        ((0.25, 0.125), (0.5, 0.12), False),
+    ],
+)
+def test_intervals_overlap_where_they_have_an_accuracy_in_common(one, other, overlap):
+    measured = {label: Measured(mean=mean, ci95=half) for label, (mean, half) in (("a", one), ("b", other))}
+    groups = [
+        SimpleNamespace(label=label, summaries=[{}], accuracy=lambda name="accuracy", found=found: found)
+        for label, found in measured.items()
+    ]
+    assert ("their intervals overlap" in best_words(groups)) == overlap
+    assert best_words(groups[::-1]) == best_words(groups)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,8 +24,9 @@ from dpfedmeta.learning.evaluation.few_shot import Benchmark
 from dpfedmeta.planning.client_spec import evaluation_shape
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
-from dpfedmeta.training import run_training
+from dpfedmeta.training import run_training, setup
 from dpfedmeta.training.personal.user_inputs import InputForm
+from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.verification.verify import audit
 from tests.seams.trained import gone_on, interrupted, settings_of, trained
 
@@ -215,3 +217,20 @@ def test_a_step_in_units_of_no_bound_is_refused(tiny_task_file, tmp_path):
     settings = settings_of(tiny_task_file, tmp_path, "maml", {"server.unit": "bound"})
     with pytest.raises(InputError, match=r"server\.unit = bound: clip\.policy = none sets no bound to divide by"):
         dp.train(settings)
+
+
+@pytest.mark.parametrize("encoding", [None, "an encoder"])
+def test_images_that_stand_in_two_parts_are_looked_for_among_images_and_not_among_their_features(monkeypatch, encoding):
+    """Two images that are the same may have features that differ in their last bits."""
+    settings, compared = resolve("dp-agr", "strokes"), []
+
+    def opened(name, folder, ways, encoding=None):
+        return SimpleNamespace(task=SimpleNamespace(encoding=encoding))
+
+    monkeypatch.setattr(setup, "open_dataset", opened)
+    monkeypatch.setattr(setup, "encoding_of_run", lambda settings: encoding)
+    monkeypatch.setattr(setup, "without_own_test", lambda dataset, share, ready_made: dataset)
+    monkeypatch.setattr(setup, "check_parts_apart", compared.append)
+    dataset, _ = setup._opened(settings, RunOptions())
+    assert dataset.task.encoding == encoding
+    assert [each.task.encoding for each in compared] == [None]

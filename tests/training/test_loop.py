@@ -11,6 +11,7 @@ from dpfedmeta import Callback
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.learning.server_step import initial_state
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
@@ -111,3 +112,21 @@ def test_the_states_of_the_noise_go_after_the_checkpoints_that_need_them(tmp_pat
     assert rounds(run.secret / "noise") == [1, 2, 3]
     saved(3)
     assert rounds(run.secret / "noise") == rounds(tmp_path / "checkpoint") == [2, 3]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("willing", [None, 3])
+def test_whoever_falls_silent_or_declines_was_asked_all_the_same(dropout, willing):
+    """Shares of the noise are of all who were asked: nobody knows by then who will answer."""
+    drawn = Cohort(round=2, clients=np.arange(20))
+    ledgers = SimpleNamespace(willing=lambda cohort: replace(cohort, clients=cohort.clients[:willing]))
+    settings = SimpleNamespace(
+        population=SimpleNamespace(dropout=dropout, availability="independent", latency_spread=0.0),
+        server=SimpleNamespace(timeout=None),
+    )
+    training = SimpleNamespace(
+        plan=SimpleNamespace(settings=settings), source=KeyedSource(3), client_ledgers=ledgers if willing else None
+    )
+    found = Training._answering(training, drawn)
+    assert found.asked == 20
+    assert (len(found.clients) == 20) == (not dropout and willing is None)

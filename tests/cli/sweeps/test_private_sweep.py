@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import secrets
 import sys
 
@@ -127,6 +128,21 @@ def test_nothing_outside_tells_how_many_runs_there_were_or_when(searched, drawn,
         assert max(times) - min(times) < 5.0
         assert len(best.path.name) == 4
     assert told[0] == told[1]
+
+
+def test_files_of_the_chosen_run_are_as_old_as_its_release(searched, drawn, monkeypatch):
+    """When they were written would tell which of the runs it was, and so how many came after it."""
+    score = private_sweep._score
+
+    def long_ago(run):
+        for path in (run.path, *run.path.rglob("*")):
+            os.utime(path, (10**9, 10**9))
+        return score(run)
+
+    monkeypatch.setattr(private_sweep, "_score", long_ago)
+    drawn(0.8, [3, 0, 0, 0])
+    best, _ = searched()
+    assert min(path.stat().st_mtime for path in (best.path, *best.path.rglob("*"))) > 1.1 * 10**9
 
 
 def test_a_search_that_was_cut_off_goes_on_with_what_was_drawn(searched, drawn, tmp_path, program):

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -210,3 +211,12 @@ def test_an_analysis_beside_rounds_that_clients_chose_is_not_added_up():
     assert compose([chosen]).runs == 1
     with pytest.raises(RefusedPlan, match="allocated and independent are not added up"):
         compose([chosen], besides=[Earlier(run="asked", head="", phases=ASKED.phases)])
+
+
+def test_beside_an_analysis_nothing_is_stated_of_a_record_towards_the_server():
+    """It saw what clients answered then, and no cap of the runs counts that."""
+    alone, beside = compose([RECORDS]), compose([RECORDS], besides=[Earlier(run="asked", head="", phases=ASKED.phases)])
+    assert math.isfinite(alone.record_server)
+    assert math.isfinite(alone.record_replaced)
+    assert (beside.record_server, beside.record_replaced) == (math.inf, math.inf)
+    assert not any(re.search(r"\(record, server\).*epsilon = [0-9]", line) for line in cost_lines(beside))

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -130,6 +131,9 @@ def test_bounds_follow_releases_and_go_on_as_they_would_have(tmp_path, policy):
                     if seen - 1 in stops:
                         break
         bounds.append((found, model))
+        # Rounds that come from their files say the bounds that they had.
+        with made(tmp_path / folder, clip=policy, noise_seed=5, noise="independent") as private:
+            assert [round_.bound for round_ in private] == found
     assert bounds[0][0] == bounds[1][0]
     assert same([bounds[0][1]], [bounds[1][1]])
     assert len(set(bounds[0][0])) > 1
@@ -663,6 +667,31 @@ def test_on_one_machine_a_stale_copy_is_refused(tmp_path):
         made(tmp_path)
 
 
+def test_a_release_of_an_attempt_that_was_never_charged_is_nothing_to_go_on_from(tmp_path):
+    """The round was charged, and not as often as the release says."""
+    with made(tmp_path) as private:
+        exact(private, 0, 0.01)
+        stored = load_release(private.run, 0, private._rounds._state)
+    keep_release(RunDirectory(tmp_path / "mine"), replace(stored, attempt=1))
+    with pytest.raises(dp.InputError, match="lacks the charge of round 0, which was released"):
+        made(tmp_path)
+
+
+@pytest.mark.parametrize("deltas", [(1e-4, 1e-9), (1e-9, 1e-4)])
+def test_that_a_first_round_is_empty_is_rare_beside_the_smallest_of_all_deltas(monkeypatch, deltas):
+    """e to minus the expected cohort is how likely it is: a millionth of delta at most, whoever is promised that."""
+    promises = tuple(
+        dp.Promise(unit=unit, epsilon=8.0, delta=delta)
+        for unit, delta in zip(("client", "record"), deltas, strict=True)
+    )
+    monkeypatch.setattr(RoundsRequest, "planned", property(lambda self: SimpleNamespace(cohort=self.cohort)))
+    for cohort in (28, 34):
+        request = RoundsRequest(clients=400, cohort=cohort, rounds=1, promises=promises)
+        with pytest.raises(InputError, match="like is missing"):
+            request.check_form_known()
+    RoundsRequest(clients=400, cohort=35, rounds=1, promises=promises).check_form_known()
+
+
 def test_two_processes_never_write_the_same_rounds_nor_copies_of_them(tmp_path):
     private = made(tmp_path)
     program = (
@@ -726,11 +755,12 @@ def test_whole_numbers_of_clients_and_floats_are_the_same_question(tmp_path):
     assert len(charges(tmp_path)) == 1
 
 
-def test_a_chosen_seed_repeats_and_is_no_promise(tmp_path):
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_chosen_seed_repeats_and_is_no_promise(tmp_path, seed):
     found = []
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
-        with made(tmp_path / folder, noise_seed=7) as private:
+        with made(tmp_path / folder, noise_seed=seed) as private:
             found.append(run(private)[1])
     assert same(*found)
     assert "a simulation" in verify_rounds(RunDirectory(tmp_path / "one/mine")).simulation
