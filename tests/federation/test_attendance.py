@@ -1,8 +1,11 @@
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from dpfedmeta.federation.server.quorum import TooFew, attendance, wait_for
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.federation.server import quorum
+from dpfedmeta.federation.server.quorum import TooFew, attendance, offer_until_answered, wait_for
 
 NAMES = {b"a": "clinic A", b"b": "clinic B", b"c": "clinic C"}
 
@@ -60,3 +63,25 @@ def test_only_those_of_the_roster_are_waited_for(strangers):
     assert len(seen.steps) == 1
     with pytest.raises(TooFew, match=r"only 1 of 3 clients are connected after 0 s, and 2 are needed"):
         wait_for(There((b"a", *strangers)), [*NAMES], 2, 0.0)
+
+
+class Slow:
+    """Clients that make the plan one after the other, each when it is offered again."""
+
+    signed = SimpleNamespace(privacy=PrivacyPlan(clients=3, cohort=3, rounds=1, noise_multiplier=1.0))
+    channel, roster, declining = There((b"a", b"b")), [*NAMES], ()
+
+    def __init__(self, *answering):
+        self.steps, self.answering, self.offers = list(answering), 0, 0
+
+    def offer(self, to):
+        self.offers, self.answering = self.offers + 1, self.steps.pop(0) if self.steps else self.answering
+
+
+def test_a_plan_is_offered_until_enough_clients_answered(monkeypatch):
+    monkeypatch.setattr(quorum, "_LOOK_SECONDS", 0.001)
+    asking = Slow(0, 1, 1, 2, 3)
+    offer_until_answered(asking, 2, 10.0)
+    assert asking.offers == 4
+    with pytest.raises(TooFew, match="only 1 of 3 clients answered the plan within 0 s"):
+        offer_until_answered(Slow(1), 2, 0.0)
