@@ -84,13 +84,15 @@ class Reached:
         if not change.within:
             folder = f"tests/{change.file.partition('/')[0]}/"
             pools = (*pools, list(anywhere) or [test for test in self.seconds if test.startswith(folder)])
-        by_name = tuple(name for name in named if "::" in name)
-        picked = dict.fromkeys(test for test in self.seconds if by_name and test.startswith(by_name))
+        # They may be younger than the map.
+        functions = [name for name in named if "::" in name]
+        picked = dict.fromkeys(functions)
         spent = 0.0
         pools = (opened, [test for test in reaching if test.startswith(tuple(named))] if named else [], *pools)
         for pool, until in zip(pools, (budget / 2, budget / 2, budget / 2, budget, budget, budget), strict=False):
             for test in sorted(pool, key=lambda each: (self.seconds[each], each)):
-                if test not in picked and spent + self.seconds[test] <= until:
+                known = test in picked or any(is_of(test, name) for name in functions)
+                if not known and spent + self.seconds[test] <= until:
                     picked[test] = None
                     spent += self.seconds[test]
         return list(picked)

@@ -158,4 +158,8 @@ def test_tests_that_reach_what_a_condition_opens_run_first(beside, rules, tmp_pa
     (tmp_path / "lines.json").write_text(json.dumps({"tests": list(tests.items()), "lines": {"file.py": reached}}))
     change = rules.Change(kind="guard", file="file.py", lines=(line, line), within=True, old="", new="")
     order = ["tests/test_other.py::refused", "tests/test_file.py::passes", "tests/test_file.py::more"]
-    assert machine.Reached([tmp_path / "lines.json"]).tests(change, 8.0) == order
+    found = machine.Reached([tmp_path / "lines.json"])
+    assert found.tests(change, 8.0) == order
+    # One that is named runs, and first, even where the map does not know it yet.
+    assert found.tests(change, 8.0, ["tests/test_new.py::seen"]) == ["tests/test_new.py::seen", *order]
+    assert found.tests(change, 8.0, [order[2]]) == [order[2], *order[:2]]
