@@ -128,6 +128,20 @@ def test_another_split_of_the_same_images(origin, images, tmp_path, copied):
     refused(origin, task_file(tmp_path / "t.yaml", flat, split="s.csv"), tmp_path)
 
 
+@pytest.mark.parametrize("part", ["train", "val", "test", None])
+def test_images_are_looked_for_in_every_part_of_the_others(part, monkeypatch):
+    def pool(name, seed):
+        images = np.random.default_rng(seed).integers(0, 256, (3, 8, 8, 1), dtype=np.uint8)
+        return SimpleNamespace(images=images, first=[0], counts=[3], path=name)
+
+    others = {
+        name: pool(name, 1 if name == part else 2 + number) for number, name in enumerate(("train", "val", "test"))
+    }
+    monkeypatch.setattr(overlap, "open_task", lambda *given: SimpleNamespace(**others))
+    task = SimpleNamespace(form="the same")
+    assert overlap.shares_images(pool("mine", 1), (task, {}), (task, {}), None) == (part is not None)
+
+
 def test_one_shared_image_is_enough_and_an_empty_page_is_none(origin, images, tmp_path):
     other = drawn(tmp_path / "other", 2, blank=True)
     accepted(origin, other, tmp_path)
