@@ -12,7 +12,7 @@ from dpfedmeta.accounting.calibration import (
     largest_cohort,
     most_rounds,
 )
-from dpfedmeta.accounting.events.events import Earlier
+from dpfedmeta.accounting.events.events import Earlier, surplus
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
@@ -64,6 +64,23 @@ def test_both_targets_together_are_both_met():
     plan = calibrate(AGRLR, Targets(client_epsilon=1.5, record_epsilon=2.5))
     assert epsilon(plan, "client", "public") <= 1.5
     assert epsilon(plan, "record", "server") <= 2.5
+
+
+def test_what_surplus_clients_may_take_is_off_the_delta_that_noise_is_solved_at():
+    shared = replace(BASE, clients=200, cohort=50, rounds=1, record=LAYER)
+    less = shared.client_delta - surplus(replace(shared, noise_multiplier=1.0).phases)
+    assert less < shared.client_delta
+    alone = replace(shared, record=None, client_delta=less)
+    found, expected = (calibrate(each, Targets(client_epsilon=1.5)).noise_multiplier for each in (shared, alone))
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("observer", ["server", "public"])
+def test_a_target_is_held_against_the_cell_of_its_observer(observer):
+    plan = replace(AGRLR, noise_mode="stacked", noise_multiplier=1.0)
+    share, words = _reached(plan, Targets(record_epsilon=0.01, record_observer=observer))
+    assert share == epsilon(plan, "record", observer) / 0.01
+    assert words.startswith(f"(record, {observer})")
 
 
 def test_an_unreachable_target_says_which_cell_and_what_helps():

@@ -7,6 +7,7 @@ from scipy.special import logsumexp
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, blended, released_coordinates
 from dpfedmeta.accounting.divergences.participation_counts import worst_participations
+from dpfedmeta.accounting.divergences.pld_composition import COARSE
 from dpfedmeta.accounting.observers import concentrated_dp_bound as published_sums
 from dpfedmeta.accounting.observers.concentrated_dp_bound import (
     Concentrated,
@@ -17,6 +18,7 @@ from dpfedmeta.accounting.observers.concentrated_dp_bound import (
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.accounting.release_costs.sum_cost import SumCost
 
 PLAN = PrivacyPlan(
     clients=400_000,
@@ -131,3 +133,12 @@ def test_more_participations_than_are_counted_take_their_part_of_delta(rounds, c
     without = participations_bound(phases, own, change, None, 1e-6)
     assert without.epsilon == participations_bound(phases, own, change, worst, left).epsilon
     assert without.epsilon > participations_bound(phases, own, change, worst, 1e-6).epsilon
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+def test_whatever_is_rare_is_off_the_delta_of_each_bound(sampler):
+    (sums,) = replace(PLAN, sampler=sampler, cohort=1000, rounds=3).phases
+    rare = (replace(sums, event=replace(sums.event, surplus_probability=share * 1e-6 / 3)) for share in (0.0, 0.9))
+    without, with_it = (SumCost().public([phases], 1e-6, COARSE) for phases in rare)
+    assert len(without) == 2
+    assert all(more.epsilon > 1.01 * less.epsilon for less, more in zip(without, with_it, strict=True))

@@ -11,9 +11,11 @@ from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilo
 from dpfedmeta.accounting.divergences.participation_counts import worst_participations
 from dpfedmeta.accounting.divergences.pld_composition import COARSE, sampled_epsilon
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
+from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.four_guarantees import epsilon_curve, guarantees
-from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+from dpfedmeta.accounting.observers.server_observer import client_server, record_server
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan, Terms
 from dpfedmeta.core.errors import RefusedPlan
 
 BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=1.0)
@@ -232,6 +234,17 @@ def test_a_schedule_in_shared_mode_has_its_own_limit_and_noise_in_each_event():
     assert plan.first(120) == (first, replace(second, rounds=20))
     with pytest.raises(IndexError):
         plan.at(266)
+
+
+@pytest.mark.parametrize("cell", [client_server, record_server])
+def test_towards_the_server_further_rounds_with_more_noise_never_cost_less(cell):
+    shares = PrivacyPlan(
+        clients=2000, cohort=100, rounds=6, noise_multiplier=40.0, noise_site="clients", sampler="fixed"
+    )
+    quiet, loud = (Phase(event=replace(shares, noise_multiplier=z).at(0), rounds=3) for z in (40.0, 4000.0))
+    alone = cell([quiet], Terms.of(shares)).epsilon
+    assert 0 < alone < math.inf
+    assert all(cell(both, Terms.of(shares)).epsilon >= alone for both in ([quiet, loud], [loud, quiet]))
 
 
 def test_a_fixed_cohort_needs_no_surplus():

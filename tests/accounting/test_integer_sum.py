@@ -47,6 +47,13 @@ def test_no_rounded_vector_is_promised_to_be_shorter_than_can_be():
     assert rounded_length(1e6, 400) >= 1e6
 
 
+def test_a_client_moves_a_sum_by_all_of_its_parts():
+    one = PLAN.phases[0].event.whole
+    three = replace(one, parts=3)
+    assert one.of_a_client >= one.units
+    assert three.of_a_client == pytest.approx(3 * one.of_a_client)
+
+
 def test_survivors_always_make_the_noise():
     """Whoever is invited: as few honest survivors as may be have the planned deviation between them."""
     for plan in (PLAN, FIXED):

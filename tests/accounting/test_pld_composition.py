@@ -8,7 +8,7 @@ from scipy import stats
 from dpfedmeta.accounting.divergences import pld_composition as composition
 from dpfedmeta.accounting.divergences import pld_round as sampled_round
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
-from dpfedmeta.accounting.divergences.pld_composition import GRIDS, forget, sampled_epsilon
+from dpfedmeta.accounting.divergences.pld_composition import GRIDS, composed, forget, sampled_delta, sampled_epsilon
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
@@ -50,6 +50,46 @@ def test_profiles_are_the_divergences_of_their_pairs(rate, noise, epsilon):
     fixed = sampled_round.fixed_size_profile(at, rate, GaussianNoise(multiplier=2 * noise))[0]
     pair = (mixed, base) if epsilon >= 0 else (base, mixed)
     assert fixed == pytest.approx(hockey_stick(*pair, a, X), abs=1e-8)
+
+
+def test_a_round_by_coins_has_the_divergences_of_both_orders():
+    rate, gaussian = 0.3, GaussianNoise(multiplier=0.9)
+    both = sampled_round.by_coins(rate, gaussian, 1e-3)
+    at = np.asarray([0.0, 0.05, 0.2, 0.34])
+    orders = (both._pmf_remove, sampled_round.removed_profile), (both._pmf_add, sampled_round.added_profile)
+    for order, profile in orders:
+        assert order.get_delta_for_epsilon(at) == pytest.approx(profile(at, rate, gaussian), abs=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [480.0, 520.0, 650.0])
+def test_a_removed_clients_loss_may_be_larger_than_a_floats_exponent(epsilon):
+    """Where the loss is exceeded: x mu - mu^2 / 2 = log((a - 1 + q) / q), and a - 1 is a."""
+    rate, mu = 0.1, math.sqrt(2 * epsilon)
+    beyond = (epsilon - math.log(rate)) / mu + mu / 2
+    moved = (1 - rate) * stats.norm.sf(beyond) + rate * stats.norm.sf(beyond - mu)
+    expected = moved - math.exp(epsilon + stats.norm.logsf(beyond))
+    found = sampled_round.removed_profile(np.asarray([epsilon]), rate, GaussianNoise(multiplier=1 / mu))[0]
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_hardly_any_noise_counts_how_far_a_replaced_message_moves_the_sum():
+    mu = 4466.0  # losses above 10^7 are as good as impossible, and possible: no distribution is composed
+    (one,) = phases(rate=0.5, rounds=1, sampler="fixed")
+    one = replace(one, event=replace(one.event, noise=GaussianNoise(multiplier=2.0 / mu)))
+    assert sampled_epsilon([one], "replace-one", 1e-6) == pytest.approx(gaussian_epsilon(mu, 1e-6))
+
+
+def test_a_round_without_noise_keeps_nothing_however_many_have_some():
+    (noisy,) = phases(rounds=3)
+    bare = replace(noisy, event=replace(noisy.event, noise=None))
+    for rounds in ([bare], [noisy, bare], [bare, noisy]):
+        assert sampled_delta(rounds, "add-remove", 1.0) == 1.0
+        assert math.isinf(sampled_epsilon(rounds, "add-remove", 1e-6))
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-10])
+def test_few_rounds_are_composed_by_their_distribution(delta):
+    assert composed(phases(rate=1.0, noise=3.0, rounds=10), "add-remove", delta)[1] == "pld"
 
 
 @pytest.mark.parametrize("a", [1.0, 1.05, 1.5, 4.0])

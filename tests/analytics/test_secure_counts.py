@@ -11,7 +11,7 @@ from asking import asking, counted
 from dpfedmeta.analytics.analyses.gain import Gain
 from dpfedmeta.analytics.analyses.histogram import Histogram
 from dpfedmeta.analytics.analyses.quantile import Quantile, isotonic
-from dpfedmeta.analytics.analysis import PendingRelease
+from dpfedmeta.analytics.analysis import PendingRelease, SumForm
 from dpfedmeta.analytics.analysis_request import FixedCohort, Request
 from dpfedmeta.analytics.secure_counts import CountGrid, sent
 from dpfedmeta.config.load import resolve
@@ -246,3 +246,8 @@ def test_a_fixed_cohort_takes_each_option_from_its_setting(setting, name, value)
     )
     assert getattr(usual, name) != value
     assert changed == replace(usual, **{name: value})
+
+
+def test_a_client_hands_over_all_parts_of_a_sum():
+    form = SumForm(bits=20, length=7, parts=3)
+    assert form.dimension == np.zeros((form.parts, form.length)).size

@@ -77,3 +77,13 @@ def test_findings_state_their_sample_and_their_confidence(miss):
 def test_without_a_curve_there_is_no_finding_by_it():
     curve, _ = findings_of(of_failures(0.1), cell(1e-5), None, 0.05)
     assert (curve.audited, curve.runs) == (None, 2000)
+
+
+def test_the_second_sample_is_judged_at_the_threshold_of_the_first():
+    """How far beyond it the second sample lies does not count, so no other threshold can be looked for there."""
+    found = Ratios(one=np.array([1.0] * 90 + [-1.0] * 10), other=np.array([-1.0] * 90 + [1.0] * 10))
+    (_, free) = findings_of(found, cell(1e-5), None, 0.05)
+    one = np.array([50.0] * 900 + [-50.0] * 100)
+    near, far = (Ratios(one=one, other=np.array([-50.0] * 900 + [beyond] * 100)) for beyond in (2.0, 50.0))
+    seen = [confirmation_of(free, found, again, cell(1e-5), None).audited for again in (near, far)]
+    assert seen[0] == seen[1] > 0

@@ -1,7 +1,8 @@
 """The audits through the product's own loop, and what the command says of them."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_mu
 from dpfedmeta.accounting.events.events import surplus
+from dpfedmeta.auditing import run_audit
 from dpfedmeta.auditing.attacks.likelihood_ratio import NoAttack, attack_on
 from dpfedmeta.auditing.audit_request import AuditRequest
 from dpfedmeta.auditing.canaries import RandomDirections
@@ -422,3 +424,28 @@ def test_a_run_that_released_nothing_is_refused(tiny_task_file, tmp_path):
     with pytest.raises(InputError, match=r"none of its 2 rounds released anything"):
         dp.audit(run, runs=10)
     assert not (run.path / "audit.json").exists()
+
+
+def test_a_second_sample_has_coins_and_a_size_of_its_own(monkeypatch):
+    made = []
+
+    @dataclass(frozen=True)
+    class Drawn:
+        plan: None
+        runs: int
+        seed: int
+        whole: bool
+
+        def ratios(self, attack, watch):
+            made.append((self.runs, self.seed))
+
+    alarm = SimpleNamespace(audit="many-runs", above=True)
+    monkeypatch.setattr(run_audit, "Bench", Drawn)
+    monkeypatch.setattr(run_audit, "prepared_attack", lambda *given: (None, None, SimpleNamespace(curve=None)))
+    monkeypatch.setattr(run_audit, "findings_of", lambda *given: [alarm])
+    monkeypatch.setattr(run_audit, "confirmation_of", lambda *given: "confirmed")
+    request = AuditRequest(algo="dp-agr", audits=("many-runs",), runs=20, seed=5)
+    assert [*run_audit._many_runs(request, None, None, lambda *said: None)] == [alarm, "confirmed"]
+    (runs, seed), (more, other) = made
+    assert (runs, seed, more) == (20, 5, 80)
+    assert other == request.second_seed(0) != seed

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from dpfedmeta.cli.arguments import settings_from
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.models.registry import _REGISTRY
 from dpfedmeta.learning.models.spec import NETWORKS
+from dpfedmeta.planning import early_checks
 
 # What needs the accountant, and neither PyTorch nor a network.
 WINDOW = Path(__file__).parents[2] / "configs/sweeps/window.yaml"
@@ -196,3 +199,12 @@ def test_the_window_of_the_preset_follows_short_runs(rounds: str, window: int):
 def test_a_window_that_was_given_stays():
     given = {"server.rounds": "3", "clip.window": "9"}
     assert resolve("dp-agr", "omniglot", None, given).clip.window == 9
+
+
+@pytest.mark.parametrize("part", ["train", "val", "test"])
+def test_too_few_classes_of_any_part_are_refused_before_they_are_read(monkeypatch, part):
+    task, splits = load_task("strokes")
+    few = replace(task, split={**task.split, part: 4})
+    monkeypatch.setattr(early_checks, "task_of", lambda settings: (few, splits))
+    with pytest.raises(InputError, match=f"the {part} split holds 4 classes"):
+        early_checks.check_first(resolve("dp-agr", "strokes", None, {"task.ways": "5"}))

@@ -74,7 +74,7 @@ def test_a_member_of_the_users_own_is_found_by_its_module():
             r"dpfedmeta.core.plugins.plugin_registry \(.*plugin_registry.py\) has no Nothing",
         ),
         ("dpfedmeta.core.plugins.plugin_registry:", "names nothing in the module; give "),
-        (":Thing", "clip.policy = :Thing: "),
+        (":Thing", "clip.policy = :Thing: cannot be imported"),
         ("..:Thing", r"clip.policy = \.\.:Thing: "),
     ],
 )

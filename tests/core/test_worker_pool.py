@@ -4,12 +4,13 @@ import signal
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.spawn import get_preparation_data
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from dpfedmeta.core.worker_pool import Processes, _Done, _packed, open_workers
+from dpfedmeta.core.worker_pool import Processes, _Done, _packed, _script_hidden, _unpacked, answered, open_workers
 
 SCRIPT = """
 from dataclasses import dataclass
@@ -53,6 +54,29 @@ def test_no_worker_reads_the_script_again_and_all_that_it_defines_reaches_them(t
     assert left.stdout.splitlines() == ["read", "[2, 4, 6]", "-1 is negative"]
     assert left.stderr == ""
     assert left.returncode == 0
+
+
+def test_what_a_script_defines_travels_with_its_code():
+    """No process could import it."""
+    script = {"__name__": "__main__"}
+    exec(SCRIPT.partition("print")[0], script)
+    pair, twice = script["Pair"], script["twice"]
+    assert _unpacked(answered(_packed((twice, (pair(4),))))).left == 8
+    failed = answered(_packed((twice, (pair(-1),))))
+    with pytest.raises(Exception, match="-1 is negative") as found:
+        _unpacked(failed)
+    assert type(found.value).__name__ == "OwnError"
+    with pytest.raises(ZeroDivisionError):
+        answered(_packed((divmod, (1, 0))))
+
+
+def test_a_process_that_starts_is_told_of_no_script(monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py", raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    read = {"init_main_from_name", "init_main_from_path"}
+    assert read & get_preparation_data("worker").keys()
+    with _script_hidden():
+        assert not read & get_preparation_data("worker").keys()
 
 
 def test_the_callers_main_module_is_there_again_once_workers_started():

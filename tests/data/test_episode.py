@@ -232,3 +232,13 @@ def test_classes_of_unequal_size(tmp_path):
     assert {number for index, number, _ in drawn if index == 1} == set(range(PER_CLASS))
     with pytest.raises(InputError, match=r"holds 3 of class 0 \(1 of 9 classes have too few\)"):
         check_shape(pool, SHAPE, "train")
+
+
+def test_where_data_name_clients_an_episode_is_of_one_of_them(tmp_path):
+    owners = ("anna", "ben", "cleo")
+    pool = replace(numbered_pool(tmp_path), clients=tuple(name for name in owners for _ in range(3)))
+    shape, generator = replace(SHAPE, ways=2), np.random.default_rng(0)
+    places = [choose_episode(pool, generator, shape).places.flatten() for _ in range(40)]
+    of = [{pool.clients[place // PER_CLASS] for place in each.tolist()} for each in places]
+    assert all(len(names) == 1 for names in of)
+    assert set().union(*of) == {*owners}

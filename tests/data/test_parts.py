@@ -1,5 +1,7 @@
 """Names of parts mean parts, wherever they stand, and what does not fit together is refused."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from own_data import vector_rows, write_csv, write_image, write_task
@@ -8,6 +10,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.parts import check_clients_are_no_parts, part_of, parts_taken
 from dpfedmeta.data.user_sources import folder
+from dpfedmeta.data.user_sources.csv_table import part_words
 from dpfedmeta.data.user_sources.readers import own_digests
 
 PARTS = ("train", "val", "test")
@@ -169,3 +172,13 @@ def test_parts_in_the_wrong_column_of_a_table(tmp_path, column, names, part):
     write_csv(tmp_path / "v.csv", [head, *rows])
     with pytest.raises(InputError, match=part):
         open_dataset(str(tmp_path / "v.csv"), ways=1)
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_words_that_training_rows_write_are_for_their_clients_alone(public):
+    rows = [
+        SimpleNamespace(written=word, split=split) for word, split in (("training", "train"), ("validation", "val"))
+    ]
+    words = " ".join(part_words(rows, public=public))
+    assert "validation is val" in words
+    assert ("training" in words) == (not public)

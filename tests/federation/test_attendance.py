@@ -3,7 +3,13 @@ from types import SimpleNamespace
 
 import pytest
 
+<<<<<<< HEAD
 from dpfedmeta.federation.server.quorum import Presence, TooFew, attendance, wait_for
+=======
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.federation.server import quorum
+from dpfedmeta.federation.server.quorum import TooFew, attendance, offer_until_answered, wait_for
+>>>>>>> cat5t
 
 NAMES = {b"a": "clinic A", b"b": "clinic B", b"c": "clinic C"}
 
@@ -63,6 +69,7 @@ def test_only_those_of_the_roster_are_waited_for(strangers):
         wait_for(There((b"a", *strangers)), [*NAMES], 2, 0.0)
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize(("cohort", "fixed", "ends"), [(3, True, True), (2, True, False), (3, False, False)])
 def test_a_run_ends_because_many_decline_only_where_all_are_asked(cohort, fixed, ends):
     """Elsewhere everybody who sees that it ended would know something of who was drawn."""
@@ -80,3 +87,25 @@ def test_a_run_ends_because_many_decline_only_where_all_are_asked(cohort, fixed,
             presence.on_round({})
     else:
         presence.on_round({})
+=======
+class Slow:
+    """Clients that make the plan one after the other, each when it is offered again."""
+
+    signed = SimpleNamespace(privacy=PrivacyPlan(clients=3, cohort=3, rounds=1, noise_multiplier=1.0))
+    channel, roster, declining = There((b"a", b"b")), [*NAMES], ()
+
+    def __init__(self, *answering):
+        self.steps, self.answering, self.offers = list(answering), 0, 0
+
+    def offer(self, to):
+        self.offers, self.answering = self.offers + 1, self.steps.pop(0) if self.steps else self.answering
+
+
+def test_a_plan_is_offered_until_enough_clients_answered(monkeypatch):
+    monkeypatch.setattr(quorum, "_LOOK_SECONDS", 0.001)
+    asking = Slow(0, 1, 1, 2, 3)
+    offer_until_answered(asking, 2, 10.0)
+    assert asking.offers == 4
+    with pytest.raises(TooFew, match="only 1 of 3 clients answered the plan within 0 s"):
+        offer_until_answered(Slow(1), 2, 0.0)
+>>>>>>> cat5t

@@ -5,6 +5,7 @@ import math
 import shutil
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dpfedmeta.accounting.observers.server_observer import client_server, record
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.client import client, client_budget
 from dpfedmeta.federation.client.client_budget import (
     Floors,
     Promise,
@@ -693,6 +695,7 @@ def test_cohorts_that_no_plan_counts_with_have_no_agreement(silos, tmp_path):
             signed.agreement(0, invited)
 
 
+<<<<<<< HEAD
 def test_a_plan_is_joined_under_the_name_of_its_own_run_alone(silos, tmp_path):
     """Under another one a client that has joined would know nothing of it, and take another number."""
     session = opened(tmp_path, silos)
@@ -702,3 +705,34 @@ def test_a_plan_is_joined_under_the_name_of_its_own_run_alone(silos, tmp_path):
     assert session.parties[silos.roster[0]].answer(question)[6] == Said.DECLINED
     assert "this plan is not the one that the question names" in log_of(tmp_path)
     assert kept_offer(tmp_path / "client0", bytes(32)) is None
+=======
+@pytest.mark.parametrize(("allowed", "answered", "left_over"), [(3, 2, 1), (3, 0, 3), (2, 2, 0), (1, 2, 0)])
+def test_rounds_that_were_answered_are_no_longer_left(monkeypatch, allowed, answered, left_over):
+    plan = PrivacyPlan(clients=9, cohort=9, rounds=9, noise_multiplier=1.0)
+    monkeypatch.setattr(client_budget, "most_participations", lambda plan, promise: allowed)
+    monkeypatch.setattr(client_budget, "participation", lambda plan, promise, round_: None)
+    ledger = SimpleNamespace(
+        keys=lambda run: [(round_,) for round_ in range(answered)], further=lambda costs, run, cost: len(costs)
+    )
+    assert client_budget.left(plan, None, ledger, "run", range(answered, 9)) == left_over
+
+
+def test_a_charge_holds_what_the_run_costs_besides(monkeypatch):
+    secure = SecureRounds(bits=16, dimension=512, dropout=0.1, adversarial=0.05)
+    plan = PrivacyPlan(
+        clients=400, cohort=200, rounds=5, noise_multiplier=2.0, sampler="fixed", server_sees="sum", secure=secure
+    )
+    written = []
+    own = SimpleNamespace(
+        _chargeable=lambda *given: True,
+        _promise=None,
+        _ledger=SimpleNamespace(charge=lambda *given, **words: written.append(words)),
+    )
+    joined = SimpleNamespace(
+        signed=SimpleNamespace(run=b"r", privacy=plan), kept=SimpleNamespace(begin=lambda attempt: None)
+    )
+    monkeypatch.setattr(client, "participation", lambda *given: None)
+    assert client.RealClient._charged(own, joined, Attempt(run=b"r", round=0, again=()), "asked")
+    assert written[0]["cost"].rare == surplus(plan.phases)
+    assert written[0]["cost"].coordinates
+>>>>>>> cat5t

@@ -234,8 +234,9 @@ class TestRefusals:
 
     def test_another_authority_s_certificate(self, wire):
         other = make_certificates(["127.0.0.1"]).authority
+        # Of a client that is let in nothing would come back, if no certificate was looked at.
         with pytest.raises(InputError, match="not the server of this federation: "):
-            attend(Echo(), wire.wire("anna", authority=other, patience=1))
+            attend(Echo(), wire.wire("eve", authority=other, patience=1))
 
     def test_no_server(self, wire):
         with socket.socket() as free:

@@ -15,11 +15,11 @@ Mistakes that are written down run this way too, in seconds each; what none of t
 from __future__ import annotations
 
 import argparse
+import ast
 import gc
 import importlib
 import itertools
 import json
-import math
 import os
 import select
 import signal
@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -63,10 +63,12 @@ class Reached:
     def tests(self, change: Change, budget: float, named: Sequence[str] = ()) -> list[str]:
         """Those that reach the change, within the budget: half of it for those that are named and the file's own.
 
-        A test that is named by its function runs whatever it costs.
+        A test that is named by its function runs whatever it costs. Of a condition, those come first that reach what it
+        opens: no other test can see that it never holds.
         """
         first, last = change.lines
-        reaching = set[str]().union(*(self._lines.get((change.file, line), set()) for line in range(first, last + 1)))
+        reaching = self._reaching(change.file, range(first, last + 1))
+        opened = self._reaching(change.file, opened_by(change))
         anywhere = self._files.get(change.file, set())
         try:
             own = tests_of(change.file)
@@ -82,16 +84,21 @@ class Reached:
         if not change.within:
             folder = f"tests/{change.file.partition('/')[0]}/"
             pools = (*pools, list(anywhere) or [test for test in self.seconds if test.startswith(folder)])
-        by_name = tuple(name for name in named if "::" in name)
-        picked = dict.fromkeys(test for test in self.seconds if by_name and test.startswith(by_name))
+        # They may be younger than the map.
+        functions = [name for name in named if "::" in name]
+        picked = dict.fromkeys(functions)
         spent = 0.0
-        pools = ([test for test in reaching if test.startswith(tuple(named))] if named else [], *pools)
-        for pool, until in zip(pools, (budget / 2, budget / 2, budget, budget, budget), strict=False):
+        pools = (opened, [test for test in reaching if test.startswith(tuple(named))] if named else [], *pools)
+        for pool, until in zip(pools, (budget / 2, budget / 2, budget / 2, budget, budget, budget), strict=False):
             for test in sorted(pool, key=lambda each: (self.seconds[each], each)):
-                if test not in picked and spent + self.seconds[test] <= until:
+                known = test in picked or any(is_of(test, name) for name in functions)
+                if not known and spent + self.seconds[test] <= until:
                     picked[test] = None
                     spent += self.seconds[test]
         return list(picked)
+
+    def _reaching(self, file: str, lines: Iterable[int]) -> set[str]:
+        return set[str]().union(*(self._lines.get((file, line), set()) for line in lines))
 
 
 class Planter:
@@ -172,6 +179,18 @@ class Planter:
         finally:
             os.write(writer, answer.encode()[:4000])
             signal.pause()
+
+
+def opened_by(change: Change) -> set[int]:
+    """Lines of what the conditions on the changed lines lead into."""
+    first, last = change.lines
+    tree = ast.parse((PACKAGE / change.file).read_text()) if change.within else ast.Module([], [])
+    found = [
+        node.body
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and first <= (node.test.end_lineno or 0) and node.test.lineno <= last
+    ]
+    return {line for body in found for line in range(body[0].lineno, (body[-1].end_lineno or 0) + 1)}
 
 
 def is_of(test: str, name: str) -> bool:
@@ -259,7 +278,9 @@ def plant(
         for outcome in run_all(imported, 1, options.limit, folder):
             keep(changes[outcome.name], outcome)
     (folder / "inside").mkdir()
-    seconds = math.inf if options.lines else options.budget
+    # A fork computes anew what tests before it had kept, so what the map says of seconds may be far too little: what
+    # passed in half of the time was not seen, and a time-out is one of a test.
+    seconds = options.limit / 2 if options.lines else options.budget
     planter = Planter(Slot(folder / "inside"), inside, options.limit, seconds, keep)
     enter(planter.slot.folder)
     files = dict.fromkeys(test.partition("::")[0] for _, _, tests in inside for test in tests)

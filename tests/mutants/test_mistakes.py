@@ -1,5 +1,6 @@
 """The catalogue fits the code as it is, and rules make mistakes of it."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -143,3 +144,22 @@ def test_tests_are_those_of_the_name_and_of_its_parameters(beside):
         assert is_of("tests/a/test_b.py::test_c[1]", name)
     for name in ("tests/a/test_b.py::test", "tests/a/test_b", "tests/a/test_b.py::test_c[2]"):
         assert not is_of("tests/a/test_b.py::test_c[1]", name)
+
+
+def test_tests_that_reach_what_a_condition_opens_run_first(beside, rules, tmp_path, monkeypatch):
+    import machine
+
+    (tmp_path / "file.py").write_text(SOURCE)
+    monkeypatch.setattr(machine, "PACKAGE", tmp_path)
+    monkeypatch.setattr(machine, "tests_of", lambda file: ("tests/test_file.py",))
+    line = SOURCE[: SOURCE.index("    if not low < high")].count("\n") + 1
+    tests = {"tests/test_file.py::passes": 0.1, "tests/test_other.py::refused": 3.0, "tests/test_file.py::more": 2.0}
+    reached = {str(line): [0, 1, 2], str(line + 1): [1]}
+    (tmp_path / "lines.json").write_text(json.dumps({"tests": list(tests.items()), "lines": {"file.py": reached}}))
+    change = rules.Change(kind="guard", file="file.py", lines=(line, line), within=True, old="", new="")
+    order = ["tests/test_other.py::refused", "tests/test_file.py::passes", "tests/test_file.py::more"]
+    found = machine.Reached([tmp_path / "lines.json"])
+    assert found.tests(change, 8.0) == order
+    # One that is named runs, and first, even where the map does not know it yet.
+    assert found.tests(change, 8.0, ["tests/test_new.py::seen"]) == ["tests/test_new.py::seen", *order]
+    assert found.tests(change, 8.0, [order[2]]) == [order[2], *order[:2]]

@@ -1,10 +1,12 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.federation.server.federation_checks import check_agreements
 from dpfedmeta.planning.privacy.secure_sum_settings import check_company, may_be_picked
 
 PLAN = PrivacyPlan(
@@ -40,3 +42,9 @@ def test_nothing_is_counted_on_where_everybody_is_asked_or_messages_are_seen():
     # Of fifty silos three may collude, whoever is picked.
     with pytest.raises(RefusedPlan, match="can place 3"):
         check_company(replace(PLAN, clients=50, cohort=50), "picked")
+
+
+def test_a_server_of_real_clients_looks_at_its_company():
+    settings = SimpleNamespace(aggregation=SimpleNamespace(company="picked"))
+    with pytest.raises(RefusedPlan, match="colluding"):
+        check_agreements(SimpleNamespace(privacy=PLAN, settings=settings))

@@ -1,6 +1,8 @@
 """Weights that learned from the same images are not public, whatever path leads to the images."""
 
 import shutil
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,11 +10,13 @@ import yaml
 from PIL import Image
 
 from dpfedmeta.config.load import resolve
-from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.population import VirtualPopulation
+from dpfedmeta.data.task import OwnSource
+from dpfedmeta.planning.network_trial import pretraining_overlap as overlap
 from dpfedmeta.training.dry_run import forecast
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
@@ -124,6 +128,20 @@ def test_another_split_of_the_same_images(origin, images, tmp_path, copied):
     refused(origin, task_file(tmp_path / "t.yaml", flat, split="s.csv"), tmp_path)
 
 
+@pytest.mark.parametrize("part", ["train", "val", "test", None])
+def test_images_are_looked_for_in_every_part_of_the_others(part, monkeypatch):
+    def pool(name, seed):
+        images = np.random.default_rng(seed).integers(0, 256, (3, 8, 8, 1), dtype=np.uint8)
+        return SimpleNamespace(images=images, first=[0], counts=[3], path=name)
+
+    others = {
+        name: pool(name, 1 if name == part else 2 + number) for number, name in enumerate(("train", "val", "test"))
+    }
+    monkeypatch.setattr(overlap, "open_task", lambda *given: SimpleNamespace(**others))
+    task = SimpleNamespace(form="the same")
+    assert overlap.shares_images(pool("mine", 1), (task, {}), (task, {}), None) == (part is not None)
+
+
 def test_one_shared_image_is_enough_and_an_empty_page_is_none(origin, images, tmp_path):
     other = drawn(tmp_path / "other", 2, blank=True)
     accepted(origin, other, tmp_path)
@@ -161,6 +179,24 @@ def test_another_folder_at_the_origins_relative_path(images, tmp_path, monkeypat
     # The run remembers the whole path, so nothing else is taken for it.
     accepted(first, drawn(tmp_path / "private", 4), tmp_path)
     refused(first, tmp_path / "there" / "pics", tmp_path)
+
+
+@pytest.mark.parametrize("then", ["folder /gone", None])
+def test_an_origins_settings_that_name_another_place_now_show_nothing(then, tmp_path, monkeypatch):
+    mine, its = (OwnSource(reader="folder", path=str(tmp_path / name)) for name in ("mine", "its"))
+    kept = SimpleNamespace(own=False, decoded="then", source=then or its.name)
+    monkeypatch.setattr(overlap, "_kept", lambda origin: kept)
+    monkeypatch.setattr(overlap, "load_task", lambda name: (SimpleNamespace(source=its), {}))
+    monkeypatch.setattr(overlap, "shares_images", lambda *given: False)
+    words = SimpleNamespace(dataset="pics")
+    given = (
+        words,
+        SimpleNamespace(task=SimpleNamespace(source=mine), train=None),
+        SimpleNamespace(own=False, decoded="now"),
+    )
+    origin = overlap.Origin(path=tmp_path, settings=words)
+    with pytest.raises(InputError, match="came from folder /gone") if then else nullcontext():
+        assert not overlap._learned_from(origin, *given, None)
 
 
 def test_a_chain_that_is_broken_is_not_public(origin, images, tmp_path, monkeypatch):

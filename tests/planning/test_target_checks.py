@@ -70,3 +70,9 @@ def test_a_target_that_may_fail_every_second_time_is_refused_before_it_is_solved
     check(algo, **{f"privacy.{unit}.delta": "0.1"})
     with pytest.raises(RefusedPlan, match=f"privacy.{unit}.delta = 0.5: a target may fail with at most 0.1; give less"):
         check(algo, **{f"privacy.{unit}.delta": "0.5"})
+
+
+@pytest.mark.parametrize("given", [{}, NOISE, TARGET])
+def test_a_preset_that_promises_privacy_clips(given):
+    with pytest.raises(RefusedPlan, match="promises client-level privacy, which needs a clip bound"):
+        check(**{**NONE, "clip.policy": "none", **given})

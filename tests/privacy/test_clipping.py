@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfedmeta.core.params import norm
-from dpfedmeta.privacy.clipping import clip
+from dpfedmeta.privacy.clipping import clip, clip_per_layer
 from dpfedmeta.privacy.per_example.clip_rows import clipped_record_sum
 
 finite = st.integers(-(10**9), 10**9).map(lambda n: n * 1e21) | st.integers(-1000, 1000).map(lambda n: n / 7)
@@ -41,6 +41,9 @@ def test_short_contributions_and_an_infinite_bound_change_nothing():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_contribution_that_is_not_finite_counts_as_zero(bad):
     assert norm(clip(params([bad, 1.0, 1.0]), 1.0)) == 0.0
+    # The layers that are finite do not count alone.
+    layers = {"a.weight": torch.tensor([bad, 1.0]), "b.weight": torch.ones(2)}
+    assert norm(clip_per_layer(layers, 1.0)) == 0.0
 
 
 def test_zero_divides_nothing():

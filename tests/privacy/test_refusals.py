@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.privacy.charged import check_record_release
 from dpfedmeta.privacy.clip_policies.policy_checks import check_policy
 from dpfedmeta.privacy.clip_policies.quantile_policy import BelowBound
-from dpfedmeta.privacy.clip_policy import clip_limits
+from dpfedmeta.privacy.clip_policy import Surroundings, check_counts, clip_limits
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, check_mechanism, mechanism_of
 from dpfedmeta.privacy.per_example.clip_rows import clip_rows
 from tests.privacy.one_release import release
@@ -250,3 +251,10 @@ def test_a_plan_is_extended_when_all_its_rounds_are_charged_and_in_no_other_way(
             _read_lines(PLAN, 99, wrong)
     with pytest.raises(ValueError, match="its first line holds an extended plan"):
         _read_lines(PLAN.extended(8), 99, lines)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_norms_are_counted_where_messages_are_exact(exact):
+    around = Surroundings(algo="own", rounds=6, cohort=5, noise=2.0, exact=exact)
+    with nullcontext() if exact else pytest.raises(RefusedPlan, match="counts norms of exact messages, but own"):
+        check_counts(SimpleNamespace(policy="quantile"), around)

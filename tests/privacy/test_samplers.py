@@ -11,6 +11,7 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import BandedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.config.load import resolve
 from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSource, Purpose
 from dpfedmeta.privacy.samplers import sampler_of
 from dpfedmeta.privacy.samplers.check_ins_sampler import CheckInSampler
@@ -226,3 +227,16 @@ def test_in_turns_who_joined_an_attempt_or_has_had_its_rounds_stays_away():
 def test_in_turns_needs_noise_that_says_how_many_groups_there_are():
     with pytest.raises(ValueError, match="groups"):
         cyclic(noise=GaussianNoise(multiplier=1.0))
+
+
+@pytest.mark.parametrize("cap", [1, 3, None])
+def test_a_plan_has_the_cohort_and_the_cap_of_the_settings(cap):
+    given = {"population.cohort": "17", "population.max_participations": "null" if cap is None else str(cap)}
+    planned = sampling_of("poisson").planned(resolve("dp-agr", "strokes", None, given))
+    assert planned == {"cohort": 17, "max_participations": cap}
+
+
+@pytest.mark.parametrize("clients", [2, 7, 1000])
+def test_a_cohort_of_coins_is_expected_to_be_as_large_as_planned(clients):
+    plan = PrivacyPlan(clients=clients, cohort=1.5, rounds=1, noise_multiplier=1.0)
+    assert sampler_of(plan.at(0), None).rate * clients == pytest.approx(1.5)

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from round_tables import Table, a_round, agreement, people, plain_sum, ring, vector
 
-from dpfedmeta.secure_aggregation import Aborted, Client, Refused
+from dpfedmeta.secure_aggregation import Aborted, Client, Refused, Server
 from dpfedmeta.secure_aggregation.crypto import pairwise, shamir
 from dpfedmeta.secure_aggregation.crypto.keys import Identity, Pair
 from dpfedmeta.secure_aggregation.crypto.share_dealing import certain
@@ -743,3 +744,18 @@ def test_who_blames_everybody_is_named_itself():
     table.sent = table.server.close()
     assert [fault.seats for fault in table.server.faults] == [(0,), (5, 4)]
     assert certain(table.server.faults) == {0}
+
+
+@pytest.mark.parametrize(("shared", "threshold", "kept"), [
+    (range(6), 2, range(6)), (range(1, 6), 2, ()), (range(1, 6), 1, range(1, 6)), ((0, 1, 3), 1, (0, 1)),
+])  # fmt: skip
+def test_whoever_is_left_has_enough_neighbours_among_those_that_are_left(shared, threshold, kept):
+    """Six in a ring: who is left out takes its neighbours along."""
+    server = SimpleNamespace(
+        _dealings=SimpleNamespace(dealt=dict.fromkeys(shared)),
+        _graph={seat: [(seat - 1) % 6, (seat + 1) % 6] for seat in range(6)},
+        _agreement=SimpleNamespace(threshold=threshold),
+    )
+    around = Server._well_connected(server)
+    assert sorted(around) == [*kept]
+    assert all(len(others) >= threshold and {*others} <= around.keys() for others in around.values())

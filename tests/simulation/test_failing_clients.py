@@ -2,7 +2,9 @@
 
 import math
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +21,9 @@ from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.simulation import cohort_sums
 from dpfedmeta.simulation.availability import Availability
+from dpfedmeta.simulation.backend import RoundAborted
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.run_training import run_training
@@ -238,3 +242,28 @@ def test_no_noise_is_credited_to_a_private_client_that_is_not_sound(tiny_strokes
     _, side, model = side_of(tiny_strokes, algo)
     unsound = sum_over(replace(side, population=Hostile(side.population, 2, HOSTILE[how])), model, 2, 1, 3)
     assert unsound.noise_variance == pytest.approx(2 * side.message_noise_variance(0.3))
+
+
+@pytest.mark.parametrize(("ends", "entered"), [(True, 2), (True, 3), (False, 2)])
+def test_a_round_ends_where_one_failed_if_that_was_asked_for(monkeypatch, ends, entered):
+    sums = SimpleNamespace(zero=np.zeros)
+    clients = SimpleNamespace(form=lambda model: model, whole_numbers=lambda bound, size: sums)
+    workers = SimpleNamespace(total=lambda *given: (np.zeros(2), entered))
+    monkeypatch.setattr(cohort_sums, "shares_of", lambda *given: (clients, []))
+    monkeypatch.setattr(cohort_sums, "plain_sum", lambda *given: "sum")
+    backend = LocalBackend(clients=clients, workers=workers, abort_on_failure=ends)
+    aborted = ends and entered < 3
+    with pytest.raises(RoundAborted) if aborted else nullcontext():
+        cohort = Cohort(round=0, clients=np.arange(3))
+        assert backend.cohort_sum({"a": torch.zeros(2)}, 1.0, cohort) == "sum"
+
+
+@pytest.mark.parametrize(("sent", "entered"), [(3, 3), (5, 2), (4, 0)])
+def test_messages_that_did_not_enter_are_left_out_by_number(sent, entered):
+    numbers = SimpleNamespace(values=lambda total: total)
+    clients = SimpleNamespace(
+        form=lambda model: model, whole_numbers=lambda bound, size: numbers, message_bound=lambda bound: bound,
+        message_noise_variance=lambda bound: 0.0,
+    )  # fmt: skip
+    found = cohort_sums.plain_sum(clients, {"a": torch.zeros(2)}, 1.0, (torch.zeros(2), entered), sent)
+    assert found.left_out + entered == sent

@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.params import flatten
@@ -19,7 +21,7 @@ from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.cohort_sums import LocalBackend, SecureSums, added_up
+from dpfedmeta.simulation.cohort_sums import LocalBackend, SecureSums, added_up, survivors_sum
 from dpfedmeta.training.build_data import client_side
 
 SMALL = {
@@ -280,3 +282,15 @@ def test_a_client_of_one_micro_episode_sends_it(tiny_strokes):
     assert side.algorithm.parts == 1
     ((vector,),) = side.bounded_parts(model, BOUND, 0, [3])
     assert 0 < float(np.linalg.norm(vector)) <= BOUND
+
+
+def test_survivors_are_said_to_have_made_their_own_noise_alone():
+    whole = WholeSum(bits=16, dimension=64, parts=1, units=9.0, deviation=30.0, least=5, most=9, dropout=0.4, unsure=1)
+    grid = SimpleNamespace(centred=lambda total: total)
+    fewest, total = whole.fewest(9), np.ones(64, dtype=np.int64)
+    assert fewest < 9
+    made = {n: survivors_sum("sum", whole, grid, lambda: total, entered=n, invited=9) for n in range(10)}
+    for entered, found in made.items():
+        share = whole.share(9) if entered >= fewest else 0.0
+        assert found.noise_variance == pytest.approx(entered * share)
+        assert float(found.value["sum"].sum()) == (64 if share else 0)

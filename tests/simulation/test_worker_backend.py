@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -189,3 +190,12 @@ def test_layers_are_clipped_one_by_one(tiny_strokes):
         length = norm({n: v for n, v in value.items() if n.rpartition(".")[0] == layer})
         assert length <= 1e-6 / len(layers) ** 0.5
     assert norm(value) == pytest.approx(1e-6, rel=1e-4)
+
+
+@pytest.mark.parametrize("ratio", [None, 1.5])
+def test_a_message_with_noise_is_clipped_again_where_that_was_planned(ratio):
+    runner = SimpleNamespace(message_clip_ratio=ratio, message_bound=lambda bound: bound * (ratio or 1.0))
+    message = {"a": torch.full((100,), 3.0)}
+    assert float(norm(ClientRunner._clipped_again(runner, message, 0.7))) == pytest.approx(
+        1.05 if ratio else 30.0, rel=1e-5
+    )

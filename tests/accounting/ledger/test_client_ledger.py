@@ -204,3 +204,12 @@ class Mu:
 
     def roles(self):
         return (self.mu,)
+
+
+def test_a_client_that_is_asked_again_in_one_attempt_is_charged_once(tmp_path):
+    ledgers = ClientLedgers(folder=tmp_path / "clients", budget=budget(9), each=LAYER)
+    spent = []
+    for again in ((), (), (1, 77), (1, 77), (2, 77), (1, 77)):
+        assert ledgers.willing(Cohort(round=3, clients=np.asarray([5]), again=again)).clients.tolist() == [5]
+        spent.append(ClientLedger(tmp_path / "clients" / "5.jsonl", budget(9)).participations)
+    assert spent == [1, 1, 2, 2, 3, 3]

@@ -9,10 +9,14 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger import ledger as ledger_module
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, check_rounds, head, phases_of, read, read_content, spent
+from dpfedmeta.accounting.ledger.open_ledger import open_ledger
+from dpfedmeta.accounting.ledger.versions import UNSAID
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import whole_lines
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.random.random_sources import KeyedSource
 
 LAYER = RecordLayer(support_noise=2.0, query_noise=1.6, support_steps=1, support_records=25, query_records=25)
 PLAN = PrivacyPlan(clients=10_000, cohort=50, rounds=8, noise_multiplier=0.8, max_participations=1, record=LAYER)
@@ -99,6 +103,21 @@ def test_what_is_no_ledger_is_said_so(tmp_path, content):
 def test_a_missing_ledger_is_said_so(tmp_path):
     with pytest.raises(InputError, match="run directory"):
         read(tmp_path / "l")
+
+
+def test_a_round_beyond_the_plan_is_refused():
+    charges = [planned_charge(PLAN, number) for number in range(PLAN.rounds)]
+    with pytest.raises(RefusedPlan, match=f"round {PLAN.rounds} of the ledger is not the mechanism of the plan"):
+        spent(PLAN, [*charges, replace(charges[-1], round=PLAN.rounds)])
+
+
+def test_a_ledger_of_another_plan_is_not_gone_on_with(tmp_path):
+    run = RunDirectory(tmp_path)
+    written(run.ledger)
+    assert open_ledger(run, PLAN, KeyedSource(1), None, None).content.plan == PLAN
+    for other in (replace(PLAN, rounds=PLAN.rounds + 1), replace(PLAN, client_delta=PLAN.client_delta / 2)):
+        with pytest.raises(RefusedPlan, match="another plan here than the ledger states"):
+            open_ledger(run, other, KeyedSource(1), None, None)
 
 
 def test_an_event_of_another_mechanism_is_never_approximated():
@@ -234,11 +253,12 @@ def test_the_head_notices_what_the_chain_cannot(tmp_path):
     assert head(path) != before
 
 
-def test_a_ledger_of_another_version_is_not_guessed_at(tmp_path):
+@pytest.mark.parametrize("version", [1, max(UNSAID) + 1])
+def test_a_ledger_of_another_version_is_not_guessed_at(tmp_path, version):
     from dpfedmeta.accounting.ledger.hash_chain import HashChain
 
-    HashChain.start(tmp_path / "l", {"version": 1, "plan": {}})
-    with pytest.raises(InputError, match="version 1 is not known"):
+    HashChain.start(tmp_path / "l", {"version": version, "plan": {}})
+    with pytest.raises(InputError, match=f"version {version} is not known"):
         read(tmp_path / "l")
 
 

@@ -74,6 +74,14 @@ def test_cohorts_that_only_the_system_knew_are_not_drawn_anew(run):
     assert len(remarks) == 1
 
 
+def test_cohorts_that_are_drawn_again_keep_the_cap(run):
+    plan = replace(PLAN, clients=20, sampler="poisson", max_participations=1)
+    cohorts(run, 0, clients=(0, 1, 2, 3))
+    found, _ = reopened(run, charges(0, 1, 2, 3), plan)
+    drawn = [client for cohort in found.before(9) for client in cohort.clients.tolist()]
+    assert 4 < len(drawn) == len(set(drawn))
+
+
 @pytest.mark.parametrize(
     "line", ["[]", "7", '{"round": 0}', '{"clients": [1]}', '{"round": "x", "clients": [1]}', "{", '{"round": 0, "clie'
              'nts": ["a"]}', '{"round": 0, "clients": [1], "again": 3}'],

@@ -5,6 +5,7 @@ import pickletools
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation import cohort_sums as processes
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import LocalBackend, sum_chunk
+from dpfedmeta.simulation.distributed import collective
 from dpfedmeta.simulation.distributed.worker_rank import Job
 from tests.simulation.distributed.threads import threads
 from tests.simulation.test_worker_backend import setting
@@ -140,3 +142,17 @@ def test_keys_of_clients_are_their_streams_and_no_others():
     with pytest.raises(LookupError):
         keys.again((1,))
     assert keys.of_clients(ROUND, [5]).keys == {5: keys.keys[5]}
+
+
+@pytest.mark.parametrize("length", [0, 100, 100_000])
+def test_a_message_of_any_length_arrives_whole(monkeypatch, length):
+    wire = []
+    pipe = SimpleNamespace(
+        send=lambda part, group, group_dst: wire.append(part.clone()),
+        recv=lambda part, group, group_src: part.copy_(wire.pop(0)),
+    )
+    monkeypatch.setattr(collective, "dist", pipe)
+    line, message = SimpleNamespace(rank=2, _group=None), bytes(range(256)) * (length // 256 + 1)
+    collective.GroupLine._say(line, message, 0)
+    assert collective.GroupLine._listen(line, None) == (2, message)
+    assert wire == []

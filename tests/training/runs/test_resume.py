@@ -10,6 +10,8 @@ import os
 import shutil
 import sys
 from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -27,6 +29,7 @@ from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training import run_training as run_module
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
+from dpfedmeta.training.state import recover
 from dpfedmeta.training.state.resume import finished, settings_of_run
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.verification.verify import audit, compose
@@ -261,6 +264,47 @@ def test_a_ledger_that_lost_lines_is_refused(tiny_task_file, tmp_path, monkeypat
     shutil.rmtree(tmp_path / "state")
     with pytest.raises(InputError, match=r"participations|lines after"):
         resume(run)
+
+
+def lines_left(*rounds):
+    """A ledger that ends early: what its other files show has to refuse it."""
+    return SimpleNamespace(charges=[SimpleNamespace(round=r) for r in rounds], heads=["plan", *map(str, rounds)])
+
+
+@pytest.mark.parametrize(("released", "restorable", "lost"), [
+    (2, False, False), (3, False, True), (3, True, False), (4, True, True),
+])  # fmt: skip
+@pytest.mark.parametrize("shown_by", ["rows", "checkpoint"])
+def test_more_releases_than_charges_are_lost_lines(tmp_path, released, restorable, lost, shown_by):
+    run, content = RunDirectory(tmp_path), lines_left(0, 1, 1)
+    rows = [{"round": r} for r in range(released)] if shown_by == "rows" else []
+    chosen = SimpleNamespace(state=SimpleNamespace(round=released)) if shown_by == "checkpoint" else None
+    refused = pytest.raises(InputError, match="lines after 4 are lost") if lost else nullcontext()
+    with refused:
+        recover._check_released(run, content, rows, chosen, restorable=restorable)
+
+
+@pytest.mark.parametrize(("lines", "head"), [(5, "4"), (4, "other"), (0, "plan")])
+def test_a_checkpoint_that_the_ledger_does_not_know_is_not_gone_on_from(tmp_path, monkeypatch, lines, head):
+    kept = {tmp_path / "b": SimpleNamespace(lines=lines, head=head), tmp_path / "a": SimpleNamespace(lines=3, head="1")}
+    for checkpoint in kept.values():
+        checkpoint.state = SimpleNamespace(round=2)
+    monkeypatch.setattr(recover, "checkpoint_files", lambda folder: [(0, path) for path in kept])
+    monkeypatch.setattr(recover, "load_checkpoint", lambda path, initial: kept[path])
+    run, content = RunDirectory(tmp_path), lines_left(0, 1, 2)
+    found, remarks = recover._latest(run, content, None, None, restorable=True)
+    assert found is kept[tmp_path / "a"]
+    assert "later than the ledger" in remarks[0]
+    with pytest.raises(InputError, match="lacks lines from before b"):
+        recover._latest(run, content, None, None, restorable=False)
+
+
+@pytest.mark.parametrize("rounds", [(0, 0), (0, 2, 1), (-1,)])
+def test_rows_are_in_the_order_of_their_rounds(tmp_path, rounds):
+    run = RunDirectory(tmp_path)
+    run.rounds_file.write_text("".join(json.dumps({"round": r}) + "\n" for r in rounds))
+    with pytest.raises(InputError, match=f"line {len(rounds)}: is not the next round"):
+        recover._rows(run)
 
 
 def test_a_line_that_was_used_and_is_torn_is_not_drawn_anew(tiny_task_file, tmp_path, monkeypatch):

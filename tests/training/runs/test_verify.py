@@ -339,6 +339,10 @@ ALTERATIONS = {
         rows_as(lambda rows: [row | {"noise_norm_expected": row["noise_norm_expected"] / 100} for row in rows]),
         r"rounds\.jsonl, line 1: noise_norm_expected: states .* but the ledger's noise gives",
     ),
+    "rounds: twice the noise in every row": (
+        rows_as(lambda rows: [row | {"noise_norm_expected": row["noise_norm_expected"] * 2} for row in rows]),
+        r"rounds\.jsonl, line 1: noise_norm_expected: states .* but the ledger's noise gives",
+    ),
     "rounds: clip bound": (row(4, "clip", to=half), r"rounds\.jsonl, line 5: noise_norm_expected"),
     "report: delta shown": (
         replaced("report.html", 'data-name="delta" class="number">0.001</td>', ">0</td>"), r"report.*delta"
