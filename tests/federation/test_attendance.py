@@ -3,13 +3,9 @@ from types import SimpleNamespace
 
 import pytest
 
-<<<<<<< HEAD
-from dpfedmeta.federation.server.quorum import Presence, TooFew, attendance, wait_for
-=======
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.federation.server import quorum
-from dpfedmeta.federation.server.quorum import TooFew, attendance, offer_until_answered, wait_for
->>>>>>> cat5t
+from dpfedmeta.federation.server.quorum import Presence, TooFew, attendance, offer_until_answered, wait_for
 
 NAMES = {b"a": "clinic A", b"b": "clinic B", b"c": "clinic C"}
 
@@ -69,7 +65,6 @@ def test_only_those_of_the_roster_are_waited_for(strangers):
         wait_for(There((b"a", *strangers)), [*NAMES], 2, 0.0)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(("cohort", "fixed", "ends"), [(3, True, True), (2, True, False), (3, False, False)])
 def test_a_run_ends_because_many_decline_only_where_all_are_asked(cohort, fixed, ends):
     """Elsewhere everybody who sees that it ended would know something of who was drawn."""
@@ -87,7 +82,8 @@ def test_a_run_ends_because_many_decline_only_where_all_are_asked(cohort, fixed,
             presence.on_round({})
     else:
         presence.on_round({})
-=======
+
+
 class Slow:
     """Clients that make the plan one after the other, each when it is offered again."""
 
@@ -108,4 +104,3 @@ def test_a_plan_is_offered_until_enough_clients_answered(monkeypatch):
     assert asking.offers == 4
     with pytest.raises(TooFew, match="only 1 of 3 clients answered the plan within 0 s"):
         offer_until_answered(Slow(1), 2, 0.0)
->>>>>>> cat5t

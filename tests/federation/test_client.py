@@ -695,7 +695,6 @@ def test_cohorts_that_no_plan_counts_with_have_no_agreement(silos, tmp_path):
             signed.agreement(0, invited)
 
 
-<<<<<<< HEAD
 def test_a_plan_is_joined_under_the_name_of_its_own_run_alone(silos, tmp_path):
     """Under another one a client that has joined would know nothing of it, and take another number."""
     session = opened(tmp_path, silos)
@@ -705,7 +704,8 @@ def test_a_plan_is_joined_under_the_name_of_its_own_run_alone(silos, tmp_path):
     assert session.parties[silos.roster[0]].answer(question)[6] == Said.DECLINED
     assert "this plan is not the one that the question names" in log_of(tmp_path)
     assert kept_offer(tmp_path / "client0", bytes(32)) is None
-=======
+
+
 @pytest.mark.parametrize(("allowed", "answered", "left_over"), [(3, 2, 1), (3, 0, 3), (2, 2, 0), (1, 2, 0)])
 def test_rounds_that_were_answered_are_no_longer_left(monkeypatch, allowed, answered, left_over):
     plan = PrivacyPlan(clients=9, cohort=9, rounds=9, noise_multiplier=1.0)
@@ -735,4 +735,3 @@ def test_a_charge_holds_what_the_run_costs_besides(monkeypatch):
     assert client.RealClient._charged(own, joined, Attempt(run=b"r", round=0, again=()), "asked")
     assert written[0]["cost"].rare == surplus(plan.phases)
     assert written[0]["cost"].coordinates
->>>>>>> cat5t
