@@ -4,6 +4,7 @@ import math
 import warnings
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random import binomial
 
 # Part of delta that each rare event may take: more than M messages or too few of them, more than H hostile ones, more
 # than R participations.
@@ -45,12 +46,10 @@ def largest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, floa
     if clients > MOST_TRIALS:
         size = max(most(clients, rate, allowed) + 1, 1)
         return size, exceeded(size - 1, clients, rate)
-    from scipy.stats import binom  # a second to import, and who only plans needs none of it
-
-    size = int(binom.isf(allowed, clients, rate))
-    while float(binom.sf(size - 1, clients, rate)) > allowed:
+    size = int(binomial.isf(allowed, clients, rate))
+    while binomial.more_than(size - 1, clients, rate) > allowed:
         size += 1
-    return max(size, 1), float(binom.sf(max(size, 1) - 1, clients, rate))
+    return max(size, 1), binomial.more_than(max(size, 1) - 1, clients, rate)
 
 
 def least_capacity(clients: int, rounds: int, delta: float) -> int:
@@ -63,9 +62,7 @@ def fuller(size: int, clients: int, rate: float) -> float:
     """P(Bin(clients, rate) >= size): that there are as many, so one client more might be one too many."""
     if clients > MOST_TRIALS:
         return exceeded(size - 1, clients, rate)
-    from scipy.stats import binom
-
-    return float(binom.sf(size - 1, clients, rate))
+    return binomial.more_than(size - 1, clients, rate)
 
 
 def smallest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, float]:
@@ -80,13 +77,12 @@ def smallest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, flo
         # As many stay away as by `most` and no more. That the others are m or fewer holds both events.
         absent = most(clients - 1, 1.0 - rate, allowed)
         return clients - absent - 2, exceeded(absent, clients - 1, 1.0 - rate)
-    from scipy.stats import binom
 
     def rare(size: int) -> float:
-        decided_by_one = float(binom.pmf(size, clients - 1, rate)) if size > 0 else 0.0
-        return max(float(binom.cdf(size, clients, rate)), decided_by_one)
+        decided_by_one = float(binomial.pmf(size, clients - 1, rate)) if 0 < size < clients else 0.0
+        return max(binomial.at_most(size, clients, rate), decided_by_one)
 
-    size = int(binom.ppf(allowed, clients, rate))
+    size = int(binomial.ppf(allowed, clients, rate)) if allowed > 0 else -1
     while size >= 0 and rare(size) > allowed:
         size -= 1
     return size, rare(size) if size >= 0 else 0.0
@@ -104,7 +100,7 @@ def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, f
         trials, rate = (int(cohort), hostile / clients) if fixed else (hostile, cohort / clients)
         number = most(trials, rate, allowed)
         return number, exceeded(number, trials, rate)
-    from scipy.stats import binom, hypergeom
+    from scipy.stats import binom, hypergeom  # a second to import, and few plans need it
 
     drawn = hypergeom(clients, hostile, int(cohort)) if fixed else binom(hostile, cohort / clients)
     number = int(drawn.isf(allowed))

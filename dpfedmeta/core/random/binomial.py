@@ -23,5 +23,15 @@ def _found(name: str) -> _Function:
     return found
 
 
-# P(X = k), P(X > k), the least k with P(X > k) <= q, and the least k with P(X <= k) >= q.
-pmf, sf, isf, ppf = map(_found, ("pmf", "sf", "isf", "ppf"))
+# P(X = k), P(X <= k), P(X > k), the least k with P(X > k) <= q, and the least k with P(X <= k) >= q.
+pmf, cdf, sf, isf, ppf = map(_found, ("pmf", "cdf", "sf", "isf", "ppf"))
+
+
+def at_most(number: int, trials: int, rate: float) -> float:
+    """P(X <= number), for any number."""
+    return float(number >= trials) if not 0 <= number < trials else float(cdf(number, trials, rate))
+
+
+def more_than(number: int, trials: int, rate: float) -> float:
+    """P(X > number), for any number."""
+    return float(number < 0) if not 0 <= number < trials else float(sf(number, trials, rate))
