@@ -73,10 +73,10 @@ def test_a_removed_clients_loss_may_be_larger_than_a_floats_exponent(epsilon):
 
 
 def test_hardly_any_noise_counts_how_far_a_replaced_message_moves_the_sum():
-    mu = 4466.0  # losses above 10^7 are as good as impossible, and possible: no distribution is composed
+    mu = 4466.0  # losses beyond 10^7 are possible, so no distribution is composed; half of all exceed mu^2 / 2
     (one,) = phases(rate=0.5, rounds=1, sampler="fixed")
     one = replace(one, event=replace(one.event, noise=GaussianNoise(multiplier=2.0 / mu)))
-    assert sampled_epsilon([one], "replace-one", 1e-6) == pytest.approx(gaussian_epsilon(mu, 1e-6))
+    assert sampled_epsilon([one], "replace-one", 1e-6) > mu**2 / 2
 
 
 def test_a_round_without_noise_keeps_nothing_however_many_have_some():

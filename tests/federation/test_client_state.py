@@ -53,3 +53,10 @@ def test_an_answer_is_known_by_its_run_attempt_and_question(tmp_path, charged, k
 def test_what_is_asked_is_the_task_among_these_clients():
     asked = [(b"task", ()), (b"other", ()), (b"task", (0, 1)), (b"task", (0, 2)), (b"task", (0, 1, 2)), (b"task", (1,))]
     assert len({asked_digest(*each) for each in asked}) == len(asked)
+
+
+def test_what_a_client_keeps_is_for_its_owner_alone(tmp_path):
+    kept_for(tmp_path, RUN).once(FIRST, "asked", lambda: b"a vector")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert all(path.stat().st_mode & 0o077 == 0 for path in files)
