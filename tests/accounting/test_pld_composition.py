@@ -27,6 +27,20 @@ def phases(rate=0.01, noise=1.0, rounds=100, sampler="poisson", schedule=()):
     ).phases
 
 
+@pytest.mark.parametrize(
+    ("sampler", "neighbours", "distance"), [("poisson", "add-remove", 1.0), ("fixed", "replace-one", 2.0)]
+)
+def test_less_noise_than_a_plan_may_have_is_accounted_too(sampler, neighbours, distance):
+    """Of the noise that a plan may have, colluding clients know their own share."""
+    (one,) = phases(noise=1e-3, rounds=2, sampler=sampler)
+    before = sampled_epsilon([one], neighbours, 1e-6)
+    for noise in (7e-4, 5e-4, 2.2e-4, 1e-4, 1e-5):
+        less = replace(one, event=replace(one.event, noise=GaussianNoise(multiplier=noise)))
+        epsilon = sampled_epsilon([less], neighbours, 1e-6)
+        assert before < epsilon <= gaussian_epsilon(distance * math.sqrt(2) / noise, 1e-6) * (1 + 1e-6)
+        before = epsilon
+
+
 def hockey_stick(p, q, a, x):
     return float(np.sum(np.maximum(p - a * q, 0.0)) * (x[1] - x[0]))
 

@@ -47,8 +47,8 @@ _COMPOSED_POINTS, _FEWER_POINTS = 10_000_000, 1_000_000
 _ROUGH_POINTS = 4_000
 # e to this is still a float.
 _LARGEST_EXPONENT = 600.0
-# Beyond this loss of one round the grid would be wider than the deviation of the loss.
-_LARGEST_LOSS = 1e7
+# Beyond this loss of one round the grid would be so wide that e to its width is no float.
+_LARGEST_LOSS = 2.5e6
 # Rounds from which a closed bound stands beside the distribution (its grid gets coarse), and from which it stands
 # alone: the rounding of one round's probabilities, 1e-16 each, would move the mean of all of them.
 MANY_ROUNDS, MOST_ROUNDS = 100_000, 10_000_000
