@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,6 +31,8 @@ Summand = Callable[..., tuple[IntArray, int]]
 
 # Of processes that start: each hides the script for a moment.
 _ONE_AT_A_TIME = threading.Lock()
+# A socket's path has at most 107 characters, of which multiprocessing adds 32 to the folder of temporary files.
+_LONGEST_FOLDER = 75
 _KILLED = "a worker process was killed (out of memory?); the round was not released"
 _NEVER_STARTED = (
     "no worker process returned a result; the reason may be printed above; if nothing is printed, they were killed "
@@ -242,8 +245,11 @@ def fresh_processes(
 
     On Linux they are forked from a server process, which begins to import what workers need at once: beside the
     caller, once for all workers, in memory that they share. Elsewhere libraries do not bear a fork, and each imports.
+    So it is where the server could not have a socket of its own, or any user of the machine could talk to it
+    (CVE-2022-42919, mended in Python 3.11.1).
     """
-    if sys.platform != "linux":
+    short = len(tempfile.gettempdir()) <= _LONGEST_FOLDER
+    if sys.platform != "linux" or sys.version_info < (3, 11, 1) or not short:
         return _SpawnContext()
     context = _ForkServerContext()
     context.set_forkserver_preload([*also, "dpfedmeta.simulation.worker_imports"])
@@ -294,6 +300,8 @@ def _start_worker(environment: Mapping[str, str]) -> None:
     # A fork server has that of the time when it started.
     os.environ.clear()
     os.environ.update(environment)
+    # A fork has its server's generator: code of the user's own would draw the same numbers in every worker.
+    np.random.seed(int.from_bytes(os.urandom(4), "big"))  # noqa: NPY002
     # Ctrl-C and SIGTERM are the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

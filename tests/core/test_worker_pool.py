@@ -1,15 +1,19 @@
 import os
+import random
 import runpy
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.spawn import get_preparation_data
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from dpfedmeta.core import worker_pool
 from dpfedmeta.core.worker_pool import Processes, _Done, _packed, _script_hidden, _unpacked, answered, open_workers
 
 SCRIPT = """
@@ -138,6 +142,36 @@ def test_workers_are_born_with_their_imports_and_with_the_surroundings_of_now(mo
         assert (read, where) == (value, str(folder))
         parents.add(parent)
     assert len(parents - {os.getpid()}) == 1
+
+
+def _drawn(number):
+    time.sleep(0.2)  # so that each worker takes one
+    return os.getpid(), (random.random(), np.random.random(), os.urandom(8))  # noqa: NPY002
+
+
+def test_no_two_workers_draw_the_same_numbers():
+    with open_workers(2) as workers:
+        found = dict(workers.map(_drawn, [(0,), (1,)]))
+    assert len(found) == 2
+    for draws in zip(*found.values(), strict=True):
+        assert len(set(draws)) == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "method"),
+    [
+        ("tempfile.tempdir", "/" + 74 * "t", "forkserver"),
+        ("tempfile.tempdir", "/" + 75 * "t", "spawn"),
+        ("sys.version_info", (3, 11, 1), "forkserver"),
+        ("sys.version_info", (3, 11, 0), "spawn"),
+        ("sys.platform", "darwin", "spawn"),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_nobody_forks_where_the_server_would_fail_or_be_open_to_others(monkeypatch, where, value, method):
+    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", lambda: None)
+    monkeypatch.setattr(f"dpfedmeta.core.worker_pool.{where}", value)
+    assert worker_pool.fresh_processes().get_start_method() == method
 
 
 def test_imports_of_the_workers_server_end_where_its_parent_has_gone(monkeypatch):
