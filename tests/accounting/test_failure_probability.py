@@ -217,3 +217,23 @@ def test_a_delta_that_exposes_one_client_of_the_population_is_warned_of_to_the_l
         check_population(clients, 1.0, 1 / clients)
     with warnings.catch_warnings(action="error"):
         check_population(clients, 1.0, math.nextafter(1 / clients, 0.0))
+
+
+def _rare(size, clients, rate):
+    """Of smallest_cohort, by scipy.stats."""
+    by_one = binom.pmf(size, clients - 1, rate) if size > 0 else 0.0
+    return max(float(binom.cdf(size, clients, rate)), float(by_one))
+
+
+@pytest.mark.parametrize("clients", [1, 2, 10, 2000, 400_000])
+@pytest.mark.parametrize("rate", [1e-9, 1e-3, 0.3, 0.97, 1.0])
+def test_sizes_are_those_of_scipys_public_functions(clients, rate):
+    for allowed in (0.0, 1e-300, 1e-8, 0.01, 0.5):
+        size, beyond = largest_cohort(clients, rate, allowed)
+        assert beyond == binom.sf(size - 1, clients, rate) <= allowed
+        assert allowed < 1e-8 or size == 1 or binom.sf(size - 2, clients, rate) > allowed
+        size, within = smallest_cohort(clients, rate, allowed)
+        assert size < 0 or within == _rare(size, clients, rate) <= allowed
+        assert allowed < 1e-8 or size == clients or _rare(size + 1, clients, rate) > allowed
+    for size in (-1, 0, 1, clients - 1, clients, clients + 1, clients + 5):
+        assert fuller(size, clients, rate) == binom.sf(size - 1, clients, rate)

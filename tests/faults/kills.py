@@ -220,7 +220,8 @@ def main() -> None:
     options.add_argument("--folder", type=Path, required=True)
     given = options.parse_args()
     torch.set_num_threads(1)
-    os.nice(10)
+    if given.kills > 20:
+        os.nice(10)
     given.folder.mkdir(parents=True)
     os.environ["DPFEDMETA_STATE"] = str(given.folder / "state")
     result = trial(given.kills, given.seed, given.folder.resolve())

@@ -46,10 +46,10 @@ def largest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, floa
     if clients > MOST_TRIALS:
         size = max(most(clients, rate, allowed) + 1, 1)
         return size, exceeded(size - 1, clients, rate)
-    size = int(binomial.isf(allowed, clients, rate))
-    while binomial.more_than(size - 1, clients, rate) > allowed:
+    size = max(int(binomial.isf(allowed, clients, rate)), 1)
+    while (exceeding := float(binomial.sf(size - 1, clients, rate))) > allowed:
         size += 1
-    return max(size, 1), binomial.more_than(max(size, 1) - 1, clients, rate)
+    return size, exceeding
 
 
 def least_capacity(clients: int, rounds: int, delta: float) -> int:
@@ -62,7 +62,7 @@ def fuller(size: int, clients: int, rate: float) -> float:
     """P(Bin(clients, rate) >= size): that there are as many, so one client more might be one too many."""
     if clients > MOST_TRIALS:
         return exceeded(size - 1, clients, rate)
-    return binomial.more_than(size - 1, clients, rate)
+    return 1.0 if size <= 0 else float(binomial.sf(min(size - 1, clients), clients, rate))
 
 
 def smallest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, float]:
@@ -80,7 +80,7 @@ def smallest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, flo
 
     def rare(size: int) -> float:
         decided_by_one = float(binomial.pmf(size, clients - 1, rate)) if 0 < size < clients else 0.0
-        return max(binomial.at_most(size, clients, rate), decided_by_one)
+        return max(float(binomial.cdf(size, clients, rate)), decided_by_one)
 
     size = int(binomial.ppf(allowed, clients, rate)) if allowed > 0 else -1
     while size >= 0 and rare(size) > allowed:

@@ -1,37 +1,16 @@
 """Binomial probabilities of scipy.stats.binom, without the half second that importing scipy.stats takes.
 
-scipy.stats.binom calls functions of scipy.special, which have no public name. Where a version of SciPy lacks
-them, scipy.stats.binom itself is called. For trials and rates above 0, and counts from 0 to the trials; `ppf` takes
-any trials and rate.
+For X of Bin(trials, rate) and counts from 0 to the trials: pmf(k) is P(X = k), cdf(k) P(X <= k), sf(k) P(X > k);
+isf(q) is the least k with P(X > k) <= q, and ppf(q) the least with P(X <= k) >= q.
 """
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-from scipy.special import _ufuncs
 
-_Function = Callable[[Any, int, float], Any]
-
-
-def _found(name: str) -> _Function:
-    direct: _Function | None = getattr(_ufuncs, f"_binom_{name}", None)
-    if direct is not None:
-        return direct
-    from scipy.stats import binom
-
-    found: _Function = getattr(binom, name)
-    return found
-
-
-# P(X = k), P(X <= k), P(X > k), the least k with P(X > k) <= q, and the least k with P(X <= k) >= q.
-pmf, cdf, sf, isf, ppf = map(_found, ("pmf", "cdf", "sf", "isf", "ppf"))
-
-
-def at_most(number: int, trials: int, rate: float) -> float:
-    """P(X <= number), for any number."""
-    return float(number >= trials) if not 0 <= number < trials else float(cdf(number, trials, rate))
-
-
-def more_than(number: int, trials: int, rate: float) -> float:
-    """P(X > number), for any number."""
-    return float(number < 0) if not 0 <= number < trials else float(sf(number, trials, rate))
+def __getattr__(name: str) -> Callable[[Any, int, float], Any]:
+    """Find what scipy.stats.binom calls; it has no public name, and where SciPy lacks it, scipy.stats is asked."""
+    direct = getattr(import_module("scipy.special._ufuncs"), f"_binom_{name}", None)
+    globals()[name] = direct or getattr(import_module("scipy.stats").binom, name)
+    return globals()[name]  # type: ignore[no-any-return]
