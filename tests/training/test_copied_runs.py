@@ -30,13 +30,13 @@ from tests.training.test_noise_of_the_loop import FIXED, LOCAL, SPLIT, STEPPING,
 SURE = 6.0
 WAYS = {
     "at the server": ("dp-const", {}),
-    "at the clients": ("dp-const", SPLIT),
+    # Wide networks: of a narrow one all units may be dead, whatever a client's records are. Its message is the same
+    # over other data then, and repeating it with its noise is no other release.
+    "at the clients": ("dp-const", {**SPLIT, "model.width": "24"}),
     "shared": ("dp-agrlr-micro", {"privacy.client.hostile": "0.03"}),
     "stacked": ("dp-agrlr-micro", {"server.noise_mode": "stacked", "record.message_clip_ratio": "1.5"}),
     "in every support step": ("dp-agrlr", {**STEPPING, "privacy.client.hostile": "0.03"}),
     "in every local step": ("local-dp", LOCAL),
-    # A wide network: of a narrow one all units may be dead, whatever a client's records are. Then its message is 0, and
-    # repeating it is no other release.
     "in whole numbers": ("dp-agr-secure", {**FIXED, "population.cohort": "20", "model.width": "24"}),
     "banded": ("dp-agr", {"server.noise": "banded", "population.sampler": "cyclic", "population.separation": "3"}),
     "blt": ("dp-agr", {"server.noise": "blt", "server.buffers": "2"}),
