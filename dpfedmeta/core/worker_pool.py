@@ -253,7 +253,10 @@ def fresh_processes(
         return _SpawnContext()
     context = _ForkServerContext()
     context.set_forkserver_preload([*also, "dpfedmeta.simulation.worker_imports"])
-    multiprocessing.forkserver.ensure_running()
+    try:
+        multiprocessing.forkserver.ensure_running()
+    except ChildProcessError:  # this process was itself forked, and the server is its parent's
+        return _SpawnContext()
     return context
 
 

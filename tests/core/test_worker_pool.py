@@ -174,6 +174,23 @@ def test_nobody_forks_where_the_server_would_fail_or_be_open_to_others(monkeypat
     assert worker_pool.fresh_processes().get_start_method() == method
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_a_fork_of_a_process_with_a_server_has_workers_of_its_own():
+    with open_workers(2) as workers:
+        assert list(workers.map(abs, [(-1,)])) == [1]
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(write, worker_pool.fresh_processes().get_start_method().encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        assert said.read() == "spawn"
+    os.waitpid(child, 0)
+
+
 def test_imports_of_the_workers_server_end_where_its_parent_has_gone(monkeypatch):
     asked = iter([7, 7, 1])
     monkeypatch.setattr(os, "getppid", lambda: next(asked))
