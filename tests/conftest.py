@@ -136,7 +136,7 @@ def pytest_runtest_setup(item):
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     quick = folder in BESIDE or item.path.name in BESIDE
     PATCHED["quick"] = quick and item.get_closest_marker("pictures") is None
-    _measures_speed(not quick)
+    _measure_speed(not quick or item.get_closest_marker("speed") is not None)
     if PATCHED["quick"] and not PATCHED["pictures"]:
         _patch_pictures()
 
@@ -154,12 +154,12 @@ def _patch_pictures():
     PATCHED["pictures"] = True
 
 
-def _measures_speed(real):
-    """Two rounds of public clients before the first one: as long as the rounds of most tests."""
+def _measure_speed(real):
+    """Let runs measure their speed, or say 100 clients/s: it takes as long as two rounds, and most tests have few."""
     module = sys.modules.get("dpfedmeta.training.run_training")
     if module is not None:
-        throughput = sys.modules["dpfedmeta.training.throughput"]
-        vars(module)["clients_per_second"] = throughput.clients_per_second if real else lambda *given: 100.0
+        measured = sys.modules["dpfedmeta.training.throughput"].clients_per_second
+        vars(module)["clients_per_second"] = measured if real else lambda *given: 100.0
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,6 @@ from pydantic import TypeAdapter, ValidationError
 
 # What yaml.safe_load raises besides its own errors: on 5,000 digits, on a 99th month, on a thousand brackets.
 YAML_ERRORS = (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeError, LookupError, RecursionError)
-
-
 # Pydantic's reader of a dataclass of ours, made once: it takes 10 to 30 ms.
 adapter_of: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 

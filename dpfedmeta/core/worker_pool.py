@@ -186,7 +186,6 @@ def open_workers(count: int, also: Sequence[str] = ()) -> Iterator[Workers]:
         count: How many.
         also: Modules that all of them will need, besides those of `worker_imports`.
     """
-
     import torch  # here, since who asks for the number of cores needs none of it
 
     torch.set_num_threads(1)
@@ -216,26 +215,20 @@ def _script_hidden() -> Iterator[None]:
             sys.modules["__main__"] = main
 
 
-class _Spawned(multiprocessing.context.SpawnProcess):
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:
-        with _script_hidden():
-            return multiprocessing.context.SpawnProcess._Popen(process_obj)
+class _SpawnedProcess(multiprocessing.context.SpawnProcess):
+    _Popen = staticmethod(_script_hidden()(multiprocessing.context.SpawnProcess._Popen))
+
+
+class _ForkedProcess(multiprocessing.context.ForkServerProcess):
+    _Popen = staticmethod(_script_hidden()(multiprocessing.context.ForkServerProcess._Popen))
 
 
 class _SpawnContext(multiprocessing.context.SpawnContext):
-    Process = _Spawned
-
-
-class _Forked(multiprocessing.context.ForkServerProcess):
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:
-        with _script_hidden():
-            return multiprocessing.context.ForkServerProcess._Popen(process_obj)
+    Process = _SpawnedProcess
 
 
 class _ForkServerContext(multiprocessing.context.ForkServerContext):
-    Process = _Forked
+    Process = _ForkedProcess
 
 
 def fresh_processes(
@@ -244,12 +237,15 @@ def fresh_processes(
     """Return a context that starts worker processes without running the caller's script, notebook or `-c` again.
 
     On Linux they are forked from a server process, which begins to import what workers need at once: beside the
-    caller, once for all workers, in memory that they share. Elsewhere libraries do not bear a fork, and each imports.
-    So it is where the server could not have a socket of its own, or any user of the machine could talk to it
-    (CVE-2022-42919, mended in Python 3.11.1).
+    caller, once for all workers, in memory that they share. Each worker imports by itself on other systems, whose
+    libraries may not work after a fork; before Python 3.11.1, where other users could talk to the server
+    (CVE-2022-42919); and where the folder of temporary files has too long a name for the server's socket.
+
+    Args:
+        also: Modules that the server imports besides.
     """
-    short = len(tempfile.gettempdir()) <= _LONGEST_FOLDER
-    if sys.platform != "linux" or sys.version_info < (3, 11, 1) or not short:
+    too_long = len(tempfile.gettempdir()) > _LONGEST_FOLDER
+    if sys.platform != "linux" or sys.version_info < (3, 11, 1) or too_long:
         return _SpawnContext()
     context = _ForkServerContext()
     context.set_forkserver_preload([*also, "dpfedmeta.simulation.worker_imports"])

@@ -150,7 +150,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         check_same_policy(options.resume, settings, options.clip_policy)
     device = _device(settings)
     use_precision(settings, device)
-    # They import beside the plan.
+    # Opened first: they import beside the plan.
     with _workers(settings, options, device, remark) as workers:
         dataset, opened = _opened(settings, options)
         earlier = None if options.resume is None else read_content(options.resume.ledger, torn=True).plan.earlier
@@ -284,7 +284,7 @@ def _workers(
 ) -> Iterator[Workers]:
     """Those that are there already, or worker processes."""
     if options.workers is None:
-        # Gradients of single records are torch.func's, whose first call imports torch._dynamo, in seconds.
+        # Record-level gradients use torch.func, whose first call imports torch._dynamo for seconds.
         also = ("torch._dynamo",) if settings.record.enabled else ()
         with open_workers(worker_count(settings, device, remark), also) as workers:
             yield workers

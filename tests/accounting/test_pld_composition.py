@@ -31,7 +31,7 @@ def phases(rate=0.01, noise=1.0, rounds=100, sampler="poisson", schedule=()):
     ("sampler", "neighbours", "distance"), [("poisson", "add-remove", 1.0), ("fixed", "replace-one", 2.0)]
 )
 def test_less_noise_than_a_plan_may_have_is_accounted_too(sampler, neighbours, distance):
-    """Of the noise that a plan may have, colluding clients know their own share."""
+    """No plan that is accepted was found to ask for it."""
     (one,) = phases(noise=1e-3, rounds=2, sampler=sampler)
     before = sampled_epsilon([one], neighbours, 1e-6)
     for noise in (7e-4, 5e-4, 2.2e-4, 1e-4, 1e-5):
@@ -87,7 +87,7 @@ def test_a_removed_clients_loss_may_be_larger_than_a_floats_exponent(epsilon):
 
 
 def test_hardly_any_noise_counts_how_far_a_replaced_message_moves_the_sum():
-    mu = 4466.0  # losses beyond 10^7 are possible, so no distribution is composed; half of all exceed mu^2 / 2
+    mu = 4466.0  # such losses have no distribution here; half of all exceed mu^2 / 2
     (one,) = phases(rate=0.5, rounds=1, sampler="fixed")
     one = replace(one, event=replace(one.event, noise=GaussianNoise(multiplier=2.0 / mu)))
     assert sampled_epsilon([one], "replace-one", 1e-6) > mu**2 / 2

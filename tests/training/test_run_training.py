@@ -28,6 +28,9 @@ from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions, prepared
 from dpfedmeta.training.tracking.callbacks import JsonLines
 
+# What is measured, and of whom, is looked at.
+pytestmark = pytest.mark.speed
+
 TINY = {
     "model.width": "2", "server.rounds": "2", "task.ways": "2", "task.shots": "2", "task.queries": "2",
     "clip.policy": "constant", "population.clients": "60", "population.cohort": "6", "server.noise_multiplier": "2",
@@ -94,6 +97,7 @@ def test_a_run_s_files_state_all_that_a_reader_is_promised(ran):
     plan, stated = made.plan, ran.run.read_json("plan.json")
     rate = stated.pop("cost")["clients_per_second"]
     assert rate > 0
+    assert rate != 100.0  # of tests that are not marked `speed`
     assert stated == json.loads(
         json.dumps(
             {

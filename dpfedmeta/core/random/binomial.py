@@ -4,13 +4,13 @@ For X of Bin(trials, rate) and counts from 0 to the trials: pmf(k) is P(X = k), 
 isf(q) is the least k with P(X > k) <= q, and ppf(q) the least with P(X <= k) >= q.
 """
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 
-def __getattr__(name: str) -> Callable[[Any, int, float], Any]:
+def __getattr__(name: str) -> Any:
     """Find what scipy.stats.binom calls; it has no public name, and where SciPy lacks it, scipy.stats is asked."""
+    if name not in ("pmf", "cdf", "sf", "isf", "ppf"):
+        raise AttributeError(name)
     direct = getattr(import_module("scipy.special._ufuncs"), f"_binom_{name}", None)
-    globals()[name] = direct or getattr(import_module("scipy.stats").binom, name)
-    return globals()[name]  # type: ignore[no-any-return]
+    return globals().setdefault(name, direct or getattr(import_module("scipy.stats").binom, name))

@@ -83,8 +83,7 @@ class StreamGenerator:
 
     def binomial(self, trials: int, probability: float) -> int:
         """Return a binomial draw."""
-        # Inversion of 53 bits.
-        uniform = float(self.words(1)[0] >> np.uint64(11)) * 2.0**-53
+        uniform = float(self.words(1)[0] >> np.uint64(11)) * 2.0**-53  # 53 bits, inverted
         return max(0, int(binomial.ppf(uniform, trials, probability)))
 
     def sample(self, population: int, size: int) -> npt.NDArray[np.int64]:

@@ -26,6 +26,9 @@ from dpfedmeta.training.state.resume import settings_of_run
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.trackers.wandb_tracker import WandbTracker
 
+# Two runs have two speeds.
+pytestmark = pytest.mark.speed
+
 TINY = {
     "model.width": "4", "server.rounds": "4", "population.cohort": "6", "population.clients": "60", "task.ways": "3",
     "task.shots": "2", "task.queries": "2", "evaluation.every": "2", "evaluation.validation_episodes": "2",
