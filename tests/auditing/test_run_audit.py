@@ -91,31 +91,33 @@ def test_correlated_rounds_are_attacked_as_the_one_release_that_they_are(noise):
     assert spread < 1.3 * mu**2
 
 
+# Two turns of four rounds, and coins that are heads twice in three times.
+IN_TURNS = {
+    "server.noise": "banded", "population.sampler": "cyclic", "population.separation": "3", "server.rounds": "6",
+    "population.clients": "9", "population.cohort": "2", "server.noise_multiplier": "1.0",
+}  # fmt: skip
+
+
+def test_in_turns_who_joined_is_secret_and_may_not_enter_the_attack():
+    plan = plan_of(own_policy=Steered(1.4), **IN_TURNS)
+    attack = attack_of(plan)
+    seen = observe(plan, attack.worlds.clients(True, KeyedSource(5)), KeyedSource(5))
+    assert attack.ratio(replace(seen, sums=())) == attack.ratio(seen)
+
+
 @pytest.mark.slow
 def test_in_turns_the_best_attack_is_as_good_as_the_curve_says():
-    # Bounds that move, two turns of four rounds, and coins that are heads twice in three times.
-    given = {
-        "server.noise": "banded", "population.sampler": "cyclic", "population.separation": "3", "server.rounds": "6",
-        "population.clients": "9", "population.cohort": "2", "server.noise_multiplier": "1.0",
-    }  # fmt: skip
-    plan = plan_of(own_policy=Steered(1.4), **given)
+    plan = plan_of(own_policy=Steered(1.4), **IN_TURNS)  # bounds that move
     attack = attack_of(plan)
     ratios = Bench(plan=plan, runs=600, seed=4).ratios(attack)
     best = (1.0 + attack.curve.total_variation(1.0)) / 2.0
     assert best > 0.6
-    # Who joined is secret, so it may not enter.
-    seen = observe(plan, attack.worlds.clients(True, KeyedSource(5)), KeyedSource(5))
-    assert attack.ratio(replace(seen, sums=())) == attack.ratio(seen)
     assert ratios.right / ratios.runs == pytest.approx(best, abs=4.0 * (0.25 / 600) ** 0.5)
 
 
 @pytest.mark.parametrize("name", ["(client, public)", "(record, public)"])
 def test_the_curve_of_turns_is_that_of_its_cell(name):
-    given = {
-        "server.noise": "banded", "population.sampler": "cyclic", "population.separation": "3", "server.rounds": "6",
-        "population.clients": "9", "population.cohort": "2", "server.noise_multiplier": "1.0",
-    }  # fmt: skip
-    attack = attack_of(plan_of(**given), name)
+    attack = attack_of(plan_of(**IN_TURNS), name)
     assert (attack.worlds.other != 0) == (attack.cell.adjacency != "add-remove")
     assert attack.curve.epsilon(1.0) == pytest.approx(attack.cell.epsilon, rel=1e-3)
 
