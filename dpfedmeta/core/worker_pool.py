@@ -299,8 +299,6 @@ def _start_worker(environment: Mapping[str, str]) -> None:
     # A fork server has that of the time when it started.
     os.environ.clear()
     os.environ.update(environment)
-    # A fork has its server's generator: code of the user's own would draw the same numbers in every worker.
-    np.random.seed(int.from_bytes(os.urandom(4), "big"))  # noqa: NPY002
     # Ctrl-C and SIGTERM are the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -308,6 +306,10 @@ def _start_worker(environment: Mapping[str, str]) -> None:
 
     import torch
 
+    # A fork has its server's generators: code of the user's own would draw the same numbers in every worker. Python's
+    # is seeded anew by itself.
+    torch.seed()
+    np.random.seed(int.from_bytes(os.urandom(4), "big"))  # noqa: NPY002
     torch.set_num_threads(1)
     keep_freed_memory()
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.spawn import get_preparation_data
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from dpfedmeta.core import worker_pool
 from dpfedmeta.core.worker_pool import Processes, _Done, _packed, _script_hidden, _unpacked, answered, open_workers
@@ -146,7 +148,8 @@ def test_workers_are_born_with_their_imports_and_with_the_surroundings_of_now(mo
 
 def _drawn(number):
     time.sleep(0.2)  # so that each worker takes one
-    return os.getpid(), (random.random(), np.random.random(), os.urandom(8))  # noqa: NPY002
+    draws = (random.random(), np.random.random(), float(torch.rand(1, dtype=torch.float64)))  # noqa: NPY002
+    return os.getpid(), (*draws, os.urandom(8), uuid.uuid4())
 
 
 def test_no_two_workers_draw_the_same_numbers():
