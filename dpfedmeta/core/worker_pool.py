@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -195,7 +195,7 @@ def open_workers(count: int, also: Sequence[str] = ()) -> Iterator[Workers]:
         return
     with _held_back():
         context = fresh_processes(also)
-    executor = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker, initargs=(dict(os.environ),))
+    executor = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker)
     try:
         yield Processes(executor, count)
     finally:
@@ -220,7 +220,23 @@ class _SpawnedProcess(multiprocessing.context.SpawnProcess):
 
 
 class _ForkedProcess(multiprocessing.context.ForkServerProcess):
+    """A process that has its server's imports, and neither its environment nor its generators."""
+
     _Popen = staticmethod(_script_hidden()(multiprocessing.context.ForkServerProcess._Popen))
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._environment = dict(os.environ)
+
+    def run(self) -> None:
+        import torch
+
+        os.environ.clear()
+        os.environ.update(self._environment)
+        # Else code of the user's own draws the same numbers in every process. Python's generator is seeded by itself.
+        torch.seed()
+        np.random.seed(int.from_bytes(os.urandom(4), "big"))  # noqa: NPY002
+        super().run()
 
 
 class _SpawnContext(multiprocessing.context.SpawnContext):
@@ -295,10 +311,7 @@ class _Failed:
     error: Exception
 
 
-def _start_worker(environment: Mapping[str, str]) -> None:
-    # A fork server has that of the time when it started.
-    os.environ.clear()
-    os.environ.update(environment)
+def _start_worker() -> None:
     # Ctrl-C and SIGTERM are the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -306,10 +319,6 @@ def _start_worker(environment: Mapping[str, str]) -> None:
 
     import torch
 
-    # A fork has its server's generators: code of the user's own would draw the same numbers in every worker. Python's
-    # is seeded anew by itself.
-    torch.seed()
-    np.random.seed(int.from_bytes(os.urandom(4), "big"))  # noqa: NPY002
     torch.set_num_threads(1)
     keep_freed_memory()
 

@@ -152,6 +152,24 @@ def _drawn(number):
     return os.getpid(), (*draws, os.urandom(8), uuid.uuid4())
 
 
+def _told(pipe):
+    pipe.send((os.environ.get("OF_THE_CALLER"), *_drawn(0)))
+
+
+def test_processes_beside_a_pool_have_the_environment_of_now_and_other_numbers_too(monkeypatch):
+    context, found = worker_pool.fresh_processes(), {}
+    for value in ("one", "two"):
+        monkeypatch.setenv("OF_THE_CALLER", value)
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_told, args=(theirs,))
+        process.start()
+        said, number, draws = ours.recv()
+        process.join()
+        assert said == value
+        found[number] = draws
+    assert all(len(set(draws)) == 2 for draws in zip(*found.values(), strict=True))
+
+
 def test_no_two_workers_draw_the_same_numbers():
     with open_workers(2) as workers:
         found = dict(workers.map(_drawn, [(0,), (1,)]))
