@@ -111,7 +111,7 @@ def evaluations(
     opened = open_workers(request.workers or available_cores()) if workers is None else nullcontext(workers)
     with opened as workers:
         for encoding, each in datasets.items():
-            own = own_modules(trained, each.task)
+            own = [module for run in runs for module in own_modules(run.settings, each.task)]
             check_together(workers, each, None, torch.device("cpu"), opens[encoding], own)
         for run, name in zip(runs, names, strict=True):
             dataset = datasets[run.task.encoding]

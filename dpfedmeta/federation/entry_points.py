@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.client_home import LEDGER, check_newest, claim, note_answered
+from dpfedmeta.federation.client.client_home import LEDGER, note_answered, open_home
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, prepare_flower
 from dpfedmeta.federation.identity.credentials import Card, read_identity, read_roster
 from dpfedmeta.federation.identity.invitation import (
@@ -197,7 +197,7 @@ class ClientOptions:
 
 
 @dataclass(kw_only=True, eq=False)
-class _Counted:
+class Counted:
     """A party, how many questions it has answered, and how far its ledger goes, which is noted outside of its home.
 
     A dry run notes nothing.
@@ -238,8 +238,8 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
     """
     private, invitation = read_identity(options.identity), read_invitation(options.invitation)
     try:
-        claim(options.home, options.data, private, keep=not options.dry_run)
-        if told := check_newest(options.home, accept=options.change_limit, keep=not options.dry_run):
+        keep, accept = not options.dry_run, options.change_limit
+        if told := open_home(options.home, options.data, private, accept=accept, keep=keep):
             say(told)
     except OSError as error:
         unseen = "a second home for the same images, or an older copy of it, would go unnoticed here"
@@ -266,7 +266,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         patience=options.patience,
     )
     model = options.home / MODEL
-    before, counted = _changed(model), _counted(party, options)
+    before, counted = _changed(model), Counted(party=party, home=options.home, keep=not options.dry_run)
 
     def over() -> bool:
         if options.dry_run:
@@ -280,10 +280,6 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
     if party.unfit is not None:
         raise InputError(party.unfit)
     return model if _changed(model) != before else None
-
-
-def _counted(party: Party, options: ClientOptions) -> _Counted:
-    return _Counted(party=party, home=options.home, keep=not options.dry_run)
 
 
 def _changed(path: Path) -> int | None:

@@ -13,6 +13,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.rounded import asked, rounded_down
 from dpfedmeta.config.presets import remark_of
 from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.random import binomial
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.planning.client_spec import records_of_a_client
 from dpfedmeta.planning.policy_from_settings import bounds_clients
@@ -94,7 +95,7 @@ def _used_up(settings: Settings) -> str | None:
     if most is None or settings.server.noise in KINDS or not sampling_of(population.sampler).leaves_gaps:
         return None
     before, rate = rounds - 1, min(1.0, population.cohort / population.clients)
-    there = sum(math.comb(before, k) * rate**k * (1.0 - rate) ** (before - k) for k in range(min(most, rounds)))
+    there = float(binomial.cdf(min(most, rounds) - 1, before, rate))
     if there >= _SMALL_COHORT:
         return None
     return (

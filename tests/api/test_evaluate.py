@@ -12,6 +12,7 @@ import yaml
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
+from dpfedmeta.api import evaluate as module
 from dpfedmeta.api.evaluate import evaluate
 from dpfedmeta.api.evaluation_request import EvaluationRequest
 from dpfedmeta.api.print_evaluation import evaluate_runs
@@ -86,6 +87,15 @@ def test_the_picture_of_a_comparison_and_the_same_episodes(run, tmp_path, tiny_t
     assert first["seeds"] == second["seeds"] == [0]
     pixels = [found["results"][0]["accuracy_pixel_prototype"] for found in (first, second)]
     assert pixels[0] == pixels[1]
+
+
+def test_the_code_of_every_run_is_compared_between_machines(run, tmp_path, tiny_task_file, monkeypatch):
+    other = made(tmp_path, "two", tiny_task_file, seed=2)
+    monkeypatch.setattr(module, "own_modules", lambda settings, task: [f"code of {settings.run.name}"])
+    roots = []
+    monkeypatch.setattr(module, "check_together", lambda *given: roots.append(given[-1]))
+    evaluated(tmp_path, run, other)
+    assert roots == [["code of one", "code of two"]]
 
 
 def test_the_step_size_is_chosen_on_validation_classes_alone(run, tmp_path, tiny_task_file):

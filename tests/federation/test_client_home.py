@@ -338,7 +338,7 @@ def test_an_answer_is_noted_before_it_leaves(home):
 
     answered(home, 1)
     before = (home / "ledger.jsonl").read_bytes()
-    counted = running._Counted(party=Charging(), home=home)
+    counted = running.Counted(party=Charging(), home=home)
     assert [counted.answer(each) for each in (b"a", b"b")] == [b"a", b"b"]
     assert check_newest(home) is None
     (home / "ledger.jsonl").write_bytes(before)
@@ -362,7 +362,7 @@ def test_two_copies_of_a_home_do_not_answer_side_by_side(home, tmp_path):
     """Both were the newest when they started; the second to answer ends before its answer leaves."""
     answered(home, 2)
     other = shutil.copytree(home, tmp_path / "copy")
-    first, second = (running._Counted(party=Charged(each), home=each) for each in (home, other))
+    first, second = (running.Counted(party=Charged(each), home=each) for each in (home, other))
     assert check_newest(home) is check_newest(other) is None
     assert first.answer(b"a") == b"a"
     with pytest.raises(InputError, match="is an older copy"):
@@ -382,12 +382,10 @@ def test_of_two_copies_that_answer_at_the_same_time_one_passes(home, tmp_path, m
         return found
 
     monkeypatch.setattr(client_home, "_compared", slowly)
-    given = {"data": home, "invitation": home, "identity": home, "promise": Promise(participations=1)}
 
     def answer(each):
-        options = running.ClientOptions(**given, home=each, change_limit=True)
         try:
-            passed.append(running._counted(Charged(each), options).answer(each.name.encode()))
+            passed.append(running.Counted(party=Charged(each), home=each).answer(each.name.encode()))
         except InputError as error:
             refused.append(str(error))
 
@@ -405,9 +403,7 @@ def test_a_dry_run_does_not_make_an_older_copy_the_newest(home):
     before = (home / "ledger.jsonl").read_bytes()
     answered(home, 5)
     (home / "ledger.jsonl").write_bytes(before)
-    given = {"data": home, "invitation": home, "identity": home, "home": home, "promise": Promise(participations=1)}
-    options = running.ClientOptions(**given, dry_run=True, change_limit=True)
-    running._counted(Looking(), options).answer(b"an offer")
+    running.Counted(party=Looking(), home=home, keep=False).answer(b"an offer")
     with pytest.raises(InputError, match="is an older copy"):
         check_newest(home)
 

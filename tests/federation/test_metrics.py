@@ -3,6 +3,7 @@
 import json
 import math
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from dpfedmeta.federation.server.metrics import exposition
 from dpfedmeta.federation.server.status_page import Page
 from tests.federation.test_served_page import ASKED, ROW, progress
+
+HEARD = replace(ASKED, clients=10, answered=1, declined=2, unsound=3)
 
 
 def samples(told):
@@ -28,7 +31,7 @@ def running(tmp_path, cohort=3, sampler="fixed"):
     told.on_start(tmp_path / "heart-study")
     told.on_round(ROW | {"round": 2, "clip": 9.0})
     told.on_round(ROW)
-    told.heard(ASKED)
+    told.heard(HEARD)
     return told
 
 
@@ -47,7 +50,12 @@ def test_every_number_of_the_page_is_there(tmp_path):
     spent = {f"{name[1]}_{name[2]}": value for name, value in found.items() if name[0] == "dpfedmeta_epsilon_spent"}
     assert spent == ROW["epsilons"]
     assert math.isinf(spent["client_server"])
-    assert [found["dpfedmeta_answers", outcome] for outcome in ("answered", "declined", "absent")] == [1, 1, 1]
+    assert {name[1]: value for name, value in found.items() if name[0] == "dpfedmeta_answers"} == {
+        "answered": 1,
+        "declined": 2,
+        "invalid": 3,
+        "absent": 4,
+    }
 
 
 @pytest.mark.parametrize(("cohort", "sampler"), [(2, "fixed"), (3, "poisson"), (2, "poisson")])

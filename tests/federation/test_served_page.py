@@ -70,6 +70,7 @@ def test_it_shows_rounds_clients_and_epsilon(served, tmp_path):
         "answered": 1,
         "declined": 1,
         "absent": 1,
+        "invalid": 0,
     }
     told.on_rewind(3)
     told.on_end({"status": "completed"})

@@ -59,6 +59,15 @@ def test_clients_that_are_used_up_are_said_before_the_first_round(clients, there
     assert not any("become smaller" in each for each in said("dp-agr-correlated"))
 
 
+def test_what_is_left_of_clients_is_found_for_any_number_of_rounds():
+    """Binomial coefficients of thousands are no floats."""
+    given = {"population.clients": "10000", "population.cohort": "1000", "server.rounds": "3000"}
+    found = said("dp-agr", **given, **{"population.max_participations": "300"})
+    (caution,) = (each for each in found if "cohorts become smaller" in each)
+    # 2999 coins of 0.1: 299.9 are expected, so about half of the clients came fewer than 300 times.
+    assert "about 494 of 1000 clients are left in round 3000" in caution
+
+
 def test_a_share_in_place_of_a_number_of_clients_is_said():
     def words(cohort):
         given = {"population.clients": "60", "population.cohort": cohort, "server.rounds": "3"}

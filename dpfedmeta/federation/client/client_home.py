@@ -87,6 +87,27 @@ def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
             _write(home, register, mine)
 
 
+def open_home(home: Path, data: Path, private: bytes, *, accept: bool = False, keep: bool = True) -> str | None:
+    """Claim a home and check that it is the newest copy, before anything is answered from it.
+
+    Args:
+        home: The client's home.
+        data: Its folder of images, or its table.
+        private: Its identity.
+        accept: Whether an older copy is taken all the same.
+        keep: Whether to note anything; a dry run does not.
+
+    Returns:
+        What to tell its owner (check_newest).
+
+    Raises:
+        InputError: It cannot be claimed, or is an older copy.
+        OSError: The register cannot be read or written.
+    """
+    claim(home, data, private, keep=keep)
+    return check_newest(home, accept=accept, keep=keep)
+
+
 def check_newest(home: Path, *, accept: bool = False, keep: bool = True) -> str | None:
     """Check that a home's ledger holds all that was written to it on this machine, before anything is answered.
 

@@ -7,8 +7,10 @@ messages can be served so, secure aggregation cannot. And a SuperNode runs the c
 import logging
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.flower.flower_environment import KIND, MOST_BYTES, check_flower
@@ -20,9 +22,11 @@ from flwr.app import Context, Message  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 
+from dpfedmeta.accounting.events.guarantee import UnitName  # noqa: E402
 from dpfedmeta.config.load import resolve  # noqa: E402
 from dpfedmeta.federation.client.client_budget import Promise  # noqa: E402
-from dpfedmeta.federation.client.client_home import claim  # noqa: E402
+from dpfedmeta.federation.client.client_home import LEDGER, open_home  # noqa: E402
+from dpfedmeta.federation.entry_points import Counted  # noqa: E402
 from dpfedmeta.federation.flower.flower_channel import FlowerChannel, content_of, record_of  # noqa: E402
 from dpfedmeta.federation.identity.credentials import read_identity, read_roster  # noqa: E402
 from dpfedmeta.federation.identity.invitation import operator_identity, read_invitation  # noqa: E402
@@ -104,36 +108,48 @@ def client_app() -> ClientApp:
     def answer(message: Message, context: Context) -> Message:
         from dpfedmeta.federation.client.client import RealClient
 
-        config: Config = context.node_config
         question = content_of(message)
         if question is None:
             raise Refused("the message holds no question")
-        home, data, private = _path(config, "home"), _path(config, "data"), read_identity(_path(config, "identity"))
-        _claim(home, data, private)
-        epsilon, often = config.get("epsilon"), config.get("participations")
-        client = RealClient(
-            data,
-            private,
-            home / "ledger.jsonl",
-            server=read_invitation(_path(config, "invitation")).identity,
-            promise=Promise(
-                epsilon=None if epsilon is None else float(epsilon),
-                participations=None if often is None else int(often),
-            ),
-        )
-        return Message(record_of(client.answer(question)), reply_to=message)
+        config: Config = context.node_config
+        with _told_here():
+            private, changes = read_identity(_path(config, "identity")), bool(config.get("change-limit", False))
+            home, data = _path(config, "home"), _path(config, "data")
+            if told := open_home(home, data, private, accept=changes):
+                print(told, file=sys.stderr)
+            client = RealClient(
+                data,
+                private,
+                home / LEDGER,
+                server=read_invitation(_path(config, "invitation")).identity,
+                promise=_promise(config),
+                change_limit=changes,
+            )
+            return Message(record_of(Counted(party=client, home=home).answer(question)), reply_to=message)
 
     return app
 
 
-def _claim(home: Path, data: Path, private: bytes) -> None:
-    """Claim the home as entry_points.run_client does; the reason of a failure is shown on this machine alone.
+def _promise(config: Config) -> Promise:
+    """Read the client's promise from its node's config, where keys are the options of `federate client`."""
+    epsilon, often = config.get("epsilon"), config.get("participations")
+    return Promise(
+        unit=cast(UnitName, config.get("unit", "record")),
+        epsilon=None if epsilon is None else float(epsilon),
+        delta=float(config.get("delta", 1e-5)),
+        participations=None if often is None else int(often),
+    )
+
+
+@contextmanager
+def _told_here() -> Iterator[None]:
+    """Show errors of this machine on it alone.
 
     Raises:
-        Refused: The home cannot be claimed, for example because the images belong to another home.
+        Refused: There was one, for example because the images belong to another home, or the home is an older copy.
     """
     try:
-        claim(home, data, private)
+        yield
     except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         raise Refused("this client cannot take part; its own machine says why") from None

@@ -74,7 +74,7 @@ def _of_round(row: Mapping[str, Any]) -> Iterator[GaugeMetricFamily]:
 
 def _answers(heard: Mapping[str, Any]) -> GaugeMetricFamily:
     found = GaugeMetricFamily("dpfedmeta_answers", "Clients by what became of the last question", labels=["outcome"])
-    for outcome in ("answered", "declined", "absent"):
+    for outcome in ("answered", "declined", "invalid", "absent"):
         found.add_metric([outcome], float(heard[outcome]))
     return found
 

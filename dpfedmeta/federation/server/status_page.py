@@ -101,7 +101,7 @@ class Progress(Callback):
         """Record the counts of the answers to a question, if all clients are asked in every round."""
         if self._all:
             counts = {name: getattr(heard, name) for name in ("round", "clients", "answered", "declined", "absent")}
-            self._set(heard=counts | {"asked": heard.asked.name.lower()})
+            self._set(heard=counts | {"invalid": heard.unsound, "asked": heard.asked.name.lower()})
             if heard.absent or heard.unsound:
                 self._say(f"round {heard.round}: {heard}")
 
