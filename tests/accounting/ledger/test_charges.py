@@ -17,7 +17,7 @@ EVENT = Event(
     hostile=3, surplus_probability=1e-9, total_noise=2.5, assured_noise=2.25, message_noise=0.125, support_noise=3.5,
     support_steps=4, query_noise=0.75, slots=20, sum_noise=GaussianNoise(multiplier=1.25),
     whole=WholeSum(
-        bits=16, dimension=64, parts=3, units=5.5, deviation=40.0, least=30, most=80, dropout=0.125, unsure=6, exact=False
+        bits=16, dimension=64, parts=3, units=5.5, deviation=40.0, least=30, most=80, dropout=0.125, unsure=6
     ),
 )  # fmt: skip
 CHARGE = Charge(round=3, event=EVENT, attempt=2, inputs="of what", fresh="ab" * 16)
