@@ -271,5 +271,5 @@ def test_a_register_that_lacks_something_is_none(register, field):
     del first["previous"]
     register.unlink()
     HashChain.start(register, {name: value for name, value in first.items() if name != field})
-    with pytest.raises(InputError, match="is no register of a population|names its run"):
+    with pytest.raises(InputError, match=r"is no register of a population|names its run"):
         read_register(register)
