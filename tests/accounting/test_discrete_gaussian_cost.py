@@ -243,7 +243,9 @@ def test_where_nothing_can_be_said_nothing_is_promised():
 
 def test_a_larger_epsilon_than_was_guessed_is_looked_for_with_smaller_tails():
     """In three steps; beyond them nothing is promised."""
-    found = [epsilon_of_discrete(lambda left, e=epsilon: e, 1e-6, 1.0, LAWS) - epsilon for epsilon in (2.5, 15.0, 150.0)]
+    found = [
+        epsilon_of_discrete(lambda left, e=epsilon: e, 1e-6, 1.0, LAWS) - epsilon for epsilon in (2.5, 15.0, 150.0)
+    ]
     assert 0 < found[0] < found[1] < found[2] < 100
     assert epsilon_of_discrete(lambda left: 400.0, 1e-6, 1.0, LAWS) == math.inf
 
