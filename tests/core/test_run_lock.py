@@ -4,6 +4,7 @@ import fcntl
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -68,9 +69,9 @@ def test_a_file_system_without_locks_has_no_writer(tmp_path, monkeypatch, error)
         raise error
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len([*Path("/proc/self/fd").iterdir()])
     assert being_written(tmp_path) is isinstance(error, BlockingIOError)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def test_a_run_that_its_own_process_ends_goes_on_no_more(tmp_path, monkeypatch):
