@@ -53,7 +53,7 @@ def with_private_start(
             "give --clip.initial, or ask more clients: dpfedmeta analyse quantile "
             "--cohort N"
         )
-    if found["beyond"]:
+    if found.get("beyond"):
         raise InputError(
             f"clip.start = quantile: {Quantile().words(found)[0]} (the analysis is charged all the same: {run.path}); "
             "give --clip.initial"
