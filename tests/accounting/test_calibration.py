@@ -288,7 +288,7 @@ def test_noise_that_meets_a_records_target_already_stays_and_too_little_is_raise
         assert expected <= found.noise_multiplier <= expected * 1.0021
 
 
-@pytest.mark.parametrize(("of_client", "due"), [(1.5, 2.0), (2.0, 2.0), (5.0, 5.0), (0.0, 2.0)])
+@pytest.mark.parametrize(("of_client", "due"), [(1.5, 2.0), (2.0, 2.0), (5.0, 5.0), (0.01, 2.0)])
 @pytest.mark.parametrize("observer", ["server", "public"])
 def test_two_targets_of_a_sum_are_met_by_the_larger_noise(monkeypatch, observer, of_client, due):
     """A record needs a noise of 2 here; that of the client is found first, and stays where it is enough."""
@@ -303,7 +303,7 @@ def test_two_targets_of_a_sum_are_met_by_the_larger_noise(monkeypatch, observer,
 
     monkeypatch.setattr(calibration, "_of_record", of_record)
     monkeypatch.setattr(calibration, "_calibrate_client", client)
-    spent = 4.0 * (of_client or 1e-9)
+    spent = 4.0 * of_client
     monkeypatch.setattr(calibration, "_of_client", lambda plan, observer: spent / plan.noise_multiplier)
     both = Targets(client_epsilon=4.0, client_observer=observer, record_epsilon=3.0)
     found = calibrate(replace(SUMS, noise_multiplier=0.5), both).noise_multiplier
