@@ -1,5 +1,6 @@
 """What a round's numbers depend on: each part of it is in the digest, and nothing is that says nothing."""
 
+import hashlib
 import platform
 
 import pytest
@@ -58,3 +59,47 @@ def test_what_changes_no_number_is_none():
 def test_clients_side_by_side_are_part_of_the_environment():
     assert len({environment_of(CPU, chunk) for chunk in (1, 2, 3, 16)}) == 4
     assert environment_of(CPU, None) == environment_of(CPU, 1)
+
+
+def test_what_is_kept_of_an_installation(monkeypatch):
+    """Each part from where it is known; a name of a processor, and none of its flags."""
+    monkeypatch.setattr(module, "commit", lambda: "c" * 40 + " + changes")
+    monkeypatch.setattr(module, "source_digest", lambda: "0123456789abcdef" * 4)
+    monkeypatch.setattr(module, "processor", lambda: "Some CPU; fpu sse avx")
+    monkeypatch.setattr(module.time, "gmtime", lambda: (2026, 3, 4, 5, 6, 7, 0, 1, 0))
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda process: {0, 3, 5}, raising=False)
+    assert module.made_by() == {
+        "commit": "c" * 40 + " + changes", "source": "0123456789abcdef", "day": "2026-03-04", "system": "Linux x86_64",
+        "processor": "Some CPU", "cores": 3,
+    }  # fmt: skip
+
+
+def test_a_processor_is_its_name_and_its_instructions(tmp_path, monkeypatch):
+    text = (
+        "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nflags\t\t: fpu sse\n\nprocessor\t: 1\nmodel name\t: Another\n"
+    )
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(module, "Path", lambda name: tmp_path / "cpuinfo")
+    assert module.processor() == "Some CPU @ 2 GHz; fpu sse"
+    (tmp_path / "cpuinfo").write_text("Hardware: arm\n")
+    assert module.processor() == "; "
+    (tmp_path / "cpuinfo").unlink()
+    monkeypatch.setattr(platform, "processor", lambda: "by Python")
+    assert module.processor() == "by Python"
+
+
+def test_the_digest_of_a_package_is_that_of_its_modules_by_their_names(tmp_path, monkeypatch):
+    for name, text in (("__init__.py", ""), ("b.py", "1"), ("a/c.py", "2"), ("a/data.txt", "3")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(module.dpfedmeta, "__file__", str(tmp_path / "__init__.py"))
+    before = module.source_digest.__wrapped__()
+    lines = [f"{name} {hashlib.sha256(text).hexdigest()}\n" for name, text in
+             (("__init__.py", b""), ("a/c.py", b"2"), ("b.py", b"1"))]  # fmt: skip
+    assert before == hashlib.sha256("".join(lines).encode()).hexdigest()
+    (tmp_path / "a/data.txt").write_text("4")
+    assert module.source_digest.__wrapped__() == before
+    (tmp_path / "a/c.py").rename(tmp_path / "c.py")
+    assert module.source_digest.__wrapped__() != before

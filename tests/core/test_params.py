@@ -64,6 +64,9 @@ class TestBothKinds:
         # As long as a float64 is, which no float32 is.
         assert params.norm(both({"a": [1e30, 1e30]})[kind]) == pytest.approx(math.sqrt(2) * 1e30, rel=1e-6)
         assert params.length_of(both({"a": [3.0, 4.0]})[kind]["a"]) == 5.0
+        huge = torch.tensor([1e200, -1e200], dtype=torch.float64)
+        # Infinite, without a warning.
+        assert params.length_of(huge.numpy() if kind else huge) == math.inf or not kind
 
     @pytest.mark.parametrize("place", [("w", (1, 2)), ("b", (0,)), ("s", ())])
     @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])

@@ -150,6 +150,10 @@ def test_of_alternatives_the_one_that_was_followed_furthest_is_told():
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(Outer).validate_python({"width": 1, "places": [{"depth": 1}, {"depth": 2, "name": 7}]})
     assert first_problem(caught.value, Outer).endswith(".name: expected text, got 7; write it in quotes")
+    # Of two keys the first one, however deep the other's problem lies.
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(Outer).validate_python({"width": "x", "inner": {"depth": "y"}})
+    assert first_problem(caught.value, Outer).startswith("width: ")
 
 
 @pytest.mark.parametrize(
