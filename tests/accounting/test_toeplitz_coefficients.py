@@ -186,3 +186,35 @@ def test_an_errors_last_is_the_last_rounds():
     assert len(Blt(decays=(0.5,), weights=(1.0,)).coefficients(1)) == len(optimal_toeplitz(1)) == 1
     with pytest.raises(RefusedPlan, match="takes 1 to 5"):
         fit_blt(10, 6)
+
+
+def total_of(c, most, separation):
+    return sensitivity(c, most, separation) * prefix_errors(c).largest
+
+
+@pytest.mark.parametrize(("bands", "most", "separation"), [(2, 1, 1), (5, 3, 8), (8, 3, 8)])
+def test_no_coefficients_beside_fitted_bands_are_better(bands, most, separation):
+    """Each ratio a little smaller or larger, with all that follow: the slopes that were followed were right."""
+    c = np.zeros(24)
+    c[:bands] = fit_banded(24, bands, most, separation)
+    least = total_of(c, most, separation)
+    for place in range(1, bands):
+        for factor in (0.99, 0.999, 1.001, 1.01):
+            other = c.copy()
+            other[place:] *= factor
+            if other[place] <= other[place - 1]:
+                assert total_of(other, most, separation) >= least * (1 - 1e-8)
+
+
+@pytest.mark.parametrize(("buffers", "most", "separation"), [(1, 1, 1), (2, 1, 1), (2, 3, 8)])
+def test_no_buffers_beside_the_fitted_ones_are_better(buffers, most, separation):
+    found = fit_blt(24, buffers, most, separation)
+    least = total_of(found.coefficients(24), most, separation)
+    for place in range(buffers):
+        for name in ("decays", "weights"):
+            for factor in (0.99, 0.999, 1.001, 1.01):
+                numbers = list(getattr(found, name))
+                numbers[place] *= factor
+                given = {"decays": found.decays, "weights": found.weights, name: tuple(numbers)}
+                if max(given["decays"]) < 1 and math.fsum(given["weights"]) <= 1:
+                    assert total_of(Blt(**given).coefficients(24), most, separation) >= least * (1 - 1e-7)
