@@ -1,6 +1,11 @@
 """Calls in this process and on watched workers: their order, their sums, and how far they are said to be."""
 
+import multiprocessing
+import multiprocessing.forkserver
 import os
+import signal
+import tempfile
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -95,8 +100,8 @@ def test_cores_are_those_that_this_process_may_use(monkeypatch):
 )
 def test_workers_are_forked_where_that_is_safe(monkeypatch, platform, version, folder, forks):
     started = []
-    monkeypatch.setattr(worker_pool.multiprocessing.forkserver, "ensure_running", lambda: started.append(1))
-    monkeypatch.setattr(worker_pool.tempfile, "gettempdir", lambda: folder)
+    monkeypatch.setattr(multiprocessing.forkserver, "ensure_running", lambda: started.append(1))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: folder)
     with monkeypatch.context() as patch:
         patch.setattr(worker_pool, "sys", SimpleNamespace(platform=platform, version_info=version))
         context = worker_pool.fresh_processes(["json"])
@@ -109,7 +114,7 @@ def test_a_process_that_was_itself_forked_starts_its_own_anew(monkeypatch):
     def refuse():
         raise ChildProcessError
 
-    monkeypatch.setattr(worker_pool.multiprocessing.forkserver, "ensure_running", refuse)
+    monkeypatch.setattr(multiprocessing.forkserver, "ensure_running", refuse)
     assert isinstance(worker_pool.fresh_processes(), worker_pool._SpawnContext)
 
 
@@ -118,7 +123,7 @@ def test_the_server_imports_what_is_asked_for_before_what_workers_need(monkeypat
     monkeypatch.setattr(
         worker_pool._ForkServerContext, "set_forkserver_preload", lambda self, names: given.append(names)
     )
-    monkeypatch.setattr(worker_pool.multiprocessing.forkserver, "ensure_running", lambda: None)
+    monkeypatch.setattr(multiprocessing.forkserver, "ensure_running", lambda: None)
     worker_pool.fresh_processes(["one", "two"])
     assert given == [["one", "two", "dpfedmeta.simulation.worker_imports"]]
 
@@ -127,17 +132,17 @@ def test_a_worker_leaves_signals_to_its_parent_and_computes_on_one_thread(monkey
     import torch
 
     handled, threads, kept = {}, [], []
-    monkeypatch.setattr(worker_pool.signal, "signal", lambda number, how: handled.update({number: how}))
+    monkeypatch.setattr(signal, "signal", lambda number, how: handled.update({number: how}))
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     monkeypatch.setattr(worker_pool, "keep_freed_memory", lambda: kept.append(1))
     started = []
     monkeypatch.setattr(
-        worker_pool.threading, "Thread",
+        threading, "Thread",
         lambda target, daemon: SimpleNamespace(start=lambda: started.append((target, daemon))),
     )  # fmt: skip
     worker_pool._start_worker()
-    ignored = worker_pool.signal.SIG_IGN
-    assert handled == {worker_pool.signal.SIGINT: ignored, worker_pool.signal.SIGTERM: ignored}
+    ignored = signal.SIG_IGN
+    assert handled == {signal.SIGINT: ignored, signal.SIGTERM: ignored}
     assert (threads, kept, started) == ([1], [1], [(worker_pool._end_with_parent, True)])
 
 
@@ -145,7 +150,7 @@ def test_a_worker_leaves_signals_to_its_parent_and_computes_on_one_thread(monkey
 def test_a_worker_ends_with_its_parent(monkeypatch, parent):
     order = []
     one = SimpleNamespace(join=lambda: order.append("joined")) if parent else None
-    monkeypatch.setattr(worker_pool.multiprocessing, "parent_process", lambda: one)
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: one)
     monkeypatch.setattr(os, "_exit", lambda code: order.append(code))
     worker_pool._end_with_parent()
     assert order == (["joined", 1] if parent else [])

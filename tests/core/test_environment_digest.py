@@ -1,11 +1,14 @@
 """What a round's numbers depend on: each part of it is in the digest, and nothing is that says nothing."""
 
 import hashlib
+import os
 import platform
+import time
 
 import pytest
 import torch
 
+import dpfedmeta
 from dpfedmeta.core import provenance as module
 from dpfedmeta.core.provenance import SWITCHES, environment_of, versions
 
@@ -66,10 +69,10 @@ def test_what_is_kept_of_an_installation(monkeypatch):
     monkeypatch.setattr(module, "commit", lambda: "c" * 40 + " + changes")
     monkeypatch.setattr(module, "source_digest", lambda: "0123456789abcdef" * 4)
     monkeypatch.setattr(module, "processor", lambda: "Some CPU; fpu sse avx")
-    monkeypatch.setattr(module.time, "gmtime", lambda: (2026, 3, 4, 5, 6, 7, 0, 1, 0))
+    monkeypatch.setattr(time, "gmtime", lambda: (2026, 3, 4, 5, 6, 7, 0, 1, 0))
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(module.os, "sched_getaffinity", lambda process: {0, 3, 5}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 5}, raising=False)
     assert module.made_by() == {
         "commit": "c" * 40 + " + changes", "source": "0123456789abcdef", "day": "2026-03-04", "system": "Linux x86_64",
         "processor": "Some CPU", "cores": 3,
@@ -94,7 +97,7 @@ def test_the_digest_of_a_package_is_that_of_its_modules_by_their_names(tmp_path,
     for name, text in (("__init__.py", ""), ("b.py", "1"), ("a/c.py", "2"), ("a/data.txt", "3")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(module.dpfedmeta, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(dpfedmeta, "__file__", str(tmp_path / "__init__.py"))
     before = module.source_digest.__wrapped__()
     lines = [f"{name} {hashlib.sha256(text).hexdigest()}\n" for name, text in
              (("__init__.py", b""), ("a/c.py", b"2"), ("b.py", b"1"))]  # fmt: skip

@@ -1,6 +1,8 @@
 """Memory of all processes together: this one's, and as many workers as there are of the largest kind."""
 
 import os
+import resource
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -58,12 +60,12 @@ def test_a_process_reads_its_own_peak_where_the_system_keeps_it(tmp_path, monkey
     monkeypatch.setattr(peak_memory, "Path", lambda name: status)
     assert own_peak_mb() == 256.0
     usage = SimpleNamespace(ru_maxrss=250000)
-    monkeypatch.setattr(peak_memory.resource, "getrusage", lambda who: usage)
+    monkeypatch.setattr(resource, "getrusage", lambda who: usage)
     for text in ("", "VmPeak:\t  900000 kB\n"):
         status.write_text(text)
-        monkeypatch.setattr(peak_memory.sys, "platform", "linux")
+        monkeypatch.setattr(sys, "platform", "linux")
         assert own_peak_mb() == 256.0
-        monkeypatch.setattr(peak_memory.sys, "platform", "darwin")
+        monkeypatch.setattr(sys, "platform", "darwin")
         assert own_peak_mb() == 0.25
     status.unlink()
     assert own_peak_mb() == 0.25

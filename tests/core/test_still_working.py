@@ -75,12 +75,12 @@ def test_a_step_that_fails_is_told_of_no_more():
 def test_how_long_a_step_has_gone_on_is_counted_from_its_beginning(caplog, monkeypatch):
     clock = iter([100.0, 110.2, 120.4, 131.0])
     looks = iter([False, False, False, True])
-    monkeypatch.setattr(still_working.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     ended = SimpleNamespace(wait=lambda seconds: next(looks), set=lambda: None)
-    monkeypatch.setattr(still_working.threading, "Event", lambda: ended)
+    monkeypatch.setattr(threading, "Event", lambda: ended)
     run = SimpleNamespace(start=lambda: None, join=lambda: None)
     steps = []
-    monkeypatch.setattr(still_working.threading, "Thread", lambda target, daemon: steps.append((target, daemon)) or run)
+    monkeypatch.setattr(threading, "Thread", lambda target, daemon: steps.append((target, daemon)) or run)
     caplog.set_level(logging.INFO, "dpfedmeta")
     with told_while("reading"):
         ((tell, daemon),) = steps
