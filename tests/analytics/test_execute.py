@@ -327,7 +327,8 @@ class Waiting:
     """Clients that note in which order they are asked."""
 
     def __init__(self, path, calls, digest="d"):
-        self.path, self.calls, self.digest, self.ground = path, calls, digest, SimpleNamespace(task=None)
+        self.path, self.calls, self.digest = path, calls, digest
+        self.ground: Any = SimpleNamespace(task=None)
 
     def check(self, analysis):
         self.calls.append(("check", self.path.exists()))
