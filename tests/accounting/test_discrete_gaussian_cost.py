@@ -292,3 +292,19 @@ def test_coordinates_have_the_variance_of_the_noise_that_is_faced(sees):
     for none in (replace(event, whole=None), replace(event, noise=None)):
         assert released_coordinates([replace(plan.phases[0], event=none)]) == []
     assert summed_coordinates([replace(plan.phases[0], event=replace(event, whole=None))]) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(("beyond", "looks"), [(-0.01, 1), (0.01, 2), (0.6, 2)])
+def test_tails_are_looked_for_again_where_those_of_all_laws_together_are_too_large(monkeypatch, count, beyond, looks):
+    """e^(epsilon + a) times all of them is within its share as long as epsilon + a is within the guess and its room."""
+    betas = []
+    monkeypatch.setattr(discrete_gaussian_cost, "log_ratio", lambda own, beta: betas.append(beta) or 0.125)
+    epsilon, guess, a = 3.0 - 0.125 * count + beyond, 1.0, 0.125 * count
+    asked = []
+    found = epsilon_of_discrete(lambda left: asked.append(left) or epsilon, 1e-6, guess, LAWS[:count])
+    assert found == pytest.approx(epsilon + 2 * a)
+    assert len(betas) == looks * count
+    share = 1e-6 * 1e-6
+    assert betas[0] * count == pytest.approx(share * math.exp(-(guess + 2.0)))
+    assert asked[0] == pytest.approx((1e-6 - betas[0] * count - share) * math.exp(-a), rel=1e-15)

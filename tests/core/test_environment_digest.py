@@ -3,7 +3,9 @@
 import hashlib
 import os
 import platform
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -106,3 +108,49 @@ def test_the_digest_of_a_package_is_that_of_its_modules_by_their_names(tmp_path,
     assert module.source_digest.__wrapped__() == before
     (tmp_path / "a/c.py").rename(tmp_path / "c.py")
     assert module.source_digest.__wrapped__() != before
+
+
+HEAD = ("rev-parse", "HEAD")
+CHANGES = ("status", "--porcelain", "--", ".", "../configs", "../tasks")
+LISTED = ("ls-files", "--error-unmatch", "--", "__init__.py")
+
+
+@pytest.mark.parametrize(
+    ("answers", "commit"),
+    [
+        ({LISTED: "__init__.py", HEAD: "abc", CHANGES: ""}, "abc"),
+        ({LISTED: "", HEAD: "abc", CHANGES: ""}, "abc"),
+        ({LISTED: "__init__.py", HEAD: "abc", CHANGES: " M ../configs/a.yaml"}, "abc + changes"),
+        ({LISTED: None, HEAD: "abc", CHANGES: ""}, None),
+        ({LISTED: "__init__.py", HEAD: None, CHANGES: ""}, None),
+        ({LISTED: "__init__.py", HEAD: "abc", CHANGES: None}, None),
+    ],
+)
+def test_a_commit_is_that_of_the_package_with_its_presets_and_tasks(monkeypatch, answers, commit):
+    folder = Path(dpfedmeta.__file__).parent
+    monkeypatch.setattr(module, "_git", lambda where, *words: answers[words] if where == folder else "elsewhere")
+    assert module.commit.__wrapped__() == commit
+
+
+def test_git_is_asked_without_the_variables_of_a_hook_and_not_for_long(monkeypatch):
+    asked = []
+
+    def run(words, **given):
+        asked.append((words, given))
+        return subprocess.CompletedProcess(words, 0, b" answer\n", b"")
+
+    monkeypatch.setenv("GIT_DIR", "/another")
+    monkeypatch.setenv("OTHER", "kept")
+    monkeypatch.setattr(subprocess, "run", run)
+    assert module._git(Path("/here"), "status", "x") == "answer"
+    ((words, given),) = asked
+    assert words == ["git", "--no-optional-locks", "-C", "/here", "status", "x"]
+    assert (given["check"], given["timeout"], given["env"].get("OTHER")) == (True, 5.0, "kept")
+    assert not any(name.startswith("GIT_") for name in given["env"])
+    for error in (OSError(), subprocess.TimeoutExpired("git", 5), subprocess.CalledProcessError(1, "git")):
+
+        def fails(words, error=error, **given):
+            raise error
+
+        monkeypatch.setattr(subprocess, "run", fails)
+        assert module._git(Path("/here"), "status") is None
