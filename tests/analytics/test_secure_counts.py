@@ -450,3 +450,13 @@ def test_a_sum_is_read_around_zero(bits):
     assert grid.centred(values % (2 * half)).tolist() == values.tolist()
     assert grid.width == 0.25
     assert grid.read({"counts": torch.tensor([8.0, -2.0])})["counts"].tolist() == [2.0, -0.5]
+
+
+def test_where_no_episode_fits_enough_clients_it_says_what_to_do():
+    analysis = Histogram(share=0.9)
+    found = analysis.read(np.sum([analysis.vector([12] * 7)] * 50, axis=0).astype(float), 0.1)
+    none = "  none: lower --share, ask more clients, or allow more epsilon"
+    assert none not in analysis.words(found)
+    assert analysis.words({**found, "affordable": []})[:2] == [
+        "what at least 90% of the clients can form (task.ways; task.shots + task.queries):", none,
+    ]  # fmt: skip
