@@ -53,6 +53,11 @@ def with_private_start(
             "give --clip.initial, or ask more clients: dpfedmeta analyse quantile "
             "--cohort N"
         )
+    if found.get("beyond"):
+        raise InputError(
+            f"clip.start = quantile: {Quantile().words(found)[0]} (the analysis is charged all the same: {run.path}); "
+            "give --clip.initial"
+        )
     spent_before = (*settings.privacy.spent_before, str(run.path))
     started = replace(
         given,

@@ -118,7 +118,7 @@ def environment_of(device: torch.device, chunk: int | None = None, own: Mapping[
         "source": source_digest(),
         "versions": list(versions().values()),
         "machine": [platform.system(), platform.machine(), processor(), torch.backends.cpu.get_cpu_capability()],
-        "switches": {name: value for name, value in sorted(os.environ.items()) if name.startswith(SWITCHES)},
+        "switches": {name: value for name, value in os.environ.items() if name.startswith(SWITCHES)},
         "chunk": chunk or 1,
         **({"own": dict(own)} if own else {}),
     }

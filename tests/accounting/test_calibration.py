@@ -1,9 +1,11 @@
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from dpfedmeta.accounting import bisection as search
+from dpfedmeta.accounting import calibration
 from dpfedmeta.accounting.calibration import (
     Targets,
     _check_left,
@@ -226,3 +228,92 @@ def test_bits_that_are_too_few_for_much_noise_carry_what_a_record_among_many_par
     assert found.noise_multiplier >= 0.999 * calibrate(with_bits(20), target).noise_multiplier
     with pytest.raises(RefusedPlan, match="too few for a sum of 5 clients"):
         calibrate(with_bits(10), Targets(record_epsilon=1e-3))
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_a_target_that_is_spent_to_the_last_digit_leaves_nothing(unit):
+    """No noise is enough for a round more; whatever lies above it may be."""
+    plan = replace(SUMS, earlier=(Earlier(run="a", head="0", phases=COUNTS.phases),))
+    deltas = replace(COUNTS, client_delta=SUMS.client_delta, record_delta=SUMS.record_delta, earlier=plan.earlier)
+    cells = {cell.unit: cell.epsilon for cell in guarantees(deltas, rounds=0) if cell.observer == "public"}
+    with pytest.raises(RefusedPlan, match="is spent already"):
+        _check_left(plan, targets(**{f"{unit}_public": cells[unit]}))
+    _check_left(plan, targets(**{f"{unit}_public": math.nextafter(cells[unit], math.inf)}))
+
+
+SMALLER = (Change(from_round=5, cohort_scale=0.25),)
+LARGER = (Change(from_round=5, cohort_scale=2.5),)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "most"),
+    [((), 60), (SMALLER, 60), (LARGER, 24), ((*SMALLER, Change(from_round=7, cohort_scale=2.0)), 30)],
+)
+def test_no_cohort_of_a_schedule_is_larger_than_the_population(schedule, most, monkeypatch):
+    """Before the first change a round has the cohort itself, however small later ones are."""
+    monkeypatch.setattr(calibration, "_reached", lambda plan, targets: (0.0 * len(plan.phases), ""))
+    plan = replace(BASE, clients=60, cohort=1.0, rounds=9, noise_multiplier=5000.0, schedule=schedule)
+    assert largest_cohort(plan, Targets(client_epsilon=5.0)).cohort == most
+
+
+def test_rounds_are_no_more_than_are_asked_for():
+    plan = replace(BASE, noise_multiplier=500.0)
+    for limit in (1, 7, 64):
+        assert most_rounds(plan, Targets(client_epsilon=5.0), limit).rounds == limit
+
+
+def test_a_record_is_not_looked_at_where_the_client_is_above_its_target(monkeypatch):
+    """It takes as long, and nothing would follow from it."""
+    plan = replace(AGRLR, noise_mode="stacked", noise_multiplier=1.0)
+    client = guarantees(plan)[0].epsilon
+    monkeypatch.setattr(calibration, "_of_record", lambda plan, targets: pytest.fail("asked"))
+    share, words = _reached(plan, Targets(client_epsilon=client / 1.5, record_epsilon=1e-9))
+    assert share == pytest.approx(1.5)
+    assert words.startswith("(client, public): epsilon = ")
+    assert _reached(plan, Targets()) == (0.0, "")
+
+
+@pytest.mark.parametrize(("unit", "name"), [("client", "privacy.client.epsilon"), ("record", "privacy.record.epsilon")])
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_each_target_is_a_finite_number_above_zero(unit, name, bad):
+    with pytest.raises(RefusedPlan, match=rf"^{name} = {bad}: a target is a finite number above 0"):
+        targets(**{f"{unit}_public": bad})
+    assert targets(**{f"{unit}_public": 1e-9})
+
+
+def test_noise_that_meets_a_records_target_already_stays_and_too_little_is_raised(monkeypatch):
+    monkeypatch.setattr(calibration, "_record_public_epsilon", lambda plan: 1.0 / plan.noise_multiplier)
+    for given, expected in ((3.0, 3.0), (2.0, 2.0), (1.9, 2.0), (0.0, 2.0)):
+        found = calibrate(replace(BASE, noise_multiplier=given), Targets(record_epsilon=0.5, record_observer="public"))
+        assert expected <= found.noise_multiplier <= expected * 1.0021
+
+
+@pytest.mark.parametrize(("of_client", "due"), [(1.5, 2.0), (2.0, 2.0), (5.0, 5.0), (0.01, 2.0)])
+@pytest.mark.parametrize("observer", ["server", "public"])
+def test_two_targets_of_a_sum_are_met_by_the_larger_noise(monkeypatch, observer, of_client, due):
+    """A record needs a noise of 2 here; that of the client is found first, and stays where it is enough."""
+    asked = []
+
+    def of_record(plan, targets):
+        asked.append(targets)
+        return SimpleNamespace(epsilon=math.inf if not plan.noise_multiplier else 6.0 / plan.noise_multiplier)
+
+    def client(plan, epsilon):
+        return replace(plan, noise_multiplier=of_client)
+
+    monkeypatch.setattr(calibration, "_of_record", of_record)
+    monkeypatch.setattr(calibration, "_calibrate_client", client)
+    spent = 4.0 * of_client
+    monkeypatch.setattr(calibration, "_of_client", lambda plan, observer: spent / plan.noise_multiplier)
+    both = Targets(client_epsilon=4.0, client_observer=observer, record_epsilon=3.0)
+    found = calibrate(replace(SUMS, noise_multiplier=0.5), both).noise_multiplier
+    assert due <= found <= due * 1.0021
+    assert all(targets == both for targets in asked)
+    alone = calibrate(replace(SUMS, noise_multiplier=of_client), Targets(record_epsilon=3.0)).noise_multiplier
+    assert due <= alone <= due * 1.0021
+
+
+def test_a_target_towards_a_server_of_messages_is_refused_and_towards_the_public_it_is_none():
+    for solve in (calibrate, most_rounds, largest_cohort):
+        with pytest.raises(RefusedPlan, match=r"\(client, server\): the server sees each client's message"):
+            solve(replace(BASE, noise_multiplier=1.0), Targets(client_epsilon=1.0, client_observer="server"))

@@ -5,6 +5,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from dpfedmeta.accounting.divergences import discrete_gaussian_cost
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import (
     Coordinates,
     _moments,
@@ -60,7 +61,7 @@ def test_the_sum_of_log_ratios_stays_below_its_bound(deviation, count):
     """Under the discrete law, by drawing it; its mean alone, the divergence, is passed at once."""
     values, mass = masses(deviation**2)
     ratios = pointwise(np.abs(values).astype(float), deviation**2)
-    drawn = -np.random.default_rng(0).choice(ratios, size=(4000, count), p=mass).sum(1)
+    drawn = -(np.random.default_rng(0).multinomial(count, mass, size=4000) @ ratios)
     bound = log_ratio(Coordinates(count=count, variance=deviation**2, blended=0.0), 1e-6)
     # Far below what all coordinates together could say at worst.
     assert drawn.max() < bound < 0.1 * count * np.abs(ratios[np.abs(values) < 7 * deviation]).max()
@@ -186,3 +187,124 @@ def test_known_epsilon_at_sixteen_bits():
     assert server.adjacency == "replace-one"
     assert math.isfinite(server.epsilon)
     assert of_record.epsilon <= server.epsilon
+
+
+LAWS = [
+    Coordinates(count=512.0, variance=60.0, blended=1e-9),
+    Coordinates(count=64.0, variance=400.0, blended=0.0),
+    Coordinates(count=7.0, variance=130.0, blended=1e-6),
+]
+
+
+@pytest.mark.parametrize("laws", [LAWS[:1], LAWS[:2], LAWS], ids=len)
+@pytest.mark.parametrize("delta", [1e-3, 1e-9])
+def test_the_tails_of_all_laws_together_are_within_their_share_of_delta(laws, delta, monkeypatch):
+    """Each law takes its part, both from delta and times e to epsilon; what is left is asked for, less by e^-a."""
+    betas, asked = [], []
+    plain = discrete_gaussian_cost.log_ratio
+
+    def noted(own, beta):
+        betas.append(beta)
+        return plain(own, beta)
+
+    def at(left):
+        asked.append(left)
+        return gaussian_epsilon(0.7, left)
+
+    monkeypatch.setattr(discrete_gaussian_cost, "log_ratio", noted)
+    guess = gaussian_epsilon(0.7, delta)
+    epsilon = epsilon_of_discrete(at, delta, guess, laws)
+    betas = betas[-len(laws) :]
+    assert len({*betas}) == 1
+    a = sum(plain(own, betas[0]) for own in laws)
+    assert a > sum(own.count * own.blended for own in laws)
+    assert epsilon == pytest.approx(gaussian_epsilon(0.7, asked[-1]) + 2 * a, rel=1e-12)
+    # (epsilon, delta) with P is (epsilon + 2a, e^a delta + beta_Q + e^(epsilon + a) beta_P) with Q; beta of all laws.
+    tails = sum(betas)
+    promised = math.exp(a) * asked[-1] + tails + math.exp(epsilon - a) * tails
+    assert promised <= delta
+    assert promised >= 0.999 * delta
+
+
+def test_more_laws_take_smaller_tails_each(monkeypatch):
+    betas = []
+    monkeypatch.setattr(discrete_gaussian_cost, "log_ratio", lambda own, beta: betas.append(beta) or 0.0)
+    for laws in (LAWS[:1], LAWS):
+        epsilon_of_discrete(lambda delta: 1.0, 1e-6, 1.0, laws)
+    assert betas[1:] == pytest.approx([betas[0] / 3] * 3, rel=1e-12)
+
+
+def test_where_nothing_can_be_said_nothing_is_promised():
+    for epsilon_at, guess in ((lambda left: math.inf, 1.0), (lambda left: 1.0, math.inf), (lambda left: 1e4, 1.0)):
+        assert epsilon_of_discrete(epsilon_at, 1e-6, guess, LAWS) == math.inf
+    # Without such noise it is the other bound, at all of delta.
+    assert epsilon_of_discrete(lambda left: left * 3e6, 1e-6, math.inf, []) == 3.0
+
+
+def test_a_larger_epsilon_than_was_guessed_is_looked_for_with_smaller_tails():
+    """In three steps; beyond them nothing is promised."""
+    found = [
+        epsilon_of_discrete(lambda left, e=epsilon: e, 1e-6, 1.0, LAWS) - epsilon for epsilon in (2.5, 15.0, 150.0)
+    ]
+    assert 0 < found[0] < found[1] < found[2] < 100
+    assert epsilon_of_discrete(lambda left: 400.0, 1e-6, 1.0, LAWS) == math.inf
+
+
+@pytest.mark.parametrize("shares", [0.25, 0.3, 2.25])
+@pytest.mark.parametrize("clients", [0, 1, 2, 5])
+@pytest.mark.parametrize("own", [0.0, 4.0])
+def test_shares_blend_one_after_the_other_and_the_servers_last(shares, clients, own):
+    total, apart = 0.0, shares
+    for _ in range(1, clients):
+        # A share of variance s and a sum of j of them.
+        total += 5 * math.exp(-2 * math.pi**2 / (1 / shares + 1 / apart))
+        apart += shares
+    if own:
+        total += 5 * math.exp(-2 * math.pi**2 / (1 / shares + 1 / own))
+    assert blended(shares, clients, own) == pytest.approx(total, rel=1e-12)
+    assert blended(0.2499, clients, own) == math.inf
+
+
+def test_no_coordinates_have_no_ratio_and_such_as_do_not_blend_an_infinite_one():
+    assert log_ratio(replace(LAWS[0], count=0.0), 1e-9) == 0.0
+    assert log_ratio(replace(LAWS[0], blended=math.inf), 1e-9) == math.inf
+    assert log_ratio(replace(LAWS[0], count=0.0, blended=math.inf), 1e-9) == 0.0
+    # What each coordinate may differ by besides is added as often as there are coordinates.
+    apart = log_ratio(replace(LAWS[0], blended=0.01), 1e-9) - log_ratio(replace(LAWS[0], blended=0.0), 1e-9)
+    assert apart == pytest.approx(512 * 0.01, rel=1e-9)
+
+
+@pytest.mark.parametrize("sees", ["the public", "a server"])
+def test_coordinates_have_the_variance_of_the_noise_that_is_faced(sees):
+    plan = PrivacyPlan(
+        clients=1000, cohort=60.0, rounds=3, noise_multiplier=2.0, sampler="fixed", server_sees="sum", hostile=0.01,
+        secure=SecureRounds(bits=20, dimension=64, dropout=0.1),
+    )  # fmt: skip
+    event = plan.at(0)
+    whole = event.whole
+    (found,) = (released_coordinates if sees == "the public" else summed_coordinates)(plan.phases)
+    hidden = event.hostile * whole.largest_share
+    due = whole.total - hidden if sees == "the public" else whole.deviation**2
+    assert hidden > 0
+    assert found.variance == pytest.approx(due, rel=1e-9)
+    own = 2.0 if sees == "the public" else 0.0
+    assert found.blended == blended(whole.smallest_share, whole.most, own)
+    for none in (replace(event, whole=None), replace(event, noise=None)):
+        assert released_coordinates([replace(plan.phases[0], event=none)]) == []
+    assert summed_coordinates([replace(plan.phases[0], event=replace(event, whole=None))]) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(("beyond", "looks"), [(-0.01, 1), (0.01, 2), (0.6, 2)])
+def test_tails_are_looked_for_again_where_those_of_all_laws_together_are_too_large(monkeypatch, count, beyond, looks):
+    """e^(epsilon + a) times all of them is within its share as long as epsilon + a is within the guess and its room."""
+    betas = []
+    monkeypatch.setattr(discrete_gaussian_cost, "log_ratio", lambda own, beta: betas.append(beta) or 0.125)
+    epsilon, guess, a = 3.0 - 0.125 * count + beyond, 1.0, 0.125 * count
+    asked = []
+    found = epsilon_of_discrete(lambda left: asked.append(left) or epsilon, 1e-6, guess, LAWS[:count])
+    assert found == pytest.approx(epsilon + 2 * a)
+    assert len(betas) == looks * count
+    share = 1e-6 * 1e-6
+    assert betas[0] * count == pytest.approx(share * math.exp(-(guess + 2.0)))
+    assert asked[0] == pytest.approx((1e-6 - betas[0] * count - share) * math.exp(-a), rel=1e-15)

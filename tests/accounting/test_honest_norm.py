@@ -1,13 +1,17 @@
 """The longest release of honest clients: an upper bound of its quantile, and not far above it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import binom, chi2, ncx2
 
-from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
-from dpfedmeta.accounting.honest_norm import CHANCE, honest_norm, longest_release, most_messages
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise, ThresholdedNoise
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.events.toeplitz_coefficients import noise_deviations
+from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
+from dpfedmeta.accounting.honest_norm import CHANCE, honest_norm, longest_release, most_messages, planned_deviation
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
@@ -108,3 +112,82 @@ def test_it_counts_with_cohort_rounding_and_whose_noise_it_is():
     noisy = {"deviation": 0.2, "dimension": 100}
     ours, own = (honest_norm(plan_of().at(0), moved=1.0, own_noise=own, **noisy) for own in (False, True))
     assert own > 1.2 * ours
+
+
+FITTED = {"noise": "banded", "correlation": Correlation(separation=5, numbers=(1.0, 0.6, 0.3))}
+KINDS = {
+    "poisson": plan_of(),
+    "fixed": plan_of(sampler="fixed"),
+    "counts": plan_of(sampler="fixed", server_sees="sum", secure=SecureRounds(bits=12, dropout=0.1, dimension=32_768)),
+    "correlated": plan_of(clients=600, rounds=40, **FITTED),
+}
+
+
+@pytest.mark.parametrize("own_noise", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_half_of_the_chance_goes_to_one_of_the_two(kind, own_noise):
+    """How many messages there are, and how long the noise is: one number put together from both."""
+    event, chance = KINDS[kind].at(0), 1e-3
+    growth = event.whole.growth if event.whole else 1.0
+    due = longest_release(
+        longest_sum=most_messages(event, chance / 2) * 0.7 * growth / event.cohort,
+        deviation=0.3,
+        dimension=50,
+        chance=chance / 2,
+        depends_on_noise=own_noise or kind == "correlated",
+    )
+    found = honest_norm(event, moved=0.7, deviation=0.3, dimension=50, own_noise=own_noise, chance=chance)
+    assert due < found <= due * (1 + 2e-4)
+    assert most_messages(event, chance / 2) >= most_messages(event, chance)
+
+
+def test_half_of_a_chance_allows_one_message_more():
+    event = plan_of().at(0)
+    edges = [c for c in np.geomspace(1e-6, 0.3, 40) if most_messages(event, c / 2) > most_messages(event, c)]
+    chance = float(edges[0])
+    found = honest_norm(event, moved=1.0, deviation=0.0, dimension=1, own_noise=False, chance=chance)
+    assert found == pytest.approx(most_messages(event, chance / 2) / 60, rel=2e-4)
+    assert found > 1.001 * (1 + 1e-4) * most_messages(event, chance) / 60
+
+
+class Unsteady(GaussianNoise):
+    """Noise whose deviation follows what it is added to."""
+
+    steady = False
+
+
+def test_the_planned_deviation_of_a_round_follows_from_the_kind_of_its_noise():
+    plain, counts, correlated = KINDS["poisson"], KINDS["counts"], KINDS["correlated"]
+    assert planned_deviation(plan_of(noise_multiplier=None).at(0), 3) == 0.0
+    assert planned_deviation(plan_of(noise_multiplier=0.0).at(0), 3) == 0.0
+    assert planned_deviation(plain.at(0), 3) == 2.0
+    whole = counts.at(0).whole
+    assert whole.growth > 1.01
+    # All noise of the sum over its sensitivity, and the sensitivity is that much longer than the clip bound.
+    assert planned_deviation(counts.at(0), 3) == pytest.approx(math.sqrt(whole.total) / whole.parts / whole.units)
+    shared = plan_of(noise_multiplier=0.1, record=RecordLayer(
+        support_noise=None, query_noise=3.0, support_steps=1, support_records=1, query_records=2
+    ))  # fmt: skip
+    assert planned_deviation(shared.at(0), 3) == shared.at(0).total_noise > shared.at(0).noise.multiplier
+    noise = correlated.at(0).noise
+    deviations = noise_deviations(noise.coefficients(40))
+    assert len({round(float(d), 9) for d in deviations[:3]}) == 3
+    assert [planned_deviation(correlated.at(0), t) for t in range(40)] == pytest.approx((2.0 * deviations).tolist())
+    assert planned_deviation(replace(plain.at(0), noise=Unsteady(multiplier=2.0)), 3) is None
+    assert planned_deviation(replace(plain.at(0), total_noise=None), 3) is None
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "cyclic", "check-ins"])
+def test_no_more_messages_than_clients_and_than_a_round_takes(sampler):
+    """Whatever the chance: of few clients that are all likely, and of a round with a limit."""
+    given = {
+        "poisson": {"clients": 7, "cohort": 6.9},
+        "cyclic": {"clients": 40, "cohort": 7.9, "noise": "banded", "correlation": Correlation(separation=5)},
+        "check-ins": {"clients": 80, "cohort": 8.0, "rounds": 10, "capacity": 40, "max_participations": 1},
+    }[sampler]
+    event = plan_of(sampler=sampler, **given).at(0)
+    there = {"poisson": 7, "cyclic": 8, "check-ins": 40}[sampler]
+    assert most_messages(event, 1e-90) == there
+    for limit in (3, 5):
+        assert most_messages(replace(event, largest_cohort=limit), 1e-90) == limit
+    assert most_messages(replace(event, largest_cohort=1000), 1e-90) == (80 if sampler == "check-ins" else there)

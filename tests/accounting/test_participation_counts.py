@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpfedmeta.accounting.divergences import participation_counts
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
 from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon, worst_participations
+from dpfedmeta.accounting.events.failure_probability import exceeded
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 
 
@@ -103,3 +105,48 @@ def test_the_mixture_over_copies_is_the_sum_over_every_pattern(cap):
         if any(s for _, s in each)
     )
     assert exact == pytest.approx(1e-3, rel=1e-6)
+
+
+def test_what_is_exceeded_is_off_delta_also_where_numbers_are_bounded_in_closed_form(monkeypatch):
+    """Beyond so many expected ones; with a rare share that takes most of delta, what is not taken off shows."""
+    monkeypatch.setattr(participation_counts, "RARE_SHARE", 0.97)
+    long = plan(rounds=60_000, cohort=5.0).phases
+    expected = 60_000 * 0.05
+    assert expected > participation_counts._FOLLOWED
+    worst, left = worst_participations(long, None, 1e-5)
+    assert left == pytest.approx(1e-5 - exceeded(worst, 60_000, 0.05), rel=1e-12)
+    assert exceeded(worst, 60_000, 0.05) <= 0.97e-5 < exceeded(worst - 1, 60_000, 0.05)
+    assert left < 0.5e-5
+    # Of several phases: their coins together, at their mean.
+    both = (*long, *plan(rounds=20_000, cohort=20.0).phases)
+    worst, left = worst_participations(both, None, 1e-5)
+    assert left == pytest.approx(1e-5 - exceeded(worst, 80_000, 7000 / 80_000), rel=1e-12)
+
+
+@pytest.mark.parametrize("cap", [1, 2, 3])
+@pytest.mark.parametrize("uncapped", [0, 1, 2])
+def test_phases_of_before_are_limited_by_no_cap_and_use_none_of_it_up(cap, uncapped):
+    phases, mus = (*TWO, replace(TWO[0], rounds=3)), (0.7, 1.1, 0.4)
+    epsilon = mixture_epsilon(phases, mus, cap, 1e-3, uncapped=uncapped)
+    before = list(patterns(phases[:uncapped], mus[:uncapped], None)) if uncapped else [(1.0, 0.0)]
+    own = list(patterns(phases[uncapped:], mus[uncapped:], cap))
+    exact = sum(
+        p * q * float(gaussian_delta(epsilon, math.sqrt(s + t))) for p, s in before for q, t in own if s + t > 0
+    )
+    assert exact == pytest.approx(1e-3, rel=1e-6)
+
+
+def test_where_a_cap_is_reached_for_sure_it_is_the_cap():
+    """Of so many expected participations; a cap above them is followed in steps, each rounded up."""
+    long = plan(rounds=60_000, cohort=5.0).phases
+    at_most = [mixture_epsilon(long, [0.02], cap, 1e-5) for cap in (2999, 3000, 3001, 3200, None)]
+    assert at_most[0] == pytest.approx(gaussian_epsilon(0.02 * math.sqrt(2999), 1e-5), rel=1e-9)
+    assert at_most[1] == pytest.approx(gaussian_epsilon(0.02 * math.sqrt(3000), 1e-5), rel=1e-9)
+    assert at_most == sorted(at_most)
+    assert at_most[3] <= gaussian_epsilon(0.02 * math.sqrt(3200), 1e-5)
+
+
+def test_a_phase_without_rounds_or_chances_adds_nothing():
+    none = (replace(TWO[0], rounds=0), *TWO)
+    assert worst_participations(none, None, 1e-3) == worst_participations(TWO, None, 1e-3)
+    assert mixture_epsilon(none, (5.0, 1.0, 0.5), None, 1e-4) == mixture_epsilon(TWO, (1.0, 0.5), None, 1e-4)

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
-from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
+from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant, compute_epsilon
 from scipy.stats import norm
 
+from dpfedmeta.accounting import private_selection
 from dpfedmeta.accounting.divergences.rdp import ORDERS
 from dpfedmeta.accounting.events.events import Earlier
+from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import RunCount, largest_divergences, selected_divergences, selection_cost
 from dpfedmeta.core.errors import InputError, RefusedPlan
@@ -209,3 +211,62 @@ def test_what_a_cap_cuts_off_is_lost_in_both_worlds():
         assert selection_cost([enough], count).epsilon < 0.01
         with pytest.raises(RefusedPlan, match="raise the cap"):
             selection_cost([replace(silent, client_delta=1.98 * lost)], count)
+
+
+SHARED = RecordLayer(support_noise=None, query_noise=1.5, support_steps=1, support_records=1, query_records=5)
+
+
+def test_a_run_that_counts_with_rare_events_is_not_chosen_from():
+    """Its Renyi divergence is finite, and holds but for a probability that a divergence cannot say."""
+    plan = replace(PLAN, record=SHARED)
+    assert plan.at(0).surplus_probability > 0
+    with pytest.raises(RefusedPlan, match="rare events"):
+        largest_divergences([plan])
+    with pytest.raises(RefusedPlan, match="rare events"):
+        largest_divergences([PLAN, plan])
+    stacked = replace(plan, noise_mode="stacked")
+    assert np.all(largest_divergences([stacked]) == largest_divergences([PLAN]))
+
+
+def test_a_price_states_what_it_is_the_price_of(monkeypatch):
+    few = (2, 4, 8, 16, 32, 64)  # fixed cohorts take seconds at all orders
+    monkeypatch.setattr(private_selection, "ORDERS", few)
+    monkeypatch.setattr(private_selection, "largest_divergences", lambda plans: largest_divergences(plans, few))
+    fixed = replace(PLAN, sampler="fixed", noise_multiplier=6.0, rounds=10)
+    plans = [fixed, replace(fixed, noise_multiplier=8.0), replace(fixed, rounds=5)]
+    count = RunCount(mean=10.0, eta=0.5, cap=400)
+    cost = selection_cost(plans, count)
+    assert (cost.settings, cost.mean, cost.eta, cost.cap) == (3, 10.0, 0.5, 400)
+    assert (cost.delta, cost.adjacency) == (1e-5, "replace-one")
+    assert cost.beyond == count.tail(400)
+    # One run, by the same moments and at the same delta, is the loudest of the list.
+    of_one = compute_epsilon(few, largest_divergences([fixed], few), 1e-5)[0]
+    assert cost.single == pytest.approx(of_one, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"mean": 1.0}, "1 runs in expectation: expected a number above 1 and at most 1000"),
+        ({"mean": 1000.1}, "at most 1000"),
+        ({"eta": -1e-9}, "expected a number from 0 to 10"),
+        ({"eta": 10.001}, "expected a number from 0 to 10"),
+        ({"cap": 4}, "a cap of 4 runs: expected at least the mean, 5"),
+        ({"cap": 10**6 + 1}, "a cap of 1000001 runs"),
+    ],
+)
+def test_the_ends_of_what_a_law_may_be(given, words):
+    with pytest.raises(InputError, match=words):
+        RunCount(**{"mean": 5.0, **given})
+    for accepted in ({"mean": 1.001}, {"mean": 1000.0}, {"eta": 0.0}, {"eta": 10.0}, {"cap": 5}, {"cap": 10**6}):
+        assert RunCount(**{"mean": 5.0, **accepted}).mean >= 1.0
+
+
+@pytest.mark.parametrize("cap", [2, 5])
+def test_beyond_its_cap_no_law_has_more_runs(cap):
+    """P(K > cap), from above, and as many runs as the cap for every number that lies there."""
+    count = RunCount(mean=1.5, eta=1.0, cap=cap)
+    law = law_of(replace(count, cap=None), 300)
+    beyond = math.fsum(law[cap:])
+    assert beyond <= count.tail(cap) <= beyond * (1 + 1e-6) + 1e-15
+    assert {count.of(Fraction(place, 1000)) for place in (0, 700, 900, 980, 990, 999)} == set(range(1, cap + 1))

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from scipy.linalg import toeplitz
 
-from dpfedmeta.accounting.events.fit_toeplitz import fit_banded, fit_blt
+from dpfedmeta.accounting.events.fit_toeplitz import _objective, fit_banded, fit_blt
 from dpfedmeta.accounting.events.toeplitz_coefficients import (
     Blt,
     inverse,
     largest_row,
+    most_participations,
     noise_deviations,
     optimal_toeplitz,
     prefix_errors,
@@ -110,3 +111,110 @@ def test_a_fit_of_no_or_too_many_buffers_or_bands_is_refused():
     for fit in (lambda: fit_blt(10, 0), lambda: fit_blt(10, 9), lambda: fit_banded(10, 11), lambda: fit_banded(10, 0)):
         with pytest.raises(RefusedPlan, match=r"takes 1 to|expected 1 to"):
             fit()
+
+
+@pytest.mark.parametrize("objective", ["largest", "mean"])
+@pytest.mark.parametrize(("most", "separation"), [(1, 1), (2, 4), (3, 3)])
+def test_an_objective_is_error_times_sensitivity_and_its_gradient_the_slope(objective, most, separation):
+    """By the matrices: each release's own sum for the mean, the last one's for the largest; slopes by differences."""
+    c = SOME[1].copy()
+
+    def by_matrices(c):
+        noise = np.linalg.inv(matrix(c))
+        rows = (np.cumsum(noise, axis=0) ** 2).sum(axis=1)
+        error = rows[-1] if objective == "largest" else rows.mean()
+        moved = sum(matrix(c)[:, start] for start in range(0, most * separation, separation))
+        return math.log(error) + math.log(float(moved @ moved))
+
+    found, slope = _objective(c, most, separation, objective)
+    assert found == pytest.approx(by_matrices(c), rel=1e-10)
+    for place in range(len(c)):
+        step = np.zeros(len(c))
+        step[place] = 1e-6
+        assert slope[place] == pytest.approx((by_matrices(c + step) - by_matrices(c - step)) / 2e-6, rel=1e-5, abs=1e-8)
+
+
+def test_a_fit_for_the_mean_error_has_a_smaller_mean_and_no_smaller_largest_one():
+    rounds, bands = 24, 6
+    totals = {}
+    for objective in ("largest", "mean"):
+        c = np.zeros(rounds)
+        c[:bands] = fit_banded(rounds, bands, 2, 12, objective)
+        errors, moved = prefix_errors(c), sensitivity(c, 2, 12)
+        totals[objective] = (errors.largest * moved, errors.mean * moved)
+    assert totals["largest"][0] < totals["mean"][0] * (1 - 1e-6)
+    assert totals["mean"][1] < totals["largest"][1] * (1 - 1e-6)
+
+
+def test_fitted_numbers_are_rounded_down_to_eight_digits_and_decays_fall():
+    found = fit_blt(30, 3, 2, 15)
+    assert list(found.decays) == sorted(found.decays, reverse=True)
+    for number in (*found.decays, *found.weights):
+        assert number == round(number, 8)
+    assert math.fsum(found.weights) <= 1
+    banded = fit_banded(30, 5, 2, 15)
+    assert banded[0] == 1.0
+    assert list(banded) == sorted(banded, reverse=True)
+    assert fit_banded(30, 1) == (1.0,)
+    assert len(fit_banded(7, 7)) == 7
+
+
+@pytest.mark.parametrize("c", [[1, 0.5, 0.6], [1, 0.9, 0.5, 0.7, 0.8], [1, 0.5, -0.25], [1, 1.5, 2.0]])
+def test_the_first_coefficient_that_is_wrong_is_named(c):
+    values = np.array(c, dtype=float)
+    grown = [k for k in range(1, len(c)) if c[k] > c[k - 1]]
+    worst = grown[0] if grown else len(c) - 1
+    with pytest.raises(RefusedPlan, match=rf"coefficient {worst} is {c[worst]:.6g} after {c[worst - 1]:.6g};"):
+        sensitivity(values, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "separation", "most", "expected"),
+    [(9, 1, None, 9), (9, 2, None, 5), (9, 3, None, 3), (9, 4, None, 3), (9, 9, None, 1), (9, 20, None, 1),
+     (9, 0, None, 9), (9, 2, 4, 4), (9, 2, 5, 5), (9, 2, 6, 5), (0, 3, 2, 0)],
+)  # fmt: skip
+def test_a_client_joins_as_often_as_the_distance_allows(rounds, separation, most, expected):
+    assert most_participations(rounds, separation, most) == expected
+
+
+def test_an_errors_last_is_the_last_rounds():
+    c = SOME[2]
+    rows = np.linalg.norm(np.cumsum(np.linalg.inv(matrix(c)), axis=0), axis=1)
+    assert prefix_errors(c).last == pytest.approx(rows[-1])
+    assert prefix_errors(c).largest == pytest.approx(rows.max())
+    assert Blt(decays=(0.5,), weights=(1.0,)).coefficients(4).tolist() == [1.0, 1.0, 0.5, 0.25]
+    assert len(Blt(decays=(0.5,), weights=(1.0,)).coefficients(1)) == len(optimal_toeplitz(1)) == 1
+    with pytest.raises(RefusedPlan, match="takes 1 to 5"):
+        fit_blt(10, 6)
+
+
+def total_of(c, most, separation):
+    return sensitivity(c, most, separation) * prefix_errors(c).largest
+
+
+@pytest.mark.parametrize(("bands", "most", "separation"), [(2, 1, 1), (5, 3, 8), (8, 3, 8)])
+def test_no_coefficients_beside_fitted_bands_are_better(bands, most, separation):
+    """Each ratio a little smaller or larger, with all that follow: the slopes that were followed were right."""
+    c = np.zeros(24)
+    c[:bands] = fit_banded(24, bands, most, separation)
+    least = total_of(c, most, separation)
+    for place in range(1, bands):
+        for factor in (0.99, 0.999, 1.001, 1.01):
+            other = c.copy()
+            other[place:] *= factor
+            if other[place] <= other[place - 1]:
+                assert total_of(other, most, separation) >= least * (1 - 1e-8)
+
+
+@pytest.mark.parametrize(("buffers", "most", "separation"), [(1, 1, 1), (2, 1, 1), (2, 3, 8)])
+def test_no_buffers_beside_the_fitted_ones_are_better(buffers, most, separation):
+    found = fit_blt(24, buffers, most, separation)
+    least = total_of(found.coefficients(24), most, separation)
+    for place in range(buffers):
+        for name in ("decays", "weights"):
+            for factor in (0.99, 0.999, 1.001, 1.01):
+                numbers = list(getattr(found, name))
+                numbers[place] *= factor
+                given = {"decays": found.decays, "weights": found.weights, name: tuple(numbers)}
+                if max(given["decays"]) < 1 and math.fsum(given["weights"]) <= 1:
+                    assert total_of(Blt(**given).coefficients(24), most, separation) >= least * (1 - 1e-7)

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
+from dpfedmeta.accounting.events.failure_probability import largest_cohort
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise, ThresholdedNoise
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analyses.heavy_hitters import HeavyHitters, _Tables
 from dpfedmeta.analytics.analysis import Handing
 from dpfedmeta.analytics.analysis_request import Request
@@ -293,3 +295,142 @@ def test_all_names_of_all_who_may_be_asked_fit_however_many_a_client_has(most_na
     sums = [sum(sent(client, part) for client in range(200)) % 2**form.bits for part in range(form.parts)]
     found = analysis._counts(_Tables.of(analysis, own.plan), told, SimpleNamespace(part=sums.__getitem__))
     assert found == Counter(name for names in held for name in names)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 9])
+def test_a_client_says_the_names_of_which_it_holds_most(most):
+    """Of equals the first in the alphabet, whatever the order in which they are held."""
+    held = {"d": 2, "b": 2, "a": 1, "c": 2, "e": 7, "": 9, "\0": 8, "z": 1}
+    due = ["e", "b", "c", "d", "a", "z"][:most]
+    assert heaviest(held, most) == heaviest(dict(reversed(list(held.items()))), most) == due
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "kept"),
+    [("abcdef", 4, "abcd"), ("abc", 3, "abc"), ("abc", 4, "abc"), ("äbc", 1, ""), ("äbc", 2, "ä"), ("a\0b", 5, "ab"),
+     ("", 3, "")],
+)  # fmt: skip
+def test_a_name_has_as_many_bytes_as_the_table_keeps(name, length, kept):
+    encoded = encode(name, length)
+    assert len(encoded) == 3 * math.ceil(length / 3)
+    assert decoded(encoded) == kept
+
+
+@pytest.mark.parametrize("most", [1, 7, 65_536])
+def test_pieces_are_cut_from_the_lowest_bits_up(most):
+    limbs = Limbs(most=most)
+    numbers = np.array([[0, 1, PRIME - 1], [12_345, 2**30, 2**16]], dtype=np.int64)
+    pieces = limbs.cut(numbers)
+    assert pieces.shape == (limbs.count, 2, 3)
+    assert limbs.count == math.ceil(31 / limbs.bits)
+    assert pieces.max() < 2**limbs.bits
+    assert sum(piece * 2 ** (limbs.bits * place) for place, piece in enumerate(pieces)).tolist() == numbers.tolist()
+    assert limbs.whole(pieces.reshape(-1)).tolist() == (numbers % PRIME).reshape(-1).tolist()
+
+
+def test_as_few_bits_as_are_kept_are_four():
+    assert Limbs(most=(2**32 - 1) // 15).bits == 4
+    with pytest.raises(InputError, match=r"names in a sum: too many; ask fewer clients"):
+        _ = Limbs(most=(2**32 - 1) // 14).bits
+
+
+@pytest.mark.parametrize(("names", "cells"), [(2, 5), (3, 4), (30, 40), (50, 33)])
+def test_the_bound_of_a_failure_is_the_union_over_all_sets_of_names(names, cells):
+    """For each size the least over x of s! (e^x - x)^n / (x n)^s, to the third power, times the number of such sets."""
+    total = 0.0
+    for size in range(2, names + 1):
+        x = np.geomspace(1e-4, 60.0, 400)
+        logs = cells * np.log(np.exp(x) - x) - size * np.log(x)
+        one = min(math.lgamma(size + 1) - size * math.log(cells) + float(logs.min()), 0.0)
+        sets = math.lgamma(names + 1) - math.lgamma(size + 1) - math.lgamma(names - size + 1)
+        total += math.exp(min(sets + 3 * one, 1.0))
+    assert failure_bound(names, cells) == pytest.approx(min(total, 1.0), rel=1e-9)
+    assert failure_bound(1, cells) == 0.0
+
+
+def test_a_table_is_the_smallest_of_those_that_seldom_fail():
+    for names in (1, 2, 40, 3000):
+        cells, failure = form_for(names)
+        assert failure == failure_bound(names, cells) <= 0.1
+        smaller = [math.ceil(space * names / 3) for space in (1.3, 1.5, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0)]
+        assert cells in smaller
+        assert all(failure_bound(names, less) > 0.1 for less in smaller if less < cells)
+
+
+@pytest.mark.parametrize("options", [{"most_names": 0}, {"most_names": 101}, {"length": 0}, {"length": 256}])
+def test_options_of_names_have_ends(options):
+    ((name, value),) = options.items()
+    with pytest.raises(InputError, match=f"--{name.replace('_', '-')} {value}: from 1 to"):
+        HeavyHitters(**options)
+    assert HeavyHitters(most_names=100, length=255).longest(None) == 10.0
+    assert HeavyHitters(most_names=1, length=1).longest(None) == 1.0
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_tables_are_made_for_as_many_as_may_come(fixed):
+    """As many as are asked where that is a number; else as many as hardly ever come, and no more than there are."""
+    analysis: Any = HeavyHitters(most_names=2, length=9)
+    for clients, cohort in ((1000, 100.0), (1000, 990.0)):
+        plan = analysis.planned(PrivacyPlan(
+            clients=clients, cohort=cohort, rounds=1, noise_multiplier=2.0, client_delta=1e-4,
+            sampler="fixed" if fixed else "poisson",
+        ))  # fmt: skip
+        assert (plan.server_sees, plan.missed) == ("sum", pytest.approx(0.01 * 1e-4))
+        tables = _Tables.of(analysis, plan)
+        most = int(cohort) if fixed else min(largest_cohort(clients, cohort / clients, 0.001 * 1e-4)[0], clients)
+        assert (tables.clients, tables.names, tables.length) == (most, 2 * most, 9)
+        cells, failure = form_for(2 * most)
+        assert tables.cells == cells
+        # As many tries as all fail with a thousandth of delta, and no more.
+        assert failure**tables.tries <= 0.001 * 1e-4 < failure ** (tables.tries - 1)
+        form = analysis.form(plan)
+        assert (form.bits, form.parts, form.most) == (32, tables.tries, most)
+        assert form.length == tables.limbs.count * 3 * cells * (1 + 3 + 2)
+
+
+def test_each_try_has_a_seed_of_its_own_and_no_other_number_of_them_is_taken():
+    analysis: Any = HeavyHitters(most_names=1, length=8)
+    own = asking(analysis, size=60)
+    told = analysis.told(own, None)
+    tries = _Tables.of(analysis, own.plan).tries
+    seeds = [told[32 * place : 32 * place + 32] for place in range(tries)]
+    assert len(told) == 32 * tries
+    assert len({*seeds}) == tries > 1
+    analysis.check_told(told, own.plan, None)
+    for wrong in (b"", told[:-1], told + b"x", told + told[:32], told[:32] if tries > 1 else b"x"):
+        with pytest.raises(InputError, match=f"{len(wrong):,} bytes, expected {tries} seeds"):
+            analysis.check_told(wrong, own.plan, None)
+
+
+def test_a_sum_that_no_try_takes_apart_releases_nothing_and_the_first_that_is_taken_apart_counts():
+    analysis: Any = HeavyHitters(most_names=1, length=8)
+    own = asking(analysis, size=60)
+    told, tables = analysis.told(own, None), _Tables.of(analysis, own.plan)
+    whole = [tables.with_seed(told[32 * t : 32 * t + 32]).of(["a"], tables.limbs) for t in range(tables.tries)]
+    broken = [part.copy() for part in whole]
+    for part in broken:
+        part[0] += 1
+    assert tables.tries > 1
+    asked = []
+
+    def sums(parts):
+        asked.clear()
+        return SimpleNamespace(part=lambda place: asked.append(place) or parts[place])
+
+    assert analysis._counts(tables, told, sums([broken[0], *whole[1:]])) == {"a": 1}
+    assert asked == [0, 1]
+    with pytest.raises(InputError, match=f"could not be decoded in {tables.tries} tries.*nothing is released"):
+        analysis._counts(tables, told, sums(broken))
+    assert asked == list(range(tables.tries))
+
+
+def test_words_of_names_are_in_order_and_say_where_there_are_none():
+    found = {"names": {"b": 1500, "a": 40}, "threshold": 26, "deviation": 4.1234, "share_seen": 0.0125}
+    assert HeavyHitters().words(found) == [
+        "2 names with 26 clients or more, noise of deviation 4.12 included (a share of 1.25% of those asked)",
+        "     1,500  b",
+        "        40  a",
+    ]
+    assert HeavyHitters().words({**found, "names": {}})[1:] == [
+        "  none: ask more clients (--cohort), or allow more epsilon"
+    ]

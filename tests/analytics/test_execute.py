@@ -311,3 +311,96 @@ def test_an_analysis_whose_noise_seed_was_chosen_is_a_simulation_whatever_the_se
         else:
             with pytest.raises(InputError, match="is a simulation"):
                 earlier_releases(now)
+
+
+def test_draws_of_the_system_have_no_seed_and_are_not_for_real_clients(tmp_path):
+    """Each of the two is refused by itself, and leaves nothing."""
+    request, place = request_of(tmp_path), Place(folder=str(tmp_path), name="a")
+    with pytest.raises(InputError, match="--secure-rng takes no seed, and --noise-seed sets one"):
+        begin(request, place, secure_rng=True)
+    with pytest.raises(InputError, match="--secure-rng: real clients answer once"):
+        begin(replace(request, noise_seed=None), place, secure_rng=True, asked_of=lambda request: pytest.fail("asked"))
+    assert not (tmp_path / "a").exists()
+
+
+class Waiting:
+    """Clients that note in which order they are asked."""
+
+    def __init__(self, path, calls, digest="d"):
+        self.path, self.calls, self.digest = path, calls, digest
+        self.ground: Any = SimpleNamespace(task=None)
+
+    def check(self, analysis):
+        self.calls.append(("check", self.path.exists()))
+
+    def ready(self):
+        self.calls.append(("ready", self.path.exists()))
+
+    def sums(self, analysis, asking, told, run):
+        charges = len(read_content(run.ledger).charges)
+        self.calls.append(("sums", charges))
+        raise InputError("too few answered")
+
+
+@pytest.mark.parametrize("seed", [3, None])
+def test_clients_are_checked_and_waited_for_before_the_charge_and_asked_after_it(tmp_path, seed):
+    path, calls = tmp_path / "a", []
+    request = request_of(tmp_path, noise_seed=seed)
+    with pytest.raises(InputError, match="too few answered"):
+        begin(request, Place(folder=str(tmp_path), name="a"), asked_of=lambda request: Waiting(path, calls))
+    assert calls == [("check", False), ("ready", False), ("sums", 1)]
+    assert json.loads((path / "secret/data.json").read_text()) == {"digest": "d"}
+    assert (path / "secret/data.json").stat().st_mode & 0o777 == 0o600
+    assert not (path / SUMMARY).exists()
+    calls.clear()
+    # Gone on with, they are waited for once more, and charged no more.
+    with pytest.raises(InputError, match="too few answered"):
+        resume(path, asked_of=lambda request: Waiting(path, calls))
+    assert calls == [("ready", True), ("sums", 1)]
+    calls.clear()
+    with pytest.raises(InputError, match="the clients hold other data"):
+        resume(path, asked_of=lambda request: Waiting(path, calls, digest="e"))
+    assert calls == []
+
+
+OF_SUMMARY = {
+    "status": "stopped", "analysis": "histogram", "clients": 81, "cohort": 79.0, "sampler": "fixed", "simulation": None,
+    "server_sees": "nothing", "planned": [], "ledger": {"head": "f" * 64, "lines": 2}, "guarantees": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", OF_SUMMARY)
+def test_each_field_of_a_summary_is_what_the_ledger_gives(tmp_path, field):
+    run = done(tmp_path)
+    content = run.read_json(SUMMARY)
+    run.write_json(SUMMARY, {**content, field: OF_SUMMARY[field]})
+    with pytest.raises(InputError, match=rf"summary\.json: {field}"):
+        verify(run)
+    if field != "sampler":
+        run.write_json(SUMMARY, {name: value for name, value in content.items() if name != field})
+        with pytest.raises(InputError, match=rf"summary\.json: {field}"):
+            verify(run)
+
+
+def test_what_was_found_may_lack_nothing(tmp_path):
+    run = done(tmp_path)
+    content = run.read_json(SUMMARY)
+    del content["found"]["threshold"]
+    run.write_json(SUMMARY, content)
+    with pytest.raises(InputError, match=r"summary\.json: found: incomplete"):
+        verify(run)
+
+
+def test_an_analysis_that_was_stopped_is_verified_as_far_as_it_went(tmp_path):
+    run = done(tmp_path)
+    found = verify(run)
+    assert found.remarks[:3] == ("1 charges, hash chain intact", "its request fits its plan", "plan.json agrees")
+    assert found.remarks[-2:] == ("summary.json agrees", "statement.txt agrees")
+    assert found.simulation == "a simulation: the noise seed was chosen"
+    assert [cell.epsilon for cell in found.guarantees] == [cell.epsilon for cell in spent(found.plan, found.charges)]
+    (run.path / SUMMARY).unlink()
+    with run.ledger.open("a") as file:
+        file.write('{"round": 0, "att')
+    stopped = verify(run)
+    assert stopped.remarks[-1] == f"it has not finished: go on with dpfedmeta analyse --resume {run.path}"
+    assert stopped.charges == found.charges

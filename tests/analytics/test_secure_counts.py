@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from asking import asking, counted
 
 from dpfedmeta.analytics.analyses.gain import Gain
@@ -13,8 +14,9 @@ from dpfedmeta.analytics.analyses.histogram import Histogram
 from dpfedmeta.analytics.analyses.quantile import Quantile, isotonic
 from dpfedmeta.analytics.analysis import PendingRelease, SumForm
 from dpfedmeta.analytics.analysis_request import FixedCohort, Request
-from dpfedmeta.analytics.secure_counts import CountGrid, sent
+from dpfedmeta.analytics.secure_counts import CountGrid, fits, sent
 from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.privacy.samplers import Cohort
 
@@ -251,3 +253,210 @@ def test_a_fixed_cohort_takes_each_option_from_its_setting(setting, name, value)
 def test_a_client_hands_over_all_parts_of_a_sum():
     form = SumForm(bits=20, length=7, parts=3)
     assert form.dimension == np.zeros((form.parts, form.length)).size
+
+
+def read_gain(sums, deviation):
+    return Gain(run="").read(np.array(sums, dtype=float), deviation)
+
+
+def test_a_gain_is_read_from_the_sums_of_four_numbers():
+    """Of pairs that are known: the mean of each, and the spread of their differences between clients."""
+    pairs = [(0.2, 0.5), (0.4, 0.9), (0.1, 0.3), (0.5, 0.5)]
+    analysis = Gain(run="")
+    sums = np.sum([analysis.vector(before, after) for before, after in pairs], axis=0)
+    found = read_gain(sums, 7.0)
+    gains = np.array([after - before for before, after in pairs])
+    assert (found["clients"], found["deviation"]) == (4.0, 0.007)
+    assert found["before"] == pytest.approx(0.3)
+    assert found["after"] == pytest.approx(0.55)
+    assert found["gain"] == pytest.approx(gains.mean())
+    noise = 0.007**2 * (2.0 + 0.25**2) / 16
+    assert found["ci95"] == pytest.approx(1.96 * math.sqrt(gains.var() / 4 + noise) + 0.001, rel=1e-6)
+
+
+def test_clients_who_all_gain_alike_leave_the_noise_alone():
+    """The mean square of their gains is no spread between them."""
+    vectors = [Gain(run="").vector(0.2, 0.8)] * 100
+    quiet, loud = (read_gain(np.sum(vectors, axis=0), deviation) for deviation in (0.0, 2000.0))
+    assert quiet["ci95"] == pytest.approx(0.001)
+    # A ratio of noisy sums: the gain moves with both, and with how many clients there seem to be.
+    assert loud["ci95"] == pytest.approx(0.001 + 1.96 * 2.0 * math.sqrt(2.36) / 100)
+
+
+def test_hardly_any_clients_are_one_and_a_spread_is_no_less_than_nothing():
+    few = read_gain([200.0, 100.0, 50.0, 10.0], 1.0)
+    assert few["clients"] == 1.0
+    assert few["gain"] == pytest.approx(0.05)
+    below = read_gain([4000.0, 3000.0, 1000.0, -5000.0], 0.0)
+    assert below["ci95"] == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (0.25, 0.75, [1000, 750, 250, 250]),
+        (0.0, 1.0, [1000, 1000, 0, 1000]),
+        (0.5, 0.5, [1000, 500, 500, 0]),
+        (-0.3, 1.7, [1000, 1000, 0, 1000]),
+        # Downwards: 31^2 are 961 millionths.
+        (0.1, 0.131, [1000, 131, 100, 0]),
+        (0.1, 0.132, [1000, 132, 100, 1]),
+    ],
+)
+def test_a_client_says_four_numbers_of_itself(before, after, expected):
+    assert Gain(run="").vector(before, after).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("gain", "ci95", "zero"), [(0.1, 0.05, False), (-0.1, 0.05, False), (0.1, 0.11, True), (-0.1, 0.11, True)]
+)
+def test_words_of_a_gain_say_where_it_may_be_none(gain, ci95, zero):
+    lines = Gain(run="").words({"gain": gain, "ci95": ci95, "before": 0.3, "after": 0.3 + gain, "clients": 1234.4})
+    assert lines[0] == (
+        f"adaptation to their own images brings the clients {100 * gain:+.1f} ± {100 * ci95:.1f} points of accuracy "
+        f"(95%): from 30.0% to {100 * (0.3 + gain):.1f}%, about 1,234 clients"
+    )
+    assert (len(lines) == 2) is zero
+
+
+@pytest.mark.parametrize("images", [[], [1], [5, 5, 1], [60, 3], [10] * 60, [2500, 2501]], ids=len)
+def test_a_client_is_in_one_bin_of_each_histogram(images):
+    """By counting: how many classes have so many images, and how many images there are in all."""
+    of_a_class, classes = (1, 2, 5, 10, 15, 20, 30, 50), (0, 1, 2, 3, 5, 10, 20, 50)
+    of_a_client = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+    vector = Histogram().vector(images)
+    assert len(vector) == 8 * 8 + 13
+    for row, fewest in enumerate(of_a_class):
+        held = sum(each >= fewest for each in images)
+        expected = [int(held >= low and (at == 7 or held < classes[at + 1])) for at, low in enumerate(classes)]
+        assert vector[8 * row : 8 * row + 8].tolist() == expected
+    total = sum(images)
+    assert vector[64:].tolist() == [
+        int(total >= low and (at == 12 or total < of_a_client[at + 1])) for at, low in enumerate(of_a_client)
+    ]
+
+
+def test_a_histogram_states_both_of_its_marginals_and_how_many_clients_there_are():
+    held = [[12] * 7] * 30 + [[3, 3]] * 10 + [[]] * 5
+    counts = np.sum([Histogram().vector(images) for images in held], axis=0).astype(float)
+    found = Histogram(share=0.6).read(counts, 0.25)
+    assert (found["clients"], found["share"], found["deviation"]) == (45.0, 0.6, 0.25)
+    assert {name: count for name, count in found["labels"].items() if count} == {"0": 5, "2": 10, "5": 30}
+    assert {name: count for name, count in found["images"].items() if count} == {"0": 5, "5": 10, "50": 30}
+    # As many images of a class as surely two thirds of the clients have, less what the noise of all those bins may be.
+    (two, *_) = found["affordable"]
+    assert (two["ways"], two["images"]) == (2, 10)
+    assert two["clients"] == pytest.approx(30 / 45)
+    assert two["ci95"] == pytest.approx(1.96 * 0.25 * math.sqrt(6) / 45)
+    assert all(row["ways"] >= 2 for row in found["affordable"])
+    edge = Histogram(share=30 / 45 - two["ci95"]).read(counts, 0.25)["affordable"][0]
+    beyond = Histogram(share=30 / 45 - two["ci95"] + 1e-9).read(counts, 0.25)["affordable"]
+    assert edge["images"] == 10
+    assert not beyond or beyond[0]["images"] < 10
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Histogram(share=0.0), "--share 0"), (lambda: Histogram(share=1.0), "--share 1"),
+        (lambda: Quantile(quantile=0.0), "--quantile 0"), (lambda: Quantile(quantile=1.0), "--quantile 1"),
+        (lambda: Quantile(lowest=0.0), "--lowest 0"), (lambda: Quantile(lowest=2.0, highest=2.0), "lowest < highest"),
+        (lambda: Quantile(highest=math.inf), "--highest inf"), (lambda: Quantile(bins=1), "--bins 1: from 2 to 1000"),
+        (lambda: Quantile(bins=1001), "--bins 1001"),
+    ],
+)  # fmt: skip
+def test_options_of_no_meaning_are_refused(make, words):
+    with pytest.raises(InputError, match=re.escape(words)):
+        make()
+    Histogram(share=0.999), Quantile(quantile=0.001, lowest=1e-9, highest=1e9, bins=2), Quantile(bins=1000)
+
+
+@pytest.mark.parametrize("norm", [0.0, 0.05, 0.1, 0.1000001, 0.99, 1.0, 9.99, 10.0, 11.0, 1e300])
+def test_a_norm_is_counted_between_the_edges_that_hold_it(norm):
+    edges = SMALL.edges
+    assert (edges[0], edges[-1], len(edges)) == (pytest.approx(0.1), pytest.approx(10.0), 7)
+    assert np.diff(np.log(edges)) == pytest.approx([math.log(100) / 6] * 6)
+    assert int(SMALL.vector(norm).argmax()) == sum(norm >= edge for edge in edges)
+    for none in (math.nan, math.inf, -math.inf):
+        assert SMALL.vector(none).tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
+def test_a_quantile_without_noise_lies_where_the_counts_say(quantile):
+    """100 clients in each of the six bins: the distribution rises evenly in the logarithm."""
+    analysis = replace(SMALL, quantile=quantile)
+    found = analysis.read(np.array([0, 100, 100, 100, 100, 100, 100, 0], dtype=float), 0.0)
+    assert math.log(found["bound"] / 0.1) == pytest.approx(quantile * math.log(100), rel=1e-9)
+    spread = math.sqrt(600 * quantile * (1 - quantile))
+    for name, sign in (("low", -1), ("high", 1)):
+        level = quantile + sign * 1.96 * spread / 600
+        assert math.log(found[name] / 0.1) == pytest.approx(level * math.log(100), rel=1e-9)
+    assert (found["quantile"], found["counts"][0], found["edges"]) == (quantile, 0, analysis.edges.tolist())
+    # Everybody below the grid: its lower end.
+    assert analysis.read(np.array([600.0, *[0.0] * 7]), 0.0)["bound"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("shorter", [0, 100, 280])
+@pytest.mark.parametrize("deviation", [0.0, 5.0])
+def test_messages_that_are_longer_than_the_grid_are_told_of(shorter, deviation):
+    """The few that are shorter end somewhere on it: that is no bound of half of the clients."""
+    counts = np.array([0, shorter, 0, 0, 0, 0, 0, 600 - shorter], dtype=float)
+    found = SMALL.read(counts, deviation)
+    assert (found["beyond"], found["bound"], found["high"]) == (True, pytest.approx(10.0), pytest.approx(10.0))
+    (line,) = SMALL.words(found)
+    assert line == (
+        "fewer than 50% of the clients' messages are no longer than 10, where the grid ends: ask again with a larger "
+        "--highest"
+    )
+    # What an earlier version wrote is read as it was.
+    del found["beyond"]
+    assert "are no longer than 10 (between" in SMALL.words(found)[0]
+
+
+def test_an_upper_end_that_lies_beyond_the_grid_is_where_it_ends():
+    found = SMALL.read(np.array([0, 300, 10, 0, 0, 0, 0, 290], dtype=float), 1.0)
+    assert not found["beyond"]
+    assert found["bound"] < 1.0 < found["high"] == pytest.approx(10.0)
+    # Where noise alone is beyond the last edge, the range ends where the clients do.
+    inside = SMALL.read(np.array([0, 300, 10, 0, 0, 0, 0, 1.5], dtype=float), 1.0)
+    assert inside["high"] < 1.0
+    high = replace(SMALL, quantile=0.999).read(np.array([0, 300, 10, 0, 0, 0, 0, 1.5], dtype=float), 1.0)
+    assert (high["beyond"], high["bound"]) == (False, pytest.approx(SMALL.edges[2]))
+
+
+def test_counts_of_other_kinds_do_not_fit():
+    plan = asking(SMALL).plan
+    whole = plan.at(0).whole
+    grid = CountGrid(bits=whole.bits, steps=round(whole.units))
+    good = np.eye(8, dtype=np.int64)[0]
+    assert fits(good, whole, grid)
+    assert fits(0 * good, whole, grid)
+    for bad in (good.astype(np.int32), good.astype(float), good[:7], good[None], good + np.eye(8, dtype=np.int64)[1]):
+        assert not fits(bad, whole, grid)
+    # The longest of three in one place, or in several, and no longer.
+    three = asking(Histogram()).plan.at(0).whole
+    wide = CountGrid(bits=three.bits, steps=round(three.units / 3))
+    fitting, others = ([3], [1] * 9, [2, 2, 1]), ([1] * 10, [3, 1], [4])
+    for some, fit in (*((each, True) for each in fitting), *((each, False) for each in others)):
+        vector = np.zeros(three.dimension, dtype=np.int64)
+        vector[: len(some)] = some
+        assert fits(vector, three, wide) is fits(-vector, three, wide) is fit
+
+
+@pytest.mark.parametrize("bits", [8, 31])
+def test_a_sum_is_read_around_zero(bits):
+    grid, half = CountGrid(bits=bits, steps=4), 1 << (bits - 1)
+    values = np.array([0, 1, -1, half - 1, -half, 7 - half], dtype=np.int64)
+    assert grid.centred(values % (2 * half)).tolist() == values.tolist()
+    assert grid.width == 0.25
+    assert grid.read({"counts": torch.tensor([8.0, -2.0])})["counts"].tolist() == [2.0, -0.5]
+
+
+def test_where_no_episode_fits_enough_clients_it_says_what_to_do():
+    analysis = Histogram(share=0.9)
+    found = analysis.read(np.sum([analysis.vector([12] * 7)] * 50, axis=0).astype(float), 0.1)
+    none = "  none: lower --share, ask more clients, or allow more epsilon"
+    assert none not in analysis.words(found)
+    assert analysis.words({**found, "affordable": []})[:2] == [
+        "what at least 90% of the clients can form (task.ways; task.shots + task.queries):", none,
+    ]  # fmt: skip

@@ -215,3 +215,72 @@ def test_an_analysis_depends_on_its_data_and_on_the_model_that_is_adapted(settin
     found = [digest(), digest(run="a"), digest(run="b"), digest(names="a"), digest(names="b"), digest("a", "a")]
     assert len({*found}) == len(found)
     assert found[1] == digest(run="a")
+
+
+FOUND = {"bound": 0.75, "low": 0.7, "high": 0.8, "quantile": 0.5, "too_noisy": False, "beyond": False}
+
+
+@pytest.fixture
+def begun(settings, monkeypatch):
+    """A training whose analysis found what is said here; (settings, what was found, what was asked)."""
+    found, asked = dict(FOUND), []
+
+    def analysis(request, place, data_folder, *, secure_rng):
+        asked.append((request, place, data_folder, secure_rng))
+        return SimpleNamespace(path="runs/an-analysis", read_json=lambda name: {SUMMARY: {"found": found}}[name])
+
+    monkeypatch.setattr(initial_clip_bound, "_begun", analysis)
+    monkeypatch.setattr(initial_clip_bound, "planned_after_start", lambda settings, data_folder: None)
+    return settings, found, asked
+
+
+@pytest.mark.parametrize("before", [(), ("one",), ("one", "two")])
+def test_the_bound_that_was_found_takes_the_place_of_the_one_that_was_given(begun, before):
+    """All else stays as it was, and the analysis is counted behind whatever was spent before it."""
+    settings, _, asked = begun
+    settings = replace(settings, privacy=replace(settings.privacy, spent_before=before))
+    started, words = with_private_start(settings, "data", secure_rng=True)
+    assert started.privacy.spent_before == (*before, "runs/an-analysis")
+    assert (started.clip.initial, started.clip.start) == (0.75, "given")
+    back = replace(started, clip=settings.clip, privacy=settings.privacy)
+    assert back == settings
+    assert replace(started.clip, initial=settings.clip.initial, start="quantile") == settings.clip
+    assert words == (
+        "50% of the clients' messages are no longer than 0.75 (between 0.7 and 0.8 with 95% confidence); charged in "
+        "runs/an-analysis, which this run counts as spent before"
+    )
+    ((request, place, folder, secure),) = asked
+    assert request == _request(settings)
+    assert (place, folder, secure) == (Place(folder=settings.run.dir, name="run-quantile"), "data", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("too_noisy", "too large compared with the answers of 60 clients"), ("beyond", "larger --high")]
+)
+def test_a_training_begins_with_no_bound_that_says_nothing(begun, kind, words):
+    settings, found, _ = begun
+    found[kind] = True
+    with pytest.raises(InputError, match=rf"clip\.start = quantile: .*{words}.*charged all the same: runs/an-analysis"):
+        with_private_start(settings, None)
+
+
+def test_an_analysis_of_a_training_without_a_name_has_one_by_itself(begun):
+    settings, _, asked = begun
+    with_private_start(replace(settings, run=replace(settings.run, name=None)), None)
+    assert asked[0][1] == Place(folder=settings.run.dir, name=None)
+
+
+@pytest.mark.parametrize("name", [None, "taken"])
+def test_an_analysis_that_is_there_is_gone_on_with_and_else_begun(settings, tmp_path, monkeypatch, name):
+    calls = []
+    monkeypatch.setattr(initial_clip_bound, "begin", lambda *given, **named: calls.append((given, named)) or "begun")
+    monkeypatch.setattr(initial_clip_bound, "resume", lambda *given: calls.append(given) or "resumed")
+    request, place = request_of(settings), Place(folder=str(tmp_path), name=name)
+    # What lies there is no analysis: whoever begins one says that the name is taken.
+    (tmp_path / "taken").mkdir()
+    assert _begun(request, place, "data", secure_rng=True) == "begun"
+    assert calls == [((request, place), {"data_folder": "data", "secure_rng": True})]
+    if name is not None:
+        Ledger(tmp_path / "taken/ledger.jsonl", request.planned(), RunIdentity(run="a", config=request.as_text()))
+        assert _begun(request, place, "data", secure_rng=False) == "resumed"
+        assert calls[1:] == [(tmp_path / "taken", "data")]

@@ -81,3 +81,20 @@ def test_a_wrong_variance_is_seen():
 def test_no_such_variance(variance):
     with pytest.raises(ValueError, match="variance"):
         discrete_gaussian(variance, 3, Words(1, 2, 3))
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 16, 17, 40])
+def test_however_many_words_lie_on_a_threshold_each_is_decided_by_words_of_its_own(count):
+    """In their order, each with its own sign; those between them need none."""
+    on = int(table(2.25).thresholds[1])
+    with mpmath.workdps(120):
+        following = int(mpmath.floor(exact_sums(2.25, 2)[1] * 2**127)) - (on << 64)
+    first, more, expected = [], [], []
+    for number in range(count):
+        below = number % 3 == 0
+        first += [2 * on + number % 2, 0]
+        more.append(following - 1 if below else following + 1)
+        expected += [(1 if below else 2) * (-1 if number % 2 else 1), 0]
+    words = Words(*first, *more)
+    assert discrete_gaussian(2.25, 2 * count, words).tolist() == expected
+    assert words.words == []

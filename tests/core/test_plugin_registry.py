@@ -159,3 +159,68 @@ def test_whoever_finds_a_member_checks_that_it_is_one():
                         checks.count(name) for name in ("check_protocol", "issubclass", "callable")
                     )
     assert found == CHECKED | OF_OURS
+
+
+def test_a_list_of_members_names_the_one_that_is_unknown():
+    checked = TypeAdapter(Annotated[tuple[str, ...], members.one_of_each(POLICIES)])
+    for names in ((), ("window",), ("window", "not.imported.here:Policy", "quantile")):
+        assert checked.validate_python(names) == names
+    with pytest.raises(ValidationError, match=r"quantil is unknown; did you mean quantile\?; known are constant, "):
+        checked.validate_python(("window", "quantil", "median"))
+
+
+class Outer:
+    class Inner:
+        """A class in another one."""
+
+
+def made_in_a_function():
+    class Local:
+        """Nobody can import it."""
+
+    return Local
+
+
+def test_a_class_is_found_again_by_its_own_module_alone():
+    assert members.name_of("clip.policy", Taking) == f"{__name__}:Taking"
+    in_main = type("Mine", (), {"__module__": "__main__"})
+    for member in (Taking(), made_in_a_function(), Outer.Inner, in_main, int, len, "Taking", None, lambda: None):
+        with pytest.raises(InputError, match=r"^clip\.policy = .*: pass a class from a module of its own"):
+            members.name_of("clip.policy", member)
+
+
+def takes_two(one, two, *, own=None):
+    """A function of two arguments and a setting."""
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "words"),
+    [
+        ((1, 2), {}, None),
+        ((1, 2), {"own": 3}, None),
+        ((1,), {}, r"is given 1 arguments \(missing a required argument: 'two'\)"),
+        ((1, 2, 3), {}, r"is given 3 arguments \(too many positional arguments\)"),
+        ((1, 2), {"other": 3}, r"is given 2 arguments and other, its Settings \("),
+    ],
+)
+def test_a_function_takes_what_it_will_be_given_or_is_refused_by_name(given, named, words):
+    if words is None:
+        members.check_takes("clip.policy", "mine", takes_two, *given, **named)
+        return
+    with pytest.raises(InputError, match=rf"^clip\.policy = mine: its takes_two\(one, two, \*, own=None\) {words}"):
+        members.check_takes("clip.policy", "mine", takes_two, *given, **named)
+
+
+def test_names_are_files_with_the_folders_ending_and_modules_are_found_by_them(tmp_path, monkeypatch):
+    folder = tmp_path / "own_seam"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("SUFFIX = '_rule'\n")
+    for name in ("b_two_rule", "a_rule", "helpers", "rule_of_thumb"):
+        (folder / f"{name}.py").write_text("MEMBER = __name__\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert plugin_names.names("own_seam") == ["a", "b-two"]
+    assert plugin_names.module_of("b-two", "own_seam") == "own_seam.b_two_rule"
+    assert members.find("a.setting", "b-two", "own_seam") == "own_seam.b_two_rule"
+    (folder / "__init__.py").write_text("")
+    monkeypatch.delattr(sys.modules["own_seam"], "SUFFIX")
+    assert plugin_names.names("own_seam") == ["a-rule", "b-two-rule", "helpers", "rule-of-thumb"]

@@ -1,5 +1,6 @@
 import os
 import signal
+import threading
 
 import pytest
 
@@ -40,3 +41,41 @@ def test_an_ignored_signal_stays_ignored():
     with deferred():
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_who_handled_a_signal_before_handles_it_again_however_the_step_ends():
+    def own(number, frame):
+        pytest.fail("it was deferred")
+
+    signal.signal(signal.SIGINT, own)
+    signal.signal(signal.SIGTERM, own)
+    with deferred():
+        assert own not in (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    with pytest.raises(ValueError, match="stop"), deferred():
+        raise ValueError("stop")
+    assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is own
+
+
+def test_several_signals_are_one_interrupt_after_the_step():
+    terminate_like_ctrl_c()
+    done = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: SIM117
+        with deferred():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+                os.kill(os.getpid(), number)
+            done.append("the whole step")
+    assert done
+
+
+def test_a_thread_beside_changes_no_handler():
+    """Only the main one may."""
+    before, found = signal.getsignal(signal.SIGINT), []
+
+    def step():
+        with deferred():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    thread.join()
+    assert found == [before]

@@ -122,7 +122,7 @@ class ClientLedger:
             self._fresh: dict[_Key, str] = {
                 (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("fresh", "") for line in lines
             }
-        except (LookupError, TypeError, ArithmeticError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise InputError(f"{path}: a line of this client's ledger lacks its mu or its round") from error
 
     @property

@@ -83,35 +83,43 @@ class Quantile(CountedAnalysis):
         """Post-processing of noisy counts [bins + 2].
 
         The distribution function is the best rising one (least squares) through the sums of the counts, and is
-        inverted between the edges. The range allows for 1.96 deviations of the noise and of who was drawn.
+        inverted between the edges. The range allows for 1.96 deviations of the noise and of who was drawn. What the
+        sums do not reach lies at the last edge, where more norms are larger than the noise explains.
         """
         sums = np.cumsum(counts)[:-1]
         total, rising = max(float(counts.sum()), 1.0), isotonic(sums)
         wanted = self.quantile * total
         place = int(np.clip(np.searchsorted(rising, wanted), 1, self.bins))
         spread = math.sqrt(deviation**2 * (place + 1) + total * self.quantile * (1.0 - self.quantile))
+        larger = bool(counts[-1] > 1.96 * deviation)
         low, middle, high = (
-            self._inverse(rising, level) for level in (wanted - 1.96 * spread, wanted, wanted + 1.96 * spread)
+            self._inverse(rising, level, larger) for level in (wanted - 1.96 * spread, wanted, wanted + 1.96 * spread)
         )
         return {
             "bound": middle,
             "low": low,
             "high": high,
             "quantile": self.quantile,
+            "beyond": larger and bool(wanted > rising[-1]),
             "too_noisy": bool(1.96 * deviation * math.sqrt(place + 1) > _TOO_NOISY * total),
             "edges": self.edges.tolist(),
             "counts": counts.tolist(),
         }
 
-    def _inverse(self, rising: FloatArray, level: float) -> float:
+    def _inverse(self, rising: FloatArray, level: float, larger: bool) -> float:
         """Return where the distribution function passes a level, linear in the logarithm between two edges."""
         logs = np.log(self.edges)
         # The first place of each height, so that a flat part is left at its beginning.
         steps, first = np.unique(rising, return_index=True)
-        return float(np.exp(np.interp(level, steps, logs[first])))
+        return float(np.exp(np.interp(level, steps, logs[first], right=logs[-1] if larger else None)))
 
     def words(self, found: Mapping[str, Any]) -> list[str]:
         """The bound, and what to do with it."""
+        if found.get("beyond"):  # ledgers of before 0.3.1 know none
+            return [
+                f"fewer than {found['quantile']:.0%} of the clients' messages are no longer than {found['bound']:.4g}, "
+                "where the grid ends: ask again with a larger --highest"
+            ]
         lines = [
             f"{found['quantile']:.0%} of the clients' messages are no longer than {found['bound']:.4g} "
             f"(between {found['low']:.4g} and {found['high']:.4g} with 95% confidence)"

@@ -10,9 +10,11 @@ from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates,
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.client_ledger import NO_COST, ClientLedger, RecordBudget, RunCost
+from dpfedmeta.accounting.ledger.hash_chain import HashChain
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.fresh_seeds import attempt_bytes
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.availability import ClientLedgers
 
@@ -213,3 +215,162 @@ def test_a_client_that_is_asked_again_in_one_attempt_is_charged_once(tmp_path):
         assert ledgers.willing(Cohort(round=3, clients=np.asarray([5]), again=again)).clients.tolist() == [5]
         spent.append(ClientLedger(tmp_path / "clients" / "5.jsonl", budget(9)).participations)
     assert spent == [1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "stated"),
+    [
+        ({"epsilon": 2.0}, {"epsilon": 2.0, "delta": 1e-5}),
+        ({"epsilon": None}, {"epsilon": None, "delta": 1e-5}),
+        ({"epsilon": 2.0, "participations": 7}, {"epsilon": 2.0, "delta": 1e-5, "participations": 7}),
+        ({"epsilon": 2.0, "unit": "client"}, {"epsilon": 2.0, "delta": 1e-5, "unit": "client"}),
+        ({"epsilon": None, "participations": 7, "unit": "client"},
+         {"epsilon": None, "delta": 1e-5, "participations": 7, "unit": "client"}),
+    ],
+)  # fmt: skip
+def test_a_limit_is_stated_by_what_is_said(tmp_path, given, stated):
+    own = RecordBudget(delta=1e-5, **given)
+    assert own.header() == stated
+    ledger = ClientLedger(tmp_path / "c", own)
+    assert json.loads((tmp_path / "c").read_text()) == {"version": 1, "budget": stated, "previous": "0" * 64}
+    assert (ledger.epsilon, ledger.participations) == (0.0, 0)
+    ClientLedger(tmp_path / "c", own)
+    assert len((tmp_path / "c").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "participations"])
+def test_each_part_of_a_limit_is_the_limit(tmp_path, name):
+    first = RecordBudget(epsilon=2.0, delta=1e-5, participations=7)
+    other = replace(first, **{name: {"epsilon": None, "delta": 1e-6, "participations": 6}[name]})
+    ClientLedger(tmp_path / "c", first)
+    with pytest.raises(InputError, match="has the limit epsilon 2, delta 1e-05, participations 7; give the same one"):
+        ClientLedger(tmp_path / "c", other)
+    ClientLedger(tmp_path / "c", other, change=True)
+    with pytest.raises(InputError, match="--change-limit"):
+        ClientLedger(tmp_path / "c", first)
+    # Back again: the last one counts, not the first.
+    ClientLedger(tmp_path / "c", first, change=True)
+    ClientLedger(tmp_path / "c", first)
+
+
+COSTS = [
+    RunCost(),
+    RunCost(rare=1e-7),
+    RunCost(coordinates=(Coordinates(count=5.0, variance=2.5, blended=1e-9),)),
+    RunCost(rare=2e-7, coordinates=(Coordinates(count=5.0, variance=2.5, blended=math.inf),
+                                    Coordinates(count=7.0, variance=3.5, blended=0.0))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_a_runs_cost_comes_back_from_its_line(cost):
+    line = json.loads(json.dumps(cost.as_json(), allow_nan=False))
+    assert RunCost.from_json(line) == cost
+    assert set(line) == ({"rare"} if cost.rare else set()) | ({"discrete"} if cost.coordinates else set())
+
+
+def test_costs_of_several_runs_add_up_by_their_law(tmp_path):
+    """Of one law together, of another one apart; what is rare in each."""
+    one, two = Coordinates(count=5.0, variance=40.0, blended=0.0), Coordinates(count=9.0, variance=40.0, blended=1e-12)
+    ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=50.0, delta=1e-5))
+    for run, cost in (("a", RunCost(rare=1e-6, coordinates=(one, two))), ("b", RunCost(rare=2e-6, coordinates=(one,)))):
+        ledger.charge(0, Mu(0.5), run=run, cost=cost)
+
+    def at(delta):
+        return gaussian_epsilon(0.5 * math.sqrt(2), delta)
+
+    left = 1e-5 - 3e-6
+    due = epsilon_of_discrete(at, left, at(left), [replace(one, count=10.0), two])
+    assert ledger.epsilon == pytest.approx(due, rel=1e-12)
+    assert ClientLedger(tmp_path / "c", RecordBudget(epsilon=50.0, delta=1e-5)).epsilon == ledger.epsilon
+
+
+def test_a_limit_is_met_exactly_and_exceeded_by_nothing(tmp_path):
+    """By participations that differ, whose squares add up."""
+    mus = (0.3, 0.5, 0.2)
+    limit = gaussian_epsilon(math.sqrt(sum(mu**2 for mu in mus)), 1e-5)
+    for factor, fit in ((1.0, 3), (1 - 1e-7, 2), (1 + 1e-7, 3)):
+        ledger = ClientLedger(tmp_path / f"{factor}", RecordBudget(epsilon=limit * factor, delta=1e-5))
+        assert ledger.further([Mu(mu) for mu in mus]) == fit
+        for round_, mu in enumerate(mus[:fit]):
+            ledger.charge(round_, Mu(mu))
+        assert ledger.accepts(Mu(0.01)) is (fit == 2)
+    assert ClientLedger(tmp_path / "n", RecordBudget(epsilon=limit, delta=1e-5)).further([Mu(math.nan)]) == 0
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_no_more_participations_than_the_client_allows_over_all_runs(tmp_path, most):
+    ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=None, delta=1e-5, participations=most))
+    for number in range(most):
+        assert ledger.further([Mu(1.0)] * 9, run="z") == most - number
+        ledger.charge(number, Mu(math.inf), run=f"run {number}")
+    assert ledger.further([Mu(1.0)] * 9) == 0
+    with pytest.raises(
+        ValueError, match=f"round 9 would exceed this client's record budget of .*participations={most}"
+    ):
+        ledger.charge(9, Mu(0.0))
+    assert ledger.participations == most
+
+
+@dataclass(frozen=True)
+class TwoRoles:
+    """A participation that costs a record in one role or in the other."""
+
+    one: float
+    other: float
+
+    def roles(self):
+        return (self.one, self.other)
+
+
+@pytest.mark.parametrize("roles", [(0.7, 0.2), (0.2, 0.7)])
+def test_the_worse_role_counts(tmp_path, roles):
+    ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=9.0, delta=1e-5))
+    ledger.charge(0, TwoRoles(*roles))
+    assert ledger.epsilon == pytest.approx(gaussian_epsilon(0.7, 1e-5))
+    assert json.loads((tmp_path / "c").read_text().splitlines()[1])["mu"] == 0.7
+    for wrong in ((math.nan, 0.1), (0.1, math.nan)):
+        with pytest.raises(ValueError, match="round 1: its cost for a record is NaN"):
+            ledger.charge(1, TwoRoles(*wrong))
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
+def test_a_participation_is_known_by_its_run_its_round_and_its_attempt(tmp_path, again):
+    own = RecordBudget(epsilon=90.0, delta=1e-5)
+    ledger = ClientLedger(tmp_path / "c", own)
+    ledger.charge(3, Mu(0.1))
+    ledger.charge(3, Mu(0.1), (1, 77), run="a", question="q1", fresh="ab" * 16)
+    ledger.charge(3, Mu(0.1), run="b", question="q2", fresh="cd" * 16)
+    ledger.charge(4, Mu(0.1), run="a", question="q3")
+    if again:
+        ledger = ClientLedger(tmp_path / "c", own)
+    assert [ledger.holds(3), ledger.holds(4), ledger.holds(3, (1, 77))] == [True, False, False]
+    assert ledger.question("a", (3, 1, 77)) == "q1"
+    assert (ledger.question("a", (3,)), ledger.question("b", (3,)), ledger.question("", (3,))) == (None, "q2", "")
+    assert (ledger.keys("a"), ledger.keys("b"), ledger.keys("c")) == ([(3, 1, 77), (4,)], [(3,)], [])
+    assert list(ledger.charged()) == [("", (3,), ""), ("a", (3, 1, 77), "q1"), ("b", (3,), "q2"), ("a", (4,), "q3")]
+    assert ledger.stream("a", (3, 1, 77)) == attempt_bytes("ab" * 16, "q1")
+    assert ledger.stream("b", (3,)) == attempt_bytes("cd" * 16, "q2")
+    assert ledger.stream("a", (4,)) == b""
+    with pytest.raises(LookupError):
+        ledger.stream("b", (4,))
+    assert ledger.epsilon == pytest.approx(gaussian_epsilon(0.2, 1e-5))
+
+
+@pytest.mark.parametrize("first", [{"version": 2}, {"more": 1}, {"budget": 3}, {"budget": None}])
+def test_another_first_line_is_no_ledger_of_a_client(tmp_path, first):
+    own = RecordBudget(epsilon=2.0, delta=1e-5)
+    HashChain.start(tmp_path / "c", {"version": 1, "budget": own.header(), **first})
+    with pytest.raises(InputError, match="line 1: this client's ledger was started as"):
+        ClientLedger(tmp_path / "c", own)
+
+
+@pytest.mark.parametrize(
+    "line", [{"round": 0}, {"mu": 0.5}, {"round": 0, "mu": "x"}, {"round": 0, "mu": 0.5, "again": 3}]
+)
+def test_a_line_that_lacks_something_is_refused(tmp_path, line):
+    own = RecordBudget(epsilon=2.0, delta=1e-5)
+    chain = HashChain.start(tmp_path / "c", {"version": 1, "budget": own.header()})
+    chain.append(line)
+    with pytest.raises(InputError, match="a line of this client's ledger lacks its mu or its round"):
+        ClientLedger(tmp_path / "c", own)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from dpfedmeta.accounting.ledger.hash_chain import HashChain, continue_or_start, read_chain
+from dpfedmeta.accounting.ledger.hash_chain import HashChain, continue_or_start, heads_of, read_chain
 from dpfedmeta.core.errors import InputError
 
 
@@ -83,3 +83,72 @@ def test_what_is_no_chain_is_said_so(tmp_path, content):
     (tmp_path / "c").write_bytes(content)
     with pytest.raises(InputError, match="ledger"):
         read_chain(tmp_path / "c", "ledger")
+
+
+def test_what_follows_the_whole_lines_is_cut_off_by_the_first_append_alone(tmp_path):
+    """Every later append would cut off what the first one wrote."""
+    path = tmp_path / "c"
+    chain = written(path)
+    size = path.stat().st_size
+    with path.open("a") as file:
+        file.write('{"round": 9, "torn')
+    goes_on = HashChain(path, chain.head, lines=chain.lines, size=size)
+    for round_ in (4, 5, 6):
+        goes_on.append({"round": round_})
+    bodies, head = read_chain(path, "ledger")
+    assert [body.get("round") for body in bodies] == [None, *range(7)]
+    assert (head, len(bodies)) == (goes_on.head, goes_on.lines)
+
+
+def test_lines_that_are_written_together_are_those_that_are_written_one_by_one(tmp_path):
+    one, other = HashChain.start(tmp_path / "a", {"plan": 1}), HashChain.start(tmp_path / "b", {"plan": 1})
+    bodies = [{"round": round_, "value": 1.5} for round_ in range(3)]
+    for body in bodies:
+        one.append(body)
+    other.append_all(bodies)
+    other.append_all([])
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (one.head, one.lines) == (other.head, other.lines) == (heads_of([{"plan": 1}, *bodies])[-1], 4)
+
+
+def test_each_line_has_a_hash_of_its_own(tmp_path):
+    chain = written(tmp_path / "c")
+    heads = heads_of(read_chain(tmp_path / "c", "ledger")[0])
+    assert len({*heads}) == len(heads) == 5
+    assert heads[-1] == chain.head
+    last = [json.loads(line)["previous"] for line in (tmp_path / "c").read_text().splitlines()]
+    assert last == ["0" * 64, *heads[:-1]]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 30])
+def test_a_last_line_that_was_not_finished_is_an_error_or_left_out(tmp_path, cut):
+    path = tmp_path / "c"
+    chain = written(path)
+    before = json.loads(path.read_text().splitlines()[-1])["previous"]
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(InputError, match=r"line 5: the ledger is truncated in the middle of this line"):
+        read_chain(path, "ledger")
+    bodies, head = read_chain(path, "ledger", torn=True)
+    assert (len(bodies), head) == (4, before)
+    assert head != chain.head
+
+
+@pytest.mark.parametrize("fits", [None, lambda first: first["plan"] > 0], ids=["the same", "any that fits"])
+def test_a_file_goes_on_where_its_first_line_fits(tmp_path, fits):
+    path = tmp_path / "c"
+    _, lines = continue_or_start(path, {"plan": 1}, "client's ledger", fits)
+    assert lines == ([] if fits is None else [{"plan": 1}])
+    chain, _ = continue_or_start(path, {"plan": 1}, "client's ledger", fits)
+    chain.append({"round": 0})
+    again, lines = continue_or_start(path, {"plan": 1}, "client's ledger", fits)
+    assert lines == ([{"round": 0}] if fits is None else [{"plan": 1}, {"round": 0}])
+    assert (again.head, again.lines) == (chain.head, chain.lines) == (again.head, 2)
+    before = path.read_bytes()
+    if fits is None:
+        with pytest.raises(InputError, match=r"line 1: this client's ledger was started as \{'plan': 1\}, not"):
+            continue_or_start(path, {"plan": 2}, "client's ledger", fits)
+    else:
+        assert continue_or_start(path, {"plan": 2}, "client's ledger", fits)[1] == lines
+        with pytest.raises(InputError, match="was started as"):
+            continue_or_start(path, {"plan": 2}, "client's ledger", lambda first: first["plan"] == 2)
+    assert path.read_bytes() == before

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 from dataclasses import replace
 
@@ -6,9 +7,20 @@ import pytest
 
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
 from dpfedmeta.accounting.ledger import ledger as ledger_module
 from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, check_rounds, head, phases_of, read, read_content, spent
+from dpfedmeta.accounting.ledger.ledger import (
+    Budget,
+    Ledger,
+    RunIdentity,
+    check_rounds,
+    head,
+    phases_of,
+    read,
+    read_content,
+    spent,
+)
 from dpfedmeta.accounting.ledger.open_ledger import open_ledger
 from dpfedmeta.accounting.ledger.versions import UNSAID
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
@@ -283,3 +295,102 @@ def test_a_charge_that_is_refused_is_named_by_its_line_in_the_file(tmp_path, wro
     lines = [json.loads(line).get("round") for line in path.read_text().splitlines()]
     with pytest.raises(RefusedPlan, match=rf"^line {1 + lines.index(wrong)}: round {wrong} "):
         check_rounds(*read(path))
+
+
+CORRELATED = PrivacyPlan(
+    clients=100, cohort=10.0, rounds=8, noise_multiplier=4.0, noise="blt",
+    correlation=Correlation(separation=4, numbers=(0.9, 0.4, 0.2, 0.3)),
+)  # fmt: skip
+
+
+def test_attempts_of_rounds_that_are_one_release_are_phases_of_their_own_however_they_are_asked_for(tmp_path):
+    """Line after line, or all of them together: an attempt costs the largest row and is no round of the course."""
+    ledger = Ledger(tmp_path / "l", CORRELATED)
+    due = [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (3, 0), (4, 0)]
+    for count, (round_, attempt) in enumerate(due, start=1):
+        ledger.charge(replace(planned_charge(CORRELATED, round_), attempt=attempt, inputs=str(count)))
+        assert ledger.phases == phases_of(ledger.charges)
+    assert [(phase.rounds, phase.again) for phase in ledger.phases] == [
+        (2, False), (2, True), (1, False), (1, True), (2, False),
+    ]  # fmt: skip
+    check_rounds(CORRELATED, ledger.charges)
+
+
+@pytest.mark.parametrize("done", [0, 1, 3])
+def test_rounds_that_were_begun_before_are_charged_once_more_as_attempts(done):
+    """Where attempts cost otherwise than rounds: counted as first ones they would be more rounds than the noise has."""
+    charges = [planned_charge(CORRELATED, round_) for round_ in range(4)]
+    budget = Budget.of(guarantees(CORRELATED))
+    # All of them may be done without attempts; each attempt at a round moves the rest towards the limit.
+    assert budget.further_rounds(CORRELATED, charges, 4) == 4
+    noise, limit = CORRELATED.at(0).noise, CORRELATED.at(0).noise.sensitivity()
+    left = [
+        more
+        for more in range(9 - done)
+        if noise.together(max(4, done + more), min(more, 4 - done)).mu(1.0) <= limit / 4.0 * (1 + 1e-12)
+    ]
+    assert budget.further_rounds(CORRELATED, charges, done) == max(left)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 4, 7, 8])
+def test_as_many_rounds_are_affordable_as_were_promised(rounds):
+    """The limit itself is within it; nothing is where less than a round is."""
+    limits = Budget.of(guarantees(PLAN, rounds=rounds))
+    assert limits.affordable_rounds(PLAN) == rounds
+    assert limits.further_rounds(PLAN, [], 0) == rounds
+    done = [planned_charge(PLAN, round_) for round_ in range(min(rounds, 3))]
+    assert limits.further_rounds(PLAN, done, len(done)) == rounds - len(done)
+
+
+def test_a_budget_is_that_of_each_cell_in_its_own_order():
+    cells = guarantees(PLAN)
+    assert Budget.of(cells).limits == tuple(cell.epsilon for cell in cells)
+    with pytest.raises(ValueError, match="zip"):
+        Budget(limits=(math.inf,) * 3).allows(cells)
+
+
+IDENTITY = {"run": "a" * 32, "config": "algo: x\n", "secure": True, "candidate": "b" * 64}
+
+
+@pytest.mark.parametrize("left_out", [None, *IDENTITY])
+def test_a_first_line_names_its_run(tmp_path, left_out):
+    """Each part of the name, and of a candidate only where it is one."""
+    identity = RunIdentity(**{name: value for name, value in IDENTITY.items() if name != left_out})
+    Ledger(tmp_path / "l", PLAN, identity)
+    content = read_content(tmp_path / "l")
+    assert content.identity == identity
+    assert content.plan == PLAN
+    stated = json.loads((tmp_path / "l").read_text())["identity"]
+    assert set(stated) == {*IDENTITY} - ({"candidate"} if left_out == "candidate" else set())
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([{"extended_to": 4.0}], "extended to 4.0 rounds after 2 of 2"),
+        ([{"extended_to": True}], "extended to True rounds after 2 of 2"),
+        ([{"extended_to": 4, "more": 1}], "extended to 4 rounds after 2 of 2"),
+        ([{"extended_to": 2}], "increasing numbers"),
+        ([{"extended_to": 1}], "increasing numbers"),
+        ([{"extended_to": 4}, {"extended_to": 6}], "extended to 6 rounds after 2 of 4"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("done", [2, 1])
+def test_a_line_that_extends_a_run_follows_its_last_round(tmp_path, lines, words, done):
+    plan = replace(PLAN, rounds=2)
+    ledger = Ledger(tmp_path / "l", plan)
+    for round_ in range(done):
+        ledger.charge(planned_charge(plan, round_))
+    # An attempt is no round of the course.
+    ledger.charge(replace(planned_charge(plan, 0), attempt=1))
+    for line in lines:
+        ledger._chain.append(line)
+    with pytest.raises(InputError, match=words if done == 2 else "rounds after 1 of 2"):
+        read(tmp_path / "l")
+
+
+def test_a_first_line_of_an_extended_plan_is_none(tmp_path):
+    Ledger(tmp_path / "l", replace(PLAN, rounds=4, ends=(2,)))
+    with pytest.raises(InputError, match="its first line holds an extended plan"):
+        read(tmp_path / "l")

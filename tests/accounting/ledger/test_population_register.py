@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dpfedmeta.accounting.divergences.rdp import moments_of
+from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
 from dpfedmeta.accounting.ledger.population_register import begin_register, read_register, replaced_cost, reserve
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.rounded import rounded_up
@@ -172,3 +173,103 @@ def test_the_command_shows_what_all_runs_reserved(tmp_path, monkeypatch):
     content = json.loads(dpfedmeta("account", "--population", str(path), "--json").out)
     assert content["spent"] == found.spent
     assert "belongs to --population" in dpfedmeta("account", "--promise", "4", "1e-6", code=2).error
+
+
+def noise_that_costs(register, divergence):
+    """Of whole Gaussian rounds: a plan whose divergence of the register's order is this."""
+    order = read_register(register).order
+    # 10 rounds in which a replaced client moves the sum by 2: 10 order 4 / (2 z^2).
+    return replace(WHOLE, noise_multiplier=math.sqrt(20 * order / divergence))
+
+
+@pytest.mark.parametrize("shares", [(1.0,), (0.5, 0.5), (0.2, 0.3, 0.5)])
+def test_all_that_is_promised_may_be_spent_and_nothing_beyond(register, shares):
+    left = read_register(register).left
+    for number, share in enumerate(shares):
+        found = reserve(register, run=f"run-{number}", data="d", plan=noise_that_costs(register, share * left))
+    assert found.left == pytest.approx(0.0, abs=1e-6)
+    assert found.spent == pytest.approx(4.0, rel=1e-6)
+    with pytest.raises(RefusedPlan, match="leaves too little"):
+        reserve(register, run="more", data="d", plan=noise_that_costs(register, 1e-4 * left))
+
+
+def test_a_run_that_is_planned_again_is_counted_once_also_where_hardly_anything_is_left(register):
+    """What it had reserved is its own; what others did is not."""
+    left = read_register(register).left
+    for name in ("other", "mine"):
+        reserve(register, run=name, data="d", plan=noise_that_costs(register, 0.45 * left))
+    longer = noise_that_costs(register, 0.54 * left)
+    with pytest.raises(RefusedPlan, match="leaves too little"):
+        reserve(register, run="new", data="d", plan=longer)
+    found = reserve(register, run="mine", data="d", plan=longer)
+    assert found.left == pytest.approx(0.01 * left, rel=1e-3)
+    assert [each.run for each in found.runs] == ["other", "mine"]
+    assert [each.plan for each in found.runs] == [noise_that_costs(register, 0.45 * left), longer]
+    with pytest.raises(RefusedPlan, match="leaves too little"):
+        reserve(register, run="mine", data="d", plan=noise_that_costs(register, 0.56 * left))
+
+
+def test_another_line_in_the_place_of_one_that_was_written_here_is_an_older_copy(register, tmp_path):
+    """As many lines as there were, in a chain that holds: one of them was reserved elsewhere."""
+    reserve(register, run="one", data="d", plan=PLAN)
+    shutil.copy(register, tmp_path / "copy")
+    reserve(register, run="two", data="d", plan=PLAN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPFEDMETA_STATE", str(tmp_path / "another machine"))
+        elsewhere = reserve(tmp_path / "copy", run="three", data="d", plan=PLAN)
+        reserve(tmp_path / "copy", run="four", data="d", plan=PLAN)
+    lines = (tmp_path / "copy").read_text().splitlines(keepends=True)
+    for count in (3, 4):
+        (tmp_path / "copy").write_text("".join(lines[:count]))
+        with pytest.raises(InputError, match=f"has {count} lines, but .* went on to line 3: an older copy"):
+            read_register(tmp_path / "copy")
+    assert elsewhere.lines == read_register(register).lines == 3
+
+
+def test_a_register_is_told_by_what_it_holds(register):
+    found = reserve(register, run="one", data="digest", plan=PLAN)
+    assert (found.path, found.epsilon, found.delta, found.lines) == (register, 4.0, 1e-6, 2)
+    (run,) = found.runs
+    assert (run.run, run.data, run.plan) == ("one", "digest", PLAN)
+    assert run.cost == replaced_cost(PLAN, found.order)
+    lines = [json.loads(line) for line in register.read_text().splitlines()]
+    assert found.name == lines[0]["register"]
+    assert found.head == heads_of(read_chain(register, "register")[0])[-1]
+    assert register.stat().st_mode & 0o777 == 0o600
+    # Nothing reserved is nothing spent, though an order alone would say otherwise.
+    assert begin_register(register.with_name("empty"), 0.9, 1e-6).spent == 0.0
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 1e-6), (4.0, 1e-6), (4.0, 1e-2), (200.0, 1e-9)])
+def test_the_order_of_a_register_is_the_one_by_which_gaussian_noise_is_worth_most(register, epsilon, delta):
+    found = begin_register(register.with_name("other"), epsilon, delta)
+
+    def rho(order):
+        """Of a Gaussian sum whose divergence of this order is all that is promised."""
+        return (epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)) / order
+
+    assert rho(found.order) == max(map(rho, range(2, 513)))
+    assert found.left == pytest.approx(rho(found.order) * found.order)
+
+
+def test_a_promise_has_to_be_above_what_an_order_adds(register):
+    """At this delta no order leaves anything of a smaller epsilon."""
+    least = min(math.log1p(-1 / order) - math.log(1e-6 * order) / (order - 1) for order in range(2, 513))
+    assert begin_register(register.with_name("a"), least * 1.01, 1e-6).left > 0
+    with pytest.raises(InputError, match="is too small to count in at delta = 1e-06"):
+        begin_register(register.with_name("b"), least * 0.99, 1e-6)
+    for epsilon, delta in ((1.0, 1.0), (1.0, 1.5), (1.0, -1e-9), (-1.0, 1e-6)):
+        with pytest.raises(InputError, match="a finite epsilon above 0 and a delta between 0 and 1"):
+            begin_register(register.with_name("c"), epsilon, delta)
+    with pytest.raises(InputError, match=r"none.new: cannot be written \(No such file"):
+        begin_register(register.parent / "none" / "new", 1.0, 1e-6)
+
+
+@pytest.mark.parametrize("field", ["epsilon", "delta", "order", "register"])
+def test_a_register_that_lacks_something_is_none(register, field):
+    first = json.loads(register.read_text())
+    del first["previous"]
+    register.unlink()
+    HashChain.start(register, {name: value for name, value in first.items() if name != field})
+    with pytest.raises(InputError, match=r"is no register of a population|names its run"):
+        read_register(register)

@@ -7,6 +7,7 @@ import pytest
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.versions import EVENTS, _record_of, charge_of, constants, old_phase, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+from dpfedmeta.core.errors import InputError
 
 STATED = {
     "support_noise": 3.0, "query_noise": 5.0, "support_steps": 2, "support_records": 7, "query_records": 11,
@@ -70,3 +71,46 @@ def test_what_a_plan_states_makes_it_again(layer):
         clients=100, cohort=10, rounds=3, noise_multiplier=2.0, record=layer, noise_mode="stacked", colluding=2
     )
     assert plan_of(constants(plan), EVENTS) == plan
+
+
+@pytest.mark.parametrize("layer", [None, LAYER, MEANT["update"]], ids=["no records", "query", "update"])
+def test_a_line_of_before_events_states_its_own_noises(layer):
+    """What epsilon depends on is the line's, whatever the plan says; of updates a query's noise has no meaning."""
+    plan = PrivacyPlan(clients=1000, cohort=100, rounds=3, noise_multiplier=4.0, record=layer, noise_mode="stacked")
+    line = {
+        "round": 1,
+        "attempt": 2,
+        "inputs": "a",
+        "noise_multiplier": 2.5,
+        "query_noise": 7.5,
+        "message_noise": 0.125,
+    }
+    if layer is None:
+        del line["query_noise"]
+    charge = charge_of(line, plan, EVENTS - 1)
+    assert (charge.round, charge.attempt, charge.inputs, charge.fresh) == (1, 2, "a", "")
+    assert (charge.event.noise.multiplier, charge.event.message_noise) == (2.5, 0.125)
+    assert charge.event.query_noise == (7.5 if layer is LAYER else None)
+    assert charge_of({**line, "noise_multiplier": 0.0}, plan, EVENTS - 1).event.noise is None
+    for wrong in ({"round": 1.0}, {"attempt": True}, {"inputs": 3}):
+        with pytest.raises(TypeError, match=r"round .*, attempt .*, inputs "):
+            charge_of({**line, **wrong}, plan, EVENTS - 1)
+    for name in ("round", "attempt", "inputs", "noise_multiplier"):
+        with pytest.raises(LookupError):
+            charge_of({key: value for key, value in line.items() if key != name}, plan, EVENTS - 1)
+
+
+@pytest.mark.parametrize("version", [2, 6, 0, "5", None])
+def test_a_version_that_nobody_knows_names_those_that_are_known(version):
+    stated = constants(PrivacyPlan(clients=100, cohort=10, rounds=3, noise_multiplier=2.0))
+    with pytest.raises(InputError, match=rf"version {version} is not known here, only version 3, 4, 5; verify it with"):
+        plan_of(stated, version)
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_what_an_earlier_version_left_unsaid_is_what_it_was(version):
+    plan = PrivacyPlan(clients=100, cohort=10, rounds=3, noise_multiplier=2.0)
+    stated = constants(plan)
+    unsaid = {"noise", "server_sees"} | ({"hostile"} if version == 3 else set())
+    assert plan_of({name: value for name, value in stated.items() if name not in unsaid}, version) == plan
+    assert plan_of({**stated, "hostile": 0.25}, version).hostile == 0.25
