@@ -67,6 +67,14 @@ def test_surplus_clients_are_dropped_at_random():
     assert stats.chisquare(np.bincount(kept, minlength=10)).pvalue > 1e-3
 
 
+def test_who_came_often_enough_takes_nobodys_place():
+    """Seven of ten stay away, and there is room for three."""
+    sampler = PoissonSampler(clients=10, cohort=10.0, max_participations=1, largest=3)
+    assert [cohort.tolist() for cohort in draws(sampler, 20, participations=dict.fromkeys(range(7), 1))] == [
+        [7, 8, 9]
+    ] * 20
+
+
 def test_an_empty_cohort_is_possible_and_has_no_clients():
     cohorts = draws(PoissonSampler(clients=100, cohort=0.01), 200)
     assert sum(len(c) for c in cohorts) < 20
