@@ -10,8 +10,9 @@ from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import BandedNoise
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSource, Purpose
 from dpfedmeta.privacy.samplers import sampler_of
 from dpfedmeta.privacy.samplers.check_ins_sampler import CheckInSampler
@@ -250,3 +251,18 @@ def test_a_cohort_of_coins_is_expected_to_be_as_large_as_planned(clients):
     sampler = sampler_of(plan.at(0), None)
     assert isinstance(sampler, PoissonSampler)
     assert sampler.rate * clients == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("scales", "wrong"), [((1.5,), None), ((1.5, 1.25), 7.5), ((1.25, 1.5), 7.5), ((), None)])
+def test_every_cohort_of_a_fixed_size_is_a_whole_number(scales, wrong):
+    """Of six, and of every change between rounds."""
+    schedule = tuple(Change(from_round=2 + number, cohort_scale=scale) for number, scale in enumerate(scales))
+    given = {"clients": 50, "cohort": 6, "rounds": 6, "noise_multiplier": 2.0, "sampler": "fixed"}
+    if wrong is None:
+        plan = PrivacyPlan(**given, schedule=schedule)
+        assert [plan.at(number).cohort for number in (0, 2)] == [6, 6 * (scales[0] if scales else 1)]
+    else:
+        with pytest.raises(RefusedPlan, match=rf"cohort.*{wrong}.*a whole number"):
+            PrivacyPlan(**given, schedule=schedule)
+    with pytest.raises(RefusedPlan, match="a whole number"):
+        PrivacyPlan(**{**given, "cohort": 6.5})
