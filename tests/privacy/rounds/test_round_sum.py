@@ -160,3 +160,19 @@ def test_nobody_brings_what_the_policy_attaches(form):
     assert total.left_out == 1
     total.add(2, {"w": np.ones(3)})
     assert set(total.query().value) == {"w"}
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8]
+)
+def test_tensors_keep_every_bit_of_theirs(kind):
+    """In float32 at least; whole numbers and long floats in float64."""
+    given = (
+        torch.tensor([1 / 3, 5.0, 2**30 + 1]).to(kind)
+        if kind.is_floating_point
+        else torch.tensor([3, 5, 7], dtype=kind)
+    )
+    given = given if kind != torch.float64 else torch.tensor([1 / 3, 5.0, 2**30 + 1], dtype=kind)
+    found = round_sum.real_arrays({"w": given})["w"]
+    assert found.dtype == (np.float32 if given.element_size() < 8 and kind.is_floating_point else np.float64)
+    assert found.tolist() == given.tolist()
