@@ -48,6 +48,7 @@ def test_nobody_rejects_what_it_does_not_hold_and_nothing_is_noted_then():
         (2, {"_4": (0, 2)}, [(0, 4), (2, 4)]),
         # In the order of the dealers, whoever spoke first.
         (3, {"_4": (2, 0), "_1": (3, 0)}, [(0, 1), (0, 4), (2, 4), (3, 1)]),
+        (0, {"_4": (0,), "_1": (2,)}, [(0,), (2,), (1,), (4,)]),
         # Both at once: a pair of which one is at fault for certain says nothing more.
         (1, {"_1": (0, 3), "_2": (0,)}, [(0,), (1,)]),
         (1, {"_1": (0,), "_2": (0,), "_4": (3,)}, [(0,), (3, 4)]),
