@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.accounting.events.failure_probability import least_capacity
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.sampling import sampling_of
@@ -266,3 +267,25 @@ def test_every_cohort_of_a_fixed_size_is_a_whole_number(scales, wrong):
             PrivacyPlan(**given, schedule=schedule)
     with pytest.raises(RefusedPlan, match="a whole number"):
         PrivacyPlan(**{**given, "cohort": 6.5})
+
+
+@pytest.mark.parametrize("deltas", [(1e-9, 1e-4), (1e-4, 1e-9), (1e-9, 1e-9)])
+def test_a_round_of_check_ins_is_seldom_full_beside_the_smallest_delta(deltas):
+    given = {
+        "clients": 900, "rounds": 9, "cohort": 100.0, "noise_multiplier": 2.0, "sampler": "check-ins",
+        "max_participations": 1, "client_delta": deltas[0], "record_delta": deltas[1],
+    }  # fmt: skip
+    least = least_capacity(900, 9, 1e-9)
+    assert least > least_capacity(900, 9, 1e-4)
+    names = {
+        "population.sampler": "check-ins", "population.clients": "900", "server.rounds": "9",
+        "privacy.client.delta": str(deltas[0]), "privacy.record.delta": str(deltas[1]),
+    }  # fmt: skip
+    PrivacyPlan(**given, capacity=least)
+    CheckInSampler.check_settings(resolve("dp-agr", "omniglot", None, {**names, "population.cohort": str(least)}))
+    with pytest.raises(RefusedPlan, match=f"capacity = {least - 1}: expected {least} or more"):
+        PrivacyPlan(**given, capacity=least - 1)
+    with pytest.raises(RefusedPlan, match=f"fewer than {least} is full too often for delta = 1e-09"):
+        CheckInSampler.check_settings(
+            resolve("dp-agr", "omniglot", None, {**names, "population.cohort": str(least - 1)})
+        )
