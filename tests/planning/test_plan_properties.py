@@ -1,9 +1,11 @@
 """What a plan says of itself, each property by its own terms; nothing is solved here."""
 
 import math
+import threading
 from types import SimpleNamespace
 
 import pytest
+from torch import nn
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
@@ -12,6 +14,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning import run_plan
 from dpfedmeta.planning.client_spec import clients_at_once, message_clip_ratio
+from dpfedmeta.planning.network_trial import forward_test, independence_test, synthetic_clients
 from dpfedmeta.planning.privacy import solve
 from dpfedmeta.planning.run_plan import Plan
 
@@ -122,3 +125,71 @@ def test_among_real_clients_masks_withstand_more_and_nothing_else_changes():
     assert replace(hard, privacy=replace(hard.privacy, secure=secure)) == plan
     without = replace(plan, privacy=replace(privacy, secure=None, server_sees="messages"))
     assert without.among_real_clients() is without
+
+
+@pytest.mark.parametrize("together", [1, 4, None])
+@pytest.mark.parametrize(("releases", "parts"), [((), 1), ((1,), 1), ((), 2)])
+def test_a_trial_computes_several_clients_at_once_where_the_run_would(monkeypatch, together, releases, parts):
+    """On a CPU that is where messages are exact and of one part; on a GPU wherever the method does."""
+    asked = []
+    algorithm = of(
+        together=lambda engine, device, chunk: asked.append((device, chunk)) or together,
+        releases=releases, parts=parts, shortened=lambda: "short", adaptation=of(targets=None),
+    )  # fmt: skip
+    monkeypatch.setattr(synthetic_clients, "per_record_engine", lambda *given: given[0])
+    for device, available in (("cpu", True), ("auto", False), ("auto", True), ("cuda", True)):
+        monkeypatch.setattr(synthetic_clients.torch.cuda, "is_available", lambda found=available: found)
+        on_gpu = device != "cpu" and available
+        settings = of(run=of(device=device, chunk=3), record=of(engine="vmap", enabled=False))
+        found = synthetic_clients.rehearsal_of(settings, "network", algorithm, private=True)
+        assert (found.network, found.algorithm, found.engine) == ("network", "short", "vmap")
+        assert asked[-1] == ("cuda" if on_gpu else "cpu", 3)
+        assert found.side_by_side == (together != 1 and (on_gpu or (releases, parts) == ((), 1)))
+
+
+@pytest.mark.parametrize(
+    ("records", "private", "promise"),
+    [(True, True, "record-level"), (True, False, "record-level"), (False, True, "client-level"), (False, False, None)],
+)
+def test_a_trial_says_what_would_not_hold(records, private, promise):
+    algorithm = of(
+        together=lambda engine, device, chunk: 1, releases=(), parts=1, shortened=lambda: None,
+        adaptation=of(targets=of(masked=True, numbers=False)),
+    )  # fmt: skip
+    settings = of(run=of(device="cpu", chunk=None), record=of(engine="auto", enabled=records))
+    assert synthetic_clients.rehearsal_of(settings, None, algorithm, private=private).promise == promise
+
+
+def test_threads_that_may_have_drawn_are_the_others(monkeypatch):
+    here = threading.current_thread()
+    other = threading.Thread(name="heartbeat")
+    for threads, words in (
+        ([here], ""),
+        ([here, other], "(heartbeat)"),
+        ([other, here, other], "(heartbeat, heartbeat)"),
+    ):
+        monkeypatch.setattr(forward_test.threading, "enumerate", lambda found=threads: found)
+        said = forward_test._or_another_thread()
+        assert bool(said) == bool(words)
+        assert words in said
+        assert here.name not in said
+
+
+class Inner(nn.Module):
+    def forward(self, values):
+        return Deeper().fail()
+
+
+class Deeper:
+    def fail(self):
+        raise ValueError("deep")
+
+
+def test_the_layer_that_fails_is_the_last_one_and_no_other_object():
+    inner = Inner()
+    with pytest.raises(ValueError, match="deep") as caught:
+        nn.Sequential(nn.Identity(), inner)(None)
+    assert independence_test._innermost(caught.value) is inner
+    with pytest.raises(ValueError, match="deep") as caught:
+        Deeper().fail()
+    assert independence_test._innermost(caught.value) is None
