@@ -154,7 +154,7 @@ def test_a_message_and_what_is_attached_are_as_long_as_is_counted(bound, per_lay
     # The norm before clipping, and the round's bound.
     assert seen == [(pytest.approx(25.0), bound)]
     assert found[ATTACHED].tolist() == [pytest.approx(-0.5 * 0.75 * bound)]
-    length = math.sqrt(sum(float(np.square(value.astype(np.float64)).sum()) for value in found.values()))
+    length = math.sqrt(sum(float(np.square(np.asarray(value, dtype=np.float64)).sum()) for value in found.values()))
     assert length <= moved_by_a_client(bound, own)
     if bound < 25.0:
         assert length == pytest.approx(moved_by_a_client(bound, own), rel=1e-4)

@@ -1,6 +1,7 @@
 """Estimates of the window policies against formulas written apart: every term, with numbers that tell terms apart."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_significance_counts_each_release_alike(count):
 
 @pytest.mark.parametrize("deviation", [0.25, 3.0])
 def test_an_observation_is_the_energy_without_that_of_the_noise_and_its_spread(deviation):
-    value = {"w": np.arange(7, dtype=np.float32), "b": np.full(4, 0.5, dtype=np.float32)}
+    value: Any = {"w": np.arange(7, dtype=np.float32), "b": np.full(4, 0.5, dtype=np.float32)}
     seen = observe(0.6, post_process(lambda: value, (), deviation))
     squared, size = sum(float(np.square(part).sum()) for part in value.values()), 11
     energy = squared - deviation**2 * size

@@ -46,7 +46,6 @@ def journal(tmp_path):
         ledger = Ledger(tmp_path / f"{next(number)}.jsonl", PLAN, RunIdentity(run="ab" * 16, config="", secure=False))
         return Journal(**{**usual, "ledger": ledger, **changes})
 
-    made.run = run
     return made
 
 
@@ -98,14 +97,14 @@ def test_an_attempt_whose_fresh_bytes_are_gone_is_none_to_repeat(journal):
     assert own.begin(0, "one") is found
 
 
-def test_the_cohort_is_on_disk_before_its_charge_and_the_register_follows(journal, monkeypatch):
+def test_the_cohort_is_on_disk_before_its_charge_and_the_register_follows(journal, monkeypatch, tmp_path):
     seen, followed = [], []
     lineage = SimpleNamespace(follow=lambda lines, head: followed.append((lines, head)))
     own = journal(lineage=lineage)
     charge = own.ledger.charge
 
     def noting(event):
-        seen.append(participations_file(journal.run).read_text().count("\n"))
+        seen.append(participations_file(RunDirectory(tmp_path)).read_text().count("\n"))
         assert len(followed) == len(seen) - 1
         charge(event)
 

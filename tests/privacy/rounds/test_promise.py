@@ -4,6 +4,7 @@ import itertools
 import math
 from dataclasses import fields, replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,7 @@ def solved(monkeypatch):
         seen = []
         monkeypatch.setattr(promise, "calibrate", lambda plan, targets: seen.append((plan, targets)) or plan)
         monkeypatch.setattr(promise, "with_fitted_numbers", lambda plan: SimpleNamespace(fitted=plan))
-        made = replace(REQUEST, **changes)._solved()
+        made: Any = replace(REQUEST, **changes)._solved()
         assert made.fitted is seen[0][0]
         return seen[0]
 
