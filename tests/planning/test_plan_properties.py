@@ -5,6 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import nn
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -138,7 +139,7 @@ def test_a_trial_computes_several_clients_at_once_where_the_run_would(monkeypatc
     )  # fmt: skip
     monkeypatch.setattr(synthetic_clients, "per_record_engine", lambda *given: given[0])
     for device, available in (("cpu", True), ("auto", False), ("auto", True), ("cuda", True)):
-        monkeypatch.setattr(synthetic_clients.torch.cuda, "is_available", lambda found=available: found)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda found=available: found)
         on_gpu = device != "cpu" and available
         settings = of(run=of(device=device, chunk=3), record=of(engine="vmap", enabled=False))
         found = synthetic_clients.rehearsal_of(settings, "network", algorithm, private=True)
@@ -168,7 +169,7 @@ def test_threads_that_may_have_drawn_are_the_others(monkeypatch):
         ([here, other], "(heartbeat)"),
         ([other, here, other], "(heartbeat, heartbeat)"),
     ):
-        monkeypatch.setattr(forward_test.threading, "enumerate", lambda found=threads: found)
+        monkeypatch.setattr(threading, "enumerate", lambda found=threads: found)
         said = forward_test._or_another_thread()
         assert bool(said) == bool(words)
         assert words in said
