@@ -6,12 +6,14 @@ import pytest
 from scipy import stats
 
 from dpfedmeta.accounting.events.events import Event
+from dpfedmeta.accounting.events.failure_probability import least_capacity
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import BandedNoise
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSource, Purpose
 from dpfedmeta.privacy.samplers import sampler_of
 from dpfedmeta.privacy.samplers.check_ins_sampler import CheckInSampler
@@ -65,6 +67,14 @@ def test_surplus_clients_are_dropped_at_random():
     kept = np.concatenate(draws(sampler, 500))
     assert len(kept) == 2000
     assert stats.chisquare(np.bincount(kept, minlength=10)).pvalue > 1e-3
+
+
+def test_who_came_often_enough_takes_nobodys_place():
+    """Seven of ten stay away, and there is room for three."""
+    sampler = PoissonSampler(clients=10, cohort=10.0, max_participations=1, largest=3)
+    assert [cohort.tolist() for cohort in draws(sampler, 20, participations=dict.fromkeys(range(7), 1))] == [
+        [7, 8, 9]
+    ] * 20
 
 
 def test_an_empty_cohort_is_possible_and_has_no_clients():
@@ -242,3 +252,40 @@ def test_a_cohort_of_coins_is_expected_to_be_as_large_as_planned(clients):
     sampler = sampler_of(plan.at(0), None)
     assert isinstance(sampler, PoissonSampler)
     assert sampler.rate * clients == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("scales", "wrong"), [((1.5,), None), ((1.5, 1.25), 7.5), ((1.25, 1.5), 7.5), ((), None)])
+def test_every_cohort_of_a_fixed_size_is_a_whole_number(scales, wrong):
+    """Of six, and of every change between rounds."""
+    schedule = tuple(Change(from_round=2 + number, cohort_scale=scale) for number, scale in enumerate(scales))
+    given = {"clients": 50, "cohort": 6, "rounds": 6, "noise_multiplier": 2.0, "sampler": "fixed"}
+    if wrong is None:
+        plan = PrivacyPlan(**given, schedule=schedule)
+        assert [plan.at(number).cohort for number in (0, 2)] == [6, 6 * (scales[0] if scales else 1)]
+    else:
+        with pytest.raises(RefusedPlan, match=rf"cohort.*{wrong}.*a whole number"):
+            PrivacyPlan(**given, schedule=schedule)
+    with pytest.raises(RefusedPlan, match="a whole number"):
+        PrivacyPlan(**{**given, "cohort": 6.5})
+
+
+@pytest.mark.parametrize("deltas", [(1e-9, 1e-4), (1e-4, 1e-9), (1e-9, 1e-9)])
+def test_a_round_of_check_ins_is_seldom_full_beside_the_smallest_delta(deltas):
+    given = {
+        "clients": 900, "rounds": 9, "cohort": 100.0, "noise_multiplier": 2.0, "sampler": "check-ins",
+        "max_participations": 1, "client_delta": deltas[0], "record_delta": deltas[1],
+    }  # fmt: skip
+    least = least_capacity(900, 9, 1e-9)
+    assert least > least_capacity(900, 9, 1e-4)
+    names = {
+        "population.sampler": "check-ins", "population.clients": "900", "server.rounds": "9",
+        "privacy.client.delta": str(deltas[0]), "privacy.record.delta": str(deltas[1]),
+    }  # fmt: skip
+    PrivacyPlan(**given, capacity=least)
+    CheckInSampler.check_settings(resolve("dp-agr", "omniglot", None, {**names, "population.cohort": str(least)}))
+    with pytest.raises(RefusedPlan, match=f"capacity = {least - 1}: expected {least} or more"):
+        PrivacyPlan(**given, capacity=least - 1)
+    with pytest.raises(RefusedPlan, match=f"fewer than {least} is full too often for delta = 1e-09"):
+        CheckInSampler.check_settings(
+            resolve("dp-agr", "omniglot", None, {**names, "population.cohort": str(least - 1)})
+        )

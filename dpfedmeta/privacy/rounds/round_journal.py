@@ -141,11 +141,8 @@ class Journal:
         due, end = self._allowed
         if event.round != due:
             privacy = self.plan
-            if (
-                any(other.attempt for other in self.ledger.charges)
-                or event.attempt
-                or event.round != self.ledger.rounds
-            ):
+            # Every further attempt is a charge more than there are rounds.
+            if event.round != self.ledger.rounds:
                 end = event.round + self.budget.further_rounds(privacy, self.ledger.charges, event.round)
             else:
                 end = self.budget.affordable_rounds(privacy)

@@ -101,9 +101,9 @@ def test_a_loop_is_charged_released_verified_and_done_again_from_what_is_stored(
     assert any(remark.startswith("(client, public) by ") for remark in found.remarks) == (other is not None)
     with made(tmp_path, **{"sampler": sampler, **SAMPLERS[sampler]}) as private:
         assert private.ended == "completed"
-        cohorts = [round_.cohort for round_ in private]
+        asked = [(round_.cohort, round_.repeated) for round_ in private]
         again = run(private)
-    assert cohorts == [[], [], []]
+    assert asked == [([], True)] * 3
     assert same(again[1], releases)
     assert same([again[0]], [model])
     assert len(charges(tmp_path)) == ROUNDS
@@ -540,6 +540,7 @@ def test_a_lost_release_comes_out_again_from_the_same_sum_and_by_map_anew_from_a
     changes = {"noise": noise, "rounds": 2}
     with made(tmp_path, **changes) as private:
         first = next(iter(private))
+        assert not first.repeated
         cohort = first.cohort
         first.map(update, MODEL)
         release = first.release()
@@ -553,7 +554,9 @@ def test_a_lost_release_comes_out_again_from_the_same_sum_and_by_map_anew_from_a
     lost(tmp_path, 0)
     with made(tmp_path, **changes) as private:
         other = next(iter(private))
-        other.map(lambda client: update(MODEL, client, 0.5))
+        asked = []
+        for name in ("one", "two"):
+            other.map(lambda client, name=name: asked.append((name, client)) or update(MODEL, client, 0.5))
         if noise == "toeplitz":
             # Noise that is taken back later leaves no room for a further attempt within this promise.
             with pytest.raises(dp.InputError, match="the budget allows no further attempt"):
@@ -561,6 +564,10 @@ def test_a_lost_release_comes_out_again_from_the_same_sum_and_by_map_anew_from_a
             return
         assert not same([other.release()], [release])
         assert other.cohort != cohort
+        # All that the first cohort was asked, in its order.
+        assert asked == [
+            (name, client) for whom in (cohort, other.cohort) for name in ("one", "two") for client in whom
+        ]
     assert [(charge.round, charge.attempt) for charge in charges(tmp_path)] == [(0, 0), (0, 1)]
 
 

@@ -18,7 +18,7 @@ from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.learning.evaluation import Benchmark
 from dpfedmeta.planning.run_plan import make_plan
-from dpfedmeta.privacy.clip_policy import clipped_message
+from dpfedmeta.privacy.clip_policy import ATTACHED, clipped_message
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
 from dpfedmeta.privacy.rounds import round_sum
 from dpfedmeta.privacy.rounds.round_sum import RoundSum, form_of
@@ -150,3 +150,29 @@ def test_two_first_updates_at_once_agree_on_one_form(monkeypatch):
     assert total.left_out == 1
     (size,) = total.form["w"].shape
     assert np.allclose(flatten(total.query().value), np.full(size, 0.5), atol=1e-6)
+
+
+@pytest.mark.parametrize("form", [None, form_of({"w": np.zeros(3)})])
+def test_nobody_brings_what_the_policy_attaches(form):
+    """Not as part of the form either, where the first update says that."""
+    total = RoundSum(form, 1.0, None, [1, 2])
+    total.add(1, {"w": np.ones(3), ATTACHED: np.ones(1)})
+    assert total.left_out == 1
+    total.add(2, {"w": np.ones(3)})
+    assert set(total.query().value) == {"w"}
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8]
+)
+def test_tensors_keep_every_bit_of_theirs(kind):
+    """In float32 at least; whole numbers and long floats in float64."""
+    given = (
+        torch.tensor([1 / 3, 5.0, 2**30 + 1]).to(kind)
+        if kind.is_floating_point
+        else torch.tensor([3, 5, 7], dtype=kind)
+    )
+    given = given if kind != torch.float64 else torch.tensor([1 / 3, 5.0, 2**30 + 1], dtype=kind)
+    found = round_sum.real_arrays({"w": given})["w"]
+    assert found.dtype == (np.float32 if given.element_size() < 8 and kind.is_floating_point else np.float64)
+    assert found.tolist() == given.tolist()

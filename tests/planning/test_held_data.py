@@ -1,0 +1,97 @@
+"""Digests of what clients hold: each difference by itself, and what is known where a digest is missing."""
+
+import json
+from dataclasses import fields, replace
+from types import SimpleNamespace
+
+import pytest
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
+from dpfedmeta.planning.data_digests import HeldData, changed_since, check_data, keep_data, kept_data
+
+MADE = HeldData(sha256="a" * 64, own=False, clients=None, decoded="b" * 64, source="omniglot")
+OWN = replace(MADE, own=True, clients="c" * 64)
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "secret").mkdir()
+    return RunDirectory(tmp_path)
+
+
+@pytest.mark.parametrize("held", [MADE, OWN, replace(OWN, clients=None), replace(MADE, decoded=None, source=None)])
+def test_every_digest_comes_back(run, held):
+    keep_data(run, held)
+    assert kept_data(run) == held
+    assert (run.secret / "data.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("kept", "held", "known"),
+    [
+        (MADE, MADE, True),
+        (OWN, OWN, True),
+        (replace(OWN, clients=None), OWN, False),
+        (OWN, replace(OWN, clients=None), False),
+        (replace(OWN, clients=None), replace(OWN, clients=None), False),
+        # What is asked of the images alone: where they lie, and how they were decoded, are other questions.
+        (MADE, replace(MADE, decoded="d" * 64, source="elsewhere"), True),
+    ],
+)
+def test_it_is_known_that_data_are_the_same_where_both_have_a_digest(run, kept, held, known):
+    keep_data(run, kept)
+    assert check_data(run, held, "omniglot") is known
+
+
+@pytest.mark.parametrize(
+    ("kept", "held", "words"),
+    [
+        (MADE, replace(MADE, sha256="e" * 64), "the training images of omniglot are not those"),
+        (OWN, replace(OWN, sha256="e" * 64), "the training images of omniglot are not those"),
+        (replace(OWN, clients=None), replace(OWN, sha256="e" * 64), "the training images of omniglot are not those"),
+        (OWN, replace(OWN, clients="e" * 64), "the clients handed over hold other data"),
+        (OWN, MADE, "it began with clients of your own, and none were handed over"),
+        (MADE, OWN, "its clients were made of omniglot as its settings say"),
+    ],
+)
+def test_whatever_differs_is_refused_by_its_own_name(run, kept, held, words):
+    keep_data(run, kept)
+    with pytest.raises(InputError, match=words):
+        check_data(run, held, "omniglot")
+
+
+@pytest.mark.parametrize("kind", ["own", "virtual"])
+def test_earlier_versions_said_in_their_plan_whose_clients_they_were(run, kind):
+    (run.secret / "data.json").write_text(json.dumps({"sha256": MADE.sha256}))
+    run.write_json(PLAN, {"population": {"kind": kind}})
+    due = HeldData(sha256=MADE.sha256, own=kind == "own", clients=None, decoded=None, source=None)
+    assert kept_data(run) == due
+    # What the file says itself is stronger.
+    keep_data(run, MADE)
+    assert not kept_data(run).own
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"sha256": 3}', '{"sha256": "a"}', None])
+def test_a_damaged_file_is_named(run, text):
+    if text is not None:
+        (run.secret / "data.json").write_text(text)
+    with pytest.raises(InputError, match=r"data\.json: lost or damaged|plan\.json"):
+        kept_data(run)
+
+
+@pytest.mark.parametrize(
+    ("kept", "now", "said"),
+    [("b", "b", False), ("b", "d", True), (None, "d", False), ("lost", "d", False)],
+)
+def test_an_evaluation_on_other_images_says_so(run, kept, now, said):
+    if kept != "lost":
+        keep_data(run, replace(MADE, decoded=kept))
+    pool = SimpleNamespace(decoded_digest=lambda: now)
+    words = changed_since(run, SimpleNamespace(train=pool, task=SimpleNamespace(name="omniglot")))
+    assert bool(words) == said
+    assert not said or words.startswith("THE IMAGES OF omniglot HAVE CHANGED")
+
+
+def test_no_field_is_left_out_here():
+    assert [field.name for field in fields(HeldData)] == ["sha256", "own", "clients", "decoded", "source"]
