@@ -1,6 +1,7 @@
 """What is given to a server or a client reaches whoever uses it, and a federation's names depend on all they are of."""
 
 import inspect
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,8 @@ from dpfedmeta.federation import entry_points
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.client import client
 from dpfedmeta.federation.entry_points import ClientOptions, ServerOptions, asking_clients, run_client, run_server
-from dpfedmeta.federation.flower import flower_client, http_client
+from dpfedmeta.federation.flower import flower_channel, flower_client, http_client, superlink
+from dpfedmeta.federation.flower.flower_environment import MOST_BYTES
 from dpfedmeta.federation.server import analytics_server, federation_checks, status_page, training_server
 from dpfedmeta.federation.server.client_requests import TOLD, Heard
 from dpfedmeta.federation.server.remote_sums import AskedSums
@@ -125,6 +127,132 @@ def test_every_option_of_a_client_arrives(monkeypatch, tmp_path, address, dry_ru
     }  # fmt: skip
     # A dry run stays until it has answered; the other one ends when the model is handed out.
     assert attended == [(not dry_run, said.append)]
+
+
+@pytest.fixture
+def run_as(monkeypatch, tmp_path):
+    """`federate client` with a party that does what a test says while it attends; (result, what was over when)."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setattr(entry_points, "read_identity", lambda path: b"mine")
+    invited = SimpleNamespace(identity=b"server", server="here:2", authority=b"certificate")
+    monkeypatch.setattr(entry_points, "read_invitation", lambda path: invited)
+    monkeypatch.setattr(entry_points, "prepare_flower", lambda folder: None)
+    monkeypatch.setattr(entry_points, "claim", lambda *words, keep: None)
+    monkeypatch.setattr(http_client, "Wire", lambda **named: None)
+
+    def run(meanwhile=lambda party, home: None, questions=1, told=None, **given):
+        party = SimpleNamespace(unfit=None, handed_out=False, answer=lambda question: question)
+        monkeypatch.setattr(client, "RealClient", lambda *words, **named: party)
+        monkeypatch.setattr(entry_points, "check_newest", lambda *words, **named: newest.append((words, named)) or told)
+        ends, newest, said = [], [], []
+
+        def attends(counted, wire, *, over, say):
+            ends.append(over())
+            for _ in range(questions):
+                counted.answer(b"a question")
+            meanwhile(party, home)
+            ends.append(over())
+
+        monkeypatch.setattr(flower_client, "attend", attends)
+        options = ClientOptions(
+            data=tmp_path, invitation=tmp_path, identity=tmp_path, home=home, promise=object(), **given
+        )
+        return SimpleNamespace(model=run_client(options, said.append), over=ends, newest=newest, said=said)
+
+    return run
+
+
+@pytest.mark.parametrize("stay", [False, True])
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("handed_out", [False, True])
+@pytest.mark.parametrize("questions", [0, 1])
+def test_a_client_ends_when_the_model_was_handed_out_and_a_dry_run_when_it_has_answered(
+    run_as, stay, dry_run, handed_out, questions
+):
+    found = run_as(
+        lambda party, home: setattr(party, "handed_out", handed_out), questions, stay=stay, dry_run=dry_run
+    )
+    assert found.over == [False, questions > 0 if dry_run else handed_out and not stay]
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_what_only_its_owner_can_mend_ends_a_client_that_does_not_stay(run_as, stay):
+    seen = []
+
+    def unfit(party, home):
+        party.unfit = "install it"
+        seen.append(party)
+
+    with pytest.raises(InputError, match="install it"):
+        run_as(unfit, stay=stay)
+    with pytest.raises(InputError, match="install it"):
+        run_as(unfit, stay=stay, dry_run=True, questions=0)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_model_is_said_to_be_there_where_it_was_written_meanwhile(run_as, tmp_path, before, written):
+    """One of an earlier run is not that of this one."""
+    path = tmp_path / "home" / client.MODEL
+    if before:
+        path.write_bytes(b"of before")
+        os.utime(path, ns=(1, 1))
+    found = run_as(lambda party, home: written and (home / client.MODEL).write_bytes(b"new"))
+    assert found.model == (path if written else None)
+
+
+@pytest.mark.parametrize("change_limit", [False, True])
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("told", [None, "an older copy is taken"])
+def test_whether_a_home_is_the_newest_is_asked_as_the_client_is_run_and_told(
+    run_as, tmp_path, change_limit, dry_run, told
+):
+    found = run_as(told=told, change_limit=change_limit, dry_run=dry_run)
+    assert found.newest == [((tmp_path / "home",), {"accept": change_limit, "keep": not dry_run})]
+    assert found.said == ([told] if told else [])
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("changes", [(1, 1, 0, 1), (0, 0, 1, 0), (0, 0)])
+def test_every_answer_that_is_charged_is_noted_before_it_leaves(monkeypatch, tmp_path, changes, kept):
+    ledger, noted, left = tmp_path / "ledger.jsonl", [], iter(changes)
+    ledger.write_text("begin")
+    os.utime(ledger, ns=(1, 1))
+
+    def answers(question):
+        if next(left):
+            ledger.write_text(ledger.read_text() + "x")
+            os.utime(ledger, ns=(len(ledger.read_text()), len(ledger.read_text())))
+        return question
+
+    monkeypatch.setattr(entry_points, "note_answered", lambda home: noted.append(ledger.read_text()))
+    found = entry_points._Counted(party=SimpleNamespace(answer=answers), home=tmp_path, keep=kept, _written=1)
+    for number in range(len(changes)):
+        assert found.answer(b"%d" % number) == b"%d" % number
+    assert noted == ([f"begin{'x' * (number + 1)}" for number in range(sum(changes))] if kept else [])
+    assert found.answered == len(changes)
+
+
+@pytest.mark.parametrize("port", [None, 0, 77])
+def test_a_server_listens_where_it_is_told_or_as_its_invitation_says_and_closes(monkeypatch, port):
+    made, folders, closed, said = {}, [], [], []
+    monkeypatch.setattr(entry_points, "read_invitation", lambda path: SimpleNamespace(server=f"{path.name}:9443"))
+    monkeypatch.setattr(entry_points, "prepare_flower", folders.append)
+    monkeypatch.setattr(superlink, "Link", lambda cards, **given: made.update(given, cards=cards) or SimpleNamespace(
+        port=5))  # fmt: skip
+    monkeypatch.setattr(flower_channel, "link_channel", lambda link: SimpleNamespace(close=lambda: closed.append(1)))
+    options = replace(OPTIONS, host="1.2.3.4", port=port)
+    with pytest.raises(KeyError), entry_points.listening(options, CARDS, said.append):
+        assert not closed
+        raise KeyError
+    assert closed == [1]
+    assert folders == [Path("keys/flower")]
+    assert made == {
+        "cards": CARDS, "host": "1.2.3.4", "port": 9443 if port is None else port, "most_bytes": MOST_BYTES,
+        "certificate": Path("keys/tls.pem"), "key": Path("keys/tls.key"),
+    }  # fmt: skip
+    assert said == ["listening on 1.2.3.4:5 for 3 clients"]
 
 
 @pytest.fixture
