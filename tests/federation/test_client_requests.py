@@ -153,8 +153,10 @@ def test_a_round_is_begun_where_exactly_as_many_are_left_as_it_needs(declined, w
         signed=SimpleNamespace(privacy=privacy), declining=frozenset(range(declined)), roster=[b"a", b"b", b"c", b"d"]
     )
     needed = 2 if whole else 1
-    with nullcontext() if 4 - declined >= needed else pytest.raises(
-        TooFew, match=f"{declined} of 4 clients declined, and a round needs {needed};"
+    with (
+        nullcontext()
+        if 4 - declined >= needed
+        else pytest.raises(TooFew, match=f"{declined} of 4 clients declined, and a round needs {needed};")
     ):
         check_willing(asking)
 

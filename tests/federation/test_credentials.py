@@ -216,7 +216,7 @@ def test_an_invitation_lacks_nothing(tmp_path, key):
     assert read_invitation(path).authority == b"PEM"
     del content[key]
     path.write_text(yaml.safe_dump(content))
-    with pytest.raises(InputError, match="is not an invitation|key is missing or invalid"):
+    with pytest.raises(InputError, match=r"is not an invitation|key is missing or invalid"):
         read_invitation(path)
 
 

@@ -170,9 +170,7 @@ def run_as(monkeypatch, tmp_path):
 def test_a_client_ends_when_the_model_was_handed_out_and_a_dry_run_when_it_has_answered(
     run_as, stay, dry_run, handed_out, questions
 ):
-    found = run_as(
-        lambda party, home: setattr(party, "handed_out", handed_out), questions, stay=stay, dry_run=dry_run
-    )
+    found = run_as(lambda party, home: setattr(party, "handed_out", handed_out), questions, stay=stay, dry_run=dry_run)
     assert found.over == [False, questions > 0 if dry_run else handed_out and not stay]
 
 
