@@ -1,4 +1,4 @@
-"""Decisions of a client one by one: what is left, what a plan must have, and what may be charged, with all else allowed."""
+"""Decisions of a client one by one: what is left, what a plan must have, what may be charged; all else is allowed."""
 
 import math
 from contextlib import nullcontext
@@ -142,10 +142,8 @@ def test_a_vector_under_masks_is_charged_for_what_was_asked_and_said_to_be_new_o
     assert charged == [(joined, question.attempt, "asked")]
     ((ledger, promise, attempt, task, what),) = said
     assert (ledger, promise, attempt, task) == ("ledger", "promise", question.attempt, b"task")
-    assert (
-        what
-        == f"{'one vector under masks' if new else 'the same vector as before under other masks (asked again)'}, 4 bytes"
-    )
+    kind = "one vector under masks" if new else "the same vector as before under other masks (asked again)"
+    assert what == f"{kind}, 4 bytes"
 
 
 CHARGES = {
