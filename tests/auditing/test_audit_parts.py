@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
+from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.auditing import audit_rounds, run_audit
 from dpfedmeta.auditing.attacks import release_attack, server_attack
 from dpfedmeta.auditing.audit_request import FEWEST_GUESSES, MOST_RUNS, OF_MANY_RUNS, AuditRequest
@@ -337,3 +338,29 @@ def test_so_many_runs_as_are_advised_could_show_a_broken_promise():
         assert audit_rounds._most_shown(runs, 1e-5) > 1.2 * epsilon >= audit_rounds._most_shown(runs // 2, 1e-5) or (
             runs == 100
         )
+
+
+GAUSSIAN, OTHER = GaussianNoise(multiplier=2.0), object()
+
+
+@pytest.mark.parametrize(("noises", "rates", "kind"), [
+    ([GAUSSIAN, GAUSSIAN], [1, 1], "normal"), ([GAUSSIAN, GAUSSIAN], [1, 0.5], "sampled"),
+    ([GAUSSIAN, GAUSSIAN], [0.5, 1], "sampled"), ([GAUSSIAN, OTHER], [1, 1], None), ([OTHER, GAUSSIAN], [0.5, 1], None),
+    ([OTHER, OTHER], [1, 1], None),
+])  # fmt: skip
+@pytest.mark.parametrize("other", [0, -1])
+def test_a_curve_is_known_where_all_noise_is_gaussian_and_normal_where_nobody_is_sampled(
+    monkeypatch, noises, rates, kind, other
+):
+    phases = tuple(SimpleNamespace(event=SimpleNamespace(noise=noise, rate=rate))
+                   for noise, rate in zip(noises, rates, strict=True))  # fmt: skip
+    monkeypatch.setattr(release_attack, "surplus", lambda phases: 1e-6)
+    plan = SimpleNamespace(privacy=SimpleNamespace(phases=phases))
+    worlds = SimpleNamespace(other=other)
+    found = release_attack.OnReleases(plan=plan, cell=cell(), worlds=worlds).curve
+    if kind == "sampled":
+        assert (found.phases, found.delta) == (phases, pytest.approx(1e-5 - 1e-6))
+        assert found.neighbours == ("replace-one" if other else "add-remove")
+    else:
+        assert (found is None) == (kind is None)
+        assert found is None or found.epsilon(1.0) == pytest.approx(1.5)

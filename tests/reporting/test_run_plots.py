@@ -152,3 +152,36 @@ def test_an_algorithm_keeps_its_colour_and_no_two_lines_look_alike():
     assert len(set(many)) == len(many)
     assert many[0] == one[0]
     assert len(set(looks(32))) == 32
+
+
+@pytest.mark.parametrize("style", ["-", "--"])
+@pytest.mark.parametrize("twins", [0, 1, 2])
+def test_a_line_that_lies_on_others_has_gaps_for_each_of_them(style, twins):
+    assert comparison_plots._over(style, twins) == ((0, (4, 4 * twins)) if twins else style)
+
+
+@pytest.mark.parametrize(("count", "width"), [(5, 1), (39, 1), (40, 2), (60, 3)])
+def test_the_signal_is_the_mean_over_rounds_near_by_without_those_that_released_nothing(count, width):
+    values = [None if n == 3 else float(n % 7) for n in range(count)]
+    found = comparison_plots._smooth_signal([{"signal_to_noise": each} for each in values])
+    for place in range(count):
+        near = [min(max(each, 0), count - 1) for each in range(place - width // 2, place + (width + 1) // 2)]
+        known = [values[each] for each in near if values[each] is not None]
+        assert found[place] == pytest.approx(sum(known) / len(known) if known else float("nan"), nan_ok=True)
+    assert len(found) == count
+
+
+def test_looks_repeat_only_when_colours_and_styles_are_used_up():
+    assert len({*looks(32)}) == 32
+    assert looks(33)[32] == looks(1)[0]
+    assert [mark(place) for place in range(8)] == list(MARKS)
+    assert mark(8) == mark(0)
+    found = looks_of(["dp-agr", "unknown", "dp-agr", "maml", *["x"] * 40])
+    assert len({*found[:32]}) == 32
+    assert found[0] == looks_of(["dp-agr"])[0]
+    assert found[3] == looks_of(["maml"])[0]
+    known = ["maml", "dp-agr", "dp-agrlr-micro", "dp-agrlr", "dp-const", "dp-aqc", "dp-fedavg", "local-dp"]
+    assert len({*looks_of(known)}) == 8
+    # Each has the colour that it has alone.
+    assert looks_of(known) == [looks_of([name])[0] for name in known]
+    assert len({look[0] for look in looks_of(known)}) == 8

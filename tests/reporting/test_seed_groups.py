@@ -195,3 +195,28 @@ def test_what_a_run_is_called_and_tracked_by_makes_no_setting_of_its_own(make_ru
     }  # fmt: skip
     (second.path / "config.yaml").unlink()
     assert len(group_runs([first, third, second])) == 3
+
+
+def test_algorithm_and_data_have_columns_of_their_own_and_are_no_differences(make_run):
+    first, second = (make_run(name, 0.9) for name in "ab")
+    path = second.path / "config.yaml"
+    changed = {"algo": "maml", "dataset": "mine", "server": {"rounds": 7, "lr": None}}
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changed, sort_keys=False))
+    groups = group_runs([first, second])
+    assert [list(found) for found in differing_settings(groups).values()] == [["server.rounds"]] * 2
+
+
+def test_a_run_without_settings_goes_by_its_name_among_others(make_run):
+    runs = [make_run("a0", 0.9), make_run("a1", 0.9, seed=1), make_run("b", 0.8, initial=0.3), make_run("c", 0.7)]
+    (runs[3].path / "config.yaml").unlink()
+    groups = group_runs(runs)
+    assert [len(group.runs) for group in groups] == [2, 1, 1]
+    assert groups[2].label == "c"
+    assert differing_settings(groups) == {}
+
+
+def test_settings_of_one_label_go_by_their_places(make_run, tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "y").mkdir()
+    runs = [make_run("x/r", 0.9), make_run("y/r", 0.8, initial=0.3)]
+    assert [group.label for group in group_runs(runs)] == [str(run.path) for run in runs]

@@ -11,13 +11,14 @@ import torch
 
 from dpfedmeta import Callback
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training import run_training, setup, update_variance
-from dpfedmeta.training.results import summary, trained_run
+from dpfedmeta.training.results import snapshot, summary, trained_run
+from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.run_training import _go_on_longer, _reserve, _tell_the_end
 from dpfedmeta.training.setup import RunOptions
-from dpfedmeta.training.state import recover
+from dpfedmeta.training.state import extend, recover
 from dpfedmeta.training.tracking.callbacks import CallbackFailed
 from dpfedmeta.training.update_variance import update_spread
 from dpfedmeta.training.verification import verify
@@ -308,3 +309,104 @@ def test_the_same_keys_past_the_first_difference_are_the_same_noise_for_another_
                    (one, other))  # fmt: skip
     with nullcontext() if clash is None else pytest.raises(InputError, match=f"with the same noise in round {clash};"):
         verify._check_noise(left, right, *runs)
+
+
+def test_of_several_rounds_with_the_same_noise_the_first_is_named():
+    left, right = ([SimpleNamespace(round=n, again=(), fresh=name) for n, name in enumerate(names)] for names in
+                   ("abdefg", "acdexg"))  # fmt: skip
+    runs = [SimpleNamespace(path="one"), SimpleNamespace(path="two")]
+    with pytest.raises(InputError, match=r"one and two are copies .* with the same noise in round 2;"):
+        verify._check_noise(left, right, *runs)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_copies_of_a_run_without_seed_share_no_noise_that_could_be_compared(monkeypatch, secure):
+    plan, looked = PrivacyPlan(clients=40, cohort=10, rounds=3, noise_multiplier=2.0), []
+    content = SimpleNamespace(plan=plan, identity=SimpleNamespace(run="r", secure=secure), charges=())
+    monkeypatch.setattr(verify, "read_run", lambda run: SimpleNamespace(content=content))
+    monkeypatch.setattr(verify, "phases_of", lambda charges: [])
+    monkeypatch.setattr(verify, "stated", lambda phases, terms: ())
+    monkeypatch.setattr(verify, "_check_noise", lambda *given: looked.append(given[2:]))
+    verify.compose(["one", "two", "three"])
+    # Each with each, once.
+    assert looked == ([] if secure else [("two", "one"), ("three", "one"), ("three", "two")])
+
+
+@pytest.mark.parametrize("loose", [(False,), (True,), (False, True), (True, True)])
+@pytest.mark.parametrize(("other", "agrees"), [(None, True), (2.0, True), (1.981, True), (1.97, False), (5.0, True)])
+def test_another_accountant_s_number_is_held_against_ours_unless_all_are_loose(monkeypatch, loose, other, agrees):
+    monkeypatch.setattr(verify, "second_opinion", lambda phases, delta: None if other is None else ("theirs", other))
+    monkeypatch.setattr(verify, "phases_of", lambda events: ("charged",))
+    bounds = tuple(SimpleNamespace(loose=each) for each in loose)
+    plan = SimpleNamespace(before=("before",), client_delta=1e-5)
+    cells = [SimpleNamespace(epsilon=2.0, bounds=bounds), None]
+    fits = agrees or all(loose)
+    with nullcontext() if fits else pytest.raises(InputError, match=r"2 here but 1\.97 by theirs: please report"):
+        found = verify._opinion(plan, (), cells)
+        assert (found == []) == (other is None)
+        assert not found or "(theirs): " in found[0]
+
+
+@pytest.mark.parametrize(("stage", "starts"), [
+    ("running", "running: 2 of 9 rounds so far"), ("stopped", "stopped after 2 of 9 rounds and does not say how"),
+    ("completed", None), ("budget", None), ("interrupted", None),
+])  # fmt: skip
+def test_a_run_that_has_not_ended_says_so_and_what_to_do(tmp_path, stage, starts):
+    """Rounds count once, however often they were charged."""
+    charged = [SimpleNamespace(attempt=n) for n in (0, 1, 2, 0)]
+    content = SimpleNamespace(charges=charged, plan=SimpleNamespace(rounds=9))
+    found = Snapshot(run=RunDirectory(tmp_path), stage=stage, page=None, summary=None, rows=None, content=content)
+    assert found.rounds == 2
+    assert found.ended == (starts is None)
+    assert found.words is None if starts is None else found.words.startswith(starts)
+    assert starts is None or ("go on with: dpfedmeta train --resume" in found.words) == (stage == "stopped")
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("status", [None, "completed", "budget", "interrupted", "odd"])
+def test_how_a_run_stands_is_its_summary_s_word_unless_somebody_writes_it(tmp_path, written, status):
+    run = RunDirectory(tmp_path)
+    stated = None if status is None else {"status": status}
+    if status == "odd":
+        with pytest.raises(InputError, match="its status is 'odd'"):
+            snapshot._stage(run, written, stated)
+        return
+    ended = status in ("completed", "budget")
+    due = "running" if written and not ended else status or "stopped"
+    assert snapshot._stage(run, written, stated) == due
+    assert snapshot.may_be_torn(due) == (not ended)
+
+
+@pytest.mark.parametrize(("head", "went_on"), [("a", True), ("b", True), ("c", False), ("x", False), (None, False)])
+def test_a_run_went_on_where_its_summary_ends_before_its_ledger(head, went_on):
+    content = SimpleNamespace(heads=("a", "b", "c"))
+    assert snapshot._went_on({"ledger": {"head": head}}, content) == went_on
+    assert not snapshot._went_on({"ledger": None}, content)
+    assert not snapshot._went_on({}, content)
+
+
+@pytest.mark.parametrize("cell", [0, 1, 3])
+@pytest.mark.parametrize("most", [2, 3, 4])
+def test_the_promise_that_an_extension_would_break_is_named_with_what_it_still_allows(monkeypatch, cell, most):
+    names = [("client", "public"), ("client", "server"), ("record", "server"), ("record", "public")]
+    spent = [2.0, 3.0, math.inf, 5.0]
+    after = [SimpleNamespace(name=f"({u}, {o})", epsilon=e) for (u, o), e in zip(names, spent, strict=True)]
+    limits = [math.inf if place != cell else spent[cell] - 0.5 for place in range(4)]
+    monkeypatch.setattr(extend, "guarantees", lambda plan: after)
+    budget = SimpleNamespace(limits=limits, allows=lambda cells: False, affordable_rounds=lambda longer: most)
+    longer = SimpleNamespace(rounds=7, ends=(1, 3))
+    with pytest.raises(RefusedPlan) as told:
+        extend._check_promise(SimpleNamespace(path="runs/r"), budget, longer)
+    words = f"--rounds 7: runs/r promised {after[cell].name} = {limits[cell]:g}, and 7 rounds spend {spent[cell]:g}; "
+    assert str(told.value).startswith(words)
+    assert (f"{most} rounds in all are allowed" in str(told.value)) == (most > 3)
+    assert ("it is used up" in str(told.value)) == (most <= 3)
+
+
+def test_a_cell_that_is_no_number_breaks_a_promise_too(monkeypatch):
+    spent = {"(client, public)": 1.0, "(record, server)": math.nan}
+    after = [SimpleNamespace(name=name, epsilon=epsilon) for name, epsilon in spent.items()]
+    monkeypatch.setattr(extend, "guarantees", lambda plan: after)
+    budget = SimpleNamespace(limits=[2.0, 2.0], allows=lambda cells: False, affordable_rounds=lambda longer: 1)
+    with pytest.raises(RefusedPlan, match=r"promised \(record, server\) = 2"):
+        extend._check_promise(SimpleNamespace(path="r"), budget, SimpleNamespace(rounds=7, ends=(3,)))
