@@ -1,6 +1,7 @@
 """What is given to a server or a client reaches whoever uses it, and a federation's names depend on all they are of."""
 
 import inspect
+import json
 import os
 from dataclasses import fields, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation import entry_points
@@ -18,10 +20,12 @@ from dpfedmeta.federation.flower import flower_channel, flower_client, http_clie
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES
 from dpfedmeta.federation.server import analytics_server, federation_checks, status_page, training_server
 from dpfedmeta.federation.server.client_requests import TOLD, Heard
+from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.server.remote_sums import AskedSums
 from dpfedmeta.federation.server.training_server import Federation
-from dpfedmeta.federation.wire_format import QuestionKind
+from dpfedmeta.federation.wire_format import Attempt, QuestionKind
 from dpfedmeta.simulation.cohort_sums import SecureSums
+from dpfedmeta.training.tracking.callbacks import CallbackFailed
 
 CARDS = [SimpleNamespace(identity=bytes([n]) * 32, name=f"silo {n}") for n in range(3)]
 ROSTER, NAMES = [card.identity for card in CARDS], [card.name for card in CARDS]
@@ -412,3 +416,98 @@ def test_the_sum_of_an_analysis_is_kept_for_its_own_question(summed, other, tmp_
     _, named, _ = summed(**OTHER_QUESTIONS[other])
     assert len(questions) == 2
     assert (named == name) == (other != "run")
+
+
+OF_SERVE = {
+    "identity": b"k" * 32, "roster": ROSTER, "seconds": 7.0, "fewest": 2, "wait": 9.0, "data_folder": Path("data"),
+    "secure_rng": True, "callbacks": ["own"], "heard": print, "blamed": repr, "names": NAMES, "waiting": str,
+    "page": len,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("status", ["completed", "interrupted"])
+def test_every_option_of_a_training_reaches_the_loop_and_the_clients(monkeypatch, tmp_path, before, status):
+    """A run that is there goes on with its own randomness; a model of rounds that are not done is not handed out."""
+    ran, handed = [], []
+    monkeypatch.setattr(training_server, "check_federation", lambda settings, roster: None)
+    monkeypatch.setattr(training_server, "_as_run", lambda settings, folder: ("as run", settings, folder))
+    monkeypatch.setattr(training_server, "_kept_settings", lambda run, settings: "kept")
+    monkeypatch.setattr(training_server, "run_training", lambda *given: ran.append(given) or ("run", status))
+    monkeypatch.setattr(Federation, "hand_out", lambda self, run: handed.append((self, run)))
+    monkeypatch.setattr(training_server, "go_on", lambda run, settings_of, train, **given: (
+        gone.append((run, given)), train(settings_of()))[1])  # fmt: skip
+    gone = []
+    if before:
+        (tmp_path / "ledger.jsonl").write_text("")
+    assert training_server.serve("settings", "wire", tmp_path, **OF_SERVE) == ("run", status)
+    ((settings, options, told),) = ran
+    assert settings == ("kept" if before else ("as run", "settings", tmp_path))
+    own = options.elsewhere
+    assert (options.data_folder, options.page, options.secure_rng) == (Path("data"), len, not before)
+    assert options.resume == (gone[0][0] if before else None)
+    assert not before or (gone[0][0].path, gone[0][1]["page"]) == (tmp_path, len)
+    presence = told[-1]
+    assert told[:-1] == ("own",)
+    assert (presence.federation, presence.fewest, presence.seconds, presence.waiting) == (own, 2, 9.0, str)
+    assert (own.channel, own.identity, own.roster, own.seconds) == ("wire", b"k" * 32, tuple(ROSTER), 7.0)
+    assert (own.fewest, own.wait, own.heard, own.blamed) == (2, 9.0, print, repr)
+    assert (own.names, own.waiting) == (tuple(NAMES), str)
+    assert handed == ([(own, "run")] if status == "completed" else [])
+
+
+@pytest.mark.parametrize("cause", [TooFew("too few"), ValueError("theirs")])
+def test_what_the_operator_can_mend_is_said_in_its_own_words(monkeypatch, tmp_path, cause):
+    failed = CallbackFailed("callback Presence.on_round raised TooFew: too few; go on with dpfedmeta.train")
+    failed.__cause__ = cause
+
+    def fails(*given):
+        raise failed
+
+    monkeypatch.setattr(training_server, "check_federation", lambda settings, roster: None)
+    monkeypatch.setattr(training_server, "_as_run", lambda settings, folder: settings)
+    monkeypatch.setattr(training_server, "run_training", fails)
+    with pytest.raises(TooFew if isinstance(cause, TooFew) else CallbackFailed) as raised:
+        training_server.serve("settings", "wire", tmp_path, identity=b"k" * 32, roster=ROSTER)
+    assert raised.value is (cause if isinstance(cause, TooFew) else failed)
+
+
+def test_a_model_is_handed_out_under_a_note_that_a_restart_finds(monkeypatch, tmp_path):
+    """It lies there while clients are asked, and no longer."""
+    asked = []
+    run = SimpleNamespace(secret=tmp_path, weights="weights")
+    note = tmp_path / "handing_out.bin"
+    signed = SimpleNamespace(signature=b"s" * 64, text=b"plan", run=b"r" * 32, initial={"b": 0, "a": 0})
+
+    def asks(kind, attempt, bodies):
+        asked.append((kind, attempt, bodies, note.read_bytes()))
+        return {0: b"", 2: b""}
+
+    weights = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0]), "more": torch.tensor([9.0])}
+    monkeypatch.setattr(training_server, "load_weights", lambda path: weights)
+    own = Federation(channel=None, identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0)
+    assert own.hand_out(run) == 0
+    own._asking, own._signed = SimpleNamespace(ask=asks), signed
+    assert own.hand_out(run) == 2
+    ((kind, attempt, bodies, noted),) = asked
+    assert (kind, attempt) == (QuestionKind.MODEL, Attempt(run=b"r" * 32, round=0))
+    # In the order of the plan's weights.
+    assert bodies == dict.fromkeys(range(3), np.array([3.0, 1.0, 2.0], dtype="<f4").tobytes())
+    assert noted == b"s" * 64 + b"plan"
+    assert not note.exists()
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("everybody", [False, True])
+def test_who_is_at_fault_is_told_where_that_is_no_secret_and_kept_in_any_case(monkeypatch, tmp_path, named, everybody):
+    told = []
+    monkeypatch.setattr(training_server, "all_are_asked", lambda asking: everybody)
+    own = Federation(channel=None, identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0, blamed=told.append,
+                     names=tuple(NAMES) if named else ())  # fmt: skip
+    blame = SimpleNamespace(round=4, clients=(2,), text=lambda name: f"{name(2)} lied")
+    own._blame(SimpleNamespace(secret=tmp_path), None, blame)
+    who = "silo 2" if named else "client 2"
+    (line,) = (tmp_path / "faults.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"round": 4, "clients": [2], "text": f"{who} lied"}
+    shown = f"{who} lied" if everybody else "shares of a client were wrong"
+    assert told == [f"round 4: {shown} (secret/faults.jsonl)"]
