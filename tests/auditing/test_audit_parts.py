@@ -10,7 +10,7 @@ import torch
 
 from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
-from dpfedmeta.auditing import audit_rounds, run_audit
+from dpfedmeta.auditing import audit_rounds, canaries, run_audit
 from dpfedmeta.auditing.attacks import release_attack, server_attack
 from dpfedmeta.auditing.audit_request import FEWEST_GUESSES, MOST_RUNS, OF_MANY_RUNS, AuditRequest
 from dpfedmeta.auditing.audit_rounds import RoundsVerdict
@@ -364,3 +364,14 @@ def test_a_curve_is_known_where_all_noise_is_gaussian_and_normal_where_nobody_is
     else:
         assert (found is None) == (kind is None)
         assert found is None or found.epsilon(1.0) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_canaries_are_among_the_same_clients_with_their_own_directions(monkeypatch, others):
+    kept = {}
+    monkeypatch.setattr(canaries, "SideWithCanaries", lambda **given: kept.update(given))
+    directions = RandomDirections(seed=3)
+    side = SimpleNamespace(population="people", record_noises=("noise",), source="source")
+    canaries.with_canaries(side, {4: 1}, directions, others=others)
+    assert kept == {"population": "people", "source": "source", "record_noises": (), "canaries": {4: 1},
+                    "directions": directions, "others": others}  # fmt: skip

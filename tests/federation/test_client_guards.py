@@ -4,6 +4,7 @@ import math
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dpfedmeta.core.errors import InputError
@@ -185,3 +186,38 @@ def test_each_reason_against_a_charge_alone_is_enough(monkeypatch, case):
         return
     assert client.RealClient._chargeable(own, joined, attempt, "asked") == given["fits"]
     assert lefts == ([(plan, own._promise, ledger, b"r".hex(), [attempt.round])] if given["fits"] else [])
+
+
+@pytest.mark.parametrize("place", [None, 0, 2])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_model_is_adapted_where_all_of_it_is_finite_and_whatever_comes_of_it_is_not_said(
+    monkeypatch, place, value, fails
+):
+    adapted, said = [], []
+
+    def adapts(joined, flat):
+        adapted.append(flat.tolist())
+        if fails:
+            raise ValueError("diverged")
+
+    own = SimpleNamespace(_adapt=adapts, _log=said.append, _handed_out=False)
+    monkeypatch.setattr(client, "dimension", lambda weights: 3)
+    model = np.array([1.0, 2.0, 3.0], dtype=np.float32)
+    if place is not None:
+        model[place] = value
+    question = SimpleNamespace(body=model.tobytes(), recipient=b"")
+    joined = SimpleNamespace(signed=SimpleNamespace(initial={}))
+    with pytest.raises(Refused, match="not finite") if place is not None else nullcontext():
+        assert client.RealClient._adapted(own, joined, question) == b""
+    assert adapted == ([] if place is not None else [[1.0, 2.0, 3.0]])
+    assert own._handed_out == (place is None)
+    assert said == (["the learned model could not be adapted: ValueError: diverged"] if fails and place is None else [])
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_plan_of_which_no_round_is_allowed_is_refused_with_its_price(monkeypatch, most):
+    monkeypatch.setattr(client_budget, "most_participations", lambda plan, promise: most)
+    monkeypatch.setattr(client_budget, "epsilon_after", lambda plan, promise, rounds: 1.23456 * rounds)
+    with nullcontext() if most else pytest.raises(Refused, match=r"would cost epsilon 1\.24 for \(client, server\)"):
+        client_budget.check_allowed(None, Promise(epsilon=1.0, unit="client"))

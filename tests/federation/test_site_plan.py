@@ -282,3 +282,18 @@ def test_what_helps_alone_is_as_much_as_the_noise_is_too_long(scale, weights, ro
     if rounds:
         due[f"{rounds} rounds"] = ("rounds", rounds)
     assert found == {words: replace(sites, **{name: round(value)}) for words, (name, value) in due.items()}
+
+
+def test_settings_of_tables_are_those_that_train_the_hospitals():
+    """Each of them: with a default in its place another network, or another learner, would be trained."""
+    chosen = settings_of(Sites(sites=5, least=41, classes=3, weights=29), 2.5, "clinics", images=False)
+    assert (
+        chosen["meta"] | {"method": "maml", "order": 2, "adapt": "all", "learn": "all", "steps": 5, "lr": 0.1}
+        == chosen["meta"]
+    )
+    due = {"name": "linear", "norm": "none", "features": "raw"}
+    assert {name: chosen["model"].get(name) for name in due} == due
+    assert "width" not in chosen["model"]
+    due = {"optimizer": "adam", "beta1": 0.9, "lr": 0.1, "final_lr": 0.03, "rounds": 20}
+    assert {name: chosen["server"].get(name) for name in due} == due
+    assert chosen["evaluation"]["queries"] == 5

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from dpfedmeta.reporting.compare.seed_groups import Measured, pooled
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
 from dpfedmeta.reporting.plots.style import MARKS, looks, looks_of, mark
@@ -185,3 +186,52 @@ def test_looks_repeat_only_when_colours_and_styles_are_used_up():
     # Each has the colour that it has alone.
     assert looks_of(known) == [looks_of([name])[0] for name in known]
     assert len({look[0] for look in looks_of(known)}) == 8
+
+
+class Seeds:
+    """A setting of several runs, for pictures."""
+
+    def __init__(self, label, *rows, accuracy=None):
+        self.label, self.rows, self.summaries = label, rows, [{"algo": "dp-agr"}]
+        self.accuracy = lambda: accuracy
+
+
+def validated(*means):
+    return [{"round": n, "clip": 2.0 ** (n + mean), "validation_accuracy": {"mean": mean, "ci95": mean / 10}}
+            for n, mean in enumerate(means)]  # fmt: skip
+
+
+def test_final_accuracies_are_in_percent_each_at_its_place(figure_of):
+    groups = [Seeds("a", accuracy=Measured(mean=0.512, ci95=0.034, runs=3)), Seeds("b", accuracy=None),
+              Seeds("c", accuracy=Measured(mean=0.75, ci95=0.05))]  # fmt: skip
+    (axis,) = figure_of(comparison_plots, comparison_plots.final_plot, groups)
+    dots = [tuple(map(float, each.lines[0].get_xydata()[0])) for each in axis.containers]
+    assert dots == [(pytest.approx(51.2), 0), (pytest.approx(75.0), 1)]
+    widths = [each.lines[2][0].get_segments()[0] for each in axis.containers]
+    assert [bar[1][0] - bar[0][0] for bar in widths] == pytest.approx([6.8, 10.0])
+    words = [text.get_text() for text in axis.texts]
+    assert {"51.2% ± 3.4", "75.0% ± 5.0", "a (3 seeds)", "c (1 seed)"} == {*words}
+
+
+def test_validation_is_the_mean_over_seeds_at_the_share_of_the_rounds(figure_of):
+    groups = [Seeds("a", validated(0.2, 0.4, 0.6, 0.8), validated(0.3, 0.6, 0.6, 1.0)), Seeds("b", validated(0.5, 0.7))]
+    (axis,) = figure_of(comparison_plots, comparison_plots.validation_plot, groups)
+    first, second = (each.lines[0].get_xydata() for each in axis.containers)
+    assert first[:, 1].tolist() == pytest.approx([25.0, 50.0, 60.0, 90.0])
+    assert first[:, 0].tolist() == pytest.approx([25, 50, 75, 100], abs=0.2)
+    assert second[:, 1].tolist() == pytest.approx([50.0, 70.0])
+    assert second[:, 0].tolist() == pytest.approx([50, 100], abs=0.2)
+    due = [100 * pooled([Measured(mean=a, ci95=a / 10), Measured(mean=b, ci95=b / 10)]).ci95
+           for a, b in ((0.2, 0.3), (0.4, 0.6), (0.6, 0.6), (0.8, 1.0))]  # fmt: skip
+    bars = axis.containers[0].lines[2][0].get_segments()
+    assert [(bar[1][1] - bar[0][1]) / 2 for bar in bars] == pytest.approx(due)
+
+
+def test_bounds_are_averaged_in_logarithms_up_to_the_shortest_seed(figure_of):
+    groups = [Seeds("a", validated(1, 2, 3), validated(3, 2)), Seeds("b", [{"round": 0, "clip": None}])]
+    (axis,) = figure_of(comparison_plots, comparison_plots.bound_plot, groups)
+    line = next(each for each in axis.lines if each.get_label() == "a").get_xydata()
+    assert line.tolist() == [[1, pytest.approx(2.0**2)], [2, pytest.approx(2.0**3)]]
+    band = axis.collections[0].get_paths()[0].get_extents()
+    assert (band.y0, band.y1) == (pytest.approx(2.0), pytest.approx(8.0))
+    assert "b" not in {each.get_label() for each in axis.lines}

@@ -1,14 +1,19 @@
+import fcntl
 import json
 import os
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from dpfedmeta.accounting.ledger.charges import planned_charge
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.config.settings import setting_fields, value_of
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.files.run_directory import RunDirectory, save_weights
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.population import asked_statement, population_statement
@@ -155,3 +160,48 @@ def test_ranks_are_the_workers_whatever_a_run_began_with(monkeypatch, tmp_path, 
     (tmp_path / "config.yaml").write_text("algo: maml")
     resume.settings_of_run(RunDirectory(tmp_path), given, brought=brought)
     assert (tmp_path / "config.yaml").read_text() == to_yaml(settings)
+
+
+@pytest.mark.parametrize("ended", [None, "completed"])
+def test_nobody_else_writes_a_run_that_goes_on_or_gets_its_page(monkeypatch, tmp_path, ended):
+    run = RunDirectory(tmp_path)
+    monkeypatch.setattr(resume, "finished", lambda run: ended)
+    monkeypatch.setattr(resume, "reported", lambda run: False)
+    held = AnotherWriter(tmp_path)
+    train, page = (lambda settings: held("trained")), (lambda run: held("page"))
+    resume.go_on(run, lambda: held("settings"), train, told=print, page=page)
+    assert held.seen == (["settings", "trained"] if ended is None else ["settings", "page"])
+    assert held.refused == 2
+
+
+class AnotherWriter:
+    """Whoever tries to write the run, each time that it is called: a lock of its own on the same file."""
+
+    def __init__(self, folder):
+        self.folder, self.seen, self.refused = folder, [], 0
+
+    def __call__(self, what):
+        self.seen.append(what)
+        with (self.folder / ".lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self.refused += 1
+        return what
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_run_whose_last_line_a_crash_tore_is_known_all_the_same(tmp_path, torn):
+    plan = PrivacyPlan(clients=40, cohort=10, rounds=3, noise_multiplier=2.0)
+    run = RunDirectory(tmp_path)
+    ledger = Ledger(run.ledger, plan, RunIdentity(run="ab" * 16, config="algo: x"))
+    ledger.charge(planned_charge(plan, 0))
+    if torn:
+        with run.ledger.open("a") as file:
+            file.write('{"round": 1, "cl')
+    assert resume.identity_of(run).config == "algo: x"
+    resume.check_same_sums(run)
+    run.write_json("summary.json", {"status": "completed", "rounds": 3})
+    run.weights.parent.mkdir()
+    save_weights(run.weights, {"w": torch.zeros(1)})
+    assert resume.finished(run) == "completed"
