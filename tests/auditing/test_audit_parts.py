@@ -3,6 +3,7 @@
 import itertools
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from dpfedmeta.auditing.estimators.many_runs import SECOND_SAMPLE, Ratios, cosin
 from dpfedmeta.auditing.estimators.one_run import SHARES, Guesses, best_share, guesses_of, pooled
 from dpfedmeta.auditing.findings import AUDITS, Finding
 from dpfedmeta.auditing.neighbouring_runs import over_nothing
+from dpfedmeta.auditing.reduced_plan import of_canaries
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.privacy.rounds.promise import PromisedCell
 
@@ -140,8 +142,8 @@ def test_one_run_with_many_canaries_is_looked_at_again_in_four_of_other_seeds(mo
     monkeypatch.setattr(run_audit, "Crowd", Crowds)
     monkeypatch.setattr(run_audit, "replace", lambda crowd, seed: Crowds(crowd.plan, crowd.canaries, seed))
     request = AuditRequest(**BASE, audits=audits, canaries=70, seed=5)
-    found = list(run_audit._one_run(request, lambda what, done: None))
-    assert plans == [run_audit.of_canaries(70)]
+    found: list[Any] = list(run_audit._one_run(request, lambda what, done: None))
+    assert plans == [of_canaries(70)]
     if math.isinf(epsilon):
         assert [each.method for each in found] == ["nothing is promised"]
         return

@@ -147,4 +147,4 @@ def test_noise_is_drawn_with_the_fresh_bytes_of_its_charge(needs, fresh):
         with pytest.raises(Refused, match="round 3 was charged by an earlier version, and its answer is lost"):
             source_at(source, attempt, lambda asked: fresh)
         return
-    assert source_at(source, attempt, lambda asked: fresh if asked == attempt else None) == ((1, 8), fresh)
+    assert source_at(source, attempt, lambda asked: fresh if asked == attempt else b"another") == ((1, 8), fresh)

@@ -13,7 +13,7 @@ from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums, NoSum
 from dpfedmeta.federation.wire_format import Attempt, ProtocolStep, QuestionKind, RoundTask, Start
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
-from dpfedmeta.simulation.cohort_sums import RoundAborted
+from dpfedmeta.simulation.backend import RoundAborted
 
 ATTEMPT = Attempt(run=b"r" * 32, round=4, again=(1, 7))
 START = Start(invited=(2, 3, 5, 8), task=b"task")
@@ -124,7 +124,7 @@ def tried(monkeypatch):
         monkeypatch.setattr(remote_sums, "Server", Server)
         monkeypatch.setattr(remote_sums, "_talk", talks)
         monkeypatch.setattr(remote_sums, "certain", lambda faults: {s for each in faults for s in each.seats[:1]})
-        monkeypatch.setattr(remote_sums.time, "time", lambda: 1.7e9 + clock)
+        monkeypatch.setattr("time.time", lambda: 1.7e9 + clock)
         return asking, numbers, blamed
 
     return make

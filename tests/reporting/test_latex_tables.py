@@ -14,6 +14,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.reporting.compare import latex_tables
 from dpfedmeta.reporting.compare.latex_tables import csv_table, latex, latex_table, row_of, write_paper, write_pictures
 from dpfedmeta.reporting.compare.seed_groups import Group
+from dpfedmeta.reporting.plots import comparison_plots, run_plots
 
 CELLS = [("client", "public"), ("client", "server"), ("record", "server"), ("record", "public")]
 
@@ -244,9 +245,9 @@ def test_pictures_of_a_comparison_are_those_that_show_something(apart, tmp_path,
 
     for what, name in (("accuracy", "final_plot"), ("validation", "validation_plot"), ("clip", "bound_plot"),
                        ("signal", "signal_plot")):  # fmt: skip
-        monkeypatch.setattr(latex_tables.comparison_plots, name, draws(what))
+        monkeypatch.setattr(comparison_plots, name, draws(what))
     for name in ("accuracy_plot", "clip_plot", "guarantee_plot"):
-        monkeypatch.setattr(latex_tables.plots, name, lambda path, *given: path.write_text(""))
+        monkeypatch.setattr(run_plots, name, lambda path, *given: path.write_text(""))
     folder = tmp_path / "pdf"
     written = {path.name for path in write_pictures([apart], folder)}
     assert written == {f"run{n}-{what}.pdf" for n in range(3) for what in ("accuracy", "clip", "guarantees")}

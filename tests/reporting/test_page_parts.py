@@ -21,6 +21,7 @@ from dpfedmeta.reporting.html.top_of_page import (
     promised_words,
     reached_words,
 )
+from dpfedmeta.training.results.round_rows import TOO_LONG
 
 CELLS = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
 
@@ -74,7 +75,7 @@ def test_only_the_page_of_a_running_run_reads_itself_again(stage):
 @pytest.mark.parametrize("count", [0, 1, 5, 6, 9])
 def test_of_many_rounds_that_are_too_long_the_first_five_are_shown_and_the_others_counted(monkeypatch, count):
     monkeypatch.setattr(page, "too_long_words", lambda row: f"round {row['round']}")
-    rows = [{"round": n} | ({page.TOO_LONG: 1.0} if n % 2 else {}) for n in range(2 * count)]
+    rows = [{"round": n} | ({TOO_LONG: 1.0} if n % 2 else {}) for n in range(2 * count)]
     found = page._too_long(rows)
     assert found[:5] == [f"Round {2 * n + 1}" for n in range(min(count, 5))]
     assert found[5:] == ([f"The same holds for {count - 5} more rounds (see rounds.jsonl)"] if count > 5 else [])

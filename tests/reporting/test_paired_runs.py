@@ -8,7 +8,7 @@ import pytest
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.learning.evaluation.accuracy import PairedDifference
+from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes, PairedDifference
 from dpfedmeta.reporting.compare import paired_runs
 from dpfedmeta.reporting.compare.paired_runs import episodes_of, kept_episodes, pairs
 
@@ -56,7 +56,7 @@ def test_what_is_kept_of_a_run_is_of_its_end_of_its_last_evaluation_and_of_all_o
 
 def test_each_result_of_a_file_is_of_its_size_and_the_file_s_protocol(monkeypatch):
     monkeypatch.setattr(
-        paired_runs.KeptEpisodes, "of", lambda what, protocol, result: (what, protocol) if result.get("kept") else None
+        KeptEpisodes, "of", lambda what, protocol, result: (what, protocol) if result.get("kept") else None
     )
     results = [{"ways": 5, "shots": 1, "kept": 1}, {"ways": 7, "shots": 1}, {"ways": 9, "shots": 2, "kept": 1}]
     assert episodes_of({"protocol": "p", "results": results}) == [("5-way 1-shot", "p"), ("9-way 2-shot", "p")]

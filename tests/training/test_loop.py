@@ -13,12 +13,13 @@ from dpfedmeta import Callback
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.files.run_directory import RunDirectory, save_weights
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.learning.server_step import initial_state
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.simulation.backend import RoundAborted
 from dpfedmeta.training import loop
 from dpfedmeta.training.loop import Training, averages, optimizer
 from dpfedmeta.training.results.round_rows import delta_at_limit
@@ -223,7 +224,7 @@ def test_a_run_goes_on_from_the_weights_that_it_began_with(tmp_path, weights, fi
     settings = SimpleNamespace(model=SimpleNamespace(initial="theirs"))
     training = SimpleNamespace(run=SimpleNamespace(initial_weights=path), plan=SimpleNamespace(settings=settings))
     Training._check_initial(training, weights)  # there is no file: it begins
-    loop.save_weights(path, BEFORE)
+    save_weights(path, BEFORE)
     with nullcontext() if fits else pytest.raises(InputError, match=r"other weights than model\.initial = theirs"):
         Training._check_initial(training, weights)
     path.write_bytes(b"cut by a crash")
@@ -247,7 +248,7 @@ def test_a_client_that_is_not_there_ends_a_round_where_that_was_asked_for(aborts
 
     def sums(model, bound, cohort):
         computed.append(len(cohort.clients))
-        raise loop.RoundAborted
+        raise RoundAborted
 
     settings = SimpleNamespace(server=SimpleNamespace(abort_on_failure=aborts))
     training = SimpleNamespace(

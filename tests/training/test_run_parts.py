@@ -5,6 +5,7 @@ import json
 import math
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.run_training import _go_on_longer, _reserve, _tell_the_end
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state import extend, recover
+from dpfedmeta.training.state.private_timings import COARSE
 from dpfedmeta.training.tracking.callbacks import CallbackFailed
 from dpfedmeta.training.update_variance import update_spread
 from dpfedmeta.training.verification import verify
@@ -106,8 +108,8 @@ def test_a_plan_goes_through_each_of_its_extensions_in_order(monkeypatch, extend
     monkeypatch.setattr(setup, "extended_plan", lambda run, settings, content, rounds: longer)
     options = RunOptions(resume=SimpleNamespace(ledger=None), extend_to=extends)
     due = (*before, content.plan.rounds) + (() if extends is None else (40,))
-    assert setup._extended(Longer(), options).ends == due
-    assert setup._extended(Longer(), RunOptions()).ends == (10,)
+    assert setup._extended(cast(Any, Longer()), options).ends == due  # type: ignore[attr-defined]
+    assert setup._extended(cast(Any, Longer()), RunOptions()).ends == (10,)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("resumed", [None, False, True])
@@ -231,7 +233,7 @@ def test_what_a_run_took_is_coarse_where_it_could_tell_and_its_speed_is_that_of_
     seconds = 100.0 if hidden else 61.0
     assert found == {
         "seconds": seconds, "clients_per_second": 5.0 if hidden else 7 * 30 / 61.0,
-        "peak_memory_mb": 500.0 if hidden else 333.0, "times": summary.COARSE if hidden else None,
+        "peak_memory_mb": 500.0 if hidden else 333.0, "times": COARSE if hidden else None,
     }  # fmt: skip
 
 

@@ -414,7 +414,7 @@ def test_what_describes_the_end_is_set_aside_and_the_summary_last(tmp_path, monk
         (tmp_path / "summary.json").unlink()
     else:
         run.write_json("summary.json", {"rounds": rounds, "status": status})
-    monkeypatch.setattr(extension.shutil, "move", lambda path, to: order.append(path.name) or move(path, to))
+    monkeypatch.setattr(shutil, "move", lambda path, to: order.append(path.name) or move(path, to))
     folder = extension.set_aside(run, 3)
     assert folder == tmp_path / "after-3-rounds"
     there = {path.name for path in folder.iterdir()}

@@ -3,6 +3,7 @@ import json
 import os
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -87,10 +88,10 @@ def test_a_run_that_has_ended_gets_the_page_that_it_lacks_and_any_other_goes_on(
     run, told, drawn = RunDirectory(tmp_path), [], []
     monkeypatch.setattr(resume, "finished", lambda run: ended)
     monkeypatch.setattr(resume, "reported", lambda run: has_page)
-    found = resume.go_on(
-        run, lambda: "settings", lambda settings: (settings, "trained"), extend=extend, told=told.append,
-        page=drawn.append if writes else None,
-    )  # fmt: skip
+    settings: Any = "settings"
+    trains: Any = lambda settings: (settings, "trained")  # noqa: E731
+    given = {"extend": extend, "told": told.append, "page": drawn.append if writes else None}
+    found = resume.go_on(run, lambda: settings, trains, **given)
     if extend or ended is None:
         assert (found, told, drawn) == (("settings", "trained"), [], [])
         return
