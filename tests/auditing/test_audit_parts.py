@@ -11,7 +11,7 @@ import torch
 
 from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
-from dpfedmeta.auditing import audit_rounds, canaries, run_audit
+from dpfedmeta.auditing import audit_rounds, canaries, neighbouring_runs, run_audit
 from dpfedmeta.auditing.attacks import release_attack, server_attack
 from dpfedmeta.auditing.audit_request import FEWEST_GUESSES, MOST_RUNS, OF_MANY_RUNS, AuditRequest
 from dpfedmeta.auditing.audit_rounds import RoundsVerdict
@@ -377,3 +377,15 @@ def test_canaries_are_among_the_same_clients_with_their_own_directions(monkeypat
     canaries.with_canaries(side, {4: 1}, directions, others=others)
     assert kept == {"population": "people", "source": "source", "record_noises": (), "canaries": {4: 1},
                     "directions": directions, "others": others}  # fmt: skip
+
+
+@pytest.mark.parametrize("releases", [False, True])
+def test_an_attacker_knows_messages_without_any_noise_of_the_clients(monkeypatch, releases):
+    """Also that of their support steps, which would move every message."""
+    asked = []
+    algorithm = SimpleNamespace(releases=releases, quiet=lambda **given: asked.append(given) or "quiet")
+    monkeypatch.setattr(neighbouring_runs, "replace", lambda side, **changes: changes)
+    found = neighbouring_runs.quiet(SimpleNamespace(algorithm=algorithm))
+    assert asked == ([{"support": False, "noise": neighbouring_runs._NO_NOISE}] if releases else [])
+    due = {"algorithm": "quiet", "message_noise": 0.0, "record_noises": ()} if releases else {"message_noise": 0.0}
+    assert found == due

@@ -11,6 +11,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config import load
 from dpfedmeta.config.load import offered_text, resolve
+from dpfedmeta.config.settings import RunSettings, TrackSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
@@ -298,3 +299,22 @@ def test_columns_are_names_of_each_number_once(columns, said):
     content = {"task": VECTORS | {"columns": columns}}
     with nullcontext() if said is None else pytest.raises(Refused, match=said):
         assert task_of(content).features == 3
+
+
+def test_of_a_run_clients_are_told_the_seed_and_the_precision_and_no_more(tiny_strokes):
+    given = {"run.seed": "7", "run.name": "mine", "run.device": "auto", "track.tags": "[a]"}
+    found = for_clients(resolve("dp-agr", "strokes", None, given), replace(tiny_strokes.task, name="theirs"))
+    assert found.run == RunSettings(seed=7, precision=found.run.precision, device="cpu", dir="", name="federation")
+    assert (found.dataset, found.track, found.privacy.spent_before) == ("theirs", TrackSettings(), ())
+
+
+@pytest.mark.parametrize(("value", "why"), [
+    ({"model": {"encoder_weights": "w.st"}}, "model.encoder_weights = w.st"),
+    ({"model": {"initial": "w.st"}}, "model.initial = w.st"),
+])  # fmt: skip
+def test_files_of_the_server_are_named_whichever_setting_they_are_in(value, why):
+    ((section, fields_),) = value.items()
+    settings = replace(SETTINGS, **{section: replace(getattr(SETTINGS, section), **fields_)})
+    assert foreign(settings).startswith(why)
+    with pytest.raises(Refused, match="clients run no code and read no files that the server names"):
+        check_own(settings)

@@ -220,3 +220,12 @@ def test_settings_of_one_label_go_by_their_places(make_run, tmp_path):
     (tmp_path / "y").mkdir()
     runs = [make_run("x/r", 0.9), make_run("y/r", 0.8, initial=0.3)]
     assert [group.label for group in group_runs(runs)] == [str(run.path) for run in runs]
+
+
+def test_settings_are_the_same_in_whatever_order_a_file_has_them(make_run):
+    first, second = make_run("a", 0.9), make_run("b", 0.9, seed=1)
+    path = second.path / "config.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["clip"] = dict(reversed(content["clip"].items()))
+    path.write_text(yaml.safe_dump(dict(reversed(content.items())), sort_keys=False))
+    assert [len(group.runs) for group in group_runs([first, second])] == [2]
