@@ -61,3 +61,10 @@ def test_each_result_of_a_file_is_of_its_size_and_the_file_s_protocol(monkeypatc
     results = [{"ways": 5, "shots": 1, "kept": 1}, {"ways": 7, "shots": 1}, {"ways": 9, "shots": 2, "kept": 1}]
     assert episodes_of({"protocol": "p", "results": results}) == [("5-way 1-shot", "p"), ("9-way 2-shot", "p")]
     assert episodes_of({"kept": 1}) == [("", "")]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_the_same_episodes_are_compared_once_and_with_their_size_whichever_file_says_it(order):
+    own = [kept("a", "", 0.1, 0.4), kept("a", "5-way", 0.1, 0.4), kept("b", "2-way", 0.1, 0.4)]
+    found = pairs({"one": [own[place] for place in order], "two": [kept("b", "", 0.2, 0.3), kept("a", "", 0.2, 0.3)]})
+    assert [pair.what for pair in found] == ["2-way", "5-way"]

@@ -7,7 +7,7 @@ import pytest
 from dpfedmeta.reporting.compare.seed_groups import Measured, pooled
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
-from dpfedmeta.reporting.plots.style import MARKS, looks, looks_of, mark
+from dpfedmeta.reporting.plots.style import MARKS, looks, looks_of, mark, show_zero
 
 SUMMARY = {
     "algo": "dp-agr",
@@ -235,3 +235,16 @@ def test_bounds_are_averaged_in_logarithms_up_to_the_shortest_seed(figure_of):
     band = axis.collections[0].get_paths()[0].get_extents()
     assert (band.y0, band.y1) == (pytest.approx(2.0), pytest.approx(8.0))
     assert "b" not in {each.get_label() for each in axis.lines}
+
+
+@pytest.mark.parametrize(
+    ("values", "limit"), [([0.0, 0.5], 0.65), ([], 0.2), ([float("nan"), 0.05], 0.2), ([10.0], 13.0)]
+)
+def test_an_axis_with_a_zero_reaches_over_all_that_is_drawn(values, limit):
+    _, axis = plt.subplots()
+    show_zero(axis, values)
+    assert axis.get_ylim() == (pytest.approx(-0.012), pytest.approx(limit))
+    ticks = list(axis.yaxis.get_major_locator().locs)
+    assert ticks[:3] == pytest.approx([0.0, 0.05, 0.1])
+    assert max(ticks) <= limit
+    plt.close("all")
