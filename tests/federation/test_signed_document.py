@@ -11,7 +11,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config import load
 from dpfedmeta.config.load import offered_text, resolve
-from dpfedmeta.config.settings import RunSettings, TrackSettings
+from dpfedmeta.config.run_settings import RunSettings, TrackSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__

@@ -244,7 +244,8 @@ def test_an_axis_with_a_zero_reaches_over_all_that_is_drawn(values, limit):
     _, axis = plt.subplots()
     show_zero(axis, values)
     assert axis.get_ylim() == (pytest.approx(-0.012), pytest.approx(limit))
-    ticks = list(axis.yaxis.get_major_locator().locs)
+    locator: Any = axis.yaxis.get_major_locator()
+    ticks = list(locator.locs)
     assert ticks[:3] == pytest.approx([0.0, 0.05, 0.1])
     assert max(ticks) <= limit
     plt.close("all")
