@@ -24,6 +24,7 @@ from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.server.remote_sums import AskedSums
 from dpfedmeta.federation.server.training_server import Federation
 from dpfedmeta.federation.wire_format import Attempt, QuestionKind
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.simulation.cohort_sums import SecureSums
 from dpfedmeta.training.tracking.callbacks import CallbackFailed
 
@@ -511,3 +512,35 @@ def test_who_is_at_fault_is_told_where_that_is_no_secret_and_kept_in_any_case(mo
     assert json.loads(line) == {"round": 4, "clients": [2], "text": f"{who} lied"}
     shown = f"{who} lied" if everybody else "shares of a client were wrong"
     assert told == [f"round 4: {shown} (secret/faults.jsonl)"]
+
+
+@pytest.mark.parametrize("noted", [False, True])
+@pytest.mark.parametrize("few", [False, True])
+def test_a_server_that_was_killed_while_it_hands_out_asks_again_whoever_is_there(monkeypatch, tmp_path, noted, few):
+    """Under the plan that it signed, and no other."""
+    opened, waited, handed = [], [], []
+
+    def waits(*given):
+        waited.append(given)
+        if few:
+            raise TooFew("too few")
+
+    signed = SimpleNamespace(run=b"r" * 32)
+    monkeypatch.setattr(training_server, "opened_plan", lambda *given: opened.append(given) or signed)
+    monkeypatch.setattr(training_server, "wait_for", waits)
+    monkeypatch.setattr(
+        Federation, "hand_out", lambda self, run: handed.append((self._signed, self.asking.signed, run))
+    )
+    run = SimpleNamespace(secret=tmp_path)
+    if noted:
+        (tmp_path / "handing_out.bin").write_bytes(b"s" * 64 + b"plan")
+    own = Federation(
+        channel="wire", identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0, fewest=2, wait=9.0, waiting=str
+    )
+    own.hand_out_again(run)
+    if not noted:
+        assert opened == waited == handed == []
+        return
+    assert opened == [(b"plan", b"s" * 64, Identity(b"k" * 32).public)]
+    assert waited == [("wire", tuple(ROSTER), 2, 9.0, str)]
+    assert handed == [(signed, signed, run)]

@@ -1,5 +1,7 @@
 """What pictures show, read from the figure before it is saved."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
