@@ -1,11 +1,12 @@
 """Questions of a server and what it remembers of the answers, with clients that say what a test wants."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
 from dpfedmeta.federation.server.client_requests import ClientRequests, Told
-from dpfedmeta.federation.server.quorum import TooFew, offer_until_answered
+from dpfedmeta.federation.server.quorum import TooFew, all_are_asked, check_willing, offer_until_answered
 from dpfedmeta.federation.wire_format import Attempt, Question, QuestionKind, Said, answer
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
@@ -140,3 +141,40 @@ def test_whom_clients_were_told_of_is_kept_for_that_attempt(tmp_path, other, kil
     assert told.survivors(OTHERS[other]) is None
     told.note(OTHERS[other], [1])
     assert (told.survivors(attempt), told.survivors(OTHERS[other])) == (None, {1})
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("declined", range(5))
+def test_a_round_is_begun_where_exactly_as_many_are_left_as_it_needs(declined, whole):
+    """Of a sum, the fewest survivors of the cohort that is asked; of messages, one."""
+    fewest = SimpleNamespace(fewest=lambda cohort: cohort - 1) if whole else None
+    privacy = SimpleNamespace(cohort=3.0, at=lambda round_: SimpleNamespace(whole=fewest))
+    asking = SimpleNamespace(
+        signed=SimpleNamespace(privacy=privacy), declining=frozenset(range(declined)), roster=[b"a", b"b", b"c", b"d"]
+    )
+    needed = 2 if whole else 1
+    with (
+        nullcontext()
+        if 4 - declined >= needed
+        else pytest.raises(TooFew, match=f"{declined} of 4 clients declined, and a round needs {needed};")
+    ):
+        check_willing(asking)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("cohort", [3.0, 4.0])
+def test_all_are_asked_where_no_coin_and_no_choice_leaves_one_out(fixed, cohort):
+    privacy = SimpleNamespace(sampling=SimpleNamespace(fixed_size=fixed), cohort=cohort, clients=4)
+    asking = SimpleNamespace(signed=SimpleNamespace(privacy=privacy))
+    assert all_are_asked(asking) == (fixed and cohort == 4)
+
+
+def test_who_answered_the_plan_is_counted_once_whatever_it_said(asking):
+    asking.channel.says |= {(PLAN, 1): "declined", (PLAN, 2): "nothing"}
+    asking.offer(asking.channel.present())
+    assert (asking.declining, asking.answering) == ({1}, 3)
+    # One that declines a round has answered the plan, and is counted no second time.
+    asking.channel.says = {(VECTOR, 0): "unsound", (PLAN, 1): "declined"}
+    round_of(asking, 0)
+    assert asking.declining == {0, 1}
+    assert asking.answering == 4

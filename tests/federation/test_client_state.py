@@ -1,11 +1,17 @@
 """What a client keeps of a run, by all that it is kept for."""
 
 import itertools
+import json
+from types import SimpleNamespace
 
 import pytest
 
-from dpfedmeta.federation.client.client_state import asked_digest, forgotten, kept_for
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.fresh_seeds import FRESH_GENERATOR
+from dpfedmeta.core.random.random_sources import GENERATOR
+from dpfedmeta.federation.client.client_state import asked_digest, forgotten, kept_for, source_at
 from dpfedmeta.federation.wire_format import Attempt
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 RUN, OTHER_RUN = bytes(range(32)), bytes(range(1, 33))
 FIRST = Attempt(run=RUN, round=3)
@@ -60,3 +66,85 @@ def test_what_a_client_keeps_is_for_its_owner_alone(tmp_path):
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert all(path.stat().st_mode & 0o077 == 0 for path in files)
+
+
+DRAWN, GIVEN = FRESH_GENERATOR, GENERATOR
+
+
+@pytest.mark.parametrize(
+    ("given", "generator", "taken"),
+    [
+        (None, DRAWN, True), (None, GIVEN, True), (None, "another", False), (11, GIVEN, True), (11, DRAWN, False),
+        (11, "another", False),
+    ],
+)  # fmt: skip
+def test_a_noise_key_goes_on_in_streams_that_it_may_draw_from(tmp_path, given, generator, taken):
+    """In a simulation in those of its seed alone; a key that an earlier version drew goes on in fresh ones."""
+    kept = kept_for(tmp_path, RUN)
+    (kept.folder / "noise.json").write_text(json.dumps({"seed": 5, "generator": generator}))
+    if not taken:
+        with pytest.raises(InputError, match="this noise key is for another generator"):
+            kept.source(given)
+        return
+    source = kept.source(given)
+    assert (source.needs_fresh, source.seed) == (given is None, 5)
+
+
+@pytest.mark.parametrize("given", [None, 11])
+def test_a_noise_key_is_drawn_once_for_a_run_or_is_the_one_of_the_simulation(tmp_path, given):
+    first, again, other = (kept_for(tmp_path, run).source(given).seed for run in (RUN, RUN, OTHER_RUN))
+    assert first == again
+    assert (first == other) == (given is not None)
+    assert given in (None, first)
+
+
+OF_ANOTHER_TYPE = [json.dumps({"seed": seed, "generator": GENERATOR}) for seed in ("1", True, 1.0, None)]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"seed": 1}', *OF_ANOTHER_TYPE])
+def test_a_damaged_noise_key_is_one_line(tmp_path, content):
+    kept = kept_for(tmp_path, RUN)
+    (kept.folder / "noise.json").write_text(content)
+    with pytest.raises(InputError, match="the noise key of this run is damaged; restore it from a backup"):
+        kept.source(None)
+
+
+@pytest.mark.parametrize("other", QUESTIONS)
+def test_a_folder_knows_the_attempt_that_it_began_last(tmp_path, other):
+    kept, attempt = kept_for(tmp_path, RUN), QUESTIONS[other][0]
+    assert not kept.began(FIRST)
+    kept.begin(attempt)
+    assert kept.began(FIRST) == (attempt.key == FIRST.key)
+    (kept.folder / "begun.json").write_text("{")
+    assert not kept.began(attempt)
+
+
+@pytest.mark.parametrize("other", QUESTIONS)
+def test_survivors_are_agreed_to_once_for_each_vector(tmp_path, other):
+    """To the same set again, to no other, and for another vector to any."""
+    kept, attempt = kept_for(tmp_path, RUN), QUESTIONS[other][0]
+    one, more, less = (
+        frozenset(each) for each in ((b"a" * 32, b"b" * 32), (b"a" * 32, b"b" * 32, b"c" * 32), (b"a" * 32,))
+    )
+    assert kept.survivors(FIRST) is None
+    assert kept.may_reveal(FIRST, one)
+    for again in (kept, kept_for(tmp_path, RUN)):
+        assert again.survivors(FIRST) == one
+        assert again.may_reveal(FIRST, one)
+        assert not again.may_reveal(FIRST, more)
+        assert not again.may_reveal(FIRST, less)
+    same = attempt.key == FIRST.key
+    assert kept.may_reveal(attempt, more) == (not same)
+    assert kept.survivors(attempt) == (one if same else more)
+
+
+@pytest.mark.parametrize("needs", [False, True])
+@pytest.mark.parametrize("fresh", [b"", b"fresh"])
+def test_noise_is_drawn_with_the_fresh_bytes_of_its_charge(needs, fresh):
+    source = SimpleNamespace(needs_fresh=needs, again=lambda *given: given)
+    attempt = QUESTIONS["another mark"][0]
+    if needs and not fresh:
+        with pytest.raises(Refused, match="round 3 was charged by an earlier version, and its answer is lost"):
+            source_at(source, attempt, lambda asked: fresh)
+        return
+    assert source_at(source, attempt, lambda asked: fresh if asked == attempt else b"another") == ((1, 8), fresh)

@@ -4,9 +4,15 @@ import ssl
 from datetime import UTC, datetime
 
 import pytest
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.identity.credentials import (
@@ -14,18 +20,24 @@ from dpfedmeta.federation.identity.credentials import (
     _ORDER,
     _signed,
     card_line,
+    named_on_card,
     read_card,
     read_identity,
     read_roster,
     wire_key,
     write_identity,
+    write_node_keys,
 )
 from dpfedmeta.federation.identity.invitation import (
     INVITATION,
+    Invitation,
     checked_address,
     make_certificates,
     make_operator,
+    operator_identity,
+    port_of,
     read_invitation,
+    write_invitation,
 )
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
@@ -156,3 +168,83 @@ def test_the_authority_can_sign_only_for_its_own_and_the_server_cannot_sign():
         assert certificate.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign is signs
         assert certificate.not_valid_before_utc < datetime.now(UTC) < certificate.not_valid_after_utc
     ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=made.authority.decode())
+
+
+@pytest.mark.parametrize("bit", range(9))
+def test_a_key_that_anybody_else_may_touch_is_refused(tmp_path, bit):
+    path = tmp_path / "key.pem"
+    write_identity(path, ONE)
+    path.chmod(0o600 | 1 << bit)
+    if bit < 6:
+        with pytest.raises(InputError, match="other users can read this key; type: chmod 600"):
+            read_identity(path)
+    else:
+        assert read_identity(path) == ONE
+
+
+def test_the_keys_of_a_node_are_those_of_its_card_and_are_never_replaced(tmp_path):
+    path = tmp_path / "node.key"
+    write_node_keys(path, ONE)
+    assert path.stat().st_mode & 0o777 == 0o600
+    private = load_ssh_private_key(path.read_bytes(), None)
+    assert private.private_numbers() == wire_key(ONE).private_numbers()
+    public = load_ssh_public_key((tmp_path / "node.key.pub").read_bytes())
+    assert public.public_numbers() == private.public_key().public_numbers()
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="there is a key already; it is not replaced"):
+        write_node_keys(path, TWO)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("address", ["host:1", "10.0.0.7:65535", "[::1]:9443", "fed.example.org:80"])
+def test_an_address_is_taken_as_it_is(address):
+    assert checked_address(address) == address
+    assert port_of(Invitation(server=address, identity=bytes(32), authority=b"")) == int(address.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("hosts", [["::1", "x"], ["x", "::1"]])
+def test_an_invitation_names_the_first_address_in_the_form_of_an_address(tmp_path, hosts):
+    first = "[::1]" if hosts[0] == "::1" else "x"
+    assert make_operator(tmp_path / "operator", hosts, 7, ONE).server == f"{first}:7"
+
+
+@pytest.mark.parametrize("key", ["format", "server", "identity", "authority"])
+def test_an_invitation_lacks_nothing(tmp_path, key):
+    path = tmp_path / "invitation.yaml"
+    write_invitation(path, Invitation(server="x:1", identity=bytes(32), authority=b"PEM"))
+    content = yaml.safe_load(path.read_text())
+    assert read_invitation(path).authority == b"PEM"
+    del content[key]
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(InputError, match=r"is not an invitation|key is missing or invalid"):
+        read_invitation(path)
+
+
+@pytest.mark.parametrize("count", [30, 31, 33, 64])
+def test_a_card_has_an_identity_of_its_length(count):
+    words = card_line(ONE, "clinic").split()
+    words[2] = (Identity(ONE).public * 2)[:count].hex()
+    with pytest.raises(InputError, match="this is not a client's card"):
+        read_card(" ".join(words))
+
+
+def test_the_name_on_a_card_is_read_where_there_is_one(tmp_path):
+    path = tmp_path / "own.card"
+    assert named_on_card(path) is None
+    path.write_text(card_line(ONE, "clinic"))
+    assert named_on_card(path) == "clinic"
+    for content in (b"no card", b"\xff", card_line(ONE, "clinic").replace("clinic", "other").encode()):
+        path.write_bytes(content)
+        assert named_on_card(path) is None
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "a file", "operator"])
+def test_a_server_s_key_is_in_the_folder_that_was_made(tmp_path, folder):
+    make_operator(tmp_path / "operator", ["x"], 7, ONE)
+    (tmp_path / "a file").write_text("")
+    words = {"nowhere": "no such folder", "a file": "is a file; name the folder"}
+    if folder == "operator":
+        assert operator_identity(tmp_path / folder) == ONE
+        return
+    with pytest.raises(InputError, match=words[folder]):
+        operator_identity(tmp_path / folder)

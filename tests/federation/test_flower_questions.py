@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from flwr.app import Message
 from flwr.common.serde import message_to_proto
@@ -70,3 +71,34 @@ def test_a_question_of_many_parts_is_not_fetched(monkeypatch):
     said = []
     found.turn(None, said.append)
     assert said == ["dropped: the server's question has more than 1 parts"]
+
+
+@pytest.mark.parametrize("question", [None, "question"])
+@pytest.mark.parametrize("content", [None, b"content"])
+def test_only_a_whole_question_is_answered(monkeypatch, question, content):
+    asked, found = [], _Node(None, Node(node_id=7), 100)
+    monkeypatch.setattr(found, "_question", lambda: (question, content))
+    monkeypatch.setattr(found, "_send", lambda reply, asked_: True)
+    monkeypatch.setattr(flower_client, "Message", lambda record, reply_to: reply_to)
+    party = SimpleNamespace(answer=lambda content: asked.append(content) or b"answer")
+    found.turn(party, lambda line: None)
+    assert asked == ([b"content"] if question and content else [])
+
+
+@pytest.mark.parametrize("taken", [True, False, 404])
+def test_an_answer_that_nobody_wants_any_more_is_said_to_be_too_late(monkeypatch, taken):
+    """It is charged all the same; what failed is the wire's, and the client goes on."""
+    said, found = [], _Node(None, Node(node_id=7), 100)
+
+    def sends(reply, question):
+        if taken == 404:
+            raise httpx.HTTPStatusError("x", request=None, response=httpx.Response(404))
+        return taken
+
+    monkeypatch.setattr(found, "_question", lambda: ("question", b"content"))
+    monkeypatch.setattr(found, "_send", sends)
+    monkeypatch.setattr(flower_client, "Message", lambda record, reply_to: reply_to)
+    found.turn(SimpleNamespace(answer=lambda content: b"answer"), said.append)
+    why = " (404)" if taken == 404 else ""
+    assert said == ([] if taken is True else [
+        f"the server did not accept an answer{why}: it came too late; its charge, if any, stays"])  # fmt: skip

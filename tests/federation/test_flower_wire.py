@@ -33,7 +33,15 @@ from dpfedmeta.federation.flower.fleet_calls import NAMES, PULL
 from dpfedmeta.federation.flower.fleet_gateway import FLEET, Gate
 from dpfedmeta.federation.flower.flower_channel import LinkGrid, content_of, record_of
 from dpfedmeta.federation.flower.flower_client import attend
-from dpfedmeta.federation.flower.http_client import ConnectionRefused, Requests, TooLong, _Bounded, _context
+from dpfedmeta.federation.flower.http_client import (
+    ConnectionRefused,
+    IdentityTaken,
+    Requests,
+    TooLong,
+    _Bounded,
+    _context,
+    wrong_certificate,
+)
 from dpfedmeta.federation.flower.superlink import Link
 from dpfedmeta.federation.identity.credentials import wire_key
 from dpfedmeta.federation.identity.invitation import make_certificates
@@ -453,3 +461,42 @@ class TestWhatAClientReads:
             self.client(refusal).get("https://x/")
         assert str(found.value).isprintable()
         assert len(str(found.value)) < 300
+
+    @pytest.mark.parametrize("status", [200, 204, 400, 401, 403, 404, 408, 412, 413, 500, 503])
+    def test_what_refuses_a_client_is_told_from_what_may_pass(self, status):
+        """An identity that is taken is waited for; other refusals end a client; all else is an answer."""
+        client = self.client(httpx.Response(status, json={"detail": "why"}))
+        if status not in (401, 403, 412, 413):
+            assert client.get("https://x/").status_code == status
+            return
+        with pytest.raises(ConnectionRefused, match=rf"the server refuses this client \({status}\): why") as found:
+            client.get("https://x/")
+        assert isinstance(found.value, IdentityTaken) == (status == 412)
+
+    @pytest.mark.parametrize(("content", "words"), [
+        (b'{"detail": "one", "message": "two"}', "one"), (b'{"message": "two"}', "two"), (b'{"x": 1}', "{'x': 1}"),
+        (b"[]", "no reason given"), (b"{", "no reason given"), (b"", "{}"), (b" " * 101, "no reason given"),
+    ])  # fmt: skip
+    def test_a_reason_is_what_the_server_says_if_it_says_one(self, content, words):
+        with pytest.raises(ConnectionRefused) as found:
+            self.client(httpx.Response(403, content=content)).get("https://x/")
+        assert str(found.value) == f"the server refuses this client (403): {words}"
+
+    @pytest.mark.parametrize(("made", "why"), [
+        (lambda: ssl.SSLCertVerificationError("x"), "verified"), (lambda: ssl.SSLEOFError("x"), None),
+        (lambda: ssl.SSLError("x"), None), (lambda: OSError("x"), None), (lambda: None, None),
+        (lambda: ssl.SSLError(1, "[SSL: TLSV1_ALERT_PROTOCOL_VERSION] tlsv1 alert"), "TLS 1.3"),
+    ])  # fmt: skip
+    @pytest.mark.parametrize("depth", [0, 1, 2])
+    def test_a_wrong_certificate_is_found_however_deep_it_was_caught(self, made, why, depth):
+        error = made()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            error.verify_message = "verified by nobody"
+        if type(error) is ssl.SSLError:
+            error.reason = "TLSV1_ALERT_PROTOCOL_VERSION" if why else None
+        for number in range(depth):
+            outer = httpx.ConnectError("x")
+            outer.__cause__, outer.__context__ = (error, None) if number else (None, error)
+            error = outer
+        found = wrong_certificate(error)
+        assert found is None if why is None else why in found

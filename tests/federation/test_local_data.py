@@ -1,7 +1,8 @@
 """A client's own table: which records it takes part with, and that a federation of tables is the simulation of them."""
 
 import csv
-from dataclasses import fields
+import itertools
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ from PIL import Image
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.sources import DrawnSource
 from dpfedmeta.data.task import Task
 from dpfedmeta.data.user_sources.readers import own_digests
+from dpfedmeta.federation.client import local_data
 from dpfedmeta.federation.client.client_home import claim
-from dpfedmeta.federation.client.local_data import open_records
+from dpfedmeta.federation.client.local_data import NoRecords, NullRecords, OwnRecords, open_records
 from dpfedmeta.federation.offers.offered_settings import form_of, task_of
 from dpfedmeta.federation.wire_format import Said
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
@@ -257,3 +260,59 @@ def test_whatever_the_plan_says_of_the_records_holds_for_those_of_a_client(tmp_p
     }  # fmt: skip
     assert {field.name for field in fields(ClassPool)} == {*due} | OWN_FIELDS
     assert {name: getattr(pool, name) for name in due} == due
+
+
+NUMBERED = replace(LABELLED, kind="regression", labels=(), targets=TargetRange(centre=1, scale=2, lowest=0, highest=9))
+KEYS = {
+    "usual": {},
+    "path": {"path": "other"},
+    "content": {"content": "other"},
+    "form": {"task": replace(IMAGES, image_size=5)},
+    "channels": {"task": replace(IMAGES, channels=3)},
+    "range of pixels": {"task": replace(IMAGES, pixel_range=(0.0, 4095.0))},
+    "another range": {"task": replace(IMAGES, pixel_range=(1.0, 4095.0))},
+    "numbers": {"task": NUMBERED},
+    "their scale": {"task": replace(NUMBERED, targets=replace(NUMBERED.targets, scale=3))},
+    "columns": {"task": LABELLED},
+    "their order": {"task": LABELLED, "columns": COLUMNS[::-1]},
+    "no names of them": {"task": LABELLED, "columns": ()},
+}
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(KEYS, 2)))
+def test_decoded_records_are_those_of_their_files_form_and_columns(monkeypatch, tmp_path, one, other):
+    """One folder of decoded records serves all plans of a client."""
+    keys = []
+
+    class Kept(Exception):
+        pass
+
+    def noted(folder, kind, key, *others):
+        keys.append((kind, [str(each) for each in key]))
+        raise Kept
+
+    monkeypatch.setattr(local_data, "cached", noted)
+    monkeypatch.setattr(local_data, "own_contents", lambda *given: {})
+    monkeypatch.setattr(local_data, "labelled", lambda where, found, *given: found)
+    monkeypatch.setattr(local_data, "check_scale", lambda *given, **named: None)
+    for name in (one, other):
+        given = {"path": "own", "content": "some", "task": IMAGES, "columns": COLUMNS} | KEYS[name]
+        monkeypatch.setattr(local_data, "own_digests", lambda path, given=given: [given["content"]])
+        columns = given["columns"] if given["task"] is not IMAGES else ()
+        with pytest.raises(Kept):
+            open_records(tmp_path / given["path"], given["task"], columns, tmp_path)
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize("made", [OwnRecords, NoRecords, NullRecords])
+@pytest.mark.parametrize("asked", ["episode", "holdings"])
+def test_a_machine_holds_its_own_client_and_no_other(made, asked):
+    own = {"clients": 5, "number": 2}
+    more = {
+        OwnRecords: {"pool": None, "shape": None, "seed": 0},
+        NoRecords: {"why": "gone"},
+        NullRecords: {"why": "gone", "form": (1,), "shape": None},
+    }[made]
+    for other in (0, 1, 3, 4, 5):
+        with pytest.raises(IndexError, match=f"client {other}: this machine holds client 2 of 5"):
+            getattr(made(**own, **more), asked)(other)

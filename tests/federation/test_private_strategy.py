@@ -2,6 +2,8 @@
 
 import json
 import logging
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -474,3 +476,60 @@ def test_the_numbers_of_nodes_do_not_depend_on_the_order_in_which_they_are_liste
             # Started again, and listed otherwise, each keeps its own.
             assert _Nodes(private).known(NODES[3:7]) == dict(zip(range(3, 7), NODES[3:7], strict=True))
     assert numbers == [dict(enumerate(NODES))] * 3
+
+
+@pytest.mark.parametrize(("inner", "given", "due"), [
+    ({}, None, 1), ({"min_available_nodes": 3}, None, 3), ({"min_available_nodes": 3, "min_train_nodes": 5}, None, 5),
+    ({"min_available_nodes": 6, "min_train_nodes": 2}, None, 6), ({"min_train_nodes": 5}, 2, 2), ({}, 10, 10),
+    ({"min_available_nodes": 0}, None, 1), ({"min_available_nodes": None}, None, 1),
+    ({"min_train_nodes": 10}, None, 10),
+])  # fmt: skip
+def test_as_many_nodes_are_waited_for_as_were_named_or_as_flower_would_wait_for(inner, given, due):
+    assert private_strategy._fewest(SimpleNamespace(**inner), 10, given) == due
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_nodes_get_the_next_numbers_as_long_as_there_are_any_and_keep_them(tmp_path, again):
+    """Also behind a restart: a number that was given stands for one node for ever."""
+    private = SimpleNamespace(clients=4, run=SimpleNamespace(secret=tmp_path))
+    nodes = _Nodes(private)
+    assert nodes.known([30, 10]) == {0: 10, 1: 30}
+    nodes = _Nodes(private) if again else nodes
+    assert nodes.known([30, 20]) == {1: 30, 2: 20}
+    nodes = _Nodes(private) if again else nodes
+    # One number is left for three that come; who is not there is not asked.
+    assert nodes.known([50, 5, 40, 10]) == {0: 10, 3: 5}
+    nodes = _Nodes(private) if again else nodes
+    assert [nodes.number(node) for node in (10, 30, 20, 5, 40, 50)] == [0, 1, 2, 3, None, None]
+    assert nodes.known([40, 50]) == {}
+    assert len((tmp_path / "nodes.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("content", ['{"node": "x"}\n', "[]\n", "{}\n", "nonsense\n"])
+def test_a_damaged_list_of_nodes_is_one_line(tmp_path, content):
+    (tmp_path / "nodes.jsonl").write_text('{"node": 7}\n' + content)
+    with pytest.raises(dp.InputError, match=r"nodes\.jsonl: damaged"):
+        _Nodes(SimpleNamespace(clients=4, run=SimpleNamespace(secret=tmp_path)))
+
+
+@pytest.mark.parametrize("sent", ["other names", "another shape", "two records", "nothing", "too little"])
+def test_what_is_not_of_the_model_s_form_moves_nothing(sent):
+    model = {"w": np.zeros(SIZE, dtype=np.float32), "b": np.ones(2, dtype=np.float32)}
+    arrays = {name: Array(value + 1) for name, value in model.items()}
+    content = {
+        "other names": {"a": ArrayRecord({"w": arrays["w"], "c": arrays["b"]})},
+        "another shape": {"a": ArrayRecord({"w": arrays["w"], "b": Array(np.ones(3, dtype=np.float32))})},
+        "two records": {"a": ArrayRecord(arrays), "b": ArrayRecord(arrays)}, "nothing": {},
+        "too little": {"a": ArrayRecord({"w": arrays["w"]})},
+    }  # fmt: skip
+    found = private_strategy._update(SimpleNamespace(content=RecordDict(content[sent])), model)
+    assert found is None
+    whole = private_strategy._update(SimpleNamespace(content=RecordDict({"a": ArrayRecord(arrays)})), model)
+    assert {name: value.tolist() for name, value in whole.items()} == {"w": [1.0] * SIZE, "b": [1.0] * 2}
+
+
+@pytest.mark.parametrize("kind", ["<f4", "<f8", "<f2", "<i4", "|b1"])
+def test_a_model_of_whole_numbers_is_refused_by_the_name_of_its_array(kind):
+    arrays = ArrayRecord({"fine": Array(np.zeros(2, dtype=np.float32)), "mine": Array(np.zeros(2, dtype=kind))})
+    with nullcontext() if "f" in kind else pytest.raises(dp.InputError, match="mine of the model is of"):
+        private_strategy._check_real(arrays)

@@ -1,13 +1,20 @@
 """A client of the masking protocol over the wire: after a refused agreement nothing of the step that follows leaves."""
 
+import hashlib
+import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dpfedmeta.federation.client.secagg_session import MaskedRound
+from dpfedmeta.federation.client.client_state import asked_digest
+from dpfedmeta.federation.client.secagg_session import MaskedRound, round_of
+from dpfedmeta.federation.wire_format import Attempt, Start
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
+from dpfedmeta.secure_aggregation.round_parameters import agreed
 
 KEYS = {seat: bytes([seat]) * 32 for seat in range(4)}
 NOW = frozenset({KEYS[0], KEYS[1]})
@@ -101,3 +108,63 @@ def test_a_phase_in_which_clients_do_not_speak_is_refused():
             with pytest.raises(Refused, match=f"phase {phase.name}, which is not due now"):
                 found.answer(phase, b"")
     assert found._client.did == []
+
+
+class Signed:
+    """An offer to four clients, as far as the protocol's parameters go."""
+
+    digest, roster, server = b"d" * 32, tuple(KEYS[seat] for seat in range(4)), b"s" * 32
+
+    def __init__(self, **other):
+        self.__dict__.update(other)
+
+    def agreement(self, round_, invited):
+        return agreed(clients=invited, dimension=1, bits=16, adversarial=0.0, dropout=0.0, malicious=False)
+
+
+ATTEMPT = Attempt(run=b"r" * 32, round=2, again=(1, 7))
+ANOTHER = {
+    "usual": {},
+    "offer": {"signed": Signed(digest=b"e" * 32)},
+    "server": {"signed": Signed(server=b"t" * 32)},
+    "roster": {"signed": Signed(roster=Signed.roster[::-1])},
+    "round": {"attempt": replace(ATTEMPT, round=3)},
+    "first attempt": {"attempt": replace(ATTEMPT, again=())},
+    "another attempt": {"attempt": replace(ATTEMPT, again=(2, 7))},
+    "another mark": {"attempt": replace(ATTEMPT, again=(1, 8))},
+    "protocol": {"protocol": 6},
+    "task": {"start": Start(invited=(0, 2, 3), task=b"u")},
+    "invited": {"start": Start(invited=(0, 1, 3), task=b"t")},
+    "more invited": {"start": Start(invited=(0, 1, 2, 3), task=b"t")},
+}
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(ANOTHER, 2)))
+def test_whatever_an_attempt_is_of_makes_another_protocol_of_it(one, other):
+    """Clients that are told of two of them cannot read each other's messages."""
+    usual = {"signed": Signed(), "attempt": ATTEMPT, "protocol": 5, "start": Start(invited=(0, 2, 3), task=b"t")}
+    assert round_of(**usual | ANOTHER[one]) == round_of(**usual | ANOTHER[one])
+    assert round_of(**usual | ANOTHER[one]) != round_of(**usual | ANOTHER[other])
+
+
+def test_a_seat_has_the_identity_of_the_client_that_is_invited_to_it():
+    found = round_of(Signed(), ATTEMPT, 5, Start(invited=(0, 2, 3), task=b"t"))
+    assert dict(found.identities.keys) == {0: KEYS[0], 1: KEYS[2], 2: KEYS[3]}
+    assert (found.round, found.attempt, found.server, found.agreement.clients) == (2, 5, b"s" * 32, 3)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_client_takes_the_seat_of_its_number_and_no_other(number):
+    joined = SimpleNamespace(signed=Signed(run=b"r" * 32), number=number)
+    start = Start(invited=(0, 2, 3), task=b"t")
+    if number not in start.invited:
+        with pytest.raises(Refused, match="round 2: this client was asked, but it is not on the list of invited"):
+            MaskedRound(joined, ATTEMPT, 5, start, bytes([number]) * 32)
+        return
+    private = hashlib.sha256(bytes([number])).digest()
+    roster = tuple(Identity(private).public if place == number else KEYS[place] for place in range(4))
+    joined.signed = Signed(run=b"r" * 32, roster=roster)
+    found = MaskedRound(joined, ATTEMPT, 5, start, private)
+    assert found._seat == start.invited.index(number)
+    assert found.place == (b"r" * 32, (2, 1, 7), 5)
+    assert (found.task, found.asked) == (b"t", asked_digest(b"t", (0, 2, 3)))

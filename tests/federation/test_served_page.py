@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.server import status_page
 from dpfedmeta.federation.server.client_requests import Heard
 from dpfedmeta.federation.server.status_page import Page, Progress
 from dpfedmeta.federation.wire_format import QuestionKind
@@ -207,3 +208,48 @@ def test_a_browser_shows_it(served, tmp_path, width):
     picture = tmp_path / "page.png"
     subprocess.run([*words, f"--screenshot={picture}", page.address], capture_output=True, timeout=120, check=True)
     assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("operator", [False, True])
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("everybody", [False, True])
+def test_what_is_shown_to_whom_is_what_tells_of_no_secret_cohort(operator, fixed, everybody):
+    """Each of the four alone: rounds and a count where cohorts have one public size, names where that is all."""
+    told = progress(3 if everybody else 2, "fixed" if fixed else "poisson")
+    told.on_round(ROW)
+    told.heard(ASKED)
+    state = told.snapshot(operator=operator)
+    sizes, everyone = operator or fixed, fixed and everybody
+    assert state["rounds"] == ([ROW | {"epsilons": ROW["epsilons"] | {"client_server": None}}] if sizes else None)
+    assert state["there"] == (2 if sizes else None)
+    assert (state["connected"] is not None) == (operator or everyone)
+    assert (state["heard"] is not None) == everyone
+    assert (state["plan"]["everyone"], state["plan"]["fixed_size"]) == (everyone, fixed)
+    assert (state["plan"]["rounds"], state["plan"]["clients"]) == (20, 3)
+
+
+def test_rounds_that_are_done_again_leave_and_of_many_the_latest_stay(monkeypatch, tmp_path):
+    monkeypatch.setattr(status_page, "_MOST_ROUNDS", 3)
+    told = progress()
+    for number in range(5):
+        told.on_round(ROW | {"round": number})
+    shown = lambda: [row["round"] for row in told.snapshot(operator=True)["rounds"]]  # noqa: E731
+    assert shown() == [2, 3, 4]
+    told.on_rewind(3)
+    assert shown() == [2]
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study/rounds.jsonl").write_text("".join(json.dumps({"round": n}) + "\n" for n in range(7)))
+    told.on_start(tmp_path / "study")
+    assert shown() == [4, 5, 6]
+    assert told.health()["status"] == "running"
+    told.on_end({"status": "budget"})
+    assert (told.health()["status"], told.snapshot(operator=False)["status"]) == ("budget", "budget")
+
+
+@pytest.mark.parametrize(("host", "own"), [
+    ("127.0.0.1", True), ("127.9.9.9", True), ("localhost", True), ("LocalHost", True), ("::1", True),
+    ("0.0.0.0", False),
+    ("10.0.0.7", False), ("::", False), ("fed.example.org", False), ("localhost.example.org", False),
+])  # fmt: skip
+def test_only_an_address_that_ends_here_is_the_operator_s(host, own):
+    assert status_page._is_this_machine(host) == own

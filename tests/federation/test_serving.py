@@ -2,6 +2,8 @@
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,7 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.training_participation import Joined
 from dpfedmeta.federation.offers.signed_plan import agreement_of
+from dpfedmeta.federation.server import federation_checks
 from dpfedmeta.federation.server.federation_checks import check_agreements, check_federation
 from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.wire_format import QuestionKind
@@ -287,3 +290,46 @@ def test_too_few_clients_to_agree_on_who_survived_are_refused(silos):
         plan = make_plan(settings, open_dataset(settings.dataset, None, settings.task.ways).task)
         with pytest.raises(RefusedPlan, match="lower aggregation") if refused else nullcontext():
             check_agreements(plan)
+
+
+# A value that real clients cannot have, of every setting that is of simulated ones.
+OF_SIMULATIONS = {
+    "population.dropout": 0.1,
+    "population.latency_spread": 0.5,
+    "server.timeout": 2.0,
+    "population.most_shots": 3,
+    "population.own_test": 0.3,
+    "population.episodes": "whole",
+    "population.register": "register.jsonl",
+    "record.client_ledgers": True,
+}
+
+
+@pytest.mark.parametrize("name", OF_SIMULATIONS)
+def test_each_setting_of_simulated_clients_alone_is_refused(silos, name):
+    settings = silos.settings("dp-agr")
+    check_federation(settings, silos.roster)
+    section, field = name.split(".")
+    changed = replace(getattr(settings, section), **{field: OF_SIMULATIONS[name]})
+    with pytest.raises(InputError, match=rf"^{name}( = whole)?: is only for simulated clients"):
+        check_federation(replace(settings, **{section: changed}), silos.roster)
+
+
+@pytest.mark.parametrize("refused", [None, 4, 5, 6, 7])
+def test_every_cohort_that_may_be_invited_has_to_agree(monkeypatch, refused):
+    """The smallest, the largest, and one between them alone."""
+    asked = []
+
+    def agrees(plan, round_, invited):
+        asked.append(invited)
+        if invited == refused:
+            raise InputError("too few to agree")
+
+    monkeypatch.setattr(federation_checks, "agreement_of", agrees)
+    monkeypatch.setattr(federation_checks, "check_company", lambda privacy, company: asked.append(company))
+    whole = SimpleNamespace(least=4, most=7)
+    privacy = SimpleNamespace(at=lambda round_: SimpleNamespace(whole=whole), secure=object())
+    settings = SimpleNamespace(aggregation=SimpleNamespace(company="picked"))
+    with nullcontext() if refused is None else pytest.raises(RefusedPlan, match="too few to agree; lower aggregation"):
+        check_agreements(SimpleNamespace(privacy=privacy, settings=settings))
+    assert asked == ["picked", *range(4, (refused or 7) + 1)]

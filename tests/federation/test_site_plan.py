@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -12,7 +13,7 @@ from dpfedmeta.__main__ import main
 from dpfedmeta.accounting.calibration import calibrate
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.config.load import resolve_text
-from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation import site_plan
 from dpfedmeta.federation.server.federation_checks import check_agreements, check_federation
@@ -204,3 +205,95 @@ def test_no_fewer_colluders_are_counted_with_than_the_plan_says(sites):
     assert planned.colluding == max(1, -(-sites // 20))
     settings = settings_of(planned, 2.5, "clinics", images=False)
     assert settings["privacy"]["client"]["colluding"] == planned.colluding
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_cell_s_plan_is_of_what_it_protects(cell):
+    """Records in their parts and at their delta, clients whole and at theirs; masks only where there is a sum."""
+    sites = Sites(sites=7, least=41, classes=3, weights=29, rounds=11, client_delta=1e-7, record_delta=1e-4)
+    plan = site_plan._plan(sites, cell)
+    records, summed = cell.startswith("record"), cell.endswith("sum")
+    assert sites.parts == 6
+    assert (plan.clients, plan.cohort, plan.rounds, plan.sampler) == (7, 7, 11, "fixed")
+    assert (plan.client_delta, plan.record_delta, plan.colluding) == (1e-7, 1e-4, 1)
+    assert (plan.record is not None, plan.secure is not None) == (records, summed)
+    if records:
+        own = plan.record
+        assert (own.query_records, own.parts, own.of_sum) == (6, "micro-episodes", summed)
+        assert (own.query_noise is None) == summed
+    if summed:
+        assert (plan.secure.parts, plan.secure.dimension) == (6 if records else 1, 29)
+        assert (plan.secure.dropout, plan.secure.malicious) == (tolerated(7), True)
+
+
+@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize("count", [2, 3])
+def test_settings_of_two_sites_let_each_add_noise_and_of_three_have_sums(count, images):
+    sites = Sites(sites=count, least=41, classes=3, weights=29, rounds=11, client_delta=1e-7, record_delta=1e-4)
+    chosen = settings_of(sites, 2.5, "clinics", images=images)
+    assert chosen["algo"] == ("dp-agrlr-secure" if count > 2 else "dp-agrlr-micro")
+    assert (chosen["dataset"], chosen["server"]["rounds"]) == ("clinics", 11)
+    assert chosen["task"] | {"ways": 3, "shots": 6, "queries": 6} == chosen["task"]
+    assert chosen["population"] | {"clients": count, "cohort": count} == chosen["population"]
+    client, record = chosen["privacy"]["client"], chosen["privacy"]["record"]
+    assert (client["epsilon"], client["delta"], client["colluding"]) == (None, 1e-7, 1)
+    assert record == {"epsilon": 2.5, "delta": 1e-4}
+    if count > 2:
+        assert chosen["aggregation"] == {"dropout": tolerated(count), "adversarial": 0.05, "bits": 16}
+        assert "hostile" not in client
+    else:
+        # Their own noise is all there is, so each of the two is taken to add it.
+        assert client["hostile"] == 0.0
+        assert "aggregation" not in chosen
+        assert chosen["server"]["noise_multiplier"] == 1e-3
+    assert (chosen["model"].get("name") == "linear") == (not images)
+    assert None not in chosen["model"].values()
+
+
+@pytest.mark.parametrize(("name", "least"), [("sites", 2), ("classes", 2), ("weights", 1), ("rounds", 1)])
+def test_each_size_has_a_least_value(name, least):
+    given = {"sites": 5, "least": 40, "classes": 2, "weights": 9, "rounds": 3}
+    Sites(**given | {name: least})
+    with pytest.raises(InputError, match=f"^--{name} {least - 1}: expected {least} or more"):
+        Sites(**given | {name: least - 1})
+
+
+@pytest.mark.parametrize(("least", "parts"), [(6, 1), (11, 1), (12, 2), (5, None)])
+def test_a_micro_episode_takes_two_records_of_each_class(least, parts):
+    given = {"sites": 5, "classes": 3, "weights": 9}
+    if parts is None:
+        with pytest.raises(InputError, match="--records 5: a site needs 2 records of each of 3 classes, 6 at least"):
+            Sites(least=least, **given)
+    else:
+        assert Sites(least=least, **given).parts == parts
+
+
+@pytest.mark.parametrize(("scale", "weights", "rounds"), [(1.0, None, None), (2.0, 25, 5), (5.0, 4, None)])
+def test_what_helps_alone_is_as_much_as_the_noise_is_too_long(scale, weights, rounds):
+    """Noise in a mean of n sites is as 1/n; it is as the root of rounds and weights."""
+    sites = Sites(sites=5, least=41, classes=2, weights=100, rounds=20)
+    found = {each.changed: each.sites for each in remedies(sites, scale * LEARNS)}
+    if scale == 1.0:
+        assert found == {}
+        return
+    due = {f"{5 * scale:.0f} sites": ("sites", 5 * scale),
+           f"{41 * scale:.0f} records at the smallest site": ("least", 41 * scale),
+           f"a model of {weights} weights": ("weights", weights)}  # fmt: skip
+    if rounds:
+        due[f"{rounds} rounds"] = ("rounds", rounds)
+    assert found == {words: replace(sites, **{name: round(value)}) for words, (name, value) in due.items()}
+
+
+def test_settings_of_tables_are_those_that_train_the_hospitals():
+    """Each of them: with a default in its place another network, or another learner, would be trained."""
+    chosen = settings_of(Sites(sites=5, least=41, classes=3, weights=29), 2.5, "clinics", images=False)
+    assert (
+        chosen["meta"] | {"method": "maml", "order": 2, "adapt": "all", "learn": "all", "steps": 5, "lr": 0.1}
+        == chosen["meta"]
+    )
+    due = {"name": "linear", "norm": "none", "features": "raw"}
+    assert {name: chosen["model"].get(name) for name in due} == due
+    assert "width" not in chosen["model"]
+    due = {"optimizer": "adam", "beta1": 0.9, "lr": 0.1, "final_lr": 0.03, "rounds": 20}
+    assert {name: chosen["server"].get(name) for name in due} == due
+    assert chosen["evaluation"]["queries"] == 5

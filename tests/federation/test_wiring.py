@@ -1,25 +1,32 @@
 """What is given to a server or a client reaches whoever uses it, and a federation's names depend on all they are of."""
 
 import inspect
+import json
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation import entry_points
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.client import client
 from dpfedmeta.federation.entry_points import ClientOptions, ServerOptions, asking_clients, run_client, run_server
-from dpfedmeta.federation.flower import flower_client, http_client
+from dpfedmeta.federation.flower import flower_channel, flower_client, http_client, superlink
+from dpfedmeta.federation.flower.flower_environment import MOST_BYTES
 from dpfedmeta.federation.server import analytics_server, federation_checks, status_page, training_server
 from dpfedmeta.federation.server.client_requests import TOLD, Heard
+from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.server.remote_sums import AskedSums
 from dpfedmeta.federation.server.training_server import Federation
-from dpfedmeta.federation.wire_format import QuestionKind
+from dpfedmeta.federation.wire_format import Attempt, QuestionKind
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.simulation.cohort_sums import SecureSums
+from dpfedmeta.training.tracking.callbacks import CallbackFailed
 
 CARDS = [SimpleNamespace(identity=bytes([n]) * 32, name=f"silo {n}") for n in range(3)]
 ROSTER, NAMES = [card.identity for card in CARDS], [card.name for card in CARDS]
@@ -125,6 +132,130 @@ def test_every_option_of_a_client_arrives(monkeypatch, tmp_path, address, dry_ru
     }  # fmt: skip
     # A dry run stays until it has answered; the other one ends when the model is handed out.
     assert attended == [(not dry_run, said.append)]
+
+
+@pytest.fixture
+def run_as(monkeypatch, tmp_path):
+    """`federate client` with a party that does what a test says while it attends; (result, what was over when)."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setattr(entry_points, "read_identity", lambda path: b"mine")
+    invited = SimpleNamespace(identity=b"server", server="here:2", authority=b"certificate")
+    monkeypatch.setattr(entry_points, "read_invitation", lambda path: invited)
+    monkeypatch.setattr(entry_points, "prepare_flower", lambda folder: None)
+    monkeypatch.setattr(entry_points, "claim", lambda *words, keep: None)
+    monkeypatch.setattr(http_client, "Wire", lambda **named: None)
+
+    def run(meanwhile=lambda party, home: None, questions=1, told=None, **given):
+        party = SimpleNamespace(unfit=None, handed_out=False, answer=lambda question: question)
+        monkeypatch.setattr(client, "RealClient", lambda *words, **named: party)
+        monkeypatch.setattr(entry_points, "check_newest", lambda *words, **named: newest.append((words, named)) or told)
+        ends, newest, said = [], [], []
+
+        def attends(counted, wire, *, over, say):
+            ends.append(over())
+            for _ in range(questions):
+                counted.answer(b"a question")
+            meanwhile(party, home)
+            ends.append(over())
+
+        monkeypatch.setattr(flower_client, "attend", attends)
+        options = ClientOptions(
+            data=tmp_path, invitation=tmp_path, identity=tmp_path, home=home, promise=object(), **given
+        )
+        return SimpleNamespace(model=run_client(options, said.append), over=ends, newest=newest, said=said)
+
+    return run
+
+
+@pytest.mark.parametrize("stay", [False, True])
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("handed_out", [False, True])
+@pytest.mark.parametrize("questions", [0, 1])
+def test_a_client_ends_when_the_model_was_handed_out_and_a_dry_run_when_it_has_answered(
+    run_as, stay, dry_run, handed_out, questions
+):
+    found = run_as(lambda party, home: setattr(party, "handed_out", handed_out), questions, stay=stay, dry_run=dry_run)
+    assert found.over == [False, questions > 0 if dry_run else handed_out and not stay]
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_what_only_its_owner_can_mend_ends_a_client_that_does_not_stay(run_as, stay):
+    seen = []
+
+    def unfit(party, home):
+        party.unfit = "install it"
+        seen.append(party)
+
+    with pytest.raises(InputError, match="install it"):
+        run_as(unfit, stay=stay)
+    with pytest.raises(InputError, match="install it"):
+        run_as(unfit, stay=stay, dry_run=True, questions=0)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_model_is_said_to_be_there_where_it_was_written_meanwhile(run_as, tmp_path, before, written):
+    """One of an earlier run is not that of this one."""
+    path = tmp_path / "home" / client.MODEL
+    if before:
+        path.write_bytes(b"of before")
+        os.utime(path, ns=(1, 1))
+    found = run_as(lambda party, home: written and (home / client.MODEL).write_bytes(b"new"))
+    assert found.model == (path if written else None)
+
+
+@pytest.mark.parametrize("change_limit", [False, True])
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("told", [None, "an older copy is taken"])
+def test_whether_a_home_is_the_newest_is_asked_as_the_client_is_run_and_told(
+    run_as, tmp_path, change_limit, dry_run, told
+):
+    found = run_as(told=told, change_limit=change_limit, dry_run=dry_run)
+    assert found.newest == [((tmp_path / "home",), {"accept": change_limit, "keep": not dry_run})]
+    assert found.said == ([told] if told else [])
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("changes", [(1, 1, 0, 1), (0, 0, 1, 0), (0, 0)])
+def test_every_answer_that_is_charged_is_noted_before_it_leaves(monkeypatch, tmp_path, changes, kept):
+    ledger, noted, left = tmp_path / "ledger.jsonl", [], iter(changes)
+    ledger.write_text("begin")
+    os.utime(ledger, ns=(1, 1))
+
+    def answers(question):
+        if next(left):
+            ledger.write_text(ledger.read_text() + "x")
+            os.utime(ledger, ns=(len(ledger.read_text()), len(ledger.read_text())))
+        return question
+
+    monkeypatch.setattr(entry_points, "note_answered", lambda home: noted.append(ledger.read_text()))
+    found = entry_points._Counted(party=SimpleNamespace(answer=answers), home=tmp_path, keep=kept, _written=1)
+    for number in range(len(changes)):
+        assert found.answer(b"%d" % number) == b"%d" % number
+    assert noted == ([f"begin{'x' * (number + 1)}" for number in range(sum(changes))] if kept else [])
+    assert found.answered == len(changes)
+
+
+@pytest.mark.parametrize("port", [None, 0, 77])
+def test_a_server_listens_where_it_is_told_or_as_its_invitation_says_and_closes(monkeypatch, port):
+    made, folders, closed, said = {}, [], [], []
+    monkeypatch.setattr(entry_points, "read_invitation", lambda path: SimpleNamespace(server=f"{path.name}:9443"))
+    monkeypatch.setattr(entry_points, "prepare_flower", folders.append)
+    monkeypatch.setattr(superlink, "Link", lambda cards, **given: made.update(given, cards=cards) or SimpleNamespace(
+        port=5))  # fmt: skip
+    monkeypatch.setattr(flower_channel, "link_channel", lambda link: SimpleNamespace(close=lambda: closed.append(1)))
+    options = replace(OPTIONS, host="1.2.3.4", port=port)
+    with pytest.raises(KeyError), entry_points.listening(options, CARDS, said.append):
+        assert not closed
+        raise KeyError
+    assert closed == [1]
+    assert folders == [Path("keys/flower")]
+    assert made == {
+        "cards": CARDS, "host": "1.2.3.4", "port": 9443 if port is None else port, "most_bytes": MOST_BYTES,
+        "certificate": Path("keys/tls.pem"), "key": Path("keys/tls.key"),
+    }  # fmt: skip
+    assert said == ["listening on 1.2.3.4:5 for 3 clients"]
 
 
 @pytest.fixture
@@ -286,3 +417,130 @@ def test_the_sum_of_an_analysis_is_kept_for_its_own_question(summed, other, tmp_
     _, named, _ = summed(**OTHER_QUESTIONS[other])
     assert len(questions) == 2
     assert (named == name) == (other != "run")
+
+
+OF_SERVE = {
+    "identity": b"k" * 32, "roster": ROSTER, "seconds": 7.0, "fewest": 2, "wait": 9.0, "data_folder": Path("data"),
+    "secure_rng": True, "callbacks": ["own"], "heard": print, "blamed": repr, "names": NAMES, "waiting": str,
+    "page": len,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("status", ["completed", "interrupted"])
+def test_every_option_of_a_training_reaches_the_loop_and_the_clients(monkeypatch, tmp_path, before, status):
+    """A run that is there goes on with its own randomness; a model of rounds that are not done is not handed out."""
+    ran, handed = [], []
+    monkeypatch.setattr(training_server, "check_federation", lambda settings, roster: None)
+    monkeypatch.setattr(training_server, "_as_run", lambda settings, folder: ("as run", settings, folder))
+    monkeypatch.setattr(training_server, "_kept_settings", lambda run, settings: "kept")
+    monkeypatch.setattr(training_server, "run_training", lambda *given: ran.append(given) or ("run", status))
+    monkeypatch.setattr(Federation, "hand_out", lambda self, run: handed.append((self, run)))
+    monkeypatch.setattr(training_server, "go_on", lambda run, settings_of, train, **given: (
+        gone.append((run, given)), train(settings_of()))[1])  # fmt: skip
+    gone = []
+    if before:
+        (tmp_path / "ledger.jsonl").write_text("")
+    assert training_server.serve("settings", "wire", tmp_path, **OF_SERVE) == ("run", status)
+    ((settings, options, told),) = ran
+    assert settings == ("kept" if before else ("as run", "settings", tmp_path))
+    own = options.elsewhere
+    assert (options.data_folder, options.page, options.secure_rng) == (Path("data"), len, not before)
+    assert options.resume == (gone[0][0] if before else None)
+    assert not before or (gone[0][0].path, gone[0][1]["page"]) == (tmp_path, len)
+    presence = told[-1]
+    assert told[:-1] == ("own",)
+    assert (presence.federation, presence.fewest, presence.seconds, presence.waiting) == (own, 2, 9.0, str)
+    assert (own.channel, own.identity, own.roster, own.seconds) == ("wire", b"k" * 32, tuple(ROSTER), 7.0)
+    assert (own.fewest, own.wait, own.heard, own.blamed) == (2, 9.0, print, repr)
+    assert (own.names, own.waiting) == (tuple(NAMES), str)
+    assert handed == ([(own, "run")] if status == "completed" else [])
+
+
+@pytest.mark.parametrize("cause", [TooFew("too few"), ValueError("theirs")])
+def test_what_the_operator_can_mend_is_said_in_its_own_words(monkeypatch, tmp_path, cause):
+    failed = CallbackFailed("callback Presence.on_round raised TooFew: too few; go on with dpfedmeta.train")
+    failed.__cause__ = cause
+
+    def fails(*given):
+        raise failed
+
+    monkeypatch.setattr(training_server, "check_federation", lambda settings, roster: None)
+    monkeypatch.setattr(training_server, "_as_run", lambda settings, folder: settings)
+    monkeypatch.setattr(training_server, "run_training", fails)
+    with pytest.raises(TooFew if isinstance(cause, TooFew) else CallbackFailed) as raised:
+        training_server.serve("settings", "wire", tmp_path, identity=b"k" * 32, roster=ROSTER)
+    assert raised.value is (cause if isinstance(cause, TooFew) else failed)
+
+
+def test_a_model_is_handed_out_under_a_note_that_a_restart_finds(monkeypatch, tmp_path):
+    """It lies there while clients are asked, and no longer."""
+    asked = []
+    run = SimpleNamespace(secret=tmp_path, weights="weights")
+    note = tmp_path / "handing_out.bin"
+    signed = SimpleNamespace(signature=b"s" * 64, text=b"plan", run=b"r" * 32, initial={"b": 0, "a": 0})
+
+    def asks(kind, attempt, bodies):
+        asked.append((kind, attempt, bodies, note.read_bytes()))
+        return {0: b"", 2: b""}
+
+    weights = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0]), "more": torch.tensor([9.0])}
+    monkeypatch.setattr(training_server, "load_weights", lambda path: weights)
+    own = Federation(channel=None, identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0)
+    assert own.hand_out(run) == 0
+    own._asking, own._signed = SimpleNamespace(ask=asks), signed
+    assert own.hand_out(run) == 2
+    ((kind, attempt, bodies, noted),) = asked
+    assert (kind, attempt) == (QuestionKind.MODEL, Attempt(run=b"r" * 32, round=0))
+    # In the order of the plan's weights.
+    assert bodies == dict.fromkeys(range(3), np.array([3.0, 1.0, 2.0], dtype="<f4").tobytes())
+    assert noted == b"s" * 64 + b"plan"
+    assert not note.exists()
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("everybody", [False, True])
+def test_who_is_at_fault_is_told_where_that_is_no_secret_and_kept_in_any_case(monkeypatch, tmp_path, named, everybody):
+    told = []
+    monkeypatch.setattr(training_server, "all_are_asked", lambda asking: everybody)
+    own = Federation(channel=None, identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0, blamed=told.append,
+                     names=tuple(NAMES) if named else ())  # fmt: skip
+    blame = SimpleNamespace(round=4, clients=(2,), text=lambda name: f"{name(2)} lied")
+    own._blame(SimpleNamespace(secret=tmp_path), None, blame)
+    who = "silo 2" if named else "client 2"
+    (line,) = (tmp_path / "faults.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"round": 4, "clients": [2], "text": f"{who} lied"}
+    shown = f"{who} lied" if everybody else "shares of a client were wrong"
+    assert told == [f"round 4: {shown} (secret/faults.jsonl)"]
+
+
+@pytest.mark.parametrize("noted", [False, True])
+@pytest.mark.parametrize("few", [False, True])
+def test_a_server_that_was_killed_while_it_hands_out_asks_again_whoever_is_there(monkeypatch, tmp_path, noted, few):
+    """Under the plan that it signed, and no other."""
+    opened, waited, handed = [], [], []
+
+    def waits(*given):
+        waited.append(given)
+        if few:
+            raise TooFew("too few")
+
+    signed = SimpleNamespace(run=b"r" * 32)
+    monkeypatch.setattr(training_server, "opened_plan", lambda *given: opened.append(given) or signed)
+    monkeypatch.setattr(training_server, "wait_for", waits)
+    monkeypatch.setattr(
+        Federation, "hand_out", lambda self, run: handed.append((self._signed, self.asking.signed, run))
+    )
+    run = SimpleNamespace(secret=tmp_path)
+    if noted:
+        (tmp_path / "handing_out.bin").write_bytes(b"s" * 64 + b"plan")
+    own = Federation(
+        channel="wire", identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0, fewest=2, wait=9.0, waiting=str
+    )
+    own.hand_out_again(run)
+    if not noted:
+        assert opened == waited == handed == []
+        return
+    assert opened == [(b"plan", b"s" * 64, Identity(b"k" * 32).public)]
+    assert waited == [("wire", tuple(ROSTER), 2, 9.0, str)]
+    assert handed == [(signed, signed, run)]

@@ -6,9 +6,9 @@ from PIL import Image
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.reporting.compare.seed_groups import group_runs
+from dpfedmeta.reporting.compare.seed_groups import Measured, group_runs
 from dpfedmeta.reporting.plots import epsilon_plot as module
-from dpfedmeta.reporting.plots.epsilon_plot import epsilon_plot, tick_words
+from dpfedmeta.reporting.plots.epsilon_plot import Curve, draw_curves, epsilon_plot, tick_words
 
 
 @pytest.fixture
@@ -99,3 +99,32 @@ def test_no_number_under_the_axis_runs_into_another_one(places, words):
     found = tick_words(places)
     assert list(found) == sorted({*places} - {0.0})
     assert list(found.values()) == words
+
+
+def test_every_line_and_point_is_in_percent_in_the_panel_of_its_cell(monkeypatch, tmp_path):
+    """No privacy is a level in each panel; intervals are of their points."""
+    kept = []
+    monkeypatch.setattr(module, "save", lambda figure, path: kept.extend(figure.axes))
+    public, server = ("client", "public"), ("record", "server")
+    accuracy = lambda mean: Measured(mean=mean, ci95=mean / 10)  # noqa: E731
+    curves = [
+        Curve(algo="maml", cell=None, points=((0.0, accuracy(0.9)),)),
+        Curve(algo="dp-agr", cell=public, points=((1.0, accuracy(0.5)), (2.0, accuracy(0.6))), untrained=accuracy(0.3)),
+        Curve(algo="dp-agrlr", cell=server, points=((4.0, accuracy(0.7)),), untrained=accuracy(0.2), before="encoder"),
+    ]
+    draw_curves(tmp_path / "p.png", curves, "strokes", accuracy(0.45))
+    assert [axis.get_xlabel() for axis in kept] == [
+        "epsilon of (client, public)",
+        "epsilon of (record, server), zero-out",
+    ]
+    for axis, own in zip(kept, curves[1:], strict=True):
+        levels = {line.get_label(): float(line.get_ydata()[0]) for line in axis.lines if line.get_label()[0] != "_"}
+        assert levels == {
+            "maml, no privacy": pytest.approx(90.0), "pixel prototypes": pytest.approx(45.0),
+            f"{own.algo}, {own.before}": pytest.approx(100 * own.untrained.mean),
+        }  # fmt: skip
+        (bars,) = axis.containers
+        assert bars.lines[0].get_xydata().tolist() == [[e, pytest.approx(100 * a.mean)] for e, a in own.points]
+        spans = [(bar[1][1] - bar[0][1]) / 2 for bar in bars.lines[2][0].get_segments()]
+        assert spans == pytest.approx([100 * a.ci95 for _, a in own.points])
+        assert list(axis.get_xticks()) == [e for e, _ in own.points]

@@ -1,12 +1,15 @@
 """What pictures show, read from the figure before it is saved."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from dpfedmeta.reporting.compare.seed_groups import Measured, pooled
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
-from dpfedmeta.reporting.plots.style import MARKS, looks, looks_of, mark
+from dpfedmeta.reporting.plots.style import MARKS, looks, looks_of, mark, show_zero
 
 SUMMARY = {
     "algo": "dp-agr",
@@ -152,3 +155,99 @@ def test_an_algorithm_keeps_its_colour_and_no_two_lines_look_alike():
     assert len(set(many)) == len(many)
     assert many[0] == one[0]
     assert len(set(looks(32))) == 32
+
+
+@pytest.mark.parametrize("style", ["-", "--"])
+@pytest.mark.parametrize("twins", [0, 1, 2])
+def test_a_line_that_lies_on_others_has_gaps_for_each_of_them(style, twins):
+    assert comparison_plots._over(style, twins) == ((0, (4, 4 * twins)) if twins else style)
+
+
+@pytest.mark.parametrize(("count", "width"), [(5, 1), (39, 1), (40, 2), (60, 3)])
+def test_the_signal_is_the_mean_over_rounds_near_by_without_those_that_released_nothing(count, width):
+    values = [None if n == 3 else float(n % 7) for n in range(count)]
+    found = comparison_plots._smooth_signal([{"signal_to_noise": each} for each in values])
+    for place in range(count):
+        near = [min(max(each, 0), count - 1) for each in range(place - width // 2, place + (width + 1) // 2)]
+        known = [values[each] for each in near if values[each] is not None]
+        assert found[place] == pytest.approx(sum(known) / len(known) if known else float("nan"), nan_ok=True)
+    assert len(found) == count
+
+
+def test_looks_repeat_only_when_colours_and_styles_are_used_up():
+    assert len({*looks(32)}) == 32
+    assert looks(33)[32] == looks(1)[0]
+    assert [mark(place) for place in range(8)] == list(MARKS)
+    assert mark(8) == mark(0)
+    found = looks_of(["dp-agr", "unknown", "dp-agr", "maml", *["x"] * 40])
+    assert len({*found[:32]}) == 32
+    assert found[0] == looks_of(["dp-agr"])[0]
+    assert found[3] == looks_of(["maml"])[0]
+    known = ["maml", "dp-agr", "dp-agrlr-micro", "dp-agrlr", "dp-const", "dp-aqc", "dp-fedavg", "local-dp"]
+    assert len({*looks_of(known)}) == 8
+    # Each has the colour that it has alone.
+    assert looks_of(known) == [looks_of([name])[0] for name in known]
+    assert len({look[0] for look in looks_of(known)}) == 8
+
+
+class Seeds:
+    """A setting of several runs, for pictures."""
+
+    def __init__(self, label, *rows, accuracy=None):
+        self.label, self.rows, self.summaries = label, rows, [{"algo": "dp-agr"}]
+        self.accuracy = lambda: accuracy
+
+
+def validated(*means):
+    return [{"round": n, "clip": 2.0 ** (n + mean), "validation_accuracy": {"mean": mean, "ci95": mean / 10}}
+            for n, mean in enumerate(means)]  # fmt: skip
+
+
+def test_final_accuracies_are_in_percent_each_at_its_place(figure_of):
+    groups = [Seeds("a", accuracy=Measured(mean=0.512, ci95=0.034, runs=3)), Seeds("b", accuracy=None),
+              Seeds("c", accuracy=Measured(mean=0.75, ci95=0.05))]  # fmt: skip
+    (axis,) = figure_of(comparison_plots, comparison_plots.final_plot, groups)
+    dots = [tuple(map(float, each.lines[0].get_xydata()[0])) for each in axis.containers]
+    assert dots == [(pytest.approx(51.2), 0), (pytest.approx(75.0), 1)]
+    widths = [each.lines[2][0].get_segments()[0] for each in axis.containers]
+    assert [bar[1][0] - bar[0][0] for bar in widths] == pytest.approx([6.8, 10.0])
+    words = [text.get_text() for text in axis.texts]
+    assert {"51.2% ± 3.4", "75.0% ± 5.0", "a (3 seeds)", "c (1 seed)"} == {*words}
+
+
+def test_validation_is_the_mean_over_seeds_at_the_share_of_the_rounds(figure_of):
+    groups = [Seeds("a", validated(0.2, 0.4, 0.6, 0.8), validated(0.3, 0.6, 0.6, 1.0)), Seeds("b", validated(0.5, 0.7))]
+    (axis,) = figure_of(comparison_plots, comparison_plots.validation_plot, groups)
+    first, second = (each.lines[0].get_xydata() for each in axis.containers)
+    assert first[:, 1].tolist() == pytest.approx([25.0, 50.0, 60.0, 90.0])
+    assert first[:, 0].tolist() == pytest.approx([25, 50, 75, 100], abs=0.2)
+    assert second[:, 1].tolist() == pytest.approx([50.0, 70.0])
+    assert second[:, 0].tolist() == pytest.approx([50, 100], abs=0.2)
+    due = [100 * pooled([Measured(mean=a, ci95=a / 10), Measured(mean=b, ci95=b / 10)]).ci95
+           for a, b in ((0.2, 0.3), (0.4, 0.6), (0.6, 0.6), (0.8, 1.0))]  # fmt: skip
+    bars = axis.containers[0].lines[2][0].get_segments()
+    assert [(bar[1][1] - bar[0][1]) / 2 for bar in bars] == pytest.approx(due)
+
+
+def test_bounds_are_averaged_in_logarithms_up_to_the_shortest_seed(figure_of):
+    groups = [Seeds("a", validated(1, 2, 3), validated(3, 2)), Seeds("b", [{"round": 0, "clip": None}])]
+    (axis,) = figure_of(comparison_plots, comparison_plots.bound_plot, groups)
+    line = next(each for each in axis.lines if each.get_label() == "a").get_xydata()
+    assert line.tolist() == [[1, pytest.approx(2.0**2)], [2, pytest.approx(2.0**3)]]
+    band = axis.collections[0].get_paths()[0].get_extents()
+    assert (band.y0, band.y1) == (pytest.approx(2.0), pytest.approx(8.0))
+    assert "b" not in {each.get_label() for each in axis.lines}
+
+
+@pytest.mark.parametrize(
+    ("values", "limit"), [([0.0, 0.5], 0.65), ([], 0.2), ([float("nan"), 0.05], 0.2), ([10.0], 13.0)]
+)
+def test_an_axis_with_a_zero_reaches_over_all_that_is_drawn(values, limit):
+    _, axis = plt.subplots()
+    show_zero(axis, values)
+    assert axis.get_ylim() == (pytest.approx(-0.012), pytest.approx(limit))
+    locator: Any = axis.yaxis.get_major_locator()
+    ticks = list(locator.locs)
+    assert ticks[:3] == pytest.approx([0.0, 0.05, 0.1])
+    assert max(ticks) <= limit
+    plt.close("all")

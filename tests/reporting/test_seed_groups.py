@@ -5,7 +5,15 @@ import yaml
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.reporting.compare.seed_groups import Measured, describe, group_runs, pooled
+from dpfedmeta.reporting.compare import seed_groups
+from dpfedmeta.reporting.compare.seed_groups import (
+    Group,
+    Measured,
+    describe,
+    differing_settings,
+    group_runs,
+    pooled,
+)
 from dpfedmeta.reporting.html.page import write_comparison
 
 CELLS = [{"unit": "client", "observer": "public", "epsilon": 1.5, "delta": 1e-6}]
@@ -103,3 +111,121 @@ def test_a_page_of_groups(make_run, tmp_path):
 def test_nowhere_to_write(make_run, tmp_path):
     with pytest.raises(InputError, match="no folder"):
         write_comparison(group_runs([make_run("a", 0.9)]), tmp_path / "nowhere/page.html")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
+def test_of_several_seeds_each_cell_is_the_weakest_and_infinite_where_one_is(order):
+    """Whichever seed it is; a cell, or a replaced record, that one of them does not state is stated of none."""
+    key = "epsilon_replace_one"
+    seeds = [
+        [("client", 1.0, None), ("record", 2.0, 4.0), ("other", 7.0, None)],
+        [("client", 3.0, None), ("record", None, 5.0), ("other", 7.0, 1.0)],
+        [("client", 2.0, None), ("record", 1.0, 3.0)],
+    ]
+    summaries = [
+        {"guarantees": [{"unit": u, "observer": "public", "epsilon": e, "delta": d * 0.1} | ({key: r} if r else {})
+                        for d, (u, e, r) in enumerate(seeds[place], 1)]}
+        for place in order
+    ]  # fmt: skip
+    group = Group(label="mine", runs=())
+    group.__dict__["summaries"] = summaries
+    assert group.epsilons == {("client", "public"): 3.0, ("record", "public"): None}
+    assert group.replaced == {("record", "public"): 5.0}
+    assert group.deltas["record", "public"] == 0.2
+
+
+@pytest.mark.parametrize(("seconds", "due"), [([60.0, 180.0], 2.0), ([60.0, None], None), ([90.0], 1.5)])
+def test_minutes_are_the_mean_of_runs_that_have_all_ended(seconds, due):
+    group = Group(label="mine", runs=())
+    group.__dict__["summaries"] = [{"seconds": each} for each in seconds]
+    assert group.minutes == due
+
+
+def test_accuracies_are_pooled_over_the_seeds_that_have_them_and_validation_is_the_last():
+    group = Group(label="mine", runs=())
+    values = [{"mean": 0.5, "ci95": 0.1}, None, {"mean": 0.7, "ci95": 0.2}]
+    group.__dict__["summaries"] = [{"accuracy": each, "accuracy_untrained": None} for each in values]
+    assert group.accuracy() == pooled([Measured(mean=0.5, ci95=0.1), Measured(mean=0.7, ci95=0.2)])
+    assert group.accuracy("accuracy_untrained") is None
+    rows = [{"validation_accuracy": {"mean": mean, "ci95": 0.1}} for mean in (0.1, 0.3, 0.2)]
+    group.__dict__["rows"] = [rows, [{}], [*rows[:1], {}]]
+    assert group.validation == pooled([Measured(mean=0.2, ci95=0.1), Measured(mean=0.1, ci95=0.1)])
+
+
+@pytest.mark.parametrize(("values", "words"), [
+    ({"privacy.client.epsilon": 2.5}, "epsilon=2.5"), ({"privacy.client.delta": 1e-5}, "delta=1e-05"),
+    ({"clip.initial": 0.1500001}, "initial=0.15"), ({"clip.policy": "window", "a.b.c": None}, "policy=window, c=None"),
+    ({"config": "x/y/z.yaml"}, "z"), ({"server.rounds": 20}, "rounds=20"),
+])  # fmt: skip
+def test_a_setting_is_said_by_the_last_part_of_its_name(values, words):
+    assert describe(values) == words
+
+
+@pytest.mark.parametrize("stages", [("completed",), ("completed", "budget"), ("interrupted", "completed"),
+                                    ("stopped", "running", "stopped")])  # fmt: skip
+def test_a_setting_says_which_of_its_runs_did_not_end(monkeypatch, stages):
+    left = iter(stages)
+    monkeypatch.setattr(seed_groups, "stage_of", lambda run: next(left))
+    words = seed_groups._unfinished(range(len(stages)))
+    others = [stage.upper() for stage in dict.fromkeys(stages) if stage not in ("completed", "budget")]
+    assert words == (f" ({', '.join(others)})" if others else "")
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_more_than_four_differences_say_less_than_a_name(make_run, count):
+    given = {f"s{number}": 1 for number in range(count)}
+    runs = [make_run(f"a{seed}", 0.9, seed) for seed in range(2)] + [make_run("b", 0.8, **given)]
+    labels = [group.label for group in group_runs(runs)]
+    assert (labels == ["a0", "b"]) == (count > 4)
+    if count == 4:
+        assert labels[1] == ", ".join(f"s{number}=1" for number in range(4))
+
+
+def test_what_a_run_is_called_and_tracked_by_makes_no_setting_of_its_own(make_run):
+    """Nor where it lies; everything else does."""
+    first, second, third = (make_run(name, 0.9) for name in "abc")
+    for run, change in ((second, {"run": {"seed": 3, "name": "x"}, "track": {"wandb": "offline"}}),
+                        (third, {"server": {"rounds": 7}})):  # fmt: skip
+        path = run.path / "config.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change, sort_keys=False))
+    groups = group_runs([first, third, second])
+    assert [[run.path.name for run in group.runs] for group in groups] == [["a", "b"], ["c"]]
+    assert differing_settings(groups) == {
+        groups[0].label: {"server.rounds": "null"}, groups[1].label: {"server.rounds": "7"},
+    }  # fmt: skip
+    (second.path / "config.yaml").unlink()
+    assert len(group_runs([first, third, second])) == 3
+
+
+def test_algorithm_and_data_have_columns_of_their_own_and_are_no_differences(make_run):
+    first, second = (make_run(name, 0.9) for name in "ab")
+    path = second.path / "config.yaml"
+    changed = {"algo": "maml", "dataset": "mine", "server": {"rounds": 7, "lr": None}}
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changed, sort_keys=False))
+    groups = group_runs([first, second])
+    assert [list(found) for found in differing_settings(groups).values()] == [["server.rounds"]] * 2
+
+
+def test_a_run_without_settings_goes_by_its_name_among_others(make_run):
+    runs = [make_run("a0", 0.9), make_run("a1", 0.9, seed=1), make_run("b", 0.8, initial=0.3), make_run("c", 0.7)]
+    (runs[3].path / "config.yaml").unlink()
+    groups = group_runs(runs)
+    assert [len(group.runs) for group in groups] == [2, 1, 1]
+    assert groups[2].label == "c"
+    assert differing_settings(groups) == {}
+
+
+def test_settings_of_one_label_go_by_their_places(make_run, tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "y").mkdir()
+    runs = [make_run("x/r", 0.9), make_run("y/r", 0.8, initial=0.3)]
+    assert [group.label for group in group_runs(runs)] == [str(run.path) for run in runs]
+
+
+def test_settings_are_the_same_in_whatever_order_a_file_has_them(make_run):
+    first, second = make_run("a", 0.9), make_run("b", 0.9, seed=1)
+    path = second.path / "config.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["clip"] = dict(reversed(content["clip"].items()))
+    path.write_text(yaml.safe_dump(dict(reversed(content.items())), sort_keys=False))
+    assert [len(group.runs) for group in group_runs([first, second])] == [2]

@@ -104,3 +104,19 @@ def test_a_variable_of_wandb_that_a_run_refuses_is_refused_in_a_dry_run_too(monk
     monkeypatch.setenv("WANDB_MODE", "onlin")
     with pytest.raises(InputError, match="mode = onlin"):
         train_command.main(["--algo", "dp-agr", "--dataset", "strokes", "--dry-run", "--wandb", "online"], Console())
+
+
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "dp-agrlr-micro"])
+@pytest.mark.parametrize("changes", [{}, {"model.norm": "batch"}, {"model.features": "support"}])
+def test_records_that_a_network_couples_are_tried_out_where_each_is_protected_by_itself(algo, changes):
+    """Inside a micro-episode they may influence each other, and of clients as a whole they always may."""
+    settings = resolve(algo, "strokes", None, changes)
+    assert needs_no_network(settings) == (not changes or algo != "dp-agrlr")
+
+
+@pytest.mark.parametrize(("changes", "without"), [
+    ({"run.chunk": "1"}, True), ({"run.chunk": "2"}, False), ({"run.chunk": "2", "model.encoder": "lite0"}, True),
+    ({"run.device": "cpu"}, True), ({"run.device": "auto"}, True), ({"run.precision": "tf32"}, False),
+])  # fmt: skip
+def test_what_every_machine_does_alike_needs_no_look_at_it(changes, without):
+    assert needs_no_network(resolve("dp-agr", "strokes", None, changes)) == without

@@ -1,5 +1,7 @@
 """Parts of the loop by themselves: who is told what of a round, and in which course a round stands."""
 
+import math
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,12 +12,14 @@ import torch
 from dpfedmeta import Callback
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve
-from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory, save_weights
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.learning.server_step import initial_state
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.simulation.backend import RoundAborted
 from dpfedmeta.training import loop
 from dpfedmeta.training.loop import Training, averages, optimizer
 from dpfedmeta.training.results.round_rows import delta_at_limit
@@ -130,3 +134,127 @@ def test_whoever_falls_silent_or_declines_was_asked_all_the_same(dropout, willin
     found = Training._answering(training, drawn)
     assert found.asked == 20
     assert (len(found.clients) == 20) == (not dropout and willing is None)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 10])
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("ends", ["completed", "budget", "interrupted", "callback"])
+def test_rounds_are_saved_in_turn_and_at_any_end_and_told_of_after_that(every, first, ends):
+    """A round of which a callback was told is kept; the last one is on disk however the rounds end."""
+    events = []
+
+    class Hears(Callback):
+        def on_round(self, row):
+            events.append(("told", row["round"]))
+            if ends == "callback" and row["round"] == 4:
+                raise ValueError("enough")
+
+    def does(state, remembered, journal):
+        if state.round == 4 and ends == "budget":
+            return None
+        if state.round == 4 and ends == "interrupted":
+            raise KeyboardInterrupt
+        return SimpleNamespace(round=state.round + 1), remembered, {"round": state.round}
+
+    privacy = SimpleNamespace(rounds=6)
+    training = SimpleNamespace(
+        plan=SimpleNamespace(shortened=False, privacy=privacy), callbacks=(Hears(),), _round=does,
+        _checkpoint_every=lambda journal: every, _save=lambda state, *given: events.append(("saved", state.round)),
+        run=SimpleNamespace(weights=SimpleNamespace(exists=lambda: True)),
+    )  # fmt: skip
+    found = Training._rounds(training, SimpleNamespace(round=first), {}, None, ())
+    done = {"completed": 6, "budget": 4, "interrupted": 4, "callback": 5}[ends]
+    assert found.state.round == done
+    assert found.status == ("interrupted" if ends == "callback" else ends)
+    assert (found.failure is not None) == (ends == "callback")
+    due = []
+    for round_ in range(first, done):
+        due += [("saved", round_ + 1)] * ((round_ + 1) % every == 0) + [("told", round_)]
+    assert events == due + [("saved", done)] * (done % every != 0)
+
+
+@pytest.mark.parametrize("shortened", [False, True])
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_run_whose_rounds_are_done_writes_the_weights_that_it_lacks(shortened, weights):
+    saved = []
+    training = SimpleNamespace(
+        plan=SimpleNamespace(shortened=shortened, privacy=SimpleNamespace(rounds=3)), callbacks=(),
+        _save=lambda state, *given: saved.append(state.round),
+        run=SimpleNamespace(weights=SimpleNamespace(exists=lambda: weights)),
+    )  # fmt: skip
+    found = Training._rounds(training, SimpleNamespace(round=3), {}, None, ())
+    assert (found.status, saved) == ("budget" if shortened else "completed", [] if weights else [3])
+
+
+@pytest.mark.parametrize(("reproducible", "due"), [(True, 7), (False, 1)])
+def test_what_cannot_be_done_again_is_saved_after_every_round(reproducible, due):
+    plan = SimpleNamespace(settings=SimpleNamespace(run=SimpleNamespace(checkpoint_every=7)))
+    journal = SimpleNamespace(reproducible=reproducible)
+    assert Training._checkpoint_every(SimpleNamespace(plan=plan), journal) == due
+
+
+@pytest.mark.parametrize("hides", [False, True])
+@pytest.mark.parametrize("aborted", [False, True])
+def test_a_row_has_the_speed_of_its_own_round_unless_that_would_tell_of_a_cohort(monkeypatch, hides, aborted):
+    kept = []
+    monkeypatch.setattr(loop, "hides_times", lambda plan: hides)
+    monkeypatch.setattr(loop, "keep_seconds", lambda *given: kept.append(given))
+    privacy = SimpleNamespace(at=lambda round_: SimpleNamespace(cohort=10.0 * round_))
+    training = SimpleNamespace(plan=SimpleNamespace(privacy=privacy), run="run")
+    found = Training._times(training, 3, 4.0, aborted=aborted)
+    assert found == (
+        {"seconds": None} if hides else {"seconds": 4.0} | ({} if aborted else {"clients_per_second": 7.5})
+    )
+    assert kept == ([("run", 3, 4.0)] if hides else [])
+
+
+BEFORE = {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0])}
+
+
+@pytest.mark.parametrize(
+    ("weights", "fits"),
+    [
+        (BEFORE, True), (BEFORE | {"b": torch.tensor([3.5])}, False), (BEFORE | {"w": torch.tensor([1.0, 2.5])}, False),
+        ({"w": BEFORE["w"]}, False), (BEFORE | {"c": torch.zeros(1)}, False),
+        (BEFORE | {"w": torch.tensor([[1.0, 2.0]])}, False),
+    ],
+)  # fmt: skip
+def test_a_run_goes_on_from_the_weights_that_it_began_with(tmp_path, weights, fits):
+    path = tmp_path / "initial.safetensors"
+    settings = SimpleNamespace(model=SimpleNamespace(initial="theirs"))
+    training = SimpleNamespace(run=SimpleNamespace(initial_weights=path), plan=SimpleNamespace(settings=settings))
+    Training._check_initial(training, weights)  # there is no file: it begins
+    save_weights(path, BEFORE)
+    with nullcontext() if fits else pytest.raises(InputError, match=r"other weights than model\.initial = theirs"):
+        Training._check_initial(training, weights)
+    path.write_bytes(b"cut by a crash")
+    Training._check_initial(training, weights)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e30])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_model_that_diverged_is_not_evaluated(value, place):
+    result = {"a": torch.zeros(2), "b": torch.zeros(2)}
+    result["b"][place] = value
+    with nullcontext() if value == 1e30 else pytest.raises(InputError, match="training diverged"):
+        loop.check_finite(SimpleNamespace(result={name: each.double() for name, each in result.items()}))
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+@pytest.mark.parametrize("answering", [5, 4])
+def test_a_client_that_is_not_there_ends_a_round_where_that_was_asked_for(aborts, answering):
+    """Before anybody computes; and as one does that fails while it computes."""
+    computed = []
+
+    def sums(model, bound, cohort):
+        computed.append(len(cohort.clients))
+        raise RoundAborted
+
+    settings = SimpleNamespace(server=SimpleNamespace(abort_on_failure=aborts))
+    training = SimpleNamespace(
+        plan=SimpleNamespace(settings=settings), backend=SimpleNamespace(cohort_sum=sums),
+        _answering=lambda drawn: replace(drawn, clients=drawn.clients[:answering]),
+    )  # fmt: skip
+    state, drawn = SimpleNamespace(round=2, model={}, bound=1.0), Cohort(round=2, clients=np.arange(5))
+    assert Training._released(training, state, {"kept": 1}, drawn, None) == (None, {"kept": 1})
+    assert computed == ([] if aborts and answering < 5 else [answering])

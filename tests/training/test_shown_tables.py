@@ -2,6 +2,7 @@
 
 import copy
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -138,3 +139,19 @@ def test_why_a_record_lies_above_its_client_is_said_of_what_is_summed(moved, sai
     plan = PrivacyPlan(clients=100, cohort=10.0, rounds=2, noise_multiplier=2.0, client_delta=1e-5, record_delta=1e-5)
     (why,) = why_above(guarantees(plan), moved)
     assert all(words in why for words in said)
+
+
+@pytest.mark.parametrize("trained", [3, 5, 64, 1000])
+def test_steps_are_in_their_order_and_those_of_the_run_among_them(trained):
+    steps = [0, 1, 2, 3, 5, 64, 33, 1000, 200, 7, 129, 18]
+    one = evaluated(1)
+    one["accuracy"]["steps"] = trained
+    one["by_steps"] = [{"steps": step, "accuracy": score(step % 9)} for step in sorted(steps)]
+    shown = text(*evaluation_tables("run", {"protocol": "P", "note": None, "results": [one]}))
+    table = shown[shown.index("by gradient steps") :]
+    own = rf"{trained} \(the run's own\)"
+    found = [int(line) for line in re.findall(r"^│? *(\d+)(?: \(the run's own\))? +│", table, re.M)]
+    assert found == sorted(found)
+    assert trained in found
+    assert len(found) in (7, 8, 9)
+    assert len(re.findall(own, table)) == 1

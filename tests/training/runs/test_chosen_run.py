@@ -1,15 +1,20 @@
 """A run that a private sweep chose is passed off as an ordinary one: every file beside its ledger is edited."""
 
 import json
+import math
 import shutil
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
+from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
 from dpfedmeta.accounting.ledger.hash_chain import heads_of
 from dpfedmeta.accounting.ledger.ledger import RunIdentity, opening_line, read_content, spent
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import RunCount, selection_cost
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
@@ -21,6 +26,8 @@ from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.verification import file_claims
 from dpfedmeta.training.verification.chosen_run import (
     CHOSEN,
+    cells_of_choice,
+    choice_words,
     mark_of,
     selection_content,
     state_choice,
@@ -169,4 +176,82 @@ def test_the_price_of_a_choice_is_computed_again_from_every_number_of_its_law(tr
     assert verified_selection(run, ledger, cells) == cost
     run.write_json(SELECTION, selection_content(replace(cost, epsilon=0.999 * cost.epsilon), plans))
     with pytest.raises(InputError, match=r"selection.json: epsilon = .*, but its list and the run's ledger give"):
+        verified_selection(run, ledger, cells)
+
+
+CELLS = tuple(
+    Guarantee(
+        unit=unit, observer=observer, delta=delta, adjacency="add-remove", replaced=replaced,
+        bounds=(Bound(method="pld", epsilon=epsilon, event="all", formula="own"),),
+    )
+    for unit, observer, delta, epsilon, replaced in (
+        ("client", "public", 1e-5, 1.5, None), ("client", "server", 1e-6, math.inf, None),
+        ("record", "server", 1e-4, 2.5, 5.5), ("record", "public", 1e-3, 3.5, 7.5),
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_of_a_choice_the_clients_cell_has_its_price_and_delta_and_no_other_cell_has_a_bound(place):
+    cost = selection_cost(
+        [PrivacyPlan(clients=400, cohort=40, rounds=3, noise_multiplier=2.0, client_delta=1e-7)], RunCount(mean=3.0)
+    )
+    assert cells_of_choice(CELLS, None) == CELLS
+    own, found = CELLS[place], cells_of_choice(CELLS, cost)[place]
+    assert (found.unit, found.observer, found.adjacency) == (own.unit, own.observer, own.adjacency)
+    if place == 0:
+        assert (found.epsilon, found.delta, found.replaced) == (cost.epsilon, cost.delta, None)
+        assert cost.delta == 1e-7
+    else:
+        assert (found.epsilon, found.delta, found.method) == (math.inf, own.delta, "none")
+        assert found.replaced == (None if own.replaced is None else math.inf)
+        # Towards the server all runs of the search compose; the public sees the best one alone.
+        assert ("all runs of the search" in found.bounds[0].event) == (own.observer == "server")
+    assert f"epsilon = {rounded_up(cost.epsilon, 4)} at delta = 1e-07" in choice_words(cost)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"delta": 2e-5}, "delta = 2e-05, but the run's plan has client_delta"),
+        ({"adjacency": "replace-one"}, "adjacency"),
+        ({"plans": []}, None), ({"epsilon": 0.5}, "epsilon = 0.5, but its list and the run's ledger give"),
+        ({"mean": "x"}, "damaged"), ({"cap": 0}, "there is no such choice|epsilon|damaged"),
+        ({"plans": [{}]}, "damaged"), ({"ledger_version": "x"}, "ledger version x is not known here"),
+    ],
+)  # fmt: skip
+def test_each_number_of_a_choice_is_held_against_the_ledger(trained, tmp_path, change, said):
+    """With all others as they are."""
+    alone, _, cost, plans = trained
+    content = json.loads(json.dumps(selection_content(cost, plans)))
+    run = RunDirectory(tmp_path)
+    ledger = read_content(alone.ledger)
+    cells = spent(ledger.plan, ledger.charges)
+    run.write_json(SELECTION, content)
+    assert verified_selection(run, ledger, cells) == cost
+    run.write_json(SELECTION, content | change)
+    with nullcontext() if said is None else pytest.raises(InputError, match=said):
+        # The run's own plan is paid for even where the list leaves it out.
+        assert verified_selection(run, ledger, cells) == cost
+
+
+@pytest.mark.parametrize("field", ["epsilon", "delta", "single", "mean", "eta", "cap", "beyond", "adjacency", "plans"])
+def test_a_choice_lacks_none_of_its_numbers(trained, tmp_path, field):
+    alone, _, cost, plans = trained
+    content = json.loads(json.dumps(selection_content(cost, plans)))
+    del content[field]
+    run, ledger = RunDirectory(tmp_path), read_content(alone.ledger)
+    run.write_json(SELECTION, content)
+    with pytest.raises(InputError, match=f"damaged: has no {field}; restore it"):
+        verified_selection(run, ledger, spent(ledger.plan, ledger.charges))
+
+
+def test_a_price_below_what_the_run_alone_spent_is_refused(trained, tmp_path):
+    """Also where its list would give less."""
+    alone, _, cost, plans = trained
+    ledger, run = read_content(alone.ledger), RunDirectory(tmp_path)
+    run.write_json(SELECTION, selection_content(cost, plans))
+    cells = [replace(cell, bounds=tuple(replace(b, epsilon=2 * cost.epsilon) for b in cell.bounds))
+             for cell in spent(ledger.plan, ledger.charges)]  # fmt: skip
+    with pytest.raises(InputError, match=r"selection\.json: epsilon = "):
         verified_selection(run, ledger, cells)

@@ -1,15 +1,23 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.training.results import evaluation_store
 from dpfedmeta.training.results.evaluation_store import (
+    audited_cells,
     keep_audit,
     keep_evaluation,
+    kept_audit,
     kept_evaluations,
     name_of_evaluation,
+    row_label,
+    size,
+    size_and_count,
     unfinished,
+    with_sizes,
 )
 
 
@@ -95,3 +103,95 @@ def test_what_an_audit_found_is_added_to_a_summary_and_takes_nothing_away(tmp_pa
         keep_audit(run, {"cells": cells})
         assert run.read_json("summary.json") == before | {"audited": cells}
         assert run.read_json("audit.json") == {"cells": cells}
+
+
+@pytest.mark.parametrize("status", [None, "completed", "budget", "interrupted", "running", "stopped"])
+@pytest.mark.parametrize("rounds", [39, 40, 41])
+def test_weights_of_fewer_rounds_than_planned_are_labelled_unless_the_run_ended_there(status, rounds):
+    stated = content(rounds=rounds, planned_rounds=40) | ({} if status is None else {"status": status})
+    ended = status in (None, "completed", "budget") or rounds >= 40
+    assert unfinished(stated) == (None if ended else f"{status.upper()} after {rounds} of 40 rounds")
+    assert ("after-round" in name_of_evaluation(stated)) == (not ended)
+
+
+@pytest.mark.parametrize(("numbers", "words"), [
+    ([0], "0"), ([0, 1], "0-to-1"), ([0, 1, 2, 3, 7], "0-to-3-7"), ([7, 3, 0, 1, 2], "0-to-3-7"), ([0, 2, 4], "0-2-4"),
+    ([0, 1, 3, 4], "0-to-1-3-to-4"),
+])  # fmt: skip
+def test_numbers_in_a_row_are_named_by_their_ends(numbers, words):
+    named = name_of_evaluation(content(result(steps=numbers, accuracy_fine_tuned={})))
+    assert named == f"5-way-5-shot-steps-{words}-600-episodes-seed-0"
+    plural = "s" if len(numbers) > 1 else ""
+    assert name_of_evaluation(content(seeds=numbers)).endswith(f"-seed{plural}-{words}-no-fine-tuning")
+
+
+def test_many_numbers_are_named_by_their_ends_and_all_of_them():
+    one, other = (list(range(0, 100, 2)), [*range(0, 96, 2), 97, 98])
+    names = [name_of_evaluation(content(result(steps=steps))) for steps in (one, other)]
+    assert names[0] != names[1]
+    assert all(name.startswith("5-way-5-shot-steps-0-to-98-") for name in names)
+
+
+NEEDED = {"unit": "client", "observer": "public", "promised": 1.0, "audited": 0.5, "confidence": 0.95,
+          "audit": "distinguish", "method": "curve", "runs": 9, "canaries": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("key", [*NEEDED, "size", "cells"])
+def test_a_kept_audit_lacks_nothing_in_any_cell(tmp_path, key, place):
+    whole = {"cells": [dict(NEEDED) for _ in range(3)], "size": "small"}
+    assert kept_audit(tmp_path) is None
+    assert audited_cells(tmp_path) == {}
+    RunDirectory(tmp_path).write_json("audit.json", whole)
+    assert kept_audit(tmp_path) == whole
+    assert audited_cells(tmp_path) == {"audited": whole["cells"]}
+    del (whole["cells"][place] if key in NEEDED else whole)[key]
+    RunDirectory(tmp_path).write_json("audit.json", whole)
+    with pytest.raises(InputError, match=r"audit\.json: is not an audit, or of another version"):
+        kept_audit(tmp_path)
+    assert audited_cells(tmp_path) == {}
+
+
+SHAPE = {"ways": 7, "shots": 3, "queries": 11}
+
+
+@pytest.mark.parametrize(("accuracy", "episodes", "completed"), [
+    ({"mean": 0.5, "episodes": 9}, "fixed", True), ({"mean": 0.5, "images": 9}, "fixed", False),
+    ({"mean": 0.5, "episodes": 9}, "whole", False), ({"mean": 0.5, "episodes": 9, "ways": 2}, "fixed", False),
+    (None, "fixed", False),
+])  # fmt: skip
+def test_sizes_of_an_earlier_summary_follow_from_its_settings(monkeypatch, accuracy, episodes, completed):
+    monkeypatch.setattr(evaluation_store, "evaluation_shape", lambda settings: SimpleNamespace(**SHAPE))
+    for steps in (None, 5):
+        settings = SimpleNamespace(
+            population=SimpleNamespace(episodes=episodes), evaluation=SimpleNamespace(steps=steps),
+            meta=SimpleNamespace(steps=4),
+        )  # fmt: skip
+        found = with_sizes({"accuracy": accuracy, "rounds": 3}, settings)
+        due = {**SHAPE, "steps": steps or 4, **accuracy} if completed else accuracy
+        assert found == {"accuracy": due, "rounds": 3}
+
+
+def test_the_protocol_in_words_has_each_of_its_numbers():
+    accuracy = {**SHAPE, "steps": 13, "episodes": 1234}
+    words = "7-way 3-shot, 11 queries per class, 13 adaptation steps, 1,234 episodes"
+    assert size_and_count(accuracy) == words
+    assert (size(accuracy), size({}), size_and_count({"images": 9})) == ("7-way 3-shot", "", "")
+
+
+@pytest.mark.parametrize("encoder", [None, "name"])
+@pytest.mark.parametrize("records", ["images", "vectors", None])
+@pytest.mark.parametrize("key", ["accuracy", "accuracy_untrained", "accuracy_untrained_prototype",
+                                 "accuracy_pixel_prototype", "accuracy_pixel_neighbour"])  # fmt: skip
+def test_a_row_is_called_after_what_was_measured_on(encoder, records, key):
+    """Over an encoder nothing is untrained; tables hold no pixels."""
+    of = {"encoder": encoder} | ({} if records is None else {"records": records})
+    said = row_label(key, "own words", of)
+    pixels = {"accuracy_pixel_prototype", "accuracy_pixel_neighbour"}
+    if encoder:
+        assert (said == "own words") == (key == "accuracy")
+        assert ("raw features" in said) == (key in pixels)
+        assert ("public encoder" in said) == ("untrained" in key)
+    else:
+        assert (said == "own words") == (key not in pixels or records != "vectors")
+        assert said == "own words" or "records" in said

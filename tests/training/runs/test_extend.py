@@ -373,3 +373,53 @@ def test_a_population_register_counts_runs_and_extensions_before_they_are_charge
     with pytest.raises(InputError, match="begin a register"):
         begin(tiny_task_file, tmp_path, 2, name="none", algo="dp-agr", **NOISE, **{"population.register": "nowhere"})
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("first", [3.0, 5.0])
+def test_of_two_targets_of_one_cell_the_smaller_one_stays_the_limit(first):
+    """Whichever of them is named first."""
+    privacy = SimpleNamespace(
+        client=SimpleNamespace(epsilon=first, observer="public", limit=8.0 - first),
+        record=SimpleNamespace(epsilon=None, observer="server"),
+    )
+    settings = SimpleNamespace(privacy=privacy, record=SimpleNamespace(client_ledgers=False))
+    plan = PrivacyPlan(clients=100, cohort=10, rounds=3, noise_multiplier=2.0)
+    assert extension.promise(settings, plan).limits == (3.0, math.inf, math.inf, math.inf)
+
+
+OF_THE_END = {
+    "summary.json",
+    "report.html",
+    "episodes.json",
+    "evaluation.json",
+    "evaluations",
+    "accuracy.png",
+    "clip.png",
+}
+STAYS = {"ledger.jsonl", "rounds.jsonl", "config.yaml", "plan.json", "checkpoint"}
+
+
+@pytest.mark.parametrize(("rounds", "status", "moved"), [
+    (3, "completed", True), (3, "budget", True), (3, "interrupted", False), (4, "completed", False),
+    (None, None, False),
+])  # fmt: skip
+def test_what_describes_the_end_is_set_aside_and_the_summary_last(tmp_path, monkeypatch, rounds, status, moved):
+    """As long as the summary is there, a crash has left something to do."""
+    run, order, move = RunDirectory(tmp_path), [], shutil.move
+    for name in (*OF_THE_END, *STAYS):
+        path = tmp_path / name
+        path.mkdir() if "." not in name else path.write_text("{}")
+    (tmp_path / "checkpoint/model.safetensors").write_text("")
+    if status is None:
+        (tmp_path / "summary.json").unlink()
+    else:
+        run.write_json("summary.json", {"rounds": rounds, "status": status})
+    monkeypatch.setattr(shutil, "move", lambda path, to: order.append(path.name) or move(path, to))
+    folder = extension.set_aside(run, 3)
+    assert folder == tmp_path / "after-3-rounds"
+    there = {path.name for path in folder.iterdir()}
+    assert there == (OF_THE_END | {"model.safetensors"} if moved else set())
+    assert {path.name for path in tmp_path.iterdir()} >= STAYS
+    assert not moved or order[-1] == "summary.json"
+    assert extension.set_aside(run, 3) == folder
+    assert {path.name for path in folder.iterdir()} == there

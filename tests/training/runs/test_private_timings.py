@@ -7,6 +7,7 @@ import re
 import stat
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -21,7 +22,15 @@ from dpfedmeta.training import run_training as run_module
 from dpfedmeta.training.results.summary import what_it_took
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
-from dpfedmeta.training.state.private_timings import COARSE, at_most, coarse, hides_times, keep_seconds, seconds_before
+from dpfedmeta.training.state.private_timings import (
+    COARSE,
+    at_most,
+    coarse,
+    hides_times,
+    hides_times_of,
+    keep_seconds,
+    seconds_before,
+)
 from dpfedmeta.training.state.resume import settings_of_run
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.trackers.wandb_tracker import WandbTracker
@@ -198,3 +207,21 @@ def test_seconds_of_lines_that_a_crash_spoilt_are_missing_and_no_others(tmp_path
     assert seconds_before(run) == 14.0
     keep_seconds(run, 2, 100.0)
     assert seconds_before(run) == 114.0
+
+
+@pytest.mark.parametrize("server", [None, 0.0, 2.0])
+@pytest.mark.parametrize("record", [None, object()])
+@pytest.mark.parametrize("seed", [None, 0, 7])
+def test_times_are_hidden_wherever_something_is_promised_to_who_does_not_know_the_seed(server, record, seed):
+    settings = SimpleNamespace(run=SimpleNamespace(noise_seed=seed))
+    privacy = SimpleNamespace(noise_multiplier=server, record=record)
+    assert hides_times_of(settings, privacy) == ((server is not None or record is not None) and seed is None)
+
+
+@pytest.mark.parametrize(("value", "due"), [
+    (0.0, 0.0), (1.0, 1.0), (1.0001, 2.0), (2.0, 2.0), (2.5, 5.0), (5.0, 5.0), (5.01, 10.0), (10.0, 10.0),
+    (99.0, 100.0), (0.3, 0.5), (0.05, 0.05), (0.051, 0.1), (1234.0, 2000.0), (5000.1, 10_000.0),
+])  # fmt: skip
+def test_a_coarse_value_is_the_next_of_the_series(value, due):
+    assert coarse(value) == due
+    assert coarse(due) == due

@@ -1,12 +1,14 @@
 """What rows say was spent: from the ledger's charges, however often a round had to be charged."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from dpfedmeta.accounting.divergences.pld_composition import sampled_delta
 from dpfedmeta.accounting.events.events import Phase
+from dpfedmeta.accounting.honest_norm import CHANCE
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, read, spent
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
@@ -18,7 +20,19 @@ from dpfedmeta.learning.evaluation import Benchmark
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.training.loop import Training
-from dpfedmeta.training.results.round_rows import charged_after, delta_at_limit
+from dpfedmeta.training.results import round_rows
+from dpfedmeta.training.results.round_rows import (
+    RELEASED,
+    TOO_LONG,
+    aborted_row,
+    charged_after,
+    compared,
+    delta_at_limit,
+    round_row,
+    running_epsilons,
+    signal_to_noise,
+    too_long_words,
+)
 from dpfedmeta.training.tracking.callbacks import JsonLines
 
 SMALL = {
@@ -145,3 +159,71 @@ def test_without_a_further_attempt_a_row_counts_its_own_rounds_only(tiny_strokes
     assert [s.rounds for s in charged_after(ledger, 4)] == [3, 4]
     ledger.charge(replace(planned_charge(plan, 5), attempt=1))
     assert [s.rounds for s in charged_after(ledger, 5)] == [3, 5]
+
+
+@pytest.mark.parametrize(("norm", "noise", "due"), [
+    (5.0, 4.0, 0.75), (5.0, 3.0, 4 / 3), (3.0, 5.0, 0.0), (2.0, 2.0, 0.0), (5.0, 0.0, None),
+])  # fmt: skip
+def test_the_share_of_signal_is_what_noise_does_not_explain(norm, noise, due):
+    assert signal_to_noise(norm, noise) == (due if due is None else pytest.approx(due))
+
+
+def released(**values):
+    value = {"w": torch.tensor([3.0, 4.0]), "attached": torch.tensor([12.0])}
+    return SimpleNamespace(**{"value": value, "noise_deviation": 0.5, "length": 13.0, "size": 3} | values)
+
+
+def test_a_row_is_of_the_model_s_part_of_a_release_and_the_bound_before_it(monkeypatch):
+    """What clients attached for the clip policy is no part of the model."""
+    monkeypatch.setattr(round_rows, "running_epsilons", lambda plan, charged: ("epsilons", plan, charged))
+    state = SimpleNamespace(round=7, bound=0.25, policy=SimpleNamespace(mode="holding"), model={"w": torch.zeros(2)})
+    row = round_row("plan", "charged", state, released())
+    noise = 0.5 * 2**0.5
+    assert row == {
+        "round": 7, "clip": 0.25, "clip_mode": "holding", "aggregate_norm": 5.0, "noise_norm_expected": noise,
+        "signal_to_noise": pytest.approx((25 - noise**2) ** 0.5 / noise), "epsilons": ("epsilons", "plan", "charged"),
+    }  # fmt: skip
+    state.bound = float("inf")
+    aborted = aborted_row("plan", "charged", state)
+    assert aborted == {"round": 7, "aborted": True, "clip": None, "clip_mode": "holding", "epsilons": row["epsilons"]}
+
+
+@pytest.mark.parametrize("most", [None, 12.0, 13.0, 14.0])
+@pytest.mark.parametrize("rests", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_release_is_too_long_where_honest_clients_give_less_and_cohorts_are_known(monkeypatch, most, rests, again):
+    """Its whole length, with what clients attached, against that of whole honest messages."""
+    asked = []
+    monkeypatch.setattr(round_rows, "spacing_of", lambda privacy: 4 if rests else None)
+    monkeypatch.setattr(round_rows, "honest_norm", lambda *given, **named: asked.append((given, named)) or most)
+    plan = SimpleNamespace(
+        privacy=SimpleNamespace(at=lambda round_: ("at", round_)), message_bound=lambda bound: 2 * bound,
+        settings=SimpleNamespace(server=SimpleNamespace(noise="mine:noise" if rests else "independent")),
+    )  # fmt: skip
+    ledger = SimpleNamespace(charges=[SimpleNamespace(attempt=0), SimpleNamespace(attempt=int(again))])
+    state = SimpleNamespace(round=7, bound=0.25)
+    found = compared(plan, ledger, state, released())
+    if rests and again:
+        assert found == {}
+        assert asked == []
+        return
+    assert found == ({TOO_LONG: 12.0, RELEASED: 13.0} if most == 12.0 else {})
+    assert asked == [((("at", 7),), {"moved": 0.5, "deviation": 0.5, "dimension": 3, "own_noise": rests})]
+
+
+def test_the_operator_is_told_both_lengths_and_how_rare_that_is():
+    said = too_long_words({"round": 7, TOO_LONG: 12.0, RELEASED: 13.5})
+    assert said.startswith("round 7: the released mean has norm 13.5, but honest clients give at most 12 (except in")
+    assert f"one round in {1 / CHANCE:,.0f})" in said
+
+
+def test_a_running_epsilon_is_no_more_than_the_promise_and_no_infinity_of_json(monkeypatch):
+    def cells(*values):
+        names = (("client", "public"), ("client", "server"), ("record", "server"))
+        return [SimpleNamespace(unit=u, observer=o, epsilon=e) for (u, o), e in zip(names, values, strict=True)]
+
+    monkeypatch.setattr(round_rows, "four_cells", lambda *given: cells(2.0, 3.0, float("inf")))
+    monkeypatch.setattr(round_rows, "Terms", SimpleNamespace(of=lambda privacy: None))
+    plan = SimpleNamespace(privacy=None, running_grid=1e-3, planned=cells(2.5, 2.75, float("inf")))
+    found = running_epsilons(plan, ())
+    assert found == {"client_public": 2.0, "client_server": 2.75, "record_server": None}

@@ -1,10 +1,14 @@
 import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.worker_pool import InProcess, Watched
+from dpfedmeta.training.terminal import progress
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.terminal.progress_bar import Heartbeat, Pace, clock, share_bar
 
@@ -122,3 +126,50 @@ def test_watched_workers_give_the_same_and_tell_their_share():
 @pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (12, "12 s"), (90, "2 min"), (7500, "2 h 05 min")])
 def test_a_time_is_never_no_minutes(seconds, words):
     assert clock(seconds) == words
+
+
+def ended(monkeypatch, tmp_path, **summary):
+    """What is printed at the end of a run."""
+    plan = PrivacyPlan(clients=40, cohort=10, rounds=9, noise_multiplier=2.0)
+    monkeypatch.setattr(progress, "read_content", lambda path, torn: SimpleNamespace(plan=plan, charges=()))
+    monkeypatch.setattr(progress, "spent", lambda plan, charges: guarantees(plan))
+    for name in ("accuracy_table", "error_table"):
+        monkeypatch.setattr(progress, name, lambda summary, name=name: name)
+    console = Console(file=io.StringIO(), width=300)
+    screen = Terminal(console, resume="resume {path} now")
+    screen.on_start(tmp_path)
+    screen.on_end({"status": "completed", "rounds": 3, "times": None} | summary)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("accuracy", [None, {}, {"mean": 0.5}])
+@pytest.mark.parametrize("error", [None, {"mean": 0.5}])
+def test_what_was_reached_is_shown_as_it_was_measured(monkeypatch, tmp_path, accuracy, error):
+    shown = ended(monkeypatch, tmp_path, accuracy=accuracy, error=error)
+    assert ("accuracy_table" in shown) == (accuracy is not None)
+    assert ("error_table" in shown) == (accuracy is None and error is not None)
+    assert "What was spent, from the ledger" in shown
+
+
+@pytest.mark.parametrize("status", ["completed", "budget", "interrupted"])
+@pytest.mark.parametrize("times", [None, "coarse"])
+def test_how_a_run_ended_is_said_with_what_is_left_of_it(monkeypatch, tmp_path, status, times):
+    shown = ended(monkeypatch, tmp_path, status=status, times=times)
+    cut = status == "interrupted"
+    assert f"{status} after {'3 of 9 rounds, ' if cut else ''}{'at most ' if times else ''}" in shown
+    assert f"all files are in {tmp_path}" in shown
+    assert (f"go on with: resume {tmp_path} now" in shown) == cut
+    assert ("exact times reveal cohorts" in shown) == (times is not None)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_an_evaluation_moves_the_bar_and_times_a_validation(monkeypatch, split):
+    now, words = [10.0], []
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    screen = Terminal(Console(file=io.StringIO()))
+    screen._pace, screen._bar = PUBLIC, SimpleNamespace(update=lambda done, line: words.append(line), stop=lambda: None)
+    for done, when in ((0.0, 10.0), (0.5, 12.0), (1.0, 17.0)):
+        now[0] = when
+        screen.on_evaluation(split, done)
+    assert words == [f"{split} classes: {100 * done:.0f}% evaluated" for done in (0.0, 0.5, 1.0)]
+    assert screen._pace.validation_seconds == (7.0 if split == "validation" else None)
