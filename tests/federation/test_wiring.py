@@ -113,7 +113,7 @@ def test_every_option_of_a_client_arrives(monkeypatch, tmp_path, address, dry_ru
     monkeypatch.setattr(entry_points, "read_identity", lambda path: b"mine")
     monkeypatch.setattr(entry_points, "read_invitation", lambda path: invited)
     monkeypatch.setattr(entry_points, "prepare_flower", lambda folder: None)
-    monkeypatch.setattr(entry_points, "claim", lambda *words, keep: claimed.append((*words, keep)))
+    monkeypatch.setattr(entry_points, "open_home", lambda *words, **named: claimed.append((*words, named["keep"])))
     monkeypatch.setattr(client, "RealClient", lambda *words, **named: given.update(
         signature.bind(None, *words, **named).arguments) or SimpleNamespace(unfit=None, handed_out=True))  # fmt: skip
     monkeypatch.setattr(http_client, "Wire", lambda **named: wires.update(named))
@@ -143,13 +143,12 @@ def run_as(monkeypatch, tmp_path):
     invited = SimpleNamespace(identity=b"server", server="here:2", authority=b"certificate")
     monkeypatch.setattr(entry_points, "read_invitation", lambda path: invited)
     monkeypatch.setattr(entry_points, "prepare_flower", lambda folder: None)
-    monkeypatch.setattr(entry_points, "claim", lambda *words, keep: None)
     monkeypatch.setattr(http_client, "Wire", lambda **named: None)
 
     def run(meanwhile=lambda party, home: None, questions=1, told=None, **given):
         party = SimpleNamespace(unfit=None, handed_out=False, answer=lambda question: question)
         monkeypatch.setattr(client, "RealClient", lambda *words, **named: party)
-        monkeypatch.setattr(entry_points, "check_newest", lambda *words, **named: newest.append((words, named)) or told)
+        monkeypatch.setattr(entry_points, "open_home", lambda *words, **named: newest.append((words, named)) or told)
         ends, newest, said = [], [], []
 
         def attends(counted, wire, *, over, say):
@@ -212,7 +211,7 @@ def test_whether_a_home_is_the_newest_is_asked_as_the_client_is_run_and_told(
     run_as, tmp_path, change_limit, dry_run, told
 ):
     found = run_as(told=told, change_limit=change_limit, dry_run=dry_run)
-    assert found.newest == [((tmp_path / "home",), {"accept": change_limit, "keep": not dry_run})]
+    assert found.newest == [((tmp_path / "home", tmp_path, b"mine"), {"accept": change_limit, "keep": not dry_run})]
     assert found.said == ([told] if told else [])
 
 
@@ -230,7 +229,7 @@ def test_every_answer_that_is_charged_is_noted_before_it_leaves(monkeypatch, tmp
         return question
 
     monkeypatch.setattr(entry_points, "note_answered", lambda home: noted.append(ledger.read_text()))
-    found = entry_points._Counted(party=SimpleNamespace(answer=answers), home=tmp_path, keep=kept, _written=1)
+    found = entry_points.Counted(party=SimpleNamespace(answer=answers), home=tmp_path, keep=kept, _written=1)
     for number in range(len(changes)):
         assert found.answer(b"%d" % number) == b"%d" % number
     assert noted == ([f"begin{'x' * (number + 1)}" for number in range(sum(changes))] if kept else [])
