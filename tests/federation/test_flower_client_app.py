@@ -9,7 +9,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from dpfedmeta.federation.client import client as real
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.flower.flower_channel import KIND, content_of, record_of
+from dpfedmeta.federation.flower.flower_channel import content_of, record_of
+from dpfedmeta.federation.flower.flower_environment import KIND
 from dpfedmeta.federation.identity.credentials import write_identity
 from dpfedmeta.federation.identity.invitation import INVITATION, make_operator
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
