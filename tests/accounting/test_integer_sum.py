@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,14 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
-from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds, check_fine, is_fine, with_bits
+from dpfedmeta.accounting.privacy_plan.secure_round import (
+    LEAST_DEVIATION,
+    SecureRounds,
+    _is_fine,
+    check_fine,
+    is_fine,
+    with_bits,
+)
 from dpfedmeta.analytics.secure_counts import CountGrid
 from dpfedmeta.core.errors import RefusedPlan
 
@@ -264,3 +272,15 @@ def test_the_largest_counts_that_a_plan_accepts_are_read_as_they_are(bits, longe
     assert grid.centred(largest % 2**bits).tolist() == largest.tolist()
     # And hardly less is accepted than fits.
     assert 2 * (low + 2) * whole.units + 8 * spread > 2 ** (bits - 1)
+
+
+@pytest.mark.parametrize(
+    ("growth", "share", "fine"),
+    [
+        (1.01, LEAST_DEVIATION**2, True), (1.0101, LEAST_DEVIATION**2, False),
+        (1.0, 0.999 * LEAST_DEVIATION**2, False), (1.0, LEAST_DEVIATION, False),
+    ],
+)  # fmt: skip
+def test_bits_are_enough_where_rounding_grows_little_and_each_share_is_wide(growth, share, fine):
+    """A share is a variance, so it is held against the square of the least deviation."""
+    assert _is_fine(SimpleNamespace(growth=growth, smallest_share=share), 1.01) is fine

@@ -20,7 +20,7 @@ from dpfedmeta.auditing.canaries import RandomDirections, SameDirection
 from dpfedmeta.auditing.estimators.many_runs import SECOND_SAMPLE, Ratios, cosines
 from dpfedmeta.auditing.estimators.one_run import SHARES, Guesses, best_share, guesses_of, pooled
 from dpfedmeta.auditing.findings import AUDITS, Finding
-from dpfedmeta.auditing.neighbouring_runs import over_nothing
+from dpfedmeta.auditing.neighbouring_runs import CANARY, over_nothing
 from dpfedmeta.auditing.reduced_plan import of_canaries
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.privacy.rounds.promise import PromisedCell
@@ -389,3 +389,27 @@ def test_an_attacker_knows_messages_without_any_noise_of_the_clients(monkeypatch
     assert asked == ([{"support": False, "noise": neighbouring_runs._NO_NOISE}] if releases else [])
     due = {"algorithm": "quiet", "message_noise": 0.0, "record_noises": ()} if releases else {"message_noise": 0.0}
     assert found == due
+
+
+@pytest.mark.parametrize("colluding", [0, 1, 2, 5])
+def test_a_server_subtracts_the_messages_of_as_many_as_collude_with_it(monkeypatch, colluding):
+    """The canary is not one of them; the noise of those that remain is what it faces."""
+    taken = []
+
+    def rounded(clients, arrays, bounds, round_, known, source):
+        taken.extend(known)
+        return [np.full(2, 10 * client, dtype=np.int64) for client in known]
+
+    monkeypatch.setattr(server_attack, "rounded_messages", rounded)
+    whole = SimpleNamespace(share=lambda asked: 3.0)
+    plan = SimpleNamespace(privacy=SimpleNamespace(at=lambda round_: SimpleNamespace(whole=whole), colluding=colluding))
+    clients = SimpleNamespace(source=SimpleNamespace(again=lambda again, fresh: "source"))
+    release = SimpleNamespace(round=4, bound=1.0, model={"w": torch.zeros(2)})
+    cohort = SimpleNamespace(clients=np.array([4, CANARY, 7, 9]), asked=4, again=0, fresh=None)
+    grid = SimpleNamespace(read=lambda total: total, centred=lambda left: left, width=0.5)
+    secret = SimpleNamespace(noise_variance=12.0, grid=grid, value={"w": torch.tensor([100, 100])})
+    values, variance = server_attack.the_sum(plan, clients, release, cohort, secret)
+    due = [4, 7, 9][:colluding]
+    assert taken == due
+    assert values.tolist() == [100.0 - 10 * sum(due)] * 2
+    assert variance == (12.0 - 3.0 * len(due)) * 0.25

@@ -16,6 +16,7 @@ from dpfedmeta.auditing.attacks.likelihood_ratio import NoAttack, attack_on
 from dpfedmeta.auditing.audit_request import AuditRequest
 from dpfedmeta.auditing.canaries import RandomDirections
 from dpfedmeta.auditing.estimators.many_runs import NO_CURVE, Bench, Crowd, Ratios
+from dpfedmeta.auditing.estimators.one_run import SHARES, Guesses, epsilon_of
 from dpfedmeta.auditing.findings import Finding
 from dpfedmeta.auditing.neighbouring_runs import ClientWorlds, observe
 from dpfedmeta.auditing.reduced_plan import audited_settings
@@ -248,6 +249,11 @@ def test_what_is_not_asked_for_is_not_forecast(plan):
     given = {"algo": "dp-agr", "dataset": "strokes", "given": FEW, "canaries": 150}
     audits = {each.audit for each in forecast(AuditRequest(**given, audits=("one-run", "one-shot")))}
     assert audits == {"one-run"}
+    (most,) = forecast(AuditRequest(**given, audits=("one-run",)))
+    # The share of guesses is chosen after they are seen, so each has its part of the miss.
+    made = 2 * int(max(SHARES) * 150)
+    perfect, miss = Guesses(canaries=150, made=made, right=made), AuditRequest(**given).miss
+    assert most.audited == epsilon_of(perfect, most.delta, miss / len(SHARES)) < epsilon_of(perfect, most.delta, miss)
     assert not list(forecast(AuditRequest(**given, audits=("one-run",), observers=("server",))))
     assert not list(forecast(AuditRequest(**given, audits=("many-runs",))))
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
-from scipy.stats import binom, binomtest
+from scipy.stats import binom, binomtest, norm
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -123,6 +123,16 @@ def test_clopper_and_pearson():
 
 def test_the_estimate_of_one_shot():
     assert normal_epsilon(1.0, 1.0, DELTA) == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-4)
+    # By integration, in the worse direction: of a narrower law it is the other one than of a wider law.
+    x = np.linspace(-60.0, 60.0, 400_001)
+    for mean, deviation in ((2.0, 0.8), (2.0, 1.25), (0.5, 0.9)):
+        with_it, without = norm.pdf(x, mean, deviation), norm.pdf(x)
+        epsilon = normal_epsilon(mean, deviation, DELTA)
+        deltas = [
+            float(np.maximum(one - math.exp(epsilon) * other, 0.0).sum() * (x[1] - x[0]))
+            for one, other in ((with_it, without), (without, with_it))
+        ]
+        assert max(deltas) == pytest.approx(DELTA, rel=1e-3)
     cosines = np.random.default_rng(0).normal(1.0, 1.0, 4000) / math.sqrt(5000)
     found = one_shot(cosines, 5000, DELTA)
     assert found.epsilon == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=0.15)

@@ -124,3 +124,11 @@ def test_every_seam_and_every_object_is_looked_at(seam):
     assert own_modules(settings, task, Thing(), None) == ["dpfedmeta.config.load", "somewhere.else", __name__]
     other = replace(task, source=SimpleNamespace(reader="reader.of_mine:Reader"))
     assert own_modules(settings, other) == ["reader.of_mine", "somewhere.else"]
+
+
+def test_what_a_class_inherits_from_is_looked_at_wherever_it_stands():
+    base = type("Base", (), {"__module__": "mine.base"})
+    kind = type("Kind", (base,), {"__module__": "mine.kind"})
+    settings, (task, _) = resolve("dp-agr", "strokes", None, {}), load_task("strokes")
+    assert own_modules(settings, task, kind()) == ["mine.base", "mine.kind"]
+    assert own_modules(settings, task, SimpleNamespace(part=kind())) == ["mine.base", "mine.kind", "types"]

@@ -233,3 +233,17 @@ def test_a_body_that_does_not_end_is_refused_at_its_deadline_and_its_room_is_fre
         return late, await pushed(own, [bytes(5000)], 5000), dict(own._reading)
 
     assert asyncio.run(both()) == (408, 200, {7: 0})
+
+
+def test_connections_that_have_ended_do_not_count():
+    found, ends = Strangers(of_address=2, of_all=3), [socket.socketpair() for _ in range(4)]
+    for number in range(2):
+        found.add(ends[number][0], ("a", number))
+    ends[0][0].close()
+    found.add(ends[2][0], ("a", 2))
+    assert not closed(ends[1][1], 0.01)
+    found.add(ends[3][0], ("a", 3))
+    assert closed(ends[1][1], 0.01)
+    for near, far in ends:
+        near.close()
+        far.close()

@@ -11,7 +11,10 @@ import dpfedmeta as dp
 from dpfedmeta.accounting.ledger.hash_chain import read_chain
 from dpfedmeta.core.files.run_directory import LOOP
 from dpfedmeta.federation.client_rounds import _MARK
+from dpfedmeta.federation.wire_format import MOST_BYTES
 from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES, Identity
+
+MOST_NUMBERS = MOST_BYTES // 4
 
 MODEL = {"a": np.zeros(3), "b": np.zeros((2, 2))}
 GONE = object()
@@ -139,6 +142,7 @@ def test_what_this_client_does_not_know_is_refused(server, answered, key):
         ({"": [1]}, False), (" ", False), ({"\n": [1]}, False), ({"\ud800": [1]}, False),
         ({"__metadata__": [1]}, False),
         ({"clip.attached": [1]}, False), ({"a": [2**28]}, False), ({"a": [2**20], "b": [2**40]}, False),
+        ({"a": [MOST_NUMBERS - 1], "b": [1]}, True), ({"a": [MOST_NUMBERS - 1], "b": [2]}, False),
         ({"a": [1] * 70}, False), ({"a": [True]}, False), ({"a": [2.0]}, False), ({"a": [-1]}, False), ({}, False),
         ({"a": [-1], "b": [-1]}, False),
     ],

@@ -12,6 +12,7 @@ import yaml
 from dpfedmeta.__main__ import main
 from dpfedmeta.accounting.calibration import calibrate
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.cli import plan_sites
 from dpfedmeta.config.load import resolve_text
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.task_file import load_task
@@ -297,3 +298,21 @@ def test_settings_of_tables_are_those_that_train_the_hospitals():
     due = {"optimizer": "adam", "beta1": 0.9, "lr": 0.1, "final_lr": 0.03, "rounds": 20}
     assert {name: chosen["server"].get(name) for name in due} == due
     assert chosen["evaluation"]["queries"] == 5
+
+
+@pytest.mark.parametrize(
+    ("sites", "found", "chosen"),
+    [
+        (4, {1.0: 3 * LEARNS, 2.0: 0.9 * LEARNS, 4.0: 0.4 * LEARNS}, 2.0),
+        (4, {1.0: 3 * LEARNS, 2.0: LEARNS, 4.0: "refused"}, 2.0),
+        (4, {1.0: 3 * LEARNS, 2.0: 4 * LEARNS, 4.0: 2 * LEARNS, 8.0: "refused"}, 4.0),
+        (2, {1.0: 3 * LEARNS, 2.0: 0.9 * LEARNS}, 2.0),
+    ],
+)
+def test_of_the_epsilons_that_teach_the_smallest_is_written(sites, found, chosen):
+    cell = "record-sum" if sites > 2 else "record-messages"
+    other = "record-messages" if sites > 2 else "record-sum"
+    facts = Sites(sites=sites, least=40, classes=2, weights=28)
+    assert plan_sites._chosen(facts, {other: {0.5: 0.1 * LEARNS}, cell: found}) == (cell, chosen, found[chosen])
+    with pytest.raises(RefusedPlan, match="why not"):
+        plan_sites._chosen(facts, {cell: {1.0: "why not", 2.0: "neither"}})

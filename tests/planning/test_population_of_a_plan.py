@@ -6,10 +6,10 @@ import pytest
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.populations.disjoint import DisjointPopulation
+from dpfedmeta.data.populations.disjoint import DisjointPopulation, ShardPopulation
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.population import VirtualPopulation, clients_digest
-from dpfedmeta.planning.client_population import plan_population
+from dpfedmeta.planning.client_population import clients_of, plan_population
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)
 
@@ -87,3 +87,17 @@ def test_what_is_no_population_is_one_line(tiny_strokes, own):
 def test_a_population_of_nobody_is_refused_as_such(tiny_strokes):
     with pytest.raises(InputError, match=r"^population: holds no clients; hand over"):
         population(tiny_strokes, own=from_pairs([], SHAPE), clients=5, cohort=2)
+
+
+@pytest.mark.parametrize(
+    "given", [{"task.shift": "2"}, {"population.most_shots": "3"}, {"population.kind": "disjoint"}, "own"]
+)
+def test_shards_are_clients_as_they_are(tiny_strokes, given):
+    """What nothing applies to them is refused."""
+    dataset = replace(tiny_strokes, task=replace(tiny_strokes.task, shared_classes=2))
+    plain = resolve("dp-fedavg", "mnist-shards", None, {"population.records": "10"})
+    assert isinstance(clients_of(plain, dataset, 3), ShardPopulation)
+    own = object() if given == "own" else None
+    settings = plain if own else resolve("dp-fedavg", "mnist-shards", None, {"population.records": "10", **given})
+    with pytest.raises(InputError, match="its images are split into shards"):
+        clients_of(settings, dataset, 3, own)

@@ -16,6 +16,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.releases.micro_episodes import micro_slots
+from dpfedmeta.planning import run_plan
 from dpfedmeta.planning.client_spec import evaluation_shape
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.planning.run_plan import make_plan
@@ -362,3 +363,13 @@ def test_a_network_larger_than_the_machine_is_refused_by_whoever_makes_the_plan(
     settings = resolve("maml", "strokes", None, {"model.width": "100000"})
     with pytest.raises(InputError, match=r"270,003,700,005 weights: .* GiB, and this machine has"):
         make_plan(settings, load_task("strokes")[0])
+
+
+@pytest.mark.parametrize("trained", ["all", "head"])
+@pytest.mark.parametrize("evaluated", [None, "all", "head"])
+def test_a_head_is_asked_for_where_training_or_evaluation_adapts_it_alone(monkeypatch, trained, evaluated):
+    asked = []
+    monkeypatch.setattr(run_plan, "check_has_head", lambda network, name: asked.append(name))
+    given = {"meta.adapt": trained, "evaluation.adapt": "null" if evaluated is None else evaluated, "model.width": "4"}
+    make_plan(resolve("maml", "strokes", None, given), TASK)
+    assert bool(asked) is ("head" in (trained, evaluated))

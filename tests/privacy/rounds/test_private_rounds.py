@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import dpfedmeta as dp
 from dpfedmeta.accounting.ledger.ledger import phases_of, read_content
 from dpfedmeta.accounting.other_accountants import second_opinion
+from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files import atomic_files
 from dpfedmeta.core.files.run_directory import RunDirectory
@@ -1045,3 +1046,17 @@ def test_the_example_of_the_class_runs():
     found = doctest.testmod(private_rounds)
     assert found.attempted > 5
     assert not found.failed
+
+
+@pytest.mark.parametrize("scope", ["flat", "per-layer"])
+def test_layers_are_clipped_as_the_clip_settings_say(tmp_path, scope):
+    """One layer of length 3 and one of 0.1, under a bound of 1."""
+    clip = ClipSettings(policy="constant", initial=1.0, scope=scope)
+    long, short = np.full(9, 1.0), np.full(4, 0.05)
+    like = {"long.weight": np.zeros_like(long), "short.weight": np.zeros_like(short)}
+    due = (math.sqrt(0.5), 0.1) if scope == "per-layer" else (3.0 / math.sqrt(9.01), 0.1 / math.sqrt(9.01))
+    with made(tmp_path, clip=clip, like=like, noise_seed=5, noise="independent") as private:
+        round_ = next(iter(private))
+        round_.add(round_.cohort[0], {"long.weight": long, "short.weight": short})
+        found = round_._sum.query().value
+    assert [float(np.linalg.norm(found[name])) for name in like] == pytest.approx(due, rel=1e-3)

@@ -122,8 +122,9 @@ def test_each_number_is_the_plans(solved):
     plan, _ = solved(max_participations=2, sampler="poisson")
     assert (plan.clients, plan.cohort, plan.rounds, plan.max_participations) == (400, 40.0, 3, 2)
     assert (plan.sampler, plan.noise, plan.correlation, plan.capacity) == ("poisson", "independent", None, None)
-    plan, _ = solved(noise="blt", separation=2, buffers=3, clients=403)
-    assert (plan.noise, plan.correlation.separation, plan.correlation.buffers) == ("blt", 2, 3)
+    # Neither number is the default one (3 buffers).
+    plan, _ = solved(noise="blt", separation=2, buffers=2, clients=403)
+    assert (plan.noise, plan.correlation.separation, plan.correlation.buffers) == ("blt", 2, 2)
     # As far apart as the population allows: 400 clients in cohorts of 190, and not by the rounds, of which there are 3.
     assert solved(noise="toeplitz", cohort=190)[0].correlation.separation == 2
     assert solved(noise="toeplitz", cohort=40)[0].correlation.separation == 3

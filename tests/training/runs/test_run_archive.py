@@ -133,6 +133,10 @@ def test_a_folder_has_a_model_card_beside_the_weights_and_verifies(run, tmp_path
     assert "2 rounds over 60 clients" in text
     with safe_open(tmp_path / "hub/model.safetensors", "numpy") as weights:
         assert len(list(weights.keys())) > 2
+    # Whatever is handed on has its digest.
+    stated = json.loads((tmp_path / "hub/MANIFEST.json").read_text())["sha256"]
+    files = {str(path.relative_to(tmp_path / "hub")) for path in (tmp_path / "hub").rglob("*") if path.is_file()}
+    assert {"README.md", "model.safetensors"} < set(stated) == files - {"MANIFEST.json"}
     assert not (tmp_path / "hub/secret").exists()
     assert "files are as they were archived" in dpfedmeta("account", "--verify", tmp_path / "hub").out
     assert load(tmp_path / "hub").form is not None

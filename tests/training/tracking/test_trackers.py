@@ -1,5 +1,6 @@
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.training.loop import Training
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.terminal.tables import guarantee_table
+from dpfedmeta.training.trackers import trackers_of
 from dpfedmeta.training.trackers.tensorboard_tracker import TensorBoard
 from dpfedmeta.training.tracking.callbacks import Callback, JsonLines
 from dpfedmeta.training.tracking.flatten_rows import flat
@@ -171,3 +173,12 @@ def test_trackers_are_told_released_quantities_only(tiny_strokes, tmp_path, algo
     assert ["validation_accuracy_untrained" in row for row in trap.rows] == [True, False, False, False]
     assert set(trap.rows[0]["validation_accuracy_untrained"]) == {"mean", "ci95", "episodes"}
     assert set(trap.rows[1]["validation_accuracy"]) == {"mean", "ci95", "episodes"}
+
+
+def test_a_tracker_that_is_named_in_two_ways_is_told_once():
+    track, to = resolve("maml", "strokes", None, {}).track, ("tensorboard", "wandb")
+    asked = (replace(track, to=to), replace(track, wandb="offline", tensorboard=True))
+    both = replace(asked[1], to=to)
+    kinds = [sorted(type(each).__name__ for each in trackers_of(each)) for each in (*asked, both)]
+    assert kinds[0] == kinds[1] == kinds[2]
+    assert len(kinds[0]) == 2
