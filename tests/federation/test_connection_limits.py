@@ -239,11 +239,11 @@ def test_connections_that_have_ended_do_not_count():
     found, ends = Strangers(of_address=2, of_all=3), [socket.socketpair() for _ in range(4)]
     for number in range(2):
         found.add(ends[number][0], ("a", number))
-    ends[0][0].close()
+    ends[1][0].close()  # not the oldest
     found.add(ends[2][0], ("a", 2))
-    assert not closed(ends[1][1], 0.01)
+    assert not closed(ends[0][1], 0.01)
     found.add(ends[3][0], ("a", 3))
-    assert closed(ends[1][1], 0.01)
+    assert closed(ends[0][1], 0.01)
     for near, far in ends:
         near.close()
         far.close()
