@@ -200,12 +200,13 @@ class ClientOptions:
 class Counted:
     """A party, how many questions it has answered, and how far its ledger goes, which is noted outside of its home.
 
-    A dry run notes nothing.
+    A dry run notes nothing. With `sure` no answer leaves that cannot be noted.
     """
 
     party: Party
     home: Path
     keep: bool = True
+    sure: bool = False
     answered: int = 0
     _written: int | None = None
 
@@ -214,12 +215,13 @@ class Counted:
 
         Raises:
             InputError: Another copy of the home answered meanwhile.
+            OSError: It is `sure`, and the register cannot be written.
         """
         found = self.party.answer(question)
         self.answered += 1
         if self.keep and (written := _changed(self.home / LEDGER)) != self._written:
             # Before the answer leaves; where the register cannot be written, the start has said so.
-            with suppress(OSError):
+            with suppress(*(() if self.sure else (OSError,))):
                 note_answered(self.home)
             self._written = written
         return found

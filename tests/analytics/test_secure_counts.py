@@ -396,8 +396,7 @@ def test_a_quantile_without_noise_lies_where_the_counts_say(quantile):
     assert analysis.read(np.array([600.0, *[0.0] * 7]), 0.0)["bound"] == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("shorter", [0, 100, 280])
-@pytest.mark.parametrize("deviation", [0.0, 5.0])
+@pytest.mark.parametrize(("shorter", "deviation"), [(0, 0.0), (100, 0.0), (275, 0.0), (0, 5.0), (100, 5.0), (264, 5.0)])
 def test_messages_that_are_longer_than_the_grid_are_told_of(shorter, deviation):
     """The few that are shorter end somewhere on it: that is no bound of half of the clients."""
     counts = np.array([0, shorter, 0, 0, 0, 0, 0, 600 - shorter], dtype=float)
@@ -405,12 +404,28 @@ def test_messages_that_are_longer_than_the_grid_are_told_of(shorter, deviation):
     assert (found["beyond"], found["bound"], found["high"]) == (True, pytest.approx(10.0), pytest.approx(10.0))
     (line,) = SMALL.words(found)
     assert line == (
-        "fewer than 50% of the clients' messages are no longer than 10, where the grid ends: ask again with a larger "
-        "--highest"
+        "fewer than 50% of the clients' messages are no longer than 10 (with 95% confidence), where the grid ends: ask "
+        "again with a larger --highest"
     )
     # What an earlier version wrote is read as it was.
     del found["beyond"]
     assert "are no longer than 10 (between" in SMALL.words(found)[0]
+
+
+@pytest.mark.parametrize(("shorter", "deviation"), [(278, 0.0), (299, 0.0), (275, 5.0), (0, 200.0)])
+def test_what_noise_or_who_was_drawn_explains_is_no_statement_about_the_grid(shorter, deviation):
+    """By hand: 300 of 600 are wanted, who was drawn deviates by 12.2, and the noise adds its own."""
+    counts = np.array([0, shorter, 0, 0, 0, 0, 0, 600 - shorter], dtype=float)
+    found = SMALL.read(counts, deviation)
+    assert not found["beyond"]
+    assert found["bound"] == pytest.approx(10.0)
+    assert "with 95% confidence)" in SMALL.words(found)[0]
+
+
+def test_where_the_noise_is_too_large_nothing_is_said_of_the_grid():
+    first, second = SMALL.words({**SMALL.read(np.ones(8), 1.0), "too_noisy": True, "beyond": True})
+    assert "ask again" not in first
+    assert second.startswith("the noise is large against the counts")
 
 
 def test_an_upper_end_that_lies_beyond_the_grid_is_where_it_ends():

@@ -1,5 +1,7 @@
 """A client under `flwr run`: its home, its promise, and what leaves it when it cannot take part."""
 
+import errno
+import math
 import shutil
 from typing import ClassVar
 
@@ -8,6 +10,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from dpfedmeta.federation.client import client as real
+from dpfedmeta.federation.client import client_home
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.flower.flower_channel import content_of, record_of
 from dpfedmeta.federation.flower.flower_environment import KIND
@@ -68,7 +71,6 @@ def test_it_answers_from_its_home_with_the_promise_of_its_config(asked):
     assert ask(unit="client", epsilon=3.0, delta=1e-6) == b"cba"
     assert Charging.made["promise"] == Promise(unit="client", epsilon=3.0, delta=1e-6, participations=5)
     assert Charging.made["ledger"] == home / "ledger.jsonl"
-    assert Charging.made["change_limit"] is False
     assert ask() == b"cba"
     assert Charging.made["promise"] == Promise(participations=5)
 
@@ -84,14 +86,39 @@ def test_a_home_that_was_set_back_does_not_answer(asked, tmp_path, capsys):
     with pytest.raises(Refused, match="its own machine says why"):
         ask()
     assert "on this machine its ledger went on to line 2, and this one has 1" in capsys.readouterr().err
-    assert ask(**{"change-limit": True}) == b"cba"
-    assert Charging.made["change_limit"] is True
+    # What a config says, it would say after each restore.
+    for word in (True, "true"):
+        with pytest.raises(Refused):
+            ask(**{"change-limit": word})
 
 
-@pytest.mark.parametrize("wrong", [{"unit": "clinic"}, {"delta": 2.0}, {"home": ""}, {"identity": "/nowhere.pem"}])
-def test_what_is_wrong_with_its_config_is_told_here_alone(asked, capsys, wrong):
+def test_no_answer_leaves_that_cannot_be_noted(asked, monkeypatch, capsys):
+    ask, _ = asked
+    assert ask() == b"cba"
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, "no space left", "register")
+
+    monkeypatch.setattr(client_home, "_note", full)
+    with pytest.raises(Refused):
+        ask()
+    assert "no space left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"unit": "clinic"}, "unit = clinic"), ({"delta": 2.0}, "delta = 2.0"), ({"home": ""}, "home: is missing"),
+        ({"identity": "/nowhere.pem"}, "/nowhere.pem"), ({"epsilon": "abc"}, "epsilon = 'abc'"),
+        ({"epsilon": True}, "epsilon = True"), ({"delta": "1e-5"}, "delta = '1e-5'"),
+        ({"participations": 2.9}, "participations = 2.9"), ({"participations": True}, "participations = True"),
+        ({"participations": math.inf}, "participations = inf"), ({"epsilon": math.nan}, "epsilon = nan"),
+        ({"home": "~nobody-of-this-name/x"}, "home directory"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_its_config_is_told_here_alone(asked, capsys, wrong, said):
     ask, _ = asked
     with pytest.raises(Refused) as told:
         ask(**wrong)
     assert str(told.value) == "this client cannot take part; its own machine says why"
-    assert next(iter(wrong)) in capsys.readouterr().err or "nowhere" in wrong.get("identity", "")
+    assert said in capsys.readouterr().err

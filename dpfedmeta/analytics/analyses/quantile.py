@@ -84,7 +84,8 @@ class Quantile(CountedAnalysis):
 
         The distribution function is the best rising one (least squares) through the sums of the counts, and is
         inverted between the edges. The range allows for 1.96 deviations of the noise and of who was drawn. What the
-        sums do not reach lies at the last edge, where more norms are larger than the noise explains.
+        sums do not reach lies at the last edge, where more norms are larger than the noise explains; `beyond` says
+        that so much of the range lies there too.
         """
         sums = np.cumsum(counts)[:-1]
         total, rising = max(float(counts.sum()), 1.0), isotonic(sums)
@@ -100,7 +101,7 @@ class Quantile(CountedAnalysis):
             "low": low,
             "high": high,
             "quantile": self.quantile,
-            "beyond": larger and bool(wanted > rising[-1]),
+            "beyond": larger and bool(wanted - 1.96 * spread > rising[-1]),
             "too_noisy": bool(1.96 * deviation * math.sqrt(place + 1) > _TOO_NOISY * total),
             "edges": self.edges.tolist(),
             "counts": counts.tolist(),
@@ -115,10 +116,10 @@ class Quantile(CountedAnalysis):
 
     def words(self, found: Mapping[str, Any]) -> list[str]:
         """The bound, and what to do with it."""
-        if found.get("beyond"):  # ledgers of before 0.3.1 know none
+        if found.get("beyond") and not found["too_noisy"]:  # summaries of before 0.3.1 know none
             return [
-                f"fewer than {found['quantile']:.0%} of the clients' messages are no longer than {found['bound']:.4g}, "
-                "where the grid ends: ask again with a larger --highest"
+                f"fewer than {found['quantile']:.0%} of the clients' messages are no longer than {found['bound']:.4g} "
+                "(with 95% confidence), where the grid ends: ask again with a larger --highest"
             ]
         lines = [
             f"{found['quantile']:.0%} of the clients' messages are no longer than {found['bound']:.4g} "

@@ -7,6 +7,7 @@ messages can be served so, secure aggregation cannot. And a SuperNode runs the c
 import logging
 import random
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,11 @@ from dpfedmeta.federation.server.client_requests import Heard  # noqa: E402
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused  # noqa: E402
 
 Config = Mapping[str, bool | float | int | str]
+_NUMBERS = (
+    ("epsilon", (int, float), "a number"),
+    ("delta", (int, float), "a number"),
+    ("participations", (int,), "a whole number"),
+)
 
 
 def _draw_apart() -> None:
@@ -113,9 +119,9 @@ def client_app() -> ClientApp:
             raise Refused("the message holds no question")
         config: Config = context.node_config
         with _told_here():
-            private, changes = read_identity(_path(config, "identity")), bool(config.get("change-limit", False))
-            home, data = _path(config, "home"), _path(config, "data")
-            if told := open_home(home, data, private, accept=changes):
+            home, data, private = _path(config, "home"), _path(config, "data"), read_identity(_path(config, "identity"))
+            # An older copy is never taken here: what a config says, it would say again after the next restore.
+            if told := open_home(home, data, private):
                 print(told, file=sys.stderr)
             client = RealClient(
                 data,
@@ -123,15 +129,21 @@ def client_app() -> ClientApp:
                 home / LEDGER,
                 server=read_invitation(_path(config, "invitation")).identity,
                 promise=_promise(config),
-                change_limit=changes,
             )
-            return Message(record_of(Counted(party=client, home=home).answer(question)), reply_to=message)
+            return Message(record_of(Counted(party=client, home=home, sure=True).answer(question)), reply_to=message)
 
     return app
 
 
 def _promise(config: Config) -> Promise:
-    """Read the client's promise from its node's config, where keys are the options of `federate client`."""
+    """Read the client's promise from its node's config, where keys are the options of `federate client`.
+
+    Raises:
+        InputError: It promises nothing, or a value is no number of its kind.
+    """
+    for key, kinds, words in _NUMBERS:
+        if type(config.get(key, 1)) not in kinds:
+            raise InputError(f"{key} = {config[key]!r} in this node's config: expected {words}")
     epsilon, often = config.get("epsilon"), config.get("participations")
     return Promise(
         unit=cast(UnitName, config.get("unit", "record")),
@@ -143,15 +155,20 @@ def _promise(config: Config) -> Promise:
 
 @contextmanager
 def _told_here() -> Iterator[None]:
-    """Show errors of this machine on it alone.
+    """Show errors of this machine on it alone: Flower sends the text of an exception to the server.
 
     Raises:
         Refused: There was one, for example because the images belong to another home, or the home is an older copy.
     """
     try:
         yield
-    except (InputError, OSError) as error:
-        print(error, file=sys.stderr)
+    except Refused:
+        raise
+    except Exception as error:
+        if isinstance(error, InputError | OSError):
+            print(error, file=sys.stderr)
+        else:
+            traceback.print_exc()
         raise Refused("this client cannot take part; its own machine says why") from None
 
 
