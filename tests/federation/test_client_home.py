@@ -1,9 +1,11 @@
 """A home belongs to images: what they spent is found again under a new key, a new home, with new images, and moved."""
 
 import json
+import re
 import shutil
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -420,3 +422,17 @@ def test_a_line_that_a_crash_tore_is_not_missed_when_it_is_cut(home):
     note_answered(home)
     assert cut_torn_line(home / "ledger.jsonl")
     assert check_newest(home) is None
+
+
+def test_whoever_makes_a_client_opens_its_home_and_notes_its_answers():
+    """Every way into a federation, also one that comes later: a module that forgot both took restored homes."""
+    package = Path(client_home.__file__).parents[2]
+    texts = {path: path.read_text() for path in package.rglob("*.py")}
+    ways = {path.name for path, text in texts.items() if re.search(r"(?<!class )\bRealClient\(", text)}
+    assert ways == {"entry_points.py", "flower_apps.py"}
+    for path, text in texts.items():
+        if path.name in ways:
+            assert "open_home(" in text
+            assert "Counted(party=" in text
+        elif path.name != "client_home.py":
+            assert not re.search(r"\b(claim|check_newest)\(", text)
