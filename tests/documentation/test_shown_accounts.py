@@ -9,7 +9,9 @@ from rich.console import Console
 
 from dpfedmeta.cli.commands.account_command import main
 
-_OF_A_RUN = {"--run", "--verify"}
+_OF_A_RUN = {"--run", "--verify", "--statement", "--realised", "--population"}
+# What stands by itself; any other command without an algorithm is a name in a sentence (`dpfedmeta account --explain`).
+_WHOLE = {"--algo", "--cross-check", "--compare-paper", "--compare-presets"}
 
 
 def _shown():
@@ -18,7 +20,7 @@ def _shown():
         text = [block.text for block in blocks(page) if block.language in (None, "sh", "bash")]
         text += re.findall(r"`((?:python scripts/|dpfedmeta )[a-z][^`]*)`", page.read_text())
         for command, words in commands("\n".join(text)):
-            if command == "account" and not _OF_A_RUN & set(words) and "--help" not in words:
+            if command == "account" and not _OF_A_RUN & set(words) and "--help" not in words and _WHOLE & set(words):
                 found.setdefault(" ".join(words), (str(page.relative_to(ROOT)), words))
     return list(found.values())
 
