@@ -233,8 +233,11 @@ def test_training_counts_what_the_ledger_charges(tmp_path):
 
 def test_what_cannot_be_counted_is_refused(tmp_path):
     run = done(tmp_path)
-    with pytest.raises(InputError, match="name it once"):
-        earlier_releases(settings(run.path, run.path))
+    other, copied = done(tmp_path, "other"), shutil.copytree(run.path, tmp_path / "copied")
+    (tmp_path / "link").symlink_to(run.path)
+    for again in (run.path, f"{run.path}/.", tmp_path / "link", copied):
+        with pytest.raises(InputError, match=f"= {again}: the same ledger as {run.path}; name it once"):
+            earlier_releases(settings(run.path, other.path, again))
     with pytest.raises(InputError, match=r"no ledger\.jsonl"):
         earlier_releases(settings(tmp_path))
     real = settings(run.path)

@@ -51,6 +51,18 @@ def test_classes_of_one_record_are_left_out_and_labels_stay_together():
     assert found.records == {"class 0": 4, "class 1": 1, "class 2": 4}
 
 
+@pytest.mark.parametrize(("counts", "numbers"), [((4, 1, 5), {0: 0, 2: 1}), ((1, 4, 1, 5, 3), {1: 0, 3: 1, 4: 2})])
+def test_classes_that_are_kept_are_numbered_from_0_without_the_others(counts, numbers):
+    """A network that adapts to two classes has two outputs, whatever else a client holds one record of."""
+    for episode in HALF.episodes(person(*counts), 0):
+        for images, labels in (
+            (episode.support_images, episode.support_labels),
+            (episode.query_images, episode.query_labels),
+        ):
+            classes = (images.mean(1) / 3).round().int().tolist()
+            assert labels.tolist() == [numbers[label] for label in classes]
+
+
 @pytest.mark.parametrize("counts", [(7,), (1, 1, 1), (5, 1)])
 def test_whoever_has_one_class_is_not_judged(counts):
     found = judge(person(*counts), 0, HALF, lambda counts: {"prototype": PixelPrototype()})
