@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from typing import Any
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random import binomial
@@ -100,13 +101,16 @@ def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, f
         trials, rate = (int(cohort), hostile / clients) if fixed else (hostile, cohort / clients)
         number = most(trials, rate, allowed)
         return number, exceeded(number, trials, rate)
-    from scipy.stats import binom, hypergeom  # a second to import, and few plans need it
+    law: Any = binomial
+    form: tuple[float, ...] = (hostile, cohort / clients)
+    if fixed:
+        from scipy.stats import hypergeom  # a second to import, and few plans need it
 
-    drawn = hypergeom(clients, hostile, int(cohort)) if fixed else binom(hostile, cohort / clients)
-    number = int(drawn.isf(allowed))
-    while float(drawn.sf(number)) > allowed:
+        law, form = hypergeom, (clients, hostile, int(cohort))
+    number = int(law.isf(allowed, *form))
+    while float(law.sf(number, *form)) > allowed:
         number += 1
-    return number, float(drawn.sf(number))
+    return number, float(law.sf(number, *form))
 
 
 def check_population(clients: int, cohort: float, delta: float | None, *, of: tuple[str, str] = ("", "")) -> None:
