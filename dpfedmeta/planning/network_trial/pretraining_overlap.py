@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedmeta.config.dataset_names import encoding_of_run
+from dpfedmeta.config.dataset_names import encoding_of_run, shipped_task
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
@@ -234,7 +234,7 @@ def _source_of(settings: Settings) -> str | None:
 def initial_words(settings: Settings) -> str | None:
     """Note on the encoder or the initial weights, which no guarantee covers; None where all begins at random."""
     encoding, initial = encoding_of_run(settings), settings.model.initial
-    said = [] if encoding is None else [encoding.words(Path(settings.dataset).stem)]
+    said = [] if encoding is None else [encoding.words(shipped_task(settings.dataset))]
     if initial is not None:
         known = "generated images, not personal data" if initial in BUILT_IN else "taken as public"
         said.append(f"begins with the body of {initial} ({known})")

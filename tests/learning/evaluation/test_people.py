@@ -152,6 +152,18 @@ def test_shared_labels_keep_their_numbers_though_a_person_holds_few_of_them():
     assert found.measures == {name: {"prototype": 1.0} for name in ("accuracy", "balanced", "auc")}
 
 
+def test_whoever_has_one_class_is_not_judged_where_the_data_say_who_adapts():
+    one, two = person(6), person(3, 3)
+    adapts = np.tile([True, True, False], 2)
+    for someone, judged in ((one, 0), (two, 2)):
+        own = Person(name="p", records=someone.records, labels=someone.labels, classes=someone.classes, adapts=adapts)
+        assert judge(own, 0, HALF, lambda counts: {"prototype": PixelPrototype()}).judged == judged
+    # All numbers to predict are one class, also equal ones.
+    numbers = Person(name="p", records=one.records, labels=np.full(6, 0.5), classes=("y",), adapts=adapts)
+    targets = Regression(range=TargetRange(centre=50, scale=10, lowest=0, highest=100))
+    assert len([*HALF.episodes(numbers, 0, targets)]) == 1
+
+
 def test_where_the_data_say_it_train_adapts_and_test_judges():
     someone = person(6, 6)
     adapts = np.tile([True, True, False], 4)
