@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from typing import Any
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random import binomial
@@ -101,7 +100,7 @@ def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, f
         trials, rate = (int(cohort), hostile / clients) if fixed else (hostile, cohort / clients)
         number = most(trials, rate, allowed)
         return number, exceeded(number, trials, rate)
-    law: Any = binomial
+    law = binomial
     form: tuple[float, ...] = (hostile, cohort / clients)
     if fixed:
         from scipy.stats import hypergeom  # a second to import, and few plans need it

@@ -106,6 +106,8 @@ class RoundsRequest:
                 raise InputError(f"PrivateRounds: {name} = {getattr(self, name)!r}, expected a name")
         if isinstance(self.cohort, bool) or not isinstance(self.cohort, int | float) or not 0 < self.cohort < math.inf:
             raise InputError(f"PrivateRounds: cohort = {self.cohort!r}, expected a number above 0")
+        if self.sampler == "check-ins" and self.cohort % 1:
+            raise InputError(f"PrivateRounds: cohort = {self.cohort!r}, expected a whole number under check-ins")
         if not self.promises:
             raise InputError("PrivateRounds: promise: at least one dpfedmeta.Promise is needed")
         units = [each.unit for each in self.promises]
@@ -237,7 +239,7 @@ def promises_of(given: PromisedCell | Iterable[PromisedCell]) -> tuple[PromisedC
     Raises:
         InputError: Something else was given.
     """
-    found = (given,) if isinstance(given, PromisedCell) else tuple(given)
+    found = tuple(given) if isinstance(given, Iterable) else (given,)
     for each in found:
         if not isinstance(each, PromisedCell):
             raise InputError(f"PrivateRounds: promise: expected dpfedmeta.Promise(...), got {each!r}")

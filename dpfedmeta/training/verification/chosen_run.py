@@ -74,6 +74,11 @@ def verified_selection(run: RunDirectory, ledger: LedgerContent, cells: Sequence
     own = next(cell for cell in cells if (cell.unit, cell.observer) == ("client", "public")).epsilon
     if any(charge.attempt for charge in ledger.charges):
         raise InputError(f"{path}: prices runs whose rounds are charged once, but {run.ledger} charges a round again")
+    if plan.ends:
+        raise InputError(
+            f"{path}: prices the rounds that were planned, but {run.ledger} was extended after the choice (rounds "
+            f"{plan.ends[-1]} to {plan.rounds - 1}), and no price of both is known"
+        )
     try:
         # Its own plan is one of the list; if it were not, it would still be paid for here.
         due = selection_cost([plan, *plans], RunCount(mean=stated.mean, eta=stated.eta, cap=stated.cap))

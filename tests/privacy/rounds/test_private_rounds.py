@@ -813,6 +813,9 @@ def test_noise_follows_from_key_and_fresh_bytes_and_a_charge_is_on_disk_before_t
     ("changes", "words"),
     [
         ({"clients": 0}, "clients = 0, expected a whole number"),
+        ({"promise": None}, r"promise: expected dpfedmeta\.Promise\(\.\.\.\), got None"),
+        ({"promise": 5}, r"promise: expected dpfedmeta\.Promise\(\.\.\.\), got 5"),
+        ({"sampler": "check-ins", "cohort": 30.7}, "cohort = 30.7, expected a whole number under check-ins"),
         ({"clients": 400.0}, "clients = 400.0, expected a whole number"),
         ({"rounds": True}, "rounds = True, expected a whole number"),
         ({"cohort": 500}, "cohort = 500 is more than clients = 400"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dpfedmeta.accounting.events.record_layer import RecordLayer
-from dpfedmeta.accounting.ledger.ledger import Ledger, read_content
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.ledger.population_register import begin_register, read_register
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
@@ -344,7 +344,7 @@ def test_a_run_is_extended_when_each_of_its_rounds_is_charged_however_often(tmp_
     if status is not None:
         run.write_json("summary.json", {"status": status})
     plan = PrivacyPlan(clients=100, cohort=10, rounds=3, noise_multiplier=2.0)
-    content = SimpleNamespace(plan=plan, charges=charges)
+    content = SimpleNamespace(plan=plan, charges=charges, identity=RunIdentity())
     settings = resolve("dp-agr", "strokes", None, {"privacy.client.epsilon": "null", **NOISE})
     if words is None:
         assert extension.extended_plan(run, settings, content, 5) == plan.extended(5)
