@@ -3,6 +3,8 @@
 import math
 import warnings
 
+import scipy
+
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random import binomial
 
@@ -102,10 +104,8 @@ def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, f
         return number, exceeded(number, trials, rate)
     law = binomial
     form: tuple[float, ...] = (hostile, cohort / clients)
-    if fixed:
-        from scipy.stats import hypergeom  # a second to import, and few plans need it
-
-        law, form = hypergeom, (clients, hostile, int(cohort))
+    if fixed:  # SciPy imports stats when it is asked for it, in a second; few plans need it
+        law, form = scipy.stats.hypergeom, (clients, hostile, int(cohort))
     number = int(law.isf(allowed, *form))
     while float(law.sf(number, *form)) > allowed:
         number += 1
