@@ -28,6 +28,7 @@ from tests.federation.test_training_participation import log_of, offered, with_f
 COLUMNS = ("age", "pulse", "oldpeak")
 NOWHERE = DrawnSource(reader="strokes", seed=1, variation=1.0)
 VECTORS = Task(name="clinics", source=NOWHERE, features=3)
+REGRESSION = replace(VECTORS, kind="regression", targets=TargetRange(centre=1, scale=2, lowest=0, highest=9))
 # Of strokes, but for the network.
 TABLE = {"model.name": "mlp", "run.precision": "float32"}
 
@@ -84,6 +85,24 @@ def test_columns_are_found_by_name_in_any_order(tmp_path):
     assert held(opened(turned, tmp_path, columns=())) != expected
     # And a cache of the one is not taken for the other.
     assert held(opened(turned, tmp_path)) == expected
+
+
+@pytest.mark.parametrize("numbers", [False, True], ids=["classes", "numbers to predict"])
+@pytest.mark.parametrize("new", ["age,oldpeak,pulse", "oldpeak,age,pulse", "age,pulse,oldpeak"])
+def test_a_corrected_header_of_the_same_file_is_read_anew(tmp_path, new, numbers):
+    """What was decoded under the wrong names is not trained on, though no number of the file changed."""
+    task = REGRESSION if numbers else VECTORS
+    path = write(tmp_path / "clinic.csv", [("7", values) for _, values in rows_of(0)] if numbers else rows_of(0))
+    if numbers:
+        path.write_text(path.read_text().replace("class,", "target,", 1))
+    before = opened(path, tmp_path, task=task)
+    path.write_text(path.read_text().replace(",".join(COLUMNS), new, 1))
+    after = opened(path, tmp_path, task=task)
+    due = np.array(before.images)
+    due[:, : len(COLUMNS)] = due[:, [new.split(",").index(name) for name in COLUMNS]]
+    assert np.array_equal(after.images, due)
+    # Under the same names it is the same file of decoded records.
+    assert (after.path == before.path) == (new == ",".join(COLUMNS))
 
 
 @pytest.mark.parametrize(
@@ -276,32 +295,38 @@ KEYS = {
     "columns": {"task": LABELLED},
     "their order": {"task": LABELLED, "columns": COLUMNS[::-1]},
     "no names of them": {"task": LABELLED, "columns": ()},
+    "the file's own order": {"task": LABELLED, "header": COLUMNS[::-1]},
+    "another order": {"task": LABELLED, "header": (COLUMNS[1], COLUMNS[0], COLUMNS[2])},
+    "of numbers to predict": {"task": NUMBERED, "header": COLUMNS[::-1]},
 }
 
 
-@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(KEYS, 2)))
-def test_decoded_records_are_those_of_their_files_form_and_columns(monkeypatch, tmp_path, one, other):
+def test_decoded_records_are_those_of_their_files_form_and_columns(monkeypatch, tmp_path):
     """One folder of decoded records serves all plans of a client."""
-    keys = []
+    keys = {}
 
     class Kept(Exception):
         pass
 
-    def noted(folder, kind, key, *others):
-        keys.append((kind, [str(each) for each in key]))
-        raise Kept
-
-    monkeypatch.setattr(local_data, "cached", noted)
     monkeypatch.setattr(local_data, "own_contents", lambda *given: {})
     monkeypatch.setattr(local_data, "labelled", lambda where, found, *given: found)
     monkeypatch.setattr(local_data, "check_scale", lambda *given, **named: None)
-    for name in (one, other):
-        given = {"path": "own", "content": "some", "task": IMAGES, "columns": COLUMNS} | KEYS[name]
+    for name, changed in KEYS.items():
+        usual = {"path": "own", "content": "some", "task": IMAGES, "columns": COLUMNS, "header": COLUMNS}
+        given = usual | changed
+
+        def noted(folder, kind, key, *others, name=name):
+            keys[name] = (kind, [str(each) for each in key])
+            raise Kept
+
+        monkeypatch.setattr(local_data, "cached", noted)
+        monkeypatch.setattr(local_data, "columns_in", lambda kind, path, given=given: given["header"])
         monkeypatch.setattr(local_data, "own_digests", lambda path, given=given: [given["content"]])
         columns = given["columns"] if given["task"] is not IMAGES else ()
         with pytest.raises(Kept):
             open_records(tmp_path / given["path"], given["task"], columns, tmp_path)
-    assert keys[0] != keys[1]
+    assert [pair for pair in itertools.combinations(KEYS, 2) if keys[pair[0]] == keys[pair[1]]] == []
+    assert {*keys} == {*KEYS}
 
 
 @pytest.mark.parametrize("made", [OwnRecords, NoRecords, NullRecords])
