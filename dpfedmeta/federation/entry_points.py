@@ -179,7 +179,7 @@ class ClientOptions:
         promise: What it lets a server learn.
         server: HOST:PORT, where it is reached otherwise than the invitation says.
         patience: Seconds without a server before it gives up.
-        dry_run: Look at the plan, say what would be promised and sent, and end.
+        dry_run: Look at the plan, say what would be promised and sent, and end; nothing in its home changes.
         stay: Wait for further runs after the first.
         change_limit: The promise replaces the one that the home has.
     """
@@ -246,7 +246,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
     except OSError as error:
         unseen = "a second home for the same images, or an older copy of it, would go unnoticed here"
         say(f"{error.filename}: {error.strerror}; so {unseen}")
-    prepare_flower(options.home / "flower")
+    prepare_flower(None if options.dry_run else options.home / "flower")
     from dpfedmeta.federation.client.client import MODEL, RealClient
     from dpfedmeta.federation.flower.flower_client import attend
     from dpfedmeta.federation.flower.http_client import Wire

@@ -1,6 +1,8 @@
 """State that a client keeps of one run beside its ledger: noise key, last answer, and survivors it agreed to."""
 
 import json
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -179,6 +181,23 @@ def asked_digest(task: bytes, invited: Sequence[int] = ()) -> str:
     found = sha256(task)
     found.update(np.asarray(invited, dtype="<i8").tobytes())
     return found.hexdigest()
+
+
+def copied(ledger: Path) -> Path:
+    """Copy a ledger and what is kept of its runs into a new folder, for a look that changes nothing.
+
+    Args:
+        ledger: The client's; there may be none yet.
+
+    Returns:
+        Where its copy lies.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="dpfedmeta-dry-run-"))
+    if ledger.exists():
+        shutil.copy(ledger, folder)
+    if (ledger.parent / _RUNS).exists():
+        shutil.copytree(ledger.parent / _RUNS, folder / _RUNS)
+    return folder / ledger.name
 
 
 def keep_offer(kept: Kept, offer: bytes) -> None:
