@@ -245,6 +245,11 @@ def test_a_file_that_is_no_archive(tmp_path):
         ("1 -3", "line 2: '-3' is not a token"),
         ("1 2.5", "'2.5' is not a token"),
         ("1 " + "9" * 30, "is not a token"),
+        ("1 " + "9" * 5000, "is not a token"),
+        ("1 ²", "line 2: '²' is not a token from 1 to 39"),
+        ("1 ٣", "line 2: '٣' is not a token from 1 to 39"),
+        # Twelve digits that say little, and then many.
+        ("1 000000000003999999", "line 2: '000000000003999999' is not a token from 1 to 39"),
         ("", "line 2: no tokens"),
         ("1 2 3 4 5 6 7 8 9", "line 2: 9 tokens, and the task says length: 8"),
     ],

@@ -161,6 +161,27 @@ def test_tokens_are_known_without_their_padding(tmp_path):
     assert own_digests(tmp_path / "texts.csv") == own_digests(tmp_path / "texts.npz")
 
 
+@pytest.mark.parametrize("word", ["²", "①", "٣", "1.5", "-3", "0", "9", "9" * 5000, "000000000001999"])
+def test_what_is_no_token_is_said_to_the_owner_in_one_line(tmp_path, word):
+    """Its digests are asked first: there it is left out, whatever it is."""
+    path, task = tmp_path / "texts.csv", Task(name="texts", source=NOWHERE, length=4, vocabulary=9)
+    path.write_text(f"class,tokens\nham,1 2\nham,3 {word}\nspam,4\n")
+    assert [label for label, _ in own_digests(path)] == ["ham", "ham", "spam"]
+    with pytest.raises(InputError) as found:
+        opened(path, tmp_path, (), task)
+    wrong = f"line 3: {word[:20]!r} is not a token from 1 to 8"
+    assert str(found.value) == f"{path}: 1 sequence(s) cannot be used: {wrong}"
+
+
+def test_a_token_is_a_number_of_at_most_twelve_digits(tmp_path):
+    path, task = tmp_path / "texts.csv", Task(name="texts", source=NOWHERE, length=4, vocabulary=9)
+    path.write_text(f"class,tokens\nham,1 {8:012}\nspam,2 8\n")
+    assert held(opened(path, tmp_path, (), task)) == {"ham": [[1, 8, 0, 0]], "spam": [[2, 8, 0, 0]]}
+    path.write_text(f"class,tokens\nham,1 {8:013}\nspam,2 8\n")
+    with pytest.raises(InputError, match=r"line 2: '0000000000008' is not a token"):
+        opened(path, tmp_path, (), task)
+
+
 def test_a_record_of_a_table_spends_in_one_home_only(tmp_path):
     first = write(tmp_path / "a" / "clinic.csv", rows_of(0))
     claim(tmp_path / "one.home", first, private_key("one"))
