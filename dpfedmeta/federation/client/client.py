@@ -62,8 +62,8 @@ class RealClient:
         say: Told every line of the log, too.
         noise_seed: Of its noise, in a simulation; None: a key is drawn once for every run, and fresh bytes for every
             answer.
-        dry_run: Look at plans, say what would be promised and sent, and decline. It works on a copy of the ledger and of
-            what lies beside it, so that nothing is changed or written: neither a limit nor a log.
+        dry_run: Look at plans, say what would be promised and sent, and decline. It works on a copy of its
+            home, so that nothing is changed or written: neither a limit nor a log.
         change_limit: The promise replaces the one that the ledger has; what was spent stays counted.
 
     Guarantee:
