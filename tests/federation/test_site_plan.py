@@ -316,3 +316,32 @@ def test_of_the_epsilons_that_teach_the_smallest_is_written(sites, found, chosen
     assert plan_sites._chosen(facts, {other: {0.5: 0.1 * LEARNS}, cell: found}) == (cell, chosen, found[chosen])
     with pytest.raises(RefusedPlan, match="why not"):
         plan_sites._chosen(facts, {cell: {1.0: "why not", 2.0: "neither"}})
+
+
+@pytest.mark.parametrize("dataset", [False, True])
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--classes", "0"], "--classes 0: expected 2 or more"),
+        (["--classes", "1"], "--classes 1: expected 2 or more"),
+        (["--weights", "0"], "--weights 0: expected 1 or more"),
+        (["--rounds", "0"], "--rounds 0: expected 1 or more"),
+        (["--sites", "0"], "--sites 0: expected 2 or more"),
+    ],
+)
+def test_a_number_that_is_given_is_not_replaced(task, words, reason, dataset):
+    """Zero is a number, and a wrong one."""
+    options = ["--sites", "5", "--records", "300..2000", *words, *(["--dataset", task] if dataset else [])]
+    with pytest.raises(InputError) as found:
+        plan_sites.main(options, None)
+    assert str(found.value) == reason
+
+
+@pytest.mark.parametrize("dataset", [False, True])
+def test_numbers_that_are_not_given_are_those_of_the_task_or_the_usual_ones(task, capsys, dataset):
+    words = "--sites 5 --records 400 --json" + (f" --dataset {task}" if dataset else "")
+    usual = json.loads(said(words, capsys))["sites"]
+    # Three numbers and a constant for each of two labels; or a small network for images.
+    assert (usual["classes"], usual["weights"]) == ((2, 8) if dataset else (2, 5904))
+    given = json.loads(said(f"{words} --classes 3 --weights 1", capsys))["sites"]
+    assert (given["classes"], given["weights"]) == (3, 1)
