@@ -118,7 +118,7 @@ def test_training_rows_decide_nothing_that_is_told_to_everybody(tmp_path):
 )
 def test_features_are_shown_by_their_own_names(count, due):
     columns = [f"x{number}" for number in range(count)]
-    assert feature_words(columns, [*columns, "split", "class"]) == f"{due} (all columns but class, split)"
+    assert feature_words(columns, ["split", "class", *columns]) == f"{due} (all columns but class, split)"
     assert feature_words(columns, OWNERS).endswith(f"(all columns but {', '.join(OWNERS)})")
 
 

@@ -436,3 +436,17 @@ def test_whoever_makes_a_client_opens_its_home_and_notes_its_answers():
             assert "Counted(party=" in text
         elif path.name != "client_home.py":
             assert not re.search(r"\b(claim|check_newest)\(", text)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_after_a_rotation_the_home_s_place_is_where_it_lies(home, tmp_path, data, stays):
+    """In the home and in the register: whoever comes with these records is sent there."""
+    following = home if stays else tmp_path / "new.home"
+    rotate(OLD, NEW, home, following)
+    (entry,) = (tmp_path / "state").rglob("homes/*.json")
+    for note in (entry, following / HOME):
+        assert json.loads(note.read_text())["place"] == str(following.resolve())
+    key = Identity(NEW).public.hex()[:8]
+    with pytest.raises(InputError) as found:
+        claim(tmp_path / "third.home", data, private_key("third"))
+    assert str(found.value).startswith(f"{data}: these records took part from {following.resolve()} (key {key}), where")

@@ -362,3 +362,18 @@ def test_a_machine_holds_its_own_client_and_no_other(made, asked):
     for other in (0, 1, 3, 4, 5):
         with pytest.raises(IndexError, match=f"client {other}: this machine holds client 2 of 5"):
             getattr(made(**own, **more), asked)(other)
+
+
+@pytest.mark.parametrize(
+    ("task", "label"), [(VECTORS, "ill"), (REGRESSION, "7")], ids=["classes", "numbers to predict"]
+)
+def test_a_client_may_hold_zeros_alone_and_numbers_to_predict_are_no_features(tmp_path, task, label):
+    """What is too small for a whole data set is one client's; how large a target may be its own range says."""
+    wide = replace(task, targets=task.targets and TargetRange(centre=0, scale=1e6, lowest=0, highest=1e6))
+    path = write(tmp_path / "clinic.csv", [(label, np.zeros(3))] * 4)
+    if task is REGRESSION:
+        path.write_text(path.read_text().replace("class,", "target,", 1).replace("7,", "900000,"))
+    assert sum(opened(path, tmp_path, task=wide).counts) == 4
+    path.write_text(path.read_text().replace("0.0", "10001.0", 1))
+    with pytest.raises(InputError, match=r"numbers up to 1e\+04 reach the network, more than 10,000"):
+        opened(path, tmp_path, task=wide)
