@@ -13,6 +13,7 @@ from dpfedmeta.cli.arguments import (
     settings_from,
 )
 from dpfedmeta.config.load import resolve
+from dpfedmeta.config.settings import setting_fields
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.federation.entry_points import ServerOptions
 
@@ -281,3 +282,12 @@ def test_every_option_of_a_server_of_real_clients_arrives_under_its_own_name():
         keys=Path("operator"), roster=Path("cards"), host="::1", port=77, page=None, seconds=7.0, fewest=3, wait=9.0,
         data_folder=Path("images"),
     )  # fmt: skip
+
+
+def test_all_settings_that_end_in_a_name_are_proposed_in_one_order():
+    ending = sorted(f"--{name}" for name, _, _ in setting_fields() if name.endswith(".lr"))
+    assert len(ending) > 1
+    for _ in range(2):
+        with pytest.raises(InputError) as found:
+            settings_from(["--lr", "1"])
+        assert str(found.value) == f"--lr: unknown option; did you mean {' or '.join(ending)}?"

@@ -165,3 +165,9 @@ def test_of_numbers_that_are_none_no_column_is_suspected(tmp_path, odd):
     assert all("grows" not in line for line in vectors.remarks(path, public=False))
     path = with_column(tmp_path / "w.csv", "x", [*range(54)])
     assert any("grows" in line for line in vectors.remarks(path, public=False))
+
+
+@pytest.mark.parametrize(("rows", "told"), [(7, False), (8, True)])
+def test_of_very_few_rows_nothing_is_suspected(rows, told):
+    said = telling_columns("a", np.arange(float(rows))[:, None], ["p", "q"] * (rows // 2) + ["p"] * (rows % 2))
+    assert bool(said) == told

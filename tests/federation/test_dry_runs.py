@@ -49,6 +49,10 @@ def looks(silos, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(copies))
     monkeypatch.setattr(http_client, "Wire", lambda **named: None)
 
+    def notes():
+        files = [path for path in (tmp_path / "state").rglob("*") if path.is_file() and path.name != ".lock"]
+        return {path: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
+
     def look(promise=LIMIT, **given):
         said, answers = [], []
 
@@ -58,6 +62,7 @@ def looks(silos, tmp_path, monkeypatch):
             assert over()
 
         monkeypatch.setattr(flower_client, "attend", attend)
+        register = notes()
         before = everything(home)
         options = ClientOptions(
             data=silos.folders[0], invitation=tmp_path / "invitation.yaml", identity=tmp_path / "own.pem", home=home,
@@ -70,6 +75,8 @@ def looks(silos, tmp_path, monkeypatch):
         finally:
             session.parties = {**others, silos.roster[0]: None}
             assert everything(home) == before
+            # Nor what this machine notes of homes.
+            assert notes() == register
             # Flower keeps its files there.
             assert os.environ["FLWR_HOME"] == str(tmp_path / "elsewhere")
         return "\n".join(said)
