@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import math
 import os
 import re
 import signal
@@ -272,6 +273,19 @@ def add_real_clients(made: argparse.ArgumentParser, *, required: bool, before: s
     made.add_argument("--wait", type=float, default=600.0, metavar="S", help=f"{before}seconds to wait for them (600)")
 
 
+def check_real_clients(options: argparse.Namespace) -> None:
+    """Refuse values of them that no server could use, before anything heavy is imported.
+
+    Raises:
+        InputError: Says which option.
+    """
+    check_seconds("--seconds", options.seconds)
+    check_seconds("--wait", options.wait)
+    if options.listen.count(":") == 1:
+        raise InputError(f"--listen {options.listen}: expected an address alone; the port goes to --port")
+    check_port("--port", options.port)
+
+
 def server_options(options: argparse.Namespace) -> ServerOptions:
     """Return the given options of the server, without a page."""
     from dpfedmeta.federation.entry_points import ServerOptions
@@ -287,6 +301,18 @@ def server_options(options: argparse.Namespace) -> ServerOptions:
         wait=options.wait,
         data_folder=options.data_dir,
     )
+
+
+def check_seconds(option: str, seconds: float) -> None:
+    """Refuse seconds that are no time to wait."""
+    if not 0 < seconds < math.inf:
+        raise InputError(f"{option} {seconds:g}: expected a number of seconds above 0")
+
+
+def check_port(option: str, port: int | None) -> None:
+    """Refuse what is no port; None: none is given."""
+    if port is not None and not 0 <= port <= 65535:
+        raise InputError(f"{option} {port}: expected a port, a number up to 65535")
 
 
 def terminate_like_ctrl_c() -> None:

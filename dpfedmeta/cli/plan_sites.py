@@ -114,19 +114,21 @@ def _range(text: str) -> tuple[int, int]:
 
 def _of_dataset(options: argparse.Namespace) -> tuple[bool, int, int]:
     """(whether records are images, number of classes, number of weights)."""
+    classes, weights = options.classes, options.weights
     if options.dataset is None:
-        return True, options.classes or 2, options.weights or _WEIGHTS
+        return True, 2 if classes is None else classes, _WEIGHTS if weights is None else weights
     from dpfedmeta.data.task_file import load_task
 
     task, _ = load_task(str(options.dataset))
     if task.kind != "classification":
         raise InputError(f"{options.dataset}: kind = {task.kind}; this planner knows classes alone")
-    classes = options.classes or len(task.labels) or 2
+    if classes is None:
+        classes = len(task.labels) or 2
     images = task.form.kind == "images"
     if task.form.kind not in ("images", "vectors"):
         raise InputError(f"{options.dataset}: this planner knows images and tables alone, not {task.form.kind}")
-    if options.weights is not None:
-        return images, classes, options.weights
+    if weights is not None:
+        return images, classes, weights
     from dpfedmeta.config.load import resolve_text
     from dpfedmeta.federation.site_plan import Sites, settings_of
     from dpfedmeta.planning.privacy.secure_sum_settings import message_dimension

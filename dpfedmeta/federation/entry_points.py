@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.channel import checked_fewest
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_home import LEDGER, note_answered, open_home
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, prepare_flower
@@ -96,9 +97,11 @@ def run_server(
     """Listen, train, hand out the model; or go on where a killed server stopped.
 
     Raises:
-        InputError: Keys, addresses, settings or the run directory cannot be used.
+        InputError: Keys, addresses, settings or the run directory cannot be used, or fewer clients or more are to
+            connect than there are.
         RefusedPlan: A guarantee would not hold.
     """
+    fewest = checked_fewest(options.fewest, len(cards))
     private, _ = operator_identity(options.keys), read_invitation(options.keys / INVITATION)
     run = Path(settings.run.dir, str(settings.run.name))
     from dpfedmeta.federation.server.federation_checks import check_federation
@@ -125,7 +128,7 @@ def run_server(
             identity=private,
             roster=roster,
             seconds=options.seconds,
-            fewest=len(roster) if options.fewest is None else options.fewest,
+            fewest=fewest,
             wait=options.wait,
             data_folder=options.data_folder,
             callbacks=[*callbacks, progress],
@@ -146,7 +149,8 @@ def asking_clients(options: ServerOptions, cards: Sequence[Card], say: Say) -> I
     """
     from dpfedmeta.federation.server.analytics_server import Company
 
-    private, roster = operator_identity(options.keys), [card.identity for card in cards]
+    fewest, roster = checked_fewest(options.fewest, len(cards)), [card.identity for card in cards]
+    private = operator_identity(options.keys)
 
     with listening(options, cards, say) as channel:
         yield Company(
@@ -154,7 +158,7 @@ def asking_clients(options: ServerOptions, cards: Sequence[Card], say: Say) -> I
             identity=private,
             roster=roster,
             seconds=options.seconds,
-            fewest=len(roster) if options.fewest is None else options.fewest,
+            fewest=fewest,
             wait=options.wait,
             heard=lambda heard: say(str(heard)),
             blamed=lambda blame: say(blame.text(lambda number: cards[number].name)),
@@ -179,7 +183,7 @@ class ClientOptions:
         promise: What it lets a server learn.
         server: HOST:PORT, where it is reached otherwise than the invitation says.
         patience: Seconds without a server before it gives up.
-        dry_run: Look at the plan, say what would be promised and sent, and end.
+        dry_run: Look at the plan, say what would be promised and sent, and end; nothing in its home changes.
         stay: Wait for further runs after the first.
         change_limit: The promise replaces the one that the home has.
     """
@@ -246,7 +250,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
     except OSError as error:
         unseen = "a second home for the same images, or an older copy of it, would go unnoticed here"
         say(f"{error.filename}: {error.strerror}; so {unseen}")
-    prepare_flower(options.home / "flower")
+    prepare_flower(None if options.dry_run else options.home / "flower")
     from dpfedmeta.federation.client.client import MODEL, RealClient
     from dpfedmeta.federation.flower.flower_client import attend
     from dpfedmeta.federation.flower.http_client import Wire

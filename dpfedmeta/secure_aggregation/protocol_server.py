@@ -242,7 +242,7 @@ class Server:
     def _close_agree(self) -> dict[int, bytes]:
         self._dealings.judge(self._agreement.colluding)
         body = self._quorum(self._agreed, "the list of who shared")
-        for seat in sorted(self._dealings.dealt):
+        for seat in self._dealings.dealt:
             # Nothing is masked yet: without its secret no sum would come of it.
             held = self._dealings.held(seat, self._agreed.keys())
             self._at_least(self._agreement.threshold, held, f"neighbours with usable shares of seat {seat}")

@@ -1,11 +1,21 @@
 import re
 import warnings
+from pathlib import Path
 
 import pytest
 
-from dpfedmeta.cli.arguments import parse_with_settings, parser, run_command, settings_from
+from dpfedmeta.cli.arguments import (
+    add_real_clients,
+    parse_with_settings,
+    parser,
+    run_command,
+    server_options,
+    settings_from,
+)
 from dpfedmeta.config.load import resolve
+from dpfedmeta.config.settings import setting_fields
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.federation.entry_points import ServerOptions
 
 
 def parsed(*words):
@@ -219,3 +229,65 @@ def test_warnings_are_one_line_and_the_way_they_are_shown_is_restored(capfd):
 
     assert exit_of(main, capfd) == (0, "warning: something is odd\n")
     assert warnings.showwarning is shown
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("strokes", "; did you mean --dataset strokes?"),
+        ("omniglot", "; did you mean --dataset omniglot?"),
+        ("dp-agr", "; did you mean --algo dp-agr?"),
+        ("nothing-of-that-name", ""),
+        ("17", ""),
+    ],
+)
+def test_a_word_without_a_name_may_be_a_task_or_an_algorithm(word, meant):
+    with pytest.raises(InputError) as found:
+        settings_from([word])
+    assert str(found.value) == f"{word}: expected --name value{meant}; --help lists the settings"
+
+
+@pytest.mark.parametrize("name", ["clip.own.depth", "meta.own.rank"])
+def test_settings_of_own_members_have_the_names_that_these_give_them(name):
+    assert settings_from([f"--{name}", "3"]) == settings_from([f"--{name}=3"]) == {name: "3"}
+    # Of others only what there is.
+    for wrong in (name.replace("own.", "owns."), f"x.{name}", name.replace(".own", "")):
+        with pytest.raises(InputError, match=f"--{wrong}: unknown option"):
+            settings_from([f"--{wrong}", "3"])
+
+
+def test_every_option_of_a_server_of_real_clients_arrives_under_its_own_name():
+    made = parser("A test.", settings=False)
+    add_real_clients(made, required=True)
+    made.add_argument("--data-dir", type=Path)
+    needed = ["--keys", "operator", "--roster", "cards"]
+    usual = server_options(made.parse_args(needed))
+    assert usual == ServerOptions(keys=Path("operator"), roster=Path("cards"), page=None)
+    assert (usual.host, usual.port, usual.seconds, usual.fewest, usual.wait) == ("127.0.0.1", None, 60.0, None, 600.0)
+    given = [
+        "--listen",
+        "::1",
+        "--port",
+        "77",
+        "--seconds",
+        "7",
+        "--fewest",
+        "3",
+        "--wait",
+        "9",
+        "--data-dir",
+        "images",
+    ]
+    assert server_options(made.parse_args([*needed, *given])) == ServerOptions(
+        keys=Path("operator"), roster=Path("cards"), host="::1", port=77, page=None, seconds=7.0, fewest=3, wait=9.0,
+        data_folder=Path("images"),
+    )  # fmt: skip
+
+
+def test_all_settings_that_end_in_a_name_are_proposed_in_one_order():
+    ending = sorted(f"--{name}" for name, _, _ in setting_fields() if name.endswith(".lr"))
+    assert len(ending) > 1
+    for _ in range(2):
+        with pytest.raises(InputError) as found:
+            settings_from(["--lr", "1"])
+        assert str(found.value) == f"--lr: unknown option; did you mean {' or '.join(ending)}?"

@@ -1,5 +1,6 @@
 """Where a command shall write is checked before any work."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,19 @@ def test_every_command_says_it_first_and_makes_no_folder(
     assert len(said.splitlines()) == 1
     assert words[-1] in said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_file_that_may_not_be_written_is_refused(monkeypatch, tmp_path, there, allowed):
+    """The file itself where there is one, else its folder: whoever runs the tests may write anywhere."""
+    path, asked = tmp_path / "new.png", []
+    if there:
+        path.write_text("old")
+    monkeypatch.setattr(os, "access", lambda place, mode: asked.append((place, mode)) or allowed)
+    if allowed:
+        check_output("--out", path, (".png",))
+    else:
+        with pytest.raises(InputError, match=r"^--out .*new\.png: no permission to write; name another file$"):
+            check_output("--out", path, (".png",))
+    assert asked == [(path if there else tmp_path, os.W_OK)]

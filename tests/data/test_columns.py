@@ -10,7 +10,7 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.names import surely_public
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources import vectors
-from dpfedmeta.data.user_sources.columns import meant, telling_columns
+from dpfedmeta.data.user_sources.columns import OWNERS, feature_words, meant, telling_columns
 from dpfedmeta.training.tracking.plan_summary import _read_words
 
 
@@ -124,3 +124,70 @@ def test_where_a_list_says_who_trains_the_records_tell_nothing_to_everybody(tmp_
     listed, free = (load_task(str(tmp_path / f"{name}.yaml"))[0] for name in ("listed", "free"))
     assert any("column x grows" in said for said in _read_words(free))
     assert _read_words(listed) == ()
+
+
+@pytest.mark.parametrize(
+    ("count", "due"),
+    [
+        (1, "1 feature: x0"),
+        (2, "2 features: x0, x1"),
+        (6, "6 features: x0, x1, x2, x3, x4, x5"),
+        (7, "7 features: x0, x1, x2, ..., x5, x6"),
+        (12, "12 features: x0, x1, x2, ..., x10, x11"),
+    ],
+)
+def test_features_are_shown_by_their_own_names(count, due):
+    columns = [f"x{number}" for number in range(count)]
+    assert feature_words(columns, ["split", "class", *columns]) == f"{due} (all columns but class, split)"
+    assert feature_words(columns, OWNERS).endswith(f"(all columns but {', '.join(OWNERS)})")
+
+
+def told_of(values, labels):
+    """Which of two columns is suspicious, where the other one is honest."""
+    honest = np.random.default_rng(1).normal(size=len(values))
+    return [line.split()[1] for line in telling_columns("ab", np.stack([honest, values], axis=1), labels)]
+
+
+def test_a_column_tells_the_class_where_ranges_of_classes_are_apart():
+    labels = [name for name in "pqrstu" for _ in range(4)]
+    codes = np.array([0, 0, 0, 0, 3, 3, 3, 3, 1, 1, 1, 1, 5, 5, 5, 5, 4, 4, 4, 4, 2, 2, 2, 2.0])
+    assert told_of(codes, labels) == ["b"]
+    # One record beyond its neighbour's range; one with a number of the neighbour's.
+    for place, value in ((0, 1.5), (0, 1.0), (7, 4.0), (23, 3.0)):
+        assert told_of(np.where(np.arange(24) == place, value, codes), labels) == []
+    # The same number in every class says nothing, whatever order records of equal numbers have.
+    assert told_of(np.zeros(24), labels) == []
+
+
+@pytest.mark.parametrize(
+    ("classes", "records", "told"), [(2, 8, False), (4, 4, False), (5, 2, True), (6, 1, False), (8, 1, False)]
+)
+def test_few_classes_or_records_are_told_apart_by_accident(classes, records, told):
+    labels = [f"c{k}" for k in range(classes) for _ in range(records)]
+    codes = np.repeat(np.random.default_rng(3).permutation(classes) + 0.5, records)
+    assert (told_of(codes, labels) == ["b"]) == told
+
+
+@pytest.mark.parametrize("steps", [1, -1])
+@pytest.mark.parametrize("change", [None, 0, 9, 19])
+def test_a_column_that_stands_still_once_is_no_numbering(steps, change):
+    values = steps * np.arange(20.0)
+    if change is not None:
+        values[change] = values[change - 1 if change else 1]
+    labels = ["p", "q"] * 10
+    assert told_of(values, labels) == ([] if change is not None else ["b"])
+
+
+@pytest.mark.parametrize("odd", ["nan", "inf"])
+def test_of_numbers_that_are_none_no_column_is_suspected(tmp_path, odd):
+    """What is wrong with them is said where the records are opened."""
+    path = with_column(tmp_path / "v.csv", "x", [*range(53), odd])
+    assert all("grows" not in line for line in vectors.remarks(path, public=False))
+    path = with_column(tmp_path / "w.csv", "x", [*range(54)])
+    assert any("grows" in line for line in vectors.remarks(path, public=False))
+
+
+@pytest.mark.parametrize(("rows", "told"), [(7, False), (8, True)])
+def test_of_very_few_rows_nothing_is_suspected(rows, told):
+    said = telling_columns("a", np.arange(float(rows))[:, None], ["p", "q"] * (rows // 2) + ["p"] * (rows % 2))
+    assert bool(said) == told

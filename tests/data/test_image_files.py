@@ -11,6 +11,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.inspection import Episodes, inspect_task
 from dpfedmeta.data.names import splits_of
 from dpfedmeta.data.user_sources import folder, image_files
+from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
 from dpfedmeta.data.user_sources.readers import own_digests
 
 EPISODES = Episodes(shape=EpisodeShape(ways=2, shots=1, queries=1), evaluation_queries=1)
@@ -153,3 +154,50 @@ def test_images_below_those_of_their_class_are_refused_as_they_would_be_left_out
     for refused in (lambda: own_digests(tmp_path), lambda: open_dataset(str(tmp_path))):
         with pytest.raises(InputError, match=r"1 images lie in folders below those of their class \(first: c0/more"):
             refused()
+
+
+def pictures(root, *kinds):
+    """Files of (mode, width, height)."""
+    root.mkdir()
+    files = [root / f"{number}.png" for number in range(len(kinds))]
+    for file, (mode, width, height) in zip(files, kinds, strict=True):
+        Image.new(mode, (width, height)).save(file)
+    return files
+
+
+@pytest.mark.parametrize(
+    ("grey", "colour", "channels", "rest"),
+    [(3, 0, 1, 0), (3, 2, 1, 2), (2, 2, 3, 2), (2, 3, 3, 2), (0, 3, 3, 0), (5, 4, 1, 4)],
+)
+def test_most_images_decide_the_colours(tmp_path, grey, colour, channels, rest):
+    found = form_of_images(pictures(tmp_path / "all", *[("L", 20, 20)] * grey, *[("RGB", 20, 20)] * colour))
+    assert found.as_keys() == {"channels": channels, "image_size": 20}
+    assert found.words.startswith(f"{channels} x 20 x 20, the median side and the commoner colours of {grey + colour} ")
+    assert (f"; {rest} " in found.words) == bool(rest)
+
+
+@pytest.mark.parametrize(
+    ("sides", "size"),
+    [((10, 20, 40), 20), ((40, 10, 20), 20), ((10, 30), 30), ((4, 4, 4), 8), ((90, 90, 84), 84), ((7, 8, 9), 8)],
+)
+def test_the_median_of_shorter_sides_decides_the_size(tmp_path, sides, size):
+    files = pictures(tmp_path / "all", *(("L", *pair) for side in sides for pair in ((side, side + 50),)))
+    found = form_of_images(files)
+    assert found.size == size
+    small = [side for side in sides if 2 * side < size]
+    assert (f"; {len(small)} have less than half of it" in found.words) == bool(small)
+    turned = pictures(tmp_path / "turned", *(("L", side + 50, side) for side in sides))
+    assert form_of_images(turned).size == size
+
+
+@pytest.mark.parametrize(("small", "side", "fits"), [(0, 9, True), (1, 9, True), (2, 9, False), (9, 10, True)])
+def test_few_images_may_be_smaller_than_half_the_size(tmp_path, small, side, fits):
+    """A tenth of them and no more; exactly half is large enough."""
+    files = pictures(tmp_path / "all", *[("L", side, 50)] * small, *[("L", 20, 20)] * (10 - small))
+    if fits:
+        check_fit(files, 20)
+        return
+    with pytest.raises(
+        InputError, match=rf"{small} of 10 images have less than half the median side of 20 pixels .*9 x"
+    ):
+        check_fit(files, 20)

@@ -210,6 +210,8 @@ def test_constants_of_a_task_file_are_applied_to_vectors(tmp_path):
             {"records": np.zeros((2, 3)), "classes": 2.0**53 + np.array([0, 1])},
             "classes: numbers up to 9007199254740992",
         ),
+        ({"records": np.zeros((2, 3)), "classes": np.array([2.0**60, np.nan])}, "record 1: class 'nan'"),
+        ({"records": np.zeros((2, 3)), "classes": np.array([2.0**60, np.inf])}, "record 1: class 'inf'"),
         (
             {"records": np.zeros((2, 3)), "classes": np.float32([2**24, 1])},
             "as float32, which tells whole numbers apart",
@@ -272,6 +274,11 @@ def test_a_file_that_is_no_archive(tmp_path):
         ("1 -3", "line 2: '-3' is not a token"),
         ("1 2.5", "'2.5' is not a token"),
         ("1 " + "9" * 30, "is not a token"),
+        ("1 " + "9" * 5000, "is not a token"),
+        ("1 ²", "line 2: '²' is not a token from 1 to 39"),
+        ("1 ٣", "line 2: '٣' is not a token from 1 to 39"),
+        # Twelve digits that say little, and then many.
+        ("1 000000000003999999", "line 2: '000000000003999999' is not a token from 1 to 39"),
         ("", "line 2: no tokens"),
         ("1 2 3 4 5 6 7 8 9", "line 2: 9 tokens, and the task says length: 8"),
     ],
@@ -507,3 +514,17 @@ def test_extensions_in_any_case(tmp_path, ending):
         write_task(path, "vectors", "v.csv", features=5)
     assert open_dataset(str(path), ways=2).task.form.shape == (5,)
     assert check(path, "--ways", 2, "--shots", 1, "--task.queries", 1, "--evaluation.queries", 1)[0] == 0
+
+
+def test_every_image_of_a_list_that_cannot_be_used_is_told_with_its_line(tmp_path):
+    """Of three mistakes all three, and of sound lines none."""
+    for name in ("a", "b"):
+        write_image(tmp_path / f"{name}.png", 3)
+    rows = [["class", "path"], ["x", "a.png"], ["y", "nowhere.png"], ["x", "b.png"], ["y", " "], ["y", "a.png"]]
+    write_csv(tmp_path / "list.csv", rows)
+    said = refusal(tmp_path / "list.csv")
+    assert "3 of 5 images cannot be used" in said
+    assert "line 3: nowhere.png: no such file" in said
+    assert "line 5: no path" in said
+    assert "line 6: a.png: already listed at line 2" in said
+    assert "line 4" not in said

@@ -1,7 +1,7 @@
 """Decisions of a client one by one: what is left, what a plan must have, what may be charged; all else is allowed."""
 
 import math
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -154,7 +154,10 @@ CHARGES = {
     "asked again behind a later one": {"before": "asked", "key": (2,), "why": "differs from the one before"},
     "another folder": {"before": "asked", "key": (3,), "began": False, "why": "was charged with another folder"},
     "over": {"key": (2, 1), "why": "round 2 is over: round 3 was answered already"},
+    "over in its round": {"taken": [(1,), (3, 2)], "key": (3, 1), "why": "round 3 is over: round 3 was answered"},
+    "over in its round, too": {"taken": [(1,), (3, 2)], "key": (3,), "why": "round 3 is over: round 3 was answered"},
     "a further attempt": {"key": (3, 1), "fits": True},
+    "one more": {"taken": [(1,), (3, 2)], "key": (3, 3), "fits": True},
     "the last": {"key": (5,), "fits": True},
     "none of the plan": {"key": (6,), "why": "the plan has only 6 rounds"},
     "none of the plan, answered": {"key": (6,), "before": "asked", "why": "the plan has only 6 rounds"},
@@ -221,3 +224,50 @@ def test_a_plan_of_which_no_round_is_allowed_is_refused_with_its_price(monkeypat
     monkeypatch.setattr(client_budget, "epsilon_after", lambda plan, promise, rounds: 1.23456 * rounds)
     with nullcontext() if most else pytest.raises(Refused, match=r"would cost epsilon 1\.24 for \(client, server\)"):
         client_budget.check_allowed(None, Promise(epsilon=1.0, unit="client"))
+
+
+def test_a_ledger_is_read_again_where_another_process_wrote_it_and_else_is_not(monkeypatch, tmp_path):
+    path, read = tmp_path / "ledger.jsonl", []
+    path.write_text("begin")
+    monkeypatch.setattr(client, "ClientLedger", lambda path, budget: read.append(path.read_text()) or len(read))
+    own = SimpleNamespace(_folder=tmp_path, _path=path, _size=5, _promise=SimpleNamespace(budget=int), _ledger=0)
+    alone = contextmanager(client.RealClient._alone.__wrapped__)
+    for written, due in (("", 0), ("mine", 0), ("", 0)):
+        with alone(own):
+            assert own._ledger == due
+            path.write_text(path.read_text() + written)
+    # What this process wrote it knows, also where the answer failed.
+    with pytest.raises(KeyError), alone(own):
+        path.write_text(path.read_text() + "more")
+        raise KeyError
+    with alone(own):
+        assert read == []
+    path.write_text(path.read_text() + "theirs")
+    for _ in range(2):
+        with alone(own):
+            assert read == ["beginminemoretheirs"]
+            assert own._ledger == 1
+
+
+@pytest.mark.parametrize("rounds", [(0, 1, 2), (3, 4)])
+@pytest.mark.parametrize(("answered", "most"), [(0, 2), (1, 2), (2, 2), (0, 9)])
+def test_what_is_left_is_asked_of_the_ledger_with_the_costs_of_the_run(monkeypatch, rounds, answered, most):
+    monkeypatch.setattr(client_budget, "most_participations", lambda plan, promise: most)
+    monkeypatch.setattr(client_budget, "participation", lambda plan, promise, round_: f"cost of {round_}")
+    monkeypatch.setattr(client_budget, "run_cost", lambda plan: f"cost of a run of {plan}")
+    asked = []
+    ledger = SimpleNamespace(
+        keys=lambda run: range(answered) if run == "run" else range(99),
+        further=lambda costs, *, run, cost: asked.append((costs, run, cost)) or 7,
+    )
+    assert client_budget.left("plan", "promise", ledger, "run", rounds) == 7
+    due = [f"cost of {round_}" for round_ in rounds][: max(0, most - answered)]
+    assert asked == [(due, "run", "cost of a run of plan")]
+
+
+@pytest.mark.parametrize("sees", ["sum", "messages"])
+def test_a_run_costs_what_its_discrete_noise_and_its_rare_events_cost(monkeypatch, sees):
+    monkeypatch.setattr(client_budget, "surplus", lambda phases: 0.25 if phases == "phases" else None)
+    monkeypatch.setattr(client_budget, "summed_coordinates", lambda phases: iter(["a", "b"]) if phases else None)
+    found = client_budget.run_cost(SimpleNamespace(server_sees=sees, phases="phases"))
+    assert (found.rare, found.coordinates) == ((0.25, ("a", "b")) if sees == "sum" else (0.0, ()))

@@ -436,3 +436,39 @@ def test_whoever_makes_a_client_opens_its_home_and_notes_its_answers():
             assert "Counted(party=" in text
         elif path.name != "client_home.py":
             assert not re.search(r"\b(claim|check_newest)\(", text)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_after_a_rotation_the_home_s_place_is_where_it_lies(home, tmp_path, data, stays):
+    """In the home and in the register: whoever comes with these records is sent there."""
+    following = home if stays else tmp_path / "new.home"
+    rotate(OLD, NEW, home, following)
+    (entry,) = (tmp_path / "state").rglob("homes/*.json")
+    for note in (entry, following / HOME):
+        assert json.loads(note.read_text())["place"] == str(following.resolve())
+    key = Identity(NEW).public.hex()[:8]
+    with pytest.raises(InputError) as found:
+        claim(tmp_path / "third.home", data, private_key("third"))
+    assert str(found.value).startswith(f"{data}: these records took part from {following.resolve()} (key {key}), where")
+
+
+def test_records_of_a_home_are_listed_in_one_order(tmp_path):
+    """So a claim that finds nothing new writes nothing."""
+    data, home = tmp_path / "clinic.csv", tmp_path / "own.home"
+    data.write_text("class,age\n" + "".join(f"ill,{number}\n" for number in range(20)))
+    claim(home, data, OLD)
+    images = json.loads((home / HOME).read_text())["images"]
+    assert len(images) == 20
+    assert images == sorted(images)
+
+
+def test_homes_share_what_lies_in_a_folder_of_both_or_has_a_record_of_both():
+    def at(folders, images):
+        return client_home.Home(name="n", identities=("i",), folders=folders, images=images)
+
+    one = at(("a", "b"), ("1", "2"))
+    for folders, images, due in (
+        (("b", "c"), ("3",), True), (("c",), ("2", "3"), True), (("b",), ("1",), True), (("c",), ("3",), False),
+        ((), (), False),
+    ):  # fmt: skip
+        assert client_home._share(one, at(folders, images)) == client_home._share(at(folders, images), one) == due

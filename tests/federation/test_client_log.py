@@ -8,12 +8,15 @@ import pytest
 from dpfedmeta.federation.client import client_log
 from dpfedmeta.federation.client.client_log import (
     analysis_words,
+    answered_words,
+    answering_words,
     cell_words,
     company_words,
     epsilon_words,
     joined_words,
     offered_words,
     sent_words,
+    spent_words,
 )
 
 
@@ -96,3 +99,97 @@ def test_what_left_is_said_to_have_cost_what_was_answered_and_not_what_may_be(mo
     said = sent_words(joined, ledger, SimpleNamespace(unit="record"), SimpleNamespace(round=4), task, "one vector")
     assert f"participation {taken} of {taken + more} allowed, in 9 rounds" in said
     assert said.endswith(f"(record, server) in this run so far: {epsilon_words(0.25 * taken)}")
+
+
+# Numbers of which no two are equal, nor a sum or product of others that a sentence says.
+PLAN = SimpleNamespace(rounds=23, cohort=7.0, clients=1019, colluding=3, secure=object(), server_sees="sum")
+SETTINGS = SimpleNamespace(algo="dp-agrlr", aggregation=SimpleNamespace(company="drawn"))
+OFFERED = SimpleNamespace(
+    plan=SimpleNamespace(
+        settings=SETTINGS, privacy=PLAN, shape=SimpleNamespace(ways=2, shots=5, queries=11), planned=()
+    ),
+    privacy=PLAN, run=bytes.fromhex("0123456789abcdef") * 4, task=SimpleNamespace(name="scans", encoding=None),
+    request=SimpleNamespace(kind="histogram"),
+    analysis=SimpleNamespace(
+        asks="its classes", server_sees="a sum", form=lambda privacy: SimpleNamespace(dimension=4321)
+    ),
+)  # fmt: skip
+PROMISE = SimpleNamespace(unit="client", words="little", epsilon=5.0)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Epsilon grows by 0.25 with each participation; nine rounds were answered in this run and four are left."""
+    monkeypatch.setattr(client_log, "epsilon_after", lambda plan, promise, n: 0.25 * n if plan is PLAN else None)
+    monkeypatch.setattr(client_log, "left_of_run", lambda plan, promise, ledger, run: 4 if plan is PLAN else None)
+    monkeypatch.setattr(client_log, "dishonest_words", lambda privacy: "liars")
+    keys = {OFFERED.run.hex(): range(9)}
+    return SimpleNamespace(keys=keys.get, participations=31, epsilon=1.75)
+
+
+COMPANY = (
+    "the plan assumes that the server draws cohorts at random, as it says; 3 of the clients that are asked may collude "
+    "with the server"
+)
+SPENT = "promised here: little; so far 31 participations in all runs, in all epsilon 1.75"
+
+
+def test_sentences_of_a_run(counted):
+    assert [*offered_words(OFFERED)] == [
+        "offered: a plan of run 01234567, dp-agrlr: 23 rounds, 7 of 1,019 clients in each; a client uses 2 classes "
+        "with 5 support and 11 query records each",
+        "the server sees the sum of all clients' vectors, modulo a power of two, with the noise that the clients made",
+        COMPANY,
+        "liars",
+    ]
+    joined = SimpleNamespace(signed=OFFERED, dimension=2345, why=None)
+    assert [*joined_words(joined, counted, PROMISE)] == [
+        SPENT,
+        "the promise allows 13 of the 23 rounds, of which 9 are answered; (client, server) in this run: epsilon 0.25 "
+        "after one round, epsilon 3.25 after 13",
+        "what would leave this machine in a round: one masked vector of whole numbers, 2,345 coordinates, clipped to "
+        "the clip bound of the round, with the noise that the promise needs; no records, labels, counts, losses or "
+        "accuracies",
+    ]
+    for why, only in ((None, ""), ("nothing there", ", only noise")):
+        joined.why = why
+        words = sent_words(
+            joined, counted, PROMISE, SimpleNamespace(round=17), SimpleNamespace(bound=0.123456), "one vector"
+        )
+        assert words == (
+            f"round 17: one vector left this machine (2,345 coordinates, clipped to 0.1235{only}); participation 9 of "
+            "13 allowed, in 23 rounds; (client, server) in this run so far: epsilon 2.25"
+        )
+
+
+def test_sentences_of_an_analysis(counted, monkeypatch):
+    assert [*analysis_words(OFFERED, ())] == [
+        "offered: an analysis of run 01234567, histogram: 7 of 1,019 clients are asked once; each says its classes",
+        "the server sees a sum",
+        COMPANY,
+        "liars",
+    ]
+    joined = SimpleNamespace(signed=OFFERED)
+    lines = [
+        SPENT,
+        "the answer would cost epsilon 0.25 of (client, server)",
+        "what would leave this machine: one vector of 4,321 whole numbers under masks, once, with this client's share "
+        "of the noise; no images; the server sees only the sum of all clients' vectors",
+    ]
+    assert [*answering_words(joined, counted, PROMISE)] == lines
+    assert answered_words(joined, PROMISE, "one vector") == (
+        "histogram: one vector left this machine (4,321 whole numbers: its classes); (client, server) in this "
+        "analysis: epsilon 0.25"
+    )
+    monkeypatch.setattr(client_log, "epsilon_after", lambda *given: math.inf)
+    assert [*answering_words(joined, counted, PROMISE)] == [
+        SPENT,
+        "the answer would cost no finite epsilon (no noise covers it) of (client, server)",
+        lines[2].replace(", with this client's share of the noise", ""),
+    ]
+
+
+def test_a_promise_without_an_epsilon_names_none(counted):
+    assert spent_words(counted, SimpleNamespace(words="much", epsilon=None)) == (
+        "promised here: much; so far 31 participations in all runs"
+    )

@@ -247,3 +247,29 @@ def test_connections_that_have_ended_do_not_count():
     for near, far in ends:
         near.close()
         far.close()
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 408, 409, 412, 413, 429, 500, 502, 503])
+def test_a_connection_ends_after_a_refusal_of_which_not_all_may_have_been_read(status):
+    said = []
+
+    async def send(message):
+        said.append(message)
+
+    asyncio.run(flower_gate._sent(send, (status, b"four")))
+    start, body = said
+    headers = dict(start["headers"])
+    assert (start["status"], body["body"], headers[b"content-length"]) == (status, b"four", b"4")
+    assert (headers.get(b"connection") == b"close") == (status in (401, 404, 408, 413, 503))
+    assert (headers[b"content-type"] == b"application/json") == (status != 200)
+
+
+@pytest.mark.parametrize(
+    ("stated", "seconds", "status"), [(None, 30.0, 200), ("0", 30.0, 200), ("40000", 32.0, 413), ("-40000", 30.0, 413)]
+)
+def test_a_long_body_has_the_time_of_a_slow_line(monkeypatch, stated, seconds, status):
+    given, timeout = [], asyncio.timeout
+    monkeypatch.setattr(flower_gate.asyncio, "timeout", lambda delay: given.append(delay) or timeout(delay))
+    own, _ = gate()
+    assert asyncio.run(pushed(own, [b"x"], stated)) == status
+    assert given == [seconds]

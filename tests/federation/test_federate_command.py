@@ -1,14 +1,20 @@
 """`federate`: what is wrong is one line with an exit code, and nobody else is harmed."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from rich.console import Console
 
 from benchmarks.federation_demo import DemoOptions, _server_words
 from dpfedmeta.cli.arguments import settings_from
+from dpfedmeta.cli.commands import analyse_command
 from dpfedmeta.cli.commands.federate_command import _server_parser, main
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.task_file import load_task
+from dpfedmeta.federation import entry_points
+from dpfedmeta.federation.channel import checked_fewest
 from dpfedmeta.federation.identity.credentials import read_card, read_roster
 from dpfedmeta.federation.identity.invitation import INVITATION
 from dpfedmeta.planning.run_plan import make_plan
@@ -95,6 +101,11 @@ def test_a_client_without_a_server(said, made):
         (["--keys", "nowhere"], "nowhere: no such folder"),
         (["--clients", "5"], r"population\.clients = 5, but the roster names 1"),
         (["--rouns", "5"], "--rouns: unknown option"),
+        (["--fewest", "0"], "--fewest 0: expected 1 to 1, the number of clients in the roster"),
+        (["--fewest", "-3"], "--fewest -3: expected 1 to 1"),
+        (["--fewest", "2"], "--fewest 2: expected 1 to 1"),
+        (["--page", "65536"], "--page 65536: expected a port, a number up to 65535"),
+        (["--page", "-1"], "--page -1: expected a port"),
     ],
 )
 def test_a_server_s_bad_input(said, made, words, reason):
@@ -103,6 +114,61 @@ def test_a_server_s_bad_input(said, made, words, reason):
     with pytest.raises(InputError, match=reason):
         said(*known, *words)
     assert not (made / "runs").exists()
+
+
+OPTIONS_OF_SERVERS = [
+    (["--seconds", "0"], "--seconds 0: expected a number of seconds above 0"),
+    (["--seconds", "-1"], "--seconds -1: expected a number of seconds above 0"),
+    (["--wait", "0"], "--wait 0: expected a number of seconds above 0"),
+    (["--wait", "nan"], "--wait nan: expected a number of seconds above 0"),
+    (["--wait", "inf"], "--wait inf: expected a number of seconds above 0"),
+    (["--listen", "host:7"], "--listen host:7: expected an address alone; the port goes to --port"),
+    (["--port", "65536"], "--port 65536: expected a port, a number up to 65535"),
+    (["--port", "-1"], "--port -1: expected a port, a number up to 65535"),
+]
+
+
+@pytest.mark.parametrize(("words", "reason"), OPTIONS_OF_SERVERS)
+@pytest.mark.parametrize("command", ["server", "analyse"])
+def test_options_of_a_server_that_no_server_could_use(made, command, words, reason):
+    """Of training as of an analysis; before a file is read."""
+    options = ["--keys", str(made / "nowhere"), "--roster", str(made / "nowhere"), *words]
+    with pytest.raises(InputError) as found:
+        main(["server", *options], None) if command == "server" else analyse_command.main(options, None)
+    assert str(found.value) == reason
+
+
+@pytest.mark.parametrize("words", [["--seconds", "0.1"], ["--wait", "1e9"], ["--listen", "::1"], ["--port", "65535"]])
+def test_options_of_a_server_at_their_ends(made, words):
+    options = ["--keys", str(made / "nowhere"), "--roster", str(made / "nowhere"), *words, "--page", "0"]
+    for page in ("0", "65535"):
+        with pytest.raises(InputError, match="the roster cannot be read"):
+            main(["server", *options[:-1], page], None)
+
+
+@pytest.mark.parametrize(("fewest", "due"), [(None, 3), (1, 1), (2, 2), (3, 3), (0, None), (-1, None), (4, None)])
+def test_as_many_clients_can_be_waited_for_as_the_roster_names(monkeypatch, fewest, due):
+    """From Python too, before a port is opened."""
+    given = []
+    monkeypatch.setattr(entry_points, "operator_identity", lambda keys: given.append(keys) or (b"", b""))
+    monkeypatch.setattr(entry_points, "read_invitation", lambda path: (_ for _ in ()).throw(Reached))
+    monkeypatch.setattr(entry_points, "listening", lambda *words: (_ for _ in ()).throw(Reached))
+    cards = [SimpleNamespace(identity=bytes([number]) * 32, name=str(number)) for number in range(3)]
+    options = entry_points.ServerOptions(keys=Path("keys"), roster=Path("roster"), fewest=fewest)
+    for start in (
+        lambda: entry_points.run_server(options, None, cards),
+        lambda: entry_points.asking_clients(options, cards, print).__enter__(),
+    ):
+        with pytest.raises(Reached if due else InputError) as found:
+            start()
+        words = f"--fewest {fewest}: expected 1 to 3, the number of clients in the roster"
+        assert due or str(found.value) == words
+    assert len(given) == (2 if due else 0)
+    assert due is None or checked_fewest(fewest, 3) == due
+
+
+class Reached(Exception):
+    """A port would be opened."""
 
 
 @pytest.mark.parametrize("plain", [True, False])

@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from dpfedmeta.federation.flower import flower_client
 from dpfedmeta.federation.flower.flower_channel import record_of
 from dpfedmeta.federation.flower.flower_client import _Node
-from dpfedmeta.federation.flower.http_client import TooLong
+from dpfedmeta.federation.flower.http_client import ConnectionRefused, TooLong, _Bounded, _Counted
 
 
 @pytest.fixture(autouse=True)
@@ -102,3 +102,59 @@ def test_an_answer_that_nobody_wants_any_more_is_said_to_be_too_late(monkeypatch
     why = " (404)" if taken == 404 else ""
     assert said == ([] if taken is True else [
         f"the server did not accept an answer{why}: it came too late; its charge, if any, stays"])  # fmt: skip
+
+
+@pytest.mark.parametrize("made", [_Bounded, _Counted])
+def test_what_is_inside_is_closed_with_it(made):
+    closed = []
+    made(SimpleNamespace(close=lambda: closed.append(made)), 5).close()
+    assert closed == [made]
+
+
+@pytest.mark.parametrize(
+    "leaving", [None, httpx.ReadError("gone"), ConnectionRefused("no"), ValueError("what"), KeyError]
+)
+@pytest.mark.parametrize("inside", [None, httpx.ReadError("lost")])
+def test_a_client_says_goodbye_whatever_comes_of_it(monkeypatch, leaving, inside):
+    """It goes on with what happened before; only an error of the program is one."""
+    said, ended = [], []
+
+    class Requests:
+        def __init__(self, wire):
+            said.append("open")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            said.append("closed")
+
+        def ActivateNode(self, request):
+            return SimpleNamespace(node_id=17)
+
+        def DeactivateNode(self, request):
+            said.append(f"goodbye of {request.node_id}")
+            if leaving is not None:
+                raise leaving
+
+    monkeypatch.setattr(flower_client, "Requests", Requests)
+    monkeypatch.setattr(flower_client, "_beat", lambda wire, node, stopped: ended.append((node.node_id, stopped)))
+    wire = SimpleNamespace(private=b"k" * 32, most_bytes=99)
+
+    def attends():
+        with flower_client._connected(wire) as found:
+            assert (found._node.node_id, found._most) == (17, 99)
+            assert not ended or not ended[0][1].is_set()
+            if inside is not None:
+                raise inside
+
+    due = KeyError if leaving is KeyError else None if inside is None else httpx.ReadError
+    if due is None:
+        attends()
+    else:
+        with pytest.raises(due):
+            attends()
+    assert said == ["open", "goodbye of 17", "closed"]
+    ((node, stopped),) = ended
+    assert node == 17
+    assert stopped.is_set()

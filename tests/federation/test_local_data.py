@@ -28,6 +28,7 @@ from tests.federation.test_training_participation import log_of, offered, with_f
 COLUMNS = ("age", "pulse", "oldpeak")
 NOWHERE = DrawnSource(reader="strokes", seed=1, variation=1.0)
 VECTORS = Task(name="clinics", source=NOWHERE, features=3)
+REGRESSION = replace(VECTORS, kind="regression", targets=TargetRange(centre=1, scale=2, lowest=0, highest=9))
 # Of strokes, but for the network.
 TABLE = {"model.name": "mlp", "run.precision": "float32"}
 
@@ -86,6 +87,24 @@ def test_columns_are_found_by_name_in_any_order(tmp_path):
     assert held(opened(turned, tmp_path)) == expected
 
 
+@pytest.mark.parametrize("numbers", [False, True], ids=["classes", "numbers to predict"])
+@pytest.mark.parametrize("new", ["age,oldpeak,pulse", "oldpeak,age,pulse", "age,pulse,oldpeak"])
+def test_a_corrected_header_of_the_same_file_is_read_anew(tmp_path, new, numbers):
+    """What was decoded under the wrong names is not trained on, though no number of the file changed."""
+    task = REGRESSION if numbers else VECTORS
+    path = write(tmp_path / "clinic.csv", [("7", values) for _, values in rows_of(0)] if numbers else rows_of(0))
+    if numbers:
+        path.write_text(path.read_text().replace("class,", "target,", 1))
+    before = opened(path, tmp_path, task=task)
+    path.write_text(path.read_text().replace(",".join(COLUMNS), new, 1))
+    after = opened(path, tmp_path, task=task)
+    due = np.array(before.images)
+    due[:, : len(COLUMNS)] = due[:, [new.split(",").index(name) for name in COLUMNS]]
+    assert np.array_equal(after.images, due)
+    # Under the same names it is the same file of decoded records.
+    assert (after.path == before.path) == (new == ",".join(COLUMNS))
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
@@ -140,6 +159,27 @@ def test_tokens_are_known_without_their_padding(tmp_path):
     found = [held(opened(tmp_path / name, tmp_path, (), task)) for name in ("texts.csv", "texts.npz")]
     assert found[0] == found[1] == {"ham": [[1, 2, 3, 0], [4, 0, 0, 0]], "spam": [[5, 6, 0, 0]]}
     assert own_digests(tmp_path / "texts.csv") == own_digests(tmp_path / "texts.npz")
+
+
+@pytest.mark.parametrize("word", ["²", "①", "٣", "1.5", "-3", "0", "9", "9" * 5000, "000000000001999"])
+def test_what_is_no_token_is_said_to_the_owner_in_one_line(tmp_path, word):
+    """Its digests are asked first: there it is left out, whatever it is."""
+    path, task = tmp_path / "texts.csv", Task(name="texts", source=NOWHERE, length=4, vocabulary=9)
+    path.write_text(f"class,tokens\nham,1 2\nham,3 {word}\nspam,4\n")
+    assert [label for label, _ in own_digests(path)] == ["ham", "ham", "spam"]
+    with pytest.raises(InputError) as found:
+        opened(path, tmp_path, (), task)
+    wrong = f"line 3: {word[:20]!r} is not a token from 1 to 8"
+    assert str(found.value) == f"{path}: 1 sequence(s) cannot be used: {wrong}"
+
+
+def test_a_token_is_a_number_of_at_most_twelve_digits(tmp_path):
+    path, task = tmp_path / "texts.csv", Task(name="texts", source=NOWHERE, length=4, vocabulary=9)
+    path.write_text(f"class,tokens\nham,1 {8:012}\nspam,2 8\n")
+    assert held(opened(path, tmp_path, (), task)) == {"ham": [[1, 8, 0, 0]], "spam": [[2, 8, 0, 0]]}
+    path.write_text(f"class,tokens\nham,1 {8:013}\nspam,2 8\n")
+    with pytest.raises(InputError, match=r"line 2: '0000000000008' is not a token"):
+        opened(path, tmp_path, (), task)
 
 
 def test_a_record_of_a_table_spends_in_one_home_only(tmp_path):
@@ -276,32 +316,38 @@ KEYS = {
     "columns": {"task": LABELLED},
     "their order": {"task": LABELLED, "columns": COLUMNS[::-1]},
     "no names of them": {"task": LABELLED, "columns": ()},
+    "the file's own order": {"task": LABELLED, "header": COLUMNS[::-1]},
+    "another order": {"task": LABELLED, "header": (COLUMNS[1], COLUMNS[0], COLUMNS[2])},
+    "of numbers to predict": {"task": NUMBERED, "header": COLUMNS[::-1]},
 }
 
 
-@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(KEYS, 2)))
-def test_decoded_records_are_those_of_their_files_form_and_columns(monkeypatch, tmp_path, one, other):
+def test_decoded_records_are_those_of_their_files_form_and_columns(monkeypatch, tmp_path):
     """One folder of decoded records serves all plans of a client."""
-    keys = []
+    keys = {}
 
     class Kept(Exception):
         pass
 
-    def noted(folder, kind, key, *others):
-        keys.append((kind, [str(each) for each in key]))
-        raise Kept
-
-    monkeypatch.setattr(local_data, "cached", noted)
     monkeypatch.setattr(local_data, "own_contents", lambda *given: {})
     monkeypatch.setattr(local_data, "labelled", lambda where, found, *given: found)
     monkeypatch.setattr(local_data, "check_scale", lambda *given, **named: None)
-    for name in (one, other):
-        given = {"path": "own", "content": "some", "task": IMAGES, "columns": COLUMNS} | KEYS[name]
+    for name, changed in KEYS.items():
+        usual = {"path": "own", "content": "some", "task": IMAGES, "columns": COLUMNS, "header": COLUMNS}
+        given = usual | changed
+
+        def noted(folder, kind, key, *others, name=name):
+            keys[name] = (kind, [str(each) for each in key])
+            raise Kept
+
+        monkeypatch.setattr(local_data, "cached", noted)
+        monkeypatch.setattr(local_data, "columns_in", lambda kind, path, given=given: given["header"])
         monkeypatch.setattr(local_data, "own_digests", lambda path, given=given: [given["content"]])
         columns = given["columns"] if given["task"] is not IMAGES else ()
         with pytest.raises(Kept):
             open_records(tmp_path / given["path"], given["task"], columns, tmp_path)
-    assert keys[0] != keys[1]
+    assert [pair for pair in itertools.combinations(KEYS, 2) if keys[pair[0]] == keys[pair[1]]] == []
+    assert {*keys} == {*KEYS}
 
 
 @pytest.mark.parametrize("made", [OwnRecords, NoRecords, NullRecords])
@@ -316,3 +362,18 @@ def test_a_machine_holds_its_own_client_and_no_other(made, asked):
     for other in (0, 1, 3, 4, 5):
         with pytest.raises(IndexError, match=f"client {other}: this machine holds client 2 of 5"):
             getattr(made(**own, **more), asked)(other)
+
+
+@pytest.mark.parametrize(
+    ("task", "label"), [(VECTORS, "ill"), (REGRESSION, "7")], ids=["classes", "numbers to predict"]
+)
+def test_a_client_may_hold_zeros_alone_and_numbers_to_predict_are_no_features(tmp_path, task, label):
+    """What is too small for a whole data set is one client's; how large a target may be its own range says."""
+    wide = replace(task, targets=task.targets and TargetRange(centre=0, scale=1e6, lowest=0, highest=1e6))
+    path = write(tmp_path / "clinic.csv", [(label, np.zeros(3))] * 4)
+    if task is REGRESSION:
+        path.write_text(path.read_text().replace("class,", "target,", 1).replace("7,", "900000,"))
+    assert sum(opened(path, tmp_path, task=wide).counts) == 4
+    path.write_text(path.read_text().replace("0.0", "10001.0", 1))
+    with pytest.raises(InputError, match=r"numbers up to 1e\+04 reach the network, more than 10,000"):
+        opened(path, tmp_path, task=wide)

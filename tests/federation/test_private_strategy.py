@@ -533,3 +533,22 @@ def test_a_model_of_whole_numbers_is_refused_by_the_name_of_its_array(kind):
     arrays = ArrayRecord({"fine": Array(np.zeros(2, dtype=np.float32)), "mine": Array(np.zeros(2, dtype=kind))})
     with nullcontext() if "f" in kind else pytest.raises(dp.InputError, match="mine of the model is of"):
         private_strategy._check_real(arrays)
+
+
+@pytest.mark.parametrize("config", [{BOUND: 0.5}, {}, {"other": 0.5}])
+@pytest.mark.parametrize("arrays", [False, True])
+def test_the_mod_changes_replies_to_updates_with_a_bound_alone(config, arrays):
+    """Flower asks for properties, too, and other strategies send no bound."""
+    asked, answered = RecordDict({"config": ConfigRecord(config)}), []
+    if arrays:
+        asked["arrays"] = ArrayRecord({"w": Array(np.ones(SIZE, dtype=np.float32))})
+    reply = Message(RecordDict({"arrays": ArrayRecord({"w": Array(np.full(SIZE, 9.0, dtype=np.float32))})}), 1, "train")
+    message = Message(asked, 101, "train")
+    found = clip_mod(message, None, lambda *given: answered.append(given) or reply)
+    assert answered == [(message, None)]
+    assert (found is reply) == (not (arrays and BOUND in config))
+
+
+def test_the_mod_changes_nothing_of_a_reply_to_a_message_without_a_config():
+    reply = object()
+    assert clip_mod(Message(RecordDict(), 101, "train"), None, lambda *given: reply) is reply

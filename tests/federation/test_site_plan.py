@@ -1,5 +1,6 @@
 """The offline planner of a federation: its numbers are those of the plan that the server would make of its settings."""
 
+import io
 import json
 import math
 import re
@@ -8,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from rich.console import Console
 
 from dpfedmeta.__main__ import main
 from dpfedmeta.accounting.calibration import calibrate
@@ -316,3 +318,106 @@ def test_of_the_epsilons_that_teach_the_smallest_is_written(sites, found, chosen
     assert plan_sites._chosen(facts, {other: {0.5: 0.1 * LEARNS}, cell: found}) == (cell, chosen, found[chosen])
     with pytest.raises(RefusedPlan, match="why not"):
         plan_sites._chosen(facts, {cell: {1.0: "why not", 2.0: "neither"}})
+
+
+@pytest.mark.parametrize("dataset", [False, True])
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--classes", "0"], "--classes 0: expected 2 or more"),
+        (["--classes", "1"], "--classes 1: expected 2 or more"),
+        (["--weights", "0"], "--weights 0: expected 1 or more"),
+        (["--rounds", "0"], "--rounds 0: expected 1 or more"),
+        (["--sites", "0"], "--sites 0: expected 2 or more"),
+    ],
+)
+def test_a_number_that_is_given_is_not_replaced(task, words, reason, dataset):
+    """Zero is a number, and a wrong one."""
+    options = ["--sites", "5", "--records", "300..2000", *words, *(["--dataset", task] if dataset else [])]
+    with pytest.raises(InputError) as found:
+        plan_sites.main(options, None)
+    assert str(found.value) == reason
+
+
+@pytest.mark.parametrize("dataset", [False, True])
+def test_numbers_that_are_not_given_are_those_of_the_task_or_the_usual_ones(task, capsys, dataset):
+    words = "--sites 5 --records 400 --json" + (f" --dataset {task}" if dataset else "")
+    usual = json.loads(said(words, capsys))["sites"]
+    # Three numbers and a constant for each of two labels; or a small network for images.
+    assert (usual["classes"], usual["weights"]) == ((2, 8) if dataset else (2, 5904))
+    given = json.loads(said(f"{words} --classes 3 --weights 1", capsys))["sites"]
+    assert (given["classes"], given["weights"]) == (3, 1)
+
+
+def shown(sites, most, found, chosen):
+    console = Console(width=300, record=True, file=io.StringIO())
+    plan_sites._show(console, sites, most, found, chosen)
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_every_number_of_a_plan_s_sentences_is_one_of_the_plan():
+    """Of sites, records, classes, weights and rounds no two are equal."""
+    sites = Sites(sites=7, least=1250, classes=6, weights=2345, rounds=31)
+    found = {
+        cell: {2.0: (place + 1) * LEARNS, 5.25: "refused because" if place == 2 else LEARNS / 2}
+        for place, cell in enumerate(CELLS)
+    }
+    lines = shown(sites, 4321, found, ("record-sum", 2.0, LEARNS))
+    assert lines[:2] == [
+        "7 sites of 1,250 to 4,321 records in 6 classes, 2,345 weights, 31 rounds in which all take part",
+        "each takes part with 104 + 104 records of each class, in 104 micro-episodes; a site with fewer of a class "
+        "sends noise alone",
+    ]
+    table = [[part.strip() for part in line.split("│")] for line in lines if "│" in line]
+    assert [row[1:-1] for row in table] == [
+        [CELLS["record-sum"], "0.3 learns", "0.15 learns"],
+        [CELLS["record-messages"], "0.6 perhaps", "0.15 learns"],
+        [CELLS["client-sum"], "0.9 perhaps", "refused"],
+        [CELLS["client-public"], "1.2 perhaps", "0.15 learns"],
+    ]
+    assert [line for line in lines if line.startswith("refused: ")] == ["refused: refused because"]
+    assert "secure sums: 1 site may be missing in a round, and 1 may tell the server what it sent" in lines
+    assert f"  {MEASURED[1][0]:.2f}: {MEASURED[1][1]}" in lines
+    assert lines[-1] == f"chosen: {CELLS['record-sum']}, epsilon 2; noise 0.3"
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (3, "secure sums: no sites may be missing in a round, and 1 may tell the server what it sent"),
+        (10, "secure sums: 2 sites may be missing in a round, and 1 may tell the server what it sent"),
+        (41, "secure sums: 8 sites may be missing in a round, and 3 may tell the server what it sent"),
+        (2, None),
+    ],
+)
+def test_as_many_sites_may_be_missing_as_there_are_whole_ones_in_the_share(count, words):
+    lines = shown(
+        Sites(sites=count, least=40, classes=2, weights=9), 50, {"record-sum": {1.0: 0.2}}, ("record-sum", 1.0, 0.2)
+    )
+    assert [line for line in lines if line.startswith("secure sums: ")] == ([words] if words else [])
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        (LEARNS, "learns"),
+        (LEARNS * 1.01, "perhaps"),
+        (1.49, "perhaps"),
+        (TEACHES_NOTHING, "nothing"),
+        ("no", "refused"),
+    ],
+)
+def test_lengths_of_noise_are_judged_at_what_was_measured(value, word):
+    assert plan_sites._word(value).split()[-1] == word
+
+
+def test_commands_of_remedies_have_each_number_of_theirs():
+    sites = Sites(sites=7, least=1250, classes=6, weights=2345, rounds=31)
+    lines = shown(sites, 1250, {"record-sum": {5.25: 2 * LEARNS}}, ("record-sum", 5.25, 2 * LEARNS))
+    commands = [line.partition(":  ")[2] for line in lines if ":  dpfedmeta" in line]
+    usual = {"sites": 7, "records": 1250, "classes": 6, "weights": 2345, "rounds": 31, "epsilon": 5.25}
+    for command, change in zip(
+        commands, ({"sites": 14}, {"records": 2500}, {"weights": 586}, {"rounds": 7}), strict=True
+    ):
+        words = [word for name, value in (usual | change).items() for word in (f"--{name}", str(value))]
+        assert shlex.split(command) == ["dpfedmeta", "federate", "plan", *words]

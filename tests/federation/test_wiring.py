@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 from dataclasses import fields, replace
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -543,3 +544,27 @@ def test_a_server_that_was_killed_while_it_hands_out_asks_again_whoever_is_there
     assert opened == [(b"plan", b"s" * 64, Identity(b"k" * 32).public)]
     assert waited == [("wire", tuple(ROSTER), 2, 9.0, str)]
     assert handed == [(signed, signed, run)]
+
+
+@pytest.mark.parametrize("run", ["a", "b"])
+def test_an_analysis_has_a_name_that_no_training_has(monkeypatch, federation, tmp_path, run):
+    """Clients keep what they answered by it: of two runs with one identity each has its own."""
+    named = []
+
+    class Signed(Exception):
+        pass
+
+    def sign(*words, run, server, roster):
+        named.append((run, server.public, roster))
+        raise Signed
+
+    monkeypatch.setattr(analytics_server, "identity_of", lambda path: SimpleNamespace(run=run))
+    monkeypatch.setattr(analytics_server, "sign_analysis", sign)
+    company = analytics_server.Company(channel=None, identity=b"k" * 32, roster=tuple(ROSTER))
+    own = analytics_server.RemoteClients(request=SimpleNamespace(), company=company)
+    vars(own)["ground"] = SimpleNamespace(plan=None, task=None)
+    with pytest.raises(Signed):
+        own.sums(None, SimpleNamespace(cohort=None, plan=None), b"", SimpleNamespace(secret=tmp_path))
+    _, (training, server, roster) = federation(None, False, run)
+    assert named == [(sha256(b"dpfedmeta analysis" + run.encode()).digest(), server, tuple(ROSTER))]
+    assert (training, roster) == (sha256(b"dpfedmeta federation" + run.encode()).digest(), tuple(ROSTER))

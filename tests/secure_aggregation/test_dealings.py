@@ -105,3 +105,11 @@ def test_the_sum_hangs_on_seeds_of_survivors_and_on_keys_that_they_masked_with(s
         assert task.keys is keys[task.seat]
         assert all(own is keys[seat] for seat, own in task.survivors.items())
         assert list(task.shares.items()) == [(2, 7), (9, 10 * task.seat + task.kind)]
+
+
+@pytest.mark.parametrize("dealers", [(8, 1), (1, 8), (16, 8, 9)])
+def test_of_several_that_it_holds_nothing_of_the_first_is_named(dealers):
+    found = Dealings()
+    with pytest.raises(Refused, match=f"^seat 5 rejects shares of seat {min(dealers)}, of which it holds none$"):
+        found.reject(5, dealers)
+    assert found.rejected == {}

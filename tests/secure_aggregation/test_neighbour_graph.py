@@ -125,6 +125,12 @@ def test_more_bad_clients_need_more_neighbours(malicious):
     assert ask(0.02, 0.05) <= ask(0.05, 0.05) <= ask(0.05, 0.15) <= ask(0.1, 0.2)
 
 
+@pytest.mark.parametrize("malicious", [False, True])
+@pytest.mark.parametrize("clients", [100, 101, 500])
+def test_where_nobody_lies_or_leaves_two_neighbours_are_enough(clients, malicious):
+    assert parameters(clients=clients, adversarial=0.0, dropout=0.0, malicious=malicious) == (2, 2)
+
+
 def test_small_crowds_are_complete():
     assert parameters(clients=10, adversarial=0.2, dropout=0.2, malicious=False) == (9, 3)
     # 2 t > 9 neighbours + 2 who collude

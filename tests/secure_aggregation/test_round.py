@@ -1,5 +1,5 @@
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from round_tables import Table, agreement, people, plain_sum, ring, stream, vect
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.keyed_streams import key_stream
-from dpfedmeta.secure_aggregation import Aborted, Client, Identities
+from dpfedmeta.secure_aggregation import Aborted, Client, Identities, simulated_round
 from dpfedmeta.secure_aggregation.crypto import shamir
 from dpfedmeta.secure_aggregation.crypto.masks import packed_size
 from dpfedmeta.secure_aggregation.crypto.share_dealing import Dealings
@@ -252,3 +252,80 @@ def test_a_simulation_of_other_people_than_there_are_is_refused():
     for count in (3, 5):
         with pytest.raises(InputError, match=f"got {count} vectors for 4 clients"):
             run_round((vectors * 2)[:count], agreement=numbers)
+
+
+class Pipe:
+    """One end of a pipe, on which all of this was sent."""
+
+    def __init__(self, *came):
+        self.came, self.sent = list(came), []
+
+    def recv(self):
+        if not self.came:
+            raise EOFError
+        return self.came.pop(0)
+
+    def send(self, what):
+        self.sent.append(what)
+
+
+def test_a_worker_process_tells_what_it_met_and_goes_on():
+    pipe = Pipe(("correct", "no round", b"", "no secrets"), ("answer", ProtocolPhase.KEYS, {}), ("clients",))
+    simulated_round._live(pipe)
+    # Who has no clients yet takes the question for a correction, which it is not.
+    assert [type(each) for each in pipe.sent] == [AttributeError, TypeError, TypeError]
+
+
+@pytest.mark.parametrize("silent", [{}, {2: ProtocolPhase.SHARES}])
+def test_traffic_is_counted_for_each_seat_phase_and_way(silent):
+    """Messages of which no two are equally long."""
+
+    class Server:
+        phase = ProtocolPhase.KEYS
+
+        def receive(self, message):
+            return message[0]
+
+        def close(self):
+            if self.phase is not ProtocolPhase.KEYS:
+                return {}
+            self.phase = ProtocolPhase.SHARES
+            return {seat: bytes([seat]) * (10 + seat) for seat in (1, 2, 4)}
+
+    def ask(phase, inbox):
+        return [bytes([seat]) * (100 * phase + seat) for seat in inbox]
+
+    found = simulated_round._talk(Server(), (1, 2, 4), silent, ask)
+    first, second = ProtocolPhase.KEYS, ProtocolPhase.SHARES
+    assert found.down == {first: {1: 0, 2: 0, 4: 0}, second: {1: 11, 2: 12, 4: 14}}
+    assert found.up == {
+        phase: {seat: 100 * phase + seat for seat in (1, 2, 4) if phase is first or seat not in silent}
+        for phase in (first, second)
+    }
+    assert found.of(4) == 14 + 100 * first + 4 + 100 * second + 4
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"run": b"r" * 31}, "run: has 31 bytes, expected 32"),
+        ({"run": b"r" * 33}, "run: has 33 bytes, expected 32"),
+        ({"server": b"s" * 31}, "server: has 31 bytes, expected 32"),
+        ({"server": b"s" * 33}, "server: has 33 bytes, expected 32"),
+        ({"round": -1}, r"round = -1: expected 0 to 2\^32 - 1"),
+        ({"round": 2**32}, r"round = 4294967296: expected 0 to 2\^32 - 1"),
+        ({"attempt": -1}, r"attempt = -1: expected 0 to 2\^32 - 1"),
+        ({"attempt": 2**32}, r"attempt = 4294967296: expected 0 to 2\^32 - 1"),
+        ({"round": 0}, None),
+        ({"round": 2**32 - 1}, None),
+        ({"attempt": 0}, None),
+        ({"attempt": 2**32 - 1}, None),
+    ],
+)
+def test_places_and_keys_of_a_round_have_their_length_and_range(change, why):
+    usual = Table(agreement(4)).round
+    if why is None:
+        assert len(replace(usual, **change).digest) == 32
+        return
+    with pytest.raises(InputError, match=f"^{why}$"):
+        replace(usual, **change)

@@ -146,6 +146,6 @@ def _intact(text: str, previous: str) -> dict[str, Any] | None:
         body = json.loads(text)
         if isinstance(body, dict) and body.pop("previous") == previous and _line(body, previous)[0] == text:
             return body
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     return None

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, add_real_clients, parser, print_json, server_options, settings_from
+from dpfedmeta.cli.arguments import (
+    DONE,
+    add_real_clients,
+    check_real_clients,
+    parser,
+    print_json,
+    server_options,
+    settings_from,
+)
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.plugin_names import names
@@ -151,6 +159,7 @@ def _check_real(options: argparse.Namespace) -> None:
     if (options.keys is None) != (options.roster is None):
         missing = "--roster FILE" if options.roster is None else "--keys DIR"
         raise InputError(f"real clients: give {missing} too; both come from `federate keys`")
+    check_real_clients(options)
     if options.keys is not None and options.names is not None:
         raise InputError("--names and --roster both say who the clients are; drop one of them")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -14,7 +13,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dpfedmeta.cli import plan_sites
-from dpfedmeta.cli.arguments import DONE, INTERRUPTED, add_real_clients, parser, server_options, settings_from
+from dpfedmeta.cli.arguments import (
+    DONE,
+    INTERRUPTED,
+    add_real_clients,
+    check_port,
+    check_real_clients,
+    check_seconds,
+    parser,
+    server_options,
+    settings_from,
+)
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import nearest
@@ -157,18 +166,15 @@ def _rotated(options: argparse.Namespace, random: bytes, console: Console) -> in
 
 def _server(words: Sequence[str], console: Console) -> int:
     options, rest = _server_parser().parse_known_args(words)
+    from dpfedmeta.federation.channel import checked_fewest
     from dpfedmeta.federation.identity.credentials import read_roster
     from dpfedmeta.federation.identity.invitation import operator_identity
     from dpfedmeta.planning.early_checks import check_first
 
-    _check_seconds("--seconds", options.seconds)
-    _check_seconds("--wait", options.wait)
-    if options.listen.count(":") == 1:
-        raise InputError(f"--listen {options.listen}: expected an address alone; the port goes to --port")
-    for option, port in (("--port", options.port), ("--page", options.page)):
-        if port is not None and not 0 <= port <= 65535:
-            raise InputError(f"{option} {port}: expected a port, a number up to 65535")
+    check_real_clients(options)
+    check_port("--page", options.page)
     cards = read_roster(options.roster)
+    checked_fewest(options.fewest, len(cards))
     operator_identity(options.keys)
     given = settings_from(rest)
     given.setdefault("population.clients", str(len(cards)))
@@ -278,7 +284,7 @@ def _client(words: Sequence[str], console: Console) -> int:
     if options.change_limit and options.dry_run:
         raise InputError("--change-limit: sets the limit, and --dry-run changes nothing; give one of them")
     server = None if options.server is None else checked_address(options.server)
-    _check_seconds("--patience", options.patience)
+    check_seconds("--patience", options.patience)
     from dpfedmeta.federation.client.client_budget import Floors, Promise
     from dpfedmeta.federation.entry_points import ClientOptions, run_client
 
@@ -316,11 +322,6 @@ def _checked(options: argparse.Namespace, console: Console) -> int:
     task = resolve(None, "strokes", options.check).task
     shape = ["--ways", str(task.ways), "--shots", str(task.shots), "--task.queries", str(task.queries)]
     return check_task([str(options.data), "--client", *shape], console)
-
-
-def _check_seconds(option: str, seconds: float) -> None:
-    if not 0 < seconds < math.inf:
-        raise InputError(f"{option} {seconds:g}: expected a number of seconds above 0")
 
 
 def _demo_parser() -> argparse.ArgumentParser:

@@ -90,7 +90,7 @@ class RunDirectory:
             content = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: not valid JSON ({error})") from error
         if not isinstance(content, dict):
             raise InputError(f"{path}: expected a JSON object, found {type(content).__name__}")
@@ -114,7 +114,7 @@ class RunDirectory:
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise InputError(f"{path}, line {number}: not valid JSON") from error
             if not isinstance(row, dict):
                 raise InputError(f"{path}, line {number}: expected the values of a round, found {row!r}")
@@ -157,7 +157,7 @@ def config_of(path: Path) -> str:
     try:
         with (path / LEDGER).open(encoding="utf-8") as file:
             return str(json.loads(file.readline())["identity"]["config"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return ""
 
 

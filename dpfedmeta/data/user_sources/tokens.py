@@ -17,6 +17,7 @@ from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, pa
 from dpfedmeta.data.user_sources.vectors import read_array
 
 COLUMN = "tokens"
+_MOST_DIGITS = 12
 
 
 def guess(path: Path) -> dict[str, int]:
@@ -85,17 +86,13 @@ def own(
 
 
 def own_digests(path: Path) -> list[tuple[str, str]]:
-    """(class, SHA-256) of each sequence that one client takes part with, without its padding.
+    """(class, SHA-256) of each sequence of a table that one client takes part with; of arrays see `vectors`.
 
     Raises:
         InputError: The file is wrong; says where.
     """
-    if path.suffix.lower() == ".npz":
-        rows, records = read_array(path, "tokens")
-        written = [[token for token in record if token] for record in records.tolist()]
-    else:
-        rows = read_table(path, COLUMN).rows
-        written = [[float(word) for word in row.values[0].split() if word.isdigit()] for row in rows]
+    rows = read_table(path, COLUMN).rows
+    written = [[float(word) for word in row.values[0].split() if _is_number(word)] for row in rows]
     every = [(cell.entry.name, number) for cell in own_cells(str(path), rows) for number in cell.rows]
     return [(label, record_digest(label, written[number])) for label, number in every]
 
@@ -128,7 +125,7 @@ def _from_table(table: CsvTable, length: int, vocabulary: int) -> tuple[tuple[Ro
     records, problems = np.zeros((len(table.rows), length)), []
     for number, row in enumerate(table.rows):
         words = row.values[0].split()
-        odd = [word for word in words if not (word.isascii() and word.isdigit() and 0 < int(word[:12]) < vocabulary)]
+        odd = [word for word in words if not (_is_number(word) and 0 < int(word) < vocabulary)]
         if odd:
             problems.append(f"{row.place}: {odd[0][:20]!r} is not a token from 1 to {vocabulary - 1}")
         elif not words:
@@ -138,6 +135,11 @@ def _from_table(table: CsvTable, length: int, vocabulary: int) -> tuple[tuple[Ro
         else:
             records[number, : len(words)] = [int(word) for word in words]
     return table.rows, records, problems
+
+
+def _is_number(word: str) -> bool:
+    """True of a whole number as tokens are written; more digits no vocabulary has."""
+    return word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS
 
 
 def _wrong(rows: tuple[Row, ...], records: Any, vocabulary: int) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ from dpfedmeta.core.params import dimension, unflatten
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.data.user_sources.readers import own_digests
 from dpfedmeta.federation.client.client_budget import Promise, left, left_of_run, participation, run_cost
-from dpfedmeta.federation.client.client_state import asked_digest, forgotten, keep_offer, kept_offer
+from dpfedmeta.federation.client.client_state import asked_digest, copied, forgotten, keep_offer, kept_offer
 from dpfedmeta.federation.client.secagg_session import MaskedRound
 from dpfedmeta.federation.client.signed_participation import ClientSetup, SignedParticipation
 from dpfedmeta.federation.client.training_participation import Joined, joined_by, opened
@@ -60,7 +62,8 @@ class RealClient:
         say: Told every line of the log, too.
         noise_seed: Of its noise, in a simulation; None: a key is drawn once for every run, and fresh bytes for every
             answer.
-        dry_run: Look at plans, say what would be promised and sent, and decline.
+        dry_run: Look at plans, say what would be promised and sent, and decline. It works on a copy of its
+            home, so that nothing is changed or written: neither a limit nor a log.
         change_limit: The promise replaces the one that the ledger has; what was spent stays counted.
 
     Guarantee:
@@ -91,10 +94,17 @@ class RealClient:
         own_digests(images)
         self._images, self._private, self._server = images, identity, server
         self._identity = Identity(identity)
+        self._home = ledger.parent
+        if dry_run:
+            ledger = copied(ledger)
+            weakref.finalize(self, shutil.rmtree, ledger.parent, ignore_errors=True)
         self._folder = ledger.parent
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._promise, self._path = promise, ledger
-        self._ledger = ClientLedger(ledger, promise.budget(), change=change_limit)
+        try:
+            self._ledger = ClientLedger(ledger, promise.budget(), change=change_limit)
+        except InputError as error:
+            raise InputError(self._in_home(str(error))) from error
         self._size = ledger.stat().st_size
         self._say, self._noise_seed, self._dry_run = say, noise_seed, dry_run
         self._joined: dict[bytes, SignedParticipation] = {}
@@ -152,7 +162,7 @@ class RealClient:
             try:
                 body, self._unfit = self._accepted(question), None
             except InputError as error:
-                self._unfit = str(error)
+                self._unfit = self._in_home(str(error))
                 raise
             return Said.ACCEPTED, body
         joined = self._known(question)
@@ -335,9 +345,13 @@ class RealClient:
         personal.save(self._folder / MODEL)
         self._log(f"the learned model, adapted to {len(personal.class_names)} classes of this client: {MODEL}")
 
+    def _in_home(self, text: str) -> str:
+        """Words with the places of the home's files, of which a dry run sees copies."""
+        return text.replace(str(self._folder), str(self._home))
+
     def _log(self, line: str) -> None:
         """In plain words, for whoever answers for the images: one line, whatever of it a server wrote."""
-        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {plain_line(line)}"
+        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {plain_line(self._in_home(line))}"
         try:
             with open(self._folder / LOG, "a", encoding="utf-8", opener=_for_its_owner) as file:
                 file.write(text + "\n")

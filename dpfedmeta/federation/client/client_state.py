@@ -1,6 +1,8 @@
 """State that a client keeps of one run beside its ledger: noise key, last answer, and survivors it agreed to."""
 
 import json
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -10,6 +12,7 @@ import numpy as np
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.files.read_files import JSON_ERRORS
 from dpfedmeta.core.random.fresh_seeds import FRESH_GENERATOR, FreshSource
 from dpfedmeta.core.random.random_sources import GENERATOR, KeyedSource, draw_secret_seed
 from dpfedmeta.federation.wire_format import Attempt
@@ -57,7 +60,7 @@ class Kept:
         path = self.folder / _BEGUN
         try:
             return bool(json.loads(path.read_bytes()) == list(attempt.key))
-        except (OSError, ValueError):
+        except (OSError, *JSON_ERRORS):
             return False
 
     def once(self, attempt: Attempt, asked: str, make: Callable[[], bytes]) -> bytes:
@@ -96,11 +99,14 @@ class Kept:
         path = self.folder / _REVEALED
         if not path.exists():
             return None
-        before = json.loads(path.read_text(encoding="utf-8"))
-        if before["key"] != list(attempt.key):
-            return None
-        # Version 0.2.0 before protocol version 2 kept numbers of seats: nobody has such an identity, so nothing fits.
-        return frozenset(bytes.fromhex(one) if isinstance(one, str) else bytes([0]) for one in before["survivors"])
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+            if before["key"] != list(attempt.key):
+                return None
+            # Version 0.2.0 before protocol version 2 kept numbers of seats: nobody has such an identity, so none fits.
+            return frozenset(bytes.fromhex(one) if isinstance(one, str) else bytes([0]) for one in before["survivors"])
+        except (OSError, *JSON_ERRORS) as error:
+            raise InputError(f"{path}: damaged; it says which survivors were agreed to; restore a backup") from error
 
 
 def source_at(source: KeyedSource | FreshSource, attempt: Attempt, fresh_of: FreshOf) -> KeyedSource | FreshSource:
@@ -137,7 +143,7 @@ def _noise_seed(folder: Path, given: int | None) -> int:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             seed, generator = content["seed"], content["generator"]
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, *JSON_ERRORS) as error:
             raise InputError(f"{path}: the noise key of this run is damaged; restore it from a backup") from error
         # A key of an earlier version goes on in streams that it never drew from.
         if generator not in ([GENERATOR] if given is not None else [GENERATOR, FRESH_GENERATOR]):
@@ -179,6 +185,23 @@ def asked_digest(task: bytes, invited: Sequence[int] = ()) -> str:
     found = sha256(task)
     found.update(np.asarray(invited, dtype="<i8").tobytes())
     return found.hexdigest()
+
+
+def copied(ledger: Path) -> Path:
+    """Copy a ledger and what is kept of its runs into a new folder, for a look that changes nothing.
+
+    Args:
+        ledger: The client's; there may be none yet.
+
+    Returns:
+        Where its copy lies.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="dpfedmeta-dry-run-"))
+    if ledger.exists():
+        shutil.copy(ledger, folder)
+    if (ledger.parent / _RUNS).exists():
+        shutil.copytree(ledger.parent / _RUNS, folder / _RUNS)
+    return folder / ledger.name
 
 
 def keep_offer(kept: Kept, offer: bytes) -> None:

@@ -19,7 +19,7 @@ from dpfedmeta.data.populations.capacity_checks import able_clients
 from dpfedmeta.data.storage.decoded_cache import cached
 from dpfedmeta.data.task import Task
 from dpfedmeta.data.user_sources.labels import labelled
-from dpfedmeta.data.user_sources.readers import own_contents, own_digests
+from dpfedmeta.data.user_sources.readers import columns_in, own_contents, own_digests
 from dpfedmeta.data.user_sources.vectors import check_scale
 
 _OWN = "own"
@@ -205,6 +205,9 @@ def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) 
     key = ["client", str(path.resolve()), *own_digests(path), *task.form.shape, *columns, _PIXELS, task.pixel_range]
     if task.targets is not None:
         key.append(repr(task.targets))
+    if task.form.kind == "vectors":
+        # The digests above follow the order of the file; this says which number is which column.
+        key.append(columns_in("vectors", path))
     held = cached(decoded, task.form.kind, key, task.form.stored, lambda: contents)
     counts = tuple(entry.images for entry in held.classes)
     return ClassPool(

@@ -16,7 +16,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
-from dpfedmeta.core.files.read_files import WrongEncoding, read_text
+from dpfedmeta.core.files.read_files import read_text
+from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.federation.identity.credentials import read_identity, write_identity
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Identity
@@ -89,10 +90,10 @@ def read_invitation(path: Path) -> Invitation:
         InputError: It cannot be read, or is none.
     """
     try:
-        content = yaml.safe_load(read_text(path))
+        content = read_yaml(read_text(path))
     except OSError as error:
         raise InputError(f"{path}: the invitation cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, WrongEncoding):
+    except YAML_ERRORS:  # those of the encoding, too
         content = None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise InputError(f"{path}: is not an invitation to a federation; ask the server's operator for the file")

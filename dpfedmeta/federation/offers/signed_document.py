@@ -12,6 +12,7 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.read_files import JSON_ERRORS
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
 from dpfedmeta.data.task import Task
@@ -166,7 +167,7 @@ def content_of(text: bytes, form: OfferForm) -> dict[str, Any]:
         bytes.fromhex(content["run"])
         for entry in content["roster"]:
             bytes.fromhex(entry)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except JSON_ERRORS as error:
         raise Refused(f"this is not the plan of a federation ({type(error).__name__})") from error
     return content
 
@@ -199,5 +200,8 @@ def difference(own: Any, stated: Any, place: str) -> str | None:
         found = (difference(a, b, place) for a, b in zip(own, stated, strict=True))
         return next((each for each in found if each), None)
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (own, stated))
-    same = math.isclose(own, stated, rel_tol=_CLOSE) if numbers else own == stated
+    try:
+        same = math.isclose(own, stated, rel_tol=_CLOSE) if numbers else own == stated
+    except OverflowError:  # a whole number beyond all floats
+        same = False
     return None if same else f"{place} = {str(stated)[:40]}, but here {str(own)[:40]}"

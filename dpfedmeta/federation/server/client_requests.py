@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.files.read_files import JSON_ERRORS
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.client.signed_participation import Signed
 from dpfedmeta.federation.wire_format import MOST_BYTES, Attempt, Offer, Question, QuestionKind, Said, opened_answer
@@ -35,8 +37,13 @@ class Told:
     def survivors(self, attempt: Attempt) -> frozenset[int] | None:
         """Return the survivors that clients were told of in this attempt; None: no client was told of any yet."""
         if self._kept is None and self.path is not None and self.path.exists():
-            content = json.loads(self.path.read_text(encoding="utf-8"))
-            self._kept = content["key"], content["clients"]
+            try:
+                content = json.loads(self.path.read_text(encoding="utf-8"))
+                self._kept = [*content["key"]], [*content["clients"]]
+            except (OSError, *JSON_ERRORS) as error:
+                raise InputError(
+                    f"{self.path}: damaged; it says which survivors clients were told of; restore it from a backup"
+                ) from error
         if self._kept is None or self._kept[0] != list(attempt.key):
             return None
         return frozenset(self._kept[1])

@@ -74,7 +74,7 @@ def kept_evaluations(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _place(path: Path) -> list[tuple[int, str]]:
-    return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", path.stem)]
+    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", path.stem)]
 
 
 def _single(content: Content) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from PIL import Image
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.episode import draw_episode
-from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.episodes.shape import EpisodeShape, RecordForm
 from dpfedmeta.data.names import split_of, splits_of, surely_public
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.user_sources import folder, manifest
@@ -268,3 +268,23 @@ def test_what_is_surely_public_never_trains(count):
         assert public
         for least in range(1, count // 3 + 1):
             assert not {name for name, split in splits_of(names, least).items() if split == "train"} & public
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("clients", [False, True])
+def test_people_of_a_folder_are_its_clients_and_a_folder_of_classes_is_one(tmp_path, several, clients):
+    """Of one client, who takes part; of several, on whom a model is judged."""
+    names = [f"{person}/{kind}" if clients else kind for person in ("ann", "bob") for kind in ("p", "q")]
+    for place in dict.fromkeys(names):
+        write_class(tmp_path / place, 2)
+    form = RecordForm(shape=(1, 8, 8))
+    if clients and not several:
+        with pytest.raises(InputError):
+            folder.own(tmp_path, form, (), None, several)
+        return
+    found = folder.own(tmp_path, form, (), None, several)
+    owners = ("ann", "ann", "bob", "bob") if clients else ("", "")
+    assert [(entry.client, entry.name, entry.images) for entry in found.classes] == [
+        (owner, kind, 2) for owner, kind in zip(owners, "pqpq", strict=False)
+    ]
+    assert sum(len(block) for block in found.decode()) == 2 * len(owners)

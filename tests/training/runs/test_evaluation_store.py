@@ -87,6 +87,13 @@ def test_a_damaged_file_is_named(tmp_path):
         list(kept_evaluations(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["mine-²", "mine-5²", "①", "mine-٣"])
+def test_names_with_other_digits_are_names(tmp_path, name):
+    keep_evaluation(tmp_path, content())
+    (tmp_path / "evaluations" / f"{name}.json").write_text(json.dumps(content(result(shots=3))))
+    assert [each["results"][0]["shots"] for each in kept_evaluations(tmp_path)] == [5, 3]
+
+
 def test_what_is_no_end_of_a_run_is_labelled():
     assert unfinished(DIFFERENT[9]) == "INTERRUPTED after 12 of 40 rounds"
     # It had all its rounds: only its final evaluation is missing.
