@@ -27,6 +27,7 @@ from dpfedmeta.privacy.rounds.promise import PromisedCell
 
 NAMES = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
 BASE = {"algo": "dp-agr", "dataset": "strokes"}
+NAN, INF = float("nan"), float("inf")
 
 
 def cell(unit="client", observer="public", epsilon=1.5):
@@ -91,6 +92,24 @@ def test_a_request_is_taken_exactly_where_it_could_prove_something(given, fits):
         InputError, match=f"^{next(iter(reversed(given))) if 'runs' in given else next(iter(given))} = "
     ):
         AuditRequest(**BASE, **given)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    *((name, value) for name in ("runs", "canaries") for value in (-1, 0, 100.5, True, NAN, INF, "500", None)),
+    *(("confidence", value) for value in (NAN, INF, -1.0, True, "0.9", None)), ("canaries", MOST_RUNS + 1),
+    *(("seed", value) for value in (-1, 2**63, 1.5, True, NAN, "1", None)),
+    *((name, ()) for name in ("audits", "units", "observers")),
+])  # fmt: skip
+def test_every_argument_of_a_request_out_of_its_range_is_refused_by_its_name(name, value):
+    """A request that attacks nothing would show no violation."""
+    with pytest.raises(InputError, match=rf"{name}\b") as error:
+        AuditRequest(**BASE, **{name: value})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
+def test_every_seed_that_an_audit_draws_may_be_given(seed):
+    assert AuditRequest(**BASE, seed=seed).seed == seed
 
 
 def test_seeds_of_second_samples_are_of_the_first_and_of_their_number():
