@@ -35,6 +35,7 @@ SELECTION = "selection.json"
 EVALUATION = "evaluation.json"
 EPISODES = "episodes.json"
 REPORT = "report.html"
+SECRET_FOLDER = "secret"
 # How the configuration in the first line of an analysis' ledger begins.
 ANALYSIS = "analysis:"
 # How that of the rounds of a caller's own loop begins.
@@ -63,7 +64,7 @@ class RunDirectory:
     @property
     def secret(self) -> Path:
         """Server-only files; nothing in it is logged, plotted or sent."""
-        return self.path / "secret"
+        return self.path / SECRET_FOLDER
 
     @property
     def weights(self) -> Path:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.files.run_directory import CONFIG
 from dpfedmeta.core.params import Params, is_finite
 from dpfedmeta.learning.meta.adaptation import Adaptation
@@ -85,7 +86,7 @@ class PersonalModel:
         Only its owner can read it, since it adapted to records without noise.
 
         Raises:
-            InputError: The folder does not exist or cannot be written.
+            InputError: The folder does not exist or cannot be written, or is inside a run and not in its secret folder.
         """
         target = Path(path)
         if not target.parent.is_dir():
@@ -98,6 +99,7 @@ class PersonalModel:
             "class_names": self.class_names,
         }
         tensors = {name: value.detach().contiguous().clone() for name, value in self.module.state_dict().items()}
+        check_outside_runs("PersonalModel.save:", target)
         try:
             replace_file(target, save(tensors, metadata={_KEY: json.dumps(content)}), SECRET)
         except (OSError, SafetensorError) as error:

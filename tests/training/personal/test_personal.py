@@ -246,6 +246,16 @@ def test_no_file_and_no_folder(model, tmp_path):
         model.save(tmp_path / "nowhere" / "mine.safetensors")
 
 
+def test_a_personal_model_is_saved_into_no_run_but_among_its_secrets(model, tmp_path):
+    for name in ("config.yaml", "ledger.jsonl"):
+        (tmp_path / name).touch()
+    (tmp_path / "secret").mkdir()
+    model.save(tmp_path / "secret" / "mine.safetensors")
+    with pytest.raises(InputError, match=r"PersonalModel\.save: .*mine\.safetensors: is inside the run"):
+        model.save(tmp_path / "mine.safetensors")
+    assert not (tmp_path / "mine.safetensors").exists()
+
+
 def test_an_unknown_name_of_the_package():
     import dpfedmeta
 
