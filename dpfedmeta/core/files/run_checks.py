@@ -38,8 +38,8 @@ def check_outside_runs(name: str, path: Path) -> None:
     for folder in (place, *place.parents):
         if is_run(folder) and place.relative_to(folder).parts[:1] != (SECRET_FOLDER,):
             raise InputError(
-                f"{name} {path}: is inside the run {folder}, which may be published (dpfedmeta archive); choose a place "
-                f"outside it, or {folder / SECRET_FOLDER}"
+                f"{name} {path}: is inside the run {folder}, which may be published (dpfedmeta archive); choose a "
+                f"place outside it, or {folder / SECRET_FOLDER}"
             )
 
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.files.run_directory import CONFIG
@@ -148,7 +148,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Params]:
             described: Mapping[str, str] = file.metadata() or {}
             tensors: Params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         content = json.loads(described.get(_KEY, "null"))
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, *DAMAGED_JSON) as error:
         raise InputError(" ".join(str(error).split())) from error
     if not isinstance(content, dict):
         raise InputError("its description is missing")

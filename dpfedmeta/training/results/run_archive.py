@@ -16,7 +16,7 @@ import yaml
 
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.config.dotted_keys import flattened
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_checks import check_has_ledger
 from dpfedmeta.core.files.run_directory import SECRET_FOLDER, SUMMARY, RunDirectory
@@ -153,7 +153,7 @@ def _check_nothing_secret(run: RunDirectory, contents: dict[str, bytes]) -> int:
 def _seed(content: bytes) -> str | None:
     try:
         return str(json.loads(content)["seed"])
-    except (ValueError, LookupError, TypeError):
+    except DAMAGED_JSON:
         return None
 
 

@@ -19,7 +19,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.presets import name_of_today
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.planning.client_spec import sizes_of_clients
 from dpfedmeta.training.results.evaluation_store import measured_on
@@ -327,5 +327,5 @@ def complete(path: Path) -> Iterator[None]:
     """Report an entry that a file lacks as an error of that file, in one line."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except DAMAGED_JSON as error:
         raise InputError(f"{path}: incomplete or of another version ({error!r})") from error

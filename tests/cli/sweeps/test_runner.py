@@ -215,6 +215,26 @@ def test_a_folder_with_another_sweep_is_refused(sweep, tmp_path):
         sweep(parameters={"algo": {"value": "maml"}, "dataset": {"value": "strokes"}})
 
 
+@pytest.mark.parametrize("how", ["more", "less", "null", "other", "not an object", "nested"])
+def test_each_key_of_a_sweep_is_compared_and_named(sweep, tmp_path, how):
+    sweep()
+    path = tmp_path / "out" / "sweep.json"
+    sound = json.loads(path.read_text())
+    if how in ("not an object", "nested"):
+        path.write_text("[1]" if how == "not an object" else "[" * 200_000)
+        with pytest.raises(InputError, match=r"sweep\.json: (expected a JSON object|not valid JSON)"):
+            sweep()
+        return
+    for key in ["further"] if how == "more" else sound:
+        held = {name: value for name, value in sound.items() if name != key}
+        path.write_text(json.dumps(held if how == "less" else held | {key: None if how == "null" else "other"}))
+        with pytest.raises(InputError, match=rf"holds another sweep \(its {key} differ\)"):
+            sweep()
+    path.write_text(json.dumps({**sound, "further": None}))
+    with pytest.raises(InputError, match=r"its further differ"):
+        sweep()
+
+
 def test_a_folder_with_something_else_is_refused(sweep, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.tex").touch()

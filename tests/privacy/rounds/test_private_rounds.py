@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -936,6 +938,15 @@ def tampered(folder, change):
     path.write_text(json.dumps(content))
 
 
+def texts_in(content, place):
+    """The place of each text under a name."""
+    for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+        if isinstance(value, dict | list):
+            yield from texts_in(value, (*place, key))
+        elif isinstance(value, str) and isinstance(content, dict):
+            yield (*place, key)
+
+
 def test_what_is_stated_beside_the_ledger_is_compared_with_it(tmp_path):
     with made(tmp_path) as private:
         run(private)
@@ -944,6 +955,16 @@ def test_what_is_stated_beside_the_ledger_is_compared_with_it(tmp_path):
     tampered(tmp_path, lambda content: content["planned"][0].update(epsilon=1.0))
     with pytest.raises(dp.InputError, match="planned"):
         verify_rounds(mine)
+    # A sentence says what is promised, and is compared like the number beside it.
+    texts = list(texts_in(json.loads(plan), ()))
+    assert {"event", "formula", "method", "unit", "sampler"} <= {place[-1] for place in texts}
+    for *places, last in texts:
+        (tmp_path / "mine/plan.json").write_bytes(plan)
+        tampered(
+            tmp_path, lambda content, places=places, last=last: reduce(getitem, places, content).update({last: "0"})
+        )
+        with pytest.raises(dp.InputError, match=rf"plan\.json: .*{last}: states '0', but"):
+            verify_rounds(mine)
     (tmp_path / "mine/plan.json").write_bytes(plan)
     release = tmp_path / "mine/releases/round-000001.safetensors"
     content = release.read_bytes()

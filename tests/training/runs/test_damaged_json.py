@@ -1,0 +1,137 @@
+"""Every JSON file of a run, damaged in every way: whatever reads it says which file in one line, or does without it."""
+
+import json
+import shutil
+
+import pytest
+
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import RunDirectory, config_of
+from dpfedmeta.core.random.fresh_seeds import secret_of_run
+from dpfedmeta.planning.data_digests import kept_data
+from dpfedmeta.privacy.rounds.stored_release import SumDigests
+from dpfedmeta.reporting.compare.paired_runs import kept_episodes
+from dpfedmeta.reporting.html.page import write_report
+from dpfedmeta.training.results.run_archive import check_manifest, manifest
+from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.state.private_timings import seconds_before
+from dpfedmeta.training.verification.verify import audit, left_out, realised
+
+TINY = {
+    "model.width": "4", "server.rounds": "2", "population.cohort": "6", "population.clients": "40", "task.ways": "3",
+    "task.shots": "2", "task.queries": "2", "evaluation.every": "2", "evaluation.validation_episodes": "2",
+    "evaluation.episodes": "2", "run.workers": "1", "privacy.client.delta": "0.001", "clip.window": "2",
+}  # fmt: skip
+DEEP, HUGE = 200_000, "9" * 400
+DAMAGES = {
+    "nested": lambda text: "[" * DEEP + "\n",
+    "nested in an object": lambda text: '{"a":' * DEEP + "\n",
+    "not UTF-8": lambda text: b"\xff\xfe{}\n",
+    "UTF-16": lambda text: text.encode("utf-16"),
+    "no object": lambda text: "[1]\n",
+    "a number": lambda text: "5\n",
+    "empty": lambda text: "",
+    "empty lines": lambda text: "\n\n",
+    "cut": lambda text: text[: len(text) // 2] + "\n",
+    "no keys": lambda text: "{}\n",
+    "huge": lambda text: _all_numbers(text, HUGE),
+    "infinite": lambda text: _all_numbers(text, "1e999"),
+    "null": lambda text: _all_numbers(text, "null"),
+    "digits": lambda text: "1" * 5000 + "\n",
+}
+
+
+def _all_numbers(text, new):
+    """Each number at the place of its value."""
+
+    def changed(value):
+        if isinstance(value, dict):
+            return {name: changed(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [changed(each) for each in value]
+        return "@" if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+    whole = text.lstrip().startswith("{\n")
+    parts = [text] if whole else text.splitlines()
+    return "\n".join(json.dumps(changed(json.loads(part))).replace('"@"', new) for part in parts) + "\n"
+
+
+@pytest.fixture(scope="module")
+def ended(tiny_task_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    settings = resolve("dp-agr", str(tiny_task_file), None, {**TINY, "run.dir": str(folder), "run.name": "r"})
+    run = run_training(settings)[0]
+    (run.path / "MANIFEST.json").write_bytes(manifest(run, {"config.yaml": (run.path / "config.yaml").read_bytes()}))
+    (run.secret / "left-out.jsonl").write_text('{"round": 1, "messages": 2}\n')
+    (run.secret / "sums.jsonl").write_text('{"round": 1, "attempt": 0, "sum": "ab"}\n')
+    return run
+
+
+def _seed(run):
+    secret_of_run(run, None, secure=False)
+
+
+def _realised(run):
+    content = read_content(run.ledger)
+    realised(run, content.plan, content.charges)
+
+
+READERS = {
+    "plan.json": (audit,),
+    "ledger.jsonl": (audit, lambda run: config_of(run.path)),
+    "rounds.jsonl": (audit, write_report, seconds_before),
+    "summary.json": (audit, write_report),
+    "episodes.json": (kept_episodes,),
+    "MANIFEST.json": (audit, check_manifest),
+    "secret/participations.jsonl": (_realised,),
+    "secret/left-out.jsonl": (left_out, _realised),
+    "secret/sums.jsonl": (SumDigests,),
+    "secret/noise_seed.json": (_seed,),
+    "secret/data.json": (kept_data,),
+    "secret/seconds.jsonl": (seconds_before,),
+}
+
+
+def refusal(read, run):
+    try:
+        read(run)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def test_every_json_file_of_a_run_is_in_this_table(ended):
+    found = {path.relative_to(ended.path).as_posix() for path in ended.path.rglob("*.json*")}
+    assert found <= set(READERS), found - set(READERS)
+    assert set(READERS) <= found, set(READERS) - found
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_is_named_in_one_line(ended, tmp_path, name):
+    run = RunDirectory(shutil.copytree(ended.path, tmp_path / "r"))
+    sound, refused = (run.path / name).read_text(), set()
+    for damage, make in DAMAGES.items():
+        content = make(sound)
+        for read in READERS[name]:
+            (run.path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+            if said := refusal(read, run):
+                assert name.rpartition("/")[2] in said or "rounds.jsonl or summary.json" in said, damage
+                assert "\n" not in said, damage
+                refused.add(damage)
+    # Only the time that a run took is worth no refusal.
+    assert name.endswith("seconds.jsonl") or {"nested", "nested in an object", "not UTF-8", "digits"} <= refused
+    (run.path / name).write_text(sound)
+    for read in READERS[name]:
+        read(run)
+
+
+@pytest.mark.parametrize("line", [0, 1])
+def test_a_deep_line_of_a_ledger_is_one_line_of_the_command(ended, tmp_path, dpfedmeta, line):
+    run = RunDirectory(shutil.copytree(ended.path, tmp_path / "r"))
+    lines = run.ledger.read_text().splitlines()
+    lines[line] = "[" * DEEP
+    run.ledger.write_text("\n".join(lines) + "\n")
+    said = dpfedmeta("account", "--verify", run.path, code=2).error
+    assert f"ledger.jsonl, line {line + 1}: the hash chain breaks here" in said
