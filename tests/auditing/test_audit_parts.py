@@ -21,6 +21,7 @@ from dpfedmeta.auditing.estimators.many_runs import SECOND_SAMPLE, Ratios, cosin
 from dpfedmeta.auditing.estimators.one_run import SHARES, Guesses, best_share, guesses_of, pooled
 from dpfedmeta.auditing.findings import AUDITS, Finding
 from dpfedmeta.auditing.neighbouring_runs import CANARY, over_nothing
+from dpfedmeta.auditing.observed_loop import _seen
 from dpfedmeta.auditing.reduced_plan import of_canaries
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.privacy.rounds.promise import PromisedCell
@@ -431,3 +432,19 @@ def test_a_server_subtracts_the_messages_of_as_many_as_collude_with_it(monkeypat
     assert taken == due
     assert values.tolist() == [100.0 - 10 * sum(due)] * 2
     assert variance == (12.0 - 3.0 * len(due)) * 0.25
+
+
+@pytest.mark.parametrize("round_", [0, 1, 2])
+def test_an_observer_sees_the_sum_of_its_own_round_with_the_noise_of_it(round_):
+    """A release is a mean over the cohort of its round, which may be another one in each."""
+    cohorts = (4.0, 6.0, 10.0)
+    plan = SimpleNamespace(privacy=SimpleNamespace(at=lambda number: SimpleNamespace(cohort=cohorts[number])))
+    state = SimpleNamespace(round=round_, bound=0.5, model={"w": torch.zeros(2)})
+    found = _seen(plan, state, SimpleNamespace(value={"w": torch.tensor([1.0, 3.0])}, noise_deviation=0.25))
+    assert (found.round, found.bound) == (round_, 0.5)
+    assert found.total.tolist() == [cohorts[round_], 3.0 * cohorts[round_]]
+    assert found.deviation == 0.25 * cohorts[round_]
+    # Without noise an attack divides by a millionth of the bound.
+    assert _seen(plan, state, SimpleNamespace(value={"w": torch.ones(2)}, noise_deviation=0.0)).deviation == 0.5e-6
+    aborted = _seen(plan, state, None)
+    assert (aborted.total, aborted.deviation) == (None, 0.0)

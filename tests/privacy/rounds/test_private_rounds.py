@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
 from types import SimpleNamespace
@@ -960,9 +960,8 @@ def test_what_is_stated_beside_the_ledger_is_compared_with_it(tmp_path):
     assert {"event", "formula", "method", "unit", "sampler"} <= {place[-1] for place in texts}
     for *places, last in texts:
         (tmp_path / "mine/plan.json").write_bytes(plan)
-        tampered(
-            tmp_path, lambda content, places=places, last=last: reduce(getitem, places, content).update({last: "0"})
-        )
+        at = partial(reduce, getitem, places)
+        tampered(tmp_path, lambda content, at=at, last=last: at(content).update({last: "0"}))
         with pytest.raises(dp.InputError, match=rf"plan\.json: .*{last}: states '0', but"):
             verify_rounds(mine)
     (tmp_path / "mine/plan.json").write_bytes(plan)

@@ -135,3 +135,12 @@ def test_a_deep_line_of_a_ledger_is_one_line_of_the_command(ended, tmp_path, dpf
     run.ledger.write_text("\n".join(lines) + "\n")
     said = dpfedmeta("account", "--verify", run.path, code=2).error
     assert f"ledger.jsonl, line {line + 1}: the hash chain breaks here" in said
+
+
+@pytest.mark.parametrize("clients", ["[[1]]", '["a"]', "[null]", "5", '{"a": 1}', "[1e999]"])
+def test_participants_that_are_no_numbers_are_not_counted(ended, tmp_path, clients):
+    run = RunDirectory(shutil.copytree(ended.path, tmp_path / "r"))
+    with (run.secret / "participations.jsonl").open("a") as file:
+        file.write(f'{{"round": 2, "clients": {clients}}}\n')
+    with pytest.raises(InputError, match=r"participations\.jsonl: damaged: a line is not"):
+        _realised(run)

@@ -52,6 +52,8 @@ def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dp
         (run.path / tracker).mkdir()
         (run.path / tracker / "events.log").write_text("somebody's machine")
     (run.path / ".hidden.txt").write_text("half a file")
+    (run.path / "checkpoint" / ".old").mkdir()
+    (run.path / "checkpoint" / ".old" / "hidden-too.txt").write_text("half a file")
     (run.path / "link.txt").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_text("somebody's home")
     said = dpfedmeta("archive", run.path, "--out", tmp_path / "a.zip")
