@@ -13,11 +13,13 @@ from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.auditing import audit_rounds, canaries, neighbouring_runs, run_audit
 from dpfedmeta.auditing.attacks import release_attack, server_attack
+from dpfedmeta.auditing.attacks.likelihood_ratio import NoAttack, attack_on
 from dpfedmeta.auditing.audit_request import FEWEST_GUESSES, MOST_RUNS, OF_MANY_RUNS, AuditRequest
 from dpfedmeta.auditing.audit_rounds import RoundsVerdict
 from dpfedmeta.auditing.audit_rounds import audit_rounds as audited
 from dpfedmeta.auditing.canaries import RandomDirections, SameDirection
-from dpfedmeta.auditing.estimators.many_runs import SECOND_SAMPLE, Ratios, cosines
+from dpfedmeta.auditing.estimators import many_runs
+from dpfedmeta.auditing.estimators.many_runs import SECOND_SAMPLE, Bench, Ratios, cosines
 from dpfedmeta.auditing.estimators.one_run import SHARES, Guesses, best_share, guesses_of, pooled
 from dpfedmeta.auditing.findings import AUDITS, Finding
 from dpfedmeta.auditing.neighbouring_runs import CANARY, over_nothing
@@ -448,3 +450,55 @@ def test_an_observer_sees_the_sum_of_its_own_round_with_the_noise_of_it(round_):
     assert _seen(plan, state, SimpleNamespace(value={"w": torch.ones(2)}, noise_deviation=0.0)).deviation == 0.5e-6
     aborted = _seen(plan, state, None)
     assert (aborted.total, aborted.deviation) == (None, 0.0)
+
+
+def test_a_watcher_hears_the_share_of_runs_that_are_done():
+    heard = []
+    attack = SimpleNamespace(worlds=SimpleNamespace(clients=lambda one, source: one), ratio=lambda seen: 1.0)
+    bench = Bench(plan=None, runs=4, seed=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many_runs, "observe", lambda *given, **more: None)
+        found = bench.ratios(attack, heard.append)
+    assert heard == [0.25, 0.5, 0.75, 1.0]
+    assert found.runs == 4
+
+
+@pytest.mark.parametrize("noises", [(1.0,), (1.0, None), (None,), (None, 1.0)])
+@pytest.mark.parametrize("epsilon", [1.5, math.inf])
+def test_noise_of_local_steps_in_any_stretch_is_attacked_by_nobody(noises, epsilon):
+    phases = [SimpleNamespace(event=SimpleNamespace(noise=noise)) for noise in noises]
+    whole = SimpleNamespace(whole="whole", slots=None, noise=None)
+    plan = SimpleNamespace(privacy=SimpleNamespace(phases=phases, record=None, at=lambda round_: whole))
+    own = cell("client", "server", epsilon)
+    if math.isfinite(epsilon) and None not in noises:
+        assert attack_on(plan, own).cell is own
+        return
+    with pytest.raises(NoAttack, match="noisy local steps" if math.isfinite(epsilon) else "nothing is promised"):
+        attack_on(plan, own)
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+@pytest.mark.parametrize("record", [None, "noise"])
+@pytest.mark.parametrize("epsilon", [1.5, math.inf])
+@pytest.mark.parametrize("as_planned", [False, True])
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_only_records_inside_a_client_need_a_network_of_their_own(monkeypatch, unit, record, epsilon, as_planned, norm):
+    """And only where it is not the planned one is another plan made."""
+    other = SimpleNamespace(planned=[cell(*name, 7.0) for name in NAMES], privacy=SimpleNamespace(record=record))
+    asked = []
+    request = SimpleNamespace(as_planned=as_planned, plan=lambda more: (asked.append(more), other)[1])
+    plan = SimpleNamespace(
+        privacy=SimpleNamespace(record=record), network=SimpleNamespace(norm=norm),
+        planned=[cell(*name, epsilon) for name in NAMES],
+    )  # fmt: skip
+    monkeypatch.setattr(run_audit, "attack_on", lambda plan, cell: ("attack", plan, cell))
+    own, inside = cell(unit, "server", epsilon), unit == "record" and record is not None and math.isfinite(epsilon)
+    if inside and as_planned and norm == "batch":
+        with pytest.raises(InputError, match=r"model\.norm = batch"):
+            run_audit.prepared_attack(request, plan, own)
+        return
+    found, its, attack = run_audit.prepared_attack(request, plan, own)
+    assert asked == ([run_audit.OF_RECORDS] if inside and not as_planned else [])
+    assert found is (other if asked else plan)
+    assert attack == ("attack", found, its)
+    assert (its.unit, its.observer, its.epsilon) == (unit, "server", 7.0 if asked else epsilon)

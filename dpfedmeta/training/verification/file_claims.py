@@ -324,8 +324,12 @@ def json_of(value: Any) -> Any:
 
 @contextmanager
 def complete(path: Path) -> Iterator[None]:
-    """Report an entry that a file lacks as an error of that file, in one line."""
+    """Report an entry that a file lacks, or that means nothing, as an error of that file, in one line."""
     try:
         yield
+    except InputError as error:
+        if str(path.parent) in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from error
     except DAMAGED_JSON as error:
         raise InputError(f"{path}: incomplete or of another version ({error!r})") from error

@@ -2,21 +2,27 @@
 
 import json
 import shutil
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.config.load import resolve
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import RunDirectory, config_of
 from dpfedmeta.core.random.fresh_seeds import secret_of_run
 from dpfedmeta.planning.data_digests import kept_data
 from dpfedmeta.privacy.rounds.stored_release import SumDigests
+from dpfedmeta.reporting.compare import latex_tables
 from dpfedmeta.reporting.compare.paired_runs import kept_episodes
+from dpfedmeta.reporting.html import page
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training.results.run_archive import check_manifest, manifest
+from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.state.private_timings import seconds_before
+from dpfedmeta.training.verification.file_claims import check, check_plan_file, check_summary
 from dpfedmeta.training.verification.verify import audit, left_out, realised
 
 TINY = {
@@ -144,3 +150,100 @@ def test_participants_that_are_no_numbers_are_not_counted(ended, tmp_path, clien
         file.write(f'{{"round": 2, "clients": {clients}}}\n')
     with pytest.raises(InputError, match=r"participations\.jsonl: damaged: a line is not"):
         _realised(run)
+
+
+def _places(content, depth=3):
+    """Every key down to some depth, the first of a list in its place."""
+    items = content.items() if isinstance(content, dict) else enumerate(content[:2])
+    for key, value in items:
+        yield (key,)
+        if depth > 1 and isinstance(value, dict | list):
+            yield from ((key, *more) for more in _places(value, depth - 1))
+
+
+def _without(content, place):
+    changed = json.loads(json.dumps(content))
+    inside = changed
+    for key in place[:-1]:
+        inside = inside[key]
+    del inside[place[-1]]
+    return changed
+
+
+def _with(content, place, value):
+    changed = json.loads(json.dumps(content))
+    inside = changed
+    for key in place[:-1]:
+        inside = inside[key]
+    inside[place[-1]] = value
+    return changed
+
+
+# What says what is promised and spent.
+STATED = ("planned", "privacy", "phases", "guarantees", "ledger")
+
+
+def checked(name, proven, run):
+    if name == "plan.json":
+        check_plan_file(run, proven)
+    else:
+        check_summary(read_run(run), proven)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "summary.json"])
+def test_whatever_key_a_file_lacks_or_has_null_is_one_line_about_it(ended, tmp_path, name):
+    """Any one, wherever it stands: an error of that file or none, and no key that states a guarantee may be gone."""
+    run = RunDirectory(shutil.copytree(ended.path, tmp_path / "r"))
+    found = audit(run)
+    sound, passes = run.read_json(name), set()
+    for place in _places(sound):
+        for how, content in (
+            ("gone", _without(sound, place)),
+            ("null", _with(sound, place, None)),
+            ("x", _with(sound, place, "x")),
+        ):
+            run.write_json(name, content)
+            said = refusal(partial(checked, name, found.proven), run) if content != sound else name + str(run.path)
+            assert not said or (name in said and str(run.path) in said), (place, how, said)
+            if not said:
+                passes.add((place, how))
+    # A sentence that is gone claims nothing, and a constant that is gone is the default.
+    claimed = {(place, how) for place, how in passes if place[0] in STATED and how != "gone"}
+    assert not claimed, sorted(claimed, key=str)
+
+
+@pytest.mark.parametrize("kind", DAMAGED_JSON)
+def test_what_fails_on_a_damaged_run_is_an_error_of_its_files(ended, tmp_path, monkeypatch, kind):
+    """Whatever a page, a comparison or a table stumbles over."""
+
+    def fails(*given):
+        raise kind("what")
+
+    run = RunDirectory(shutil.copytree(ended.path, tmp_path / "r"))
+    monkeypatch.setattr(page.plots, "accuracy_plot", fails)
+    monkeypatch.setattr(page.comparison_plots, "final_plot", fails)
+    monkeypatch.setattr(latex_tables, "csv_table", fails)
+    groups = [SimpleNamespace(runs=[run]), SimpleNamespace(runs=[RunDirectory(tmp_path / "other")])]
+    with pytest.raises(InputError, match=rf"^{run.path}: rounds\.jsonl or summary\.json is incomplete"):
+        write_report(run)
+    both = rf"^{run.path}, {tmp_path / 'other'}: "
+    with pytest.raises(InputError, match=both + r"rounds\.jsonl or summary\.json is incomplete"):
+        page.write_comparison(groups, tmp_path / "page.html")
+    with pytest.raises(InputError, match=both + "a file of a run is incomplete"):
+        list(latex_tables.write_paper(groups, None, tmp_path / "t.csv", None))
+
+
+@pytest.mark.parametrize(
+    ("stated", "found", "same"),
+    [
+        (1.0, 1.0 + 1e-10, True), (1.0, 1.0 + 1e-3, False), (1, 1, True), (1, 2, False), (1, 1.0 + 1e-10, False),
+        (1.0 + 1e-10, 1, False), (True, 1, False), (1, True, False), (True, True, True), (False, 0.0, False),
+        (None, 1.0, False), (1.0, None, False), (None, None, True), ("1.0", 1.0, False), (1.0, "1.0", False),
+        ("a", "a", True), ("a", "b", False), ([1.0], [1.0 + 1e-10], True), ([1.0], [1.0, 2.0], False),
+        ({"a": 1}, {"a": 1, "b": None}, False), ({"a": 1, "b": None}, {"a": 1}, False),
+        ({"a": {"b": 1}}, {"a": 1}, False),
+    ],
+)  # fmt: skip
+def test_only_the_last_digits_of_two_floats_may_differ(tmp_path, stated, found, same):
+    said = refusal(lambda path: check(path, "key", stated, found), tmp_path)
+    assert bool(said) != same, said
