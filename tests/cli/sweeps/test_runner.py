@@ -12,7 +12,7 @@ import time
 import pytest
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps import trials
+from dpfedmeta.cli.sweeps import runner, trials
 from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep, show_plan
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
@@ -205,6 +205,18 @@ def test_a_dry_run_prints_every_command_and_writes_nothing(sweep, tmp_path):
     assert printed.count("--clip.window=2") == 3
     assert "6 runs; about" in printed
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("done", [0, 1, 6])
+def test_a_dry_run_counts_what_was_finished_before(sweep, tmp_path, monkeypatch, done):
+    names = iter(range(6))
+    monkeypatch.setattr(runner, "is_finished", lambda run: next(names) < done)
+    monkeypatch.setattr(runner, "_clients_per_second", lambda trial, options: 10.0)
+    _, printed = sweep(show_plan)
+    assert printed.count("--algo=") == 6 - done
+    words = f"{6 - done} runs" + (f", {done} finished before" if done else "")
+    assert printed.splitlines()[-1].startswith(words + ("; about" if done < 6 else ""))
+    assert ("finished before" in printed) == (done > 0)
 
 
 def test_a_folder_with_another_sweep_is_refused(sweep, tmp_path):

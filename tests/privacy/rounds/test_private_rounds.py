@@ -1080,3 +1080,16 @@ def test_layers_are_clipped_as_the_clip_settings_say(tmp_path, scope):
         round_.add(round_.cohort[0], {"long.weight": long, "short.weight": short})
         found = round_._sum.query().value
     assert [float(np.linalg.norm(found[name])) for name in like] == pytest.approx(due, rel=1e-3)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_ledger_says_whether_all_is_the_operating_system_s_and_rounds_go_on_so(tmp_path, secure):
+    """Without that word a loop that was started again would look for a seed that was never kept."""
+    with made(tmp_path, secure_rng=secure, noise="independent") as private:
+        first = next(iter(private))
+        first.add(first.cohort[0], update(MODEL, 1))
+        first.release()
+    assert read_content(tmp_path / "mine/ledger.jsonl").identity.secure == secure
+    assert (tmp_path / "mine/secret/noise_seed.json").exists() != secure
+    with made(tmp_path, secure_rng=secure, noise="independent") as private:
+        assert next(iter(private)).number == 1
