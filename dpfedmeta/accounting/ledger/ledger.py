@@ -24,7 +24,7 @@ from dpfedmeta.accounting.ledger.versions import VERSION, charge_of, constants, 
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, guarantees, stated
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import cost_named
-from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
 
 _EXTENSION = "extended_to"
 
@@ -157,7 +157,7 @@ def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
             heads=tuple(heads_of(bodies)),
             version=version,
         )
-    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+    except DAMAGED_JSON as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not a ledger of version {VERSION} ({reason})") from error
 

@@ -17,7 +17,7 @@ from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import largest_divergences
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
 
 _WHAT = "register"
@@ -219,5 +219,5 @@ def _read(path: Path, lineage: Lineage) -> PopulationRegister:
             lines=len(heads),
             name=str(first[_WHAT]),
         )
-    except (LookupError, TypeError, ValueError) as error:
+    except DAMAGED_JSON as error:
         raise InputError(f"{path}: is no register of a population ({' '.join(str(error).split())})") from error

@@ -20,7 +20,7 @@ from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, why_not_finished
 from dpfedmeta.cli.sweeps.sweep_file import Sweep
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
 from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import SELECTION, SUMMARY, RunDirectory, write_text
 from dpfedmeta.training.verification.chosen_run import mark_of, selection_content, state_choice
 
@@ -150,7 +150,7 @@ def _drawn(hidden: Path, made: PrivateSweep) -> list[tuple[int, str]]:
         found = [(int(place), str(name)) for place, name in json.loads(path.read_text(encoding="utf-8"))]
         if not found or not all(0 <= place < len(made.trials) for place, _ in found):
             raise ValueError
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, *DAMAGED_JSON) as error:
         raise InputError(f"{path}: damaged; restore it from a backup: drawn again it is another search") from error
     return found
 

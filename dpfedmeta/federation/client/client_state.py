@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.read_files import JSON_ERRORS
 from dpfedmeta.core.random.fresh_seeds import FRESH_GENERATOR, FreshSource
@@ -61,6 +61,7 @@ class Kept:
         try:
             return bool(json.loads(path.read_bytes()) == list(attempt.key))
         except (OSError, *JSON_ERRORS):
+        except (OSError, *DAMAGED_JSON):
             return False
 
     def once(self, attempt: Attempt, asked: str, make: Callable[[], bytes]) -> bytes:
@@ -144,6 +145,7 @@ def _noise_seed(folder: Path, given: int | None) -> int:
             content = json.loads(path.read_text(encoding="utf-8"))
             seed, generator = content["seed"], content["generator"]
         except (OSError, *JSON_ERRORS) as error:
+        except (OSError, *DAMAGED_JSON) as error:
             raise InputError(f"{path}: the noise key of this run is damaged; restore it from a backup") from error
         # A key of an earlier version goes on in streams that it never drew from.
         if generator not in ([GENERATOR] if given is not None else [GENERATOR, FRESH_GENERATOR]):

@@ -17,7 +17,7 @@ from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation, with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import LOOP
 
 # Beside delta, the probability that nobody is there to say what form an update has.
@@ -203,7 +203,7 @@ class RoundsRequest:
             content = json.loads(text.removeprefix(LOOP))
             promises = tuple(PromisedCell(**each) for each in content.pop("promises"))
             return cls(**content, promises=promises)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except DAMAGED_JSON as error:
             raise InputError(f"{where}: is not what rounds were asked for ({' '.join(str(error).split())})") from error
 
     def difference(self, other: RoundsRequest) -> str:

@@ -275,6 +275,16 @@ def test_a_choice_lacks_none_of_its_numbers(trained, tmp_path, field):
         verified_selection(run, ledger, spent(ledger.plan, ledger.charges))
 
 
+@pytest.mark.parametrize("turned", [0, 1, 2, 3])
+def test_what_the_run_alone_spent_is_its_clients_cell_wherever_it_stands(trained, tmp_path, turned):
+    """Other cells may be dearer: nothing is promised in them."""
+    alone, _, cost, plans = trained
+    ledger, run = read_content(alone.ledger), RunDirectory(tmp_path)
+    run.write_json(SELECTION, selection_content(cost, plans))
+    cells = list(spent(ledger.plan, ledger.charges))
+    assert verified_selection(run, ledger, [*cells[turned:], *cells[:turned]]) == cost
+
+
 def test_a_price_below_what_the_run_alone_spent_is_refused(trained, tmp_path):
     """Also where its list would give less."""
     alone, _, cost, plans = trained
