@@ -273,3 +273,46 @@ def test_a_register_that_lacks_something_is_none(register, field):
     HashChain.start(register, {name: value for name, value in first.items() if name != field})
     with pytest.raises(InputError, match=r"is no register of a population|names its run"):
         read_register(register)
+
+
+LEDGERS = [
+    ({"config": "analysis:\n  kind: quantile\n"}, "is the ledger of an analysis, and no register"),
+    ({"config": "algo: dp-agr\n"}, "is the ledger of a run, and no register"),
+]
+
+
+@pytest.mark.parametrize(("identity", "words"), LEDGERS)
+def test_the_ledger_of_something_else_is_told_as_what_it_is(register, identity, words):
+    path = register.parent / "hh" / "ledger.jsonl"
+    path.parent.mkdir()
+    HashChain.start(path, {"version": 5, "plan": {}, "identity": identity})
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"torn')
+    for act in (read_register, lambda path: reserve(path, run="run", data="d", plan=PLAN)):
+        with pytest.raises(InputError, match=f"{words}.*account --verify {path.parent}$"):
+            act(path)
+    assert path.read_bytes() == whole + b'{"torn'
+
+
+@pytest.mark.parametrize("content", [b'{"x": 1}', b"a,b\n1,2\n3,4", b"[1]", b"\xff\xfe\n", b"", b'{"identity": 1}'])
+def test_a_file_that_is_no_register_stays_as_it_is(register, content):
+    path = register.with_name("table.csv")
+    path.write_bytes(content)
+    for act in (read_register, lambda path: reserve(path, run="run", data="d", plan=PLAN)):
+        with pytest.raises(InputError, match=r"table\.csv: is no register of a population; begin one"):
+            act(path)
+        assert path.read_bytes() == content
+
+
+def test_reading_a_register_writes_nothing(register, tmp_path, monkeypatch):
+    reserve(register, run="one", data="d", plan=PLAN)
+    with register.open("ab") as file:
+        file.write(b'{"run": "two", "da')
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "of another person"))
+    before = sorted((path, path.is_file() and path.read_bytes()) for path in tmp_path.rglob("*"))
+    assert len(read_register(register).runs) == 1
+    assert sorted((path, path.is_file() and path.read_bytes()) for path in tmp_path.rglob("*")) == before
+    # Where something is reserved, the line that was never finished goes.
+    assert len(reserve(register, run="three", data="d", plan=PLAN).runs) == 2
+    assert register.read_bytes().count(b"\n") == 3
+    assert b'"two"' not in register.read_bytes()
