@@ -18,7 +18,7 @@ from typing import Any
 from dpfedmeta.accounting.ledger.client_ledger import RecordBudget
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, registered
-from dpfedmeta.accounting.ledger.population_register import reserve
+from dpfedmeta.accounting.ledger.population_register import read_register, reserve
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.participation_cost import participation
@@ -139,12 +139,17 @@ def _training(
         source=made.source,
         trackers=trackers,
         callbacks=callbacks,
-        budget=Budget.of(plan.planned),
+        budget=_budget(made, run),
         client_ledgers=_client_ledgers(run, plan),
         public_clients=made.public if settings.track.public_clients else None,
         environment=environment_of(made.device, made.clients.chunk, made.own) if made.repeatable else None,
         lineage=lineage,
     )
+
+
+def _budget(made: RunContext, run: RunDirectory) -> Budget:
+    planned, register = Budget.of(made.plan.planned), made.plan.settings.population.register
+    return planned if register is None else read_register(Path(register)).budget(identity_of(run).run, planned)
 
 
 def _tell_the_end(

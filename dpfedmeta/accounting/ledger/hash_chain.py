@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import PUBLIC, SECRET, append_text, cut_torn_line, end_of_whole_lines, whole_lines
+from dpfedmeta.core.files.atomic_files import PUBLIC, SECRET, append_text, end_of_whole_lines, whole_lines
 
 _START = "0" * 64
 
@@ -137,8 +137,7 @@ def continue_or_start(
     bodies, head = read_chain(path, what, torn=True)
     if not (bodies[0] == first if fits is None else fits(bodies[0])):
         raise InputError(f"{path}, line 1: this {what} was started as {bodies[0]}, not {first}")
-    cut_torn_line(path)
-    return HashChain(path, head, mode=SECRET, lines=len(bodies)), bodies[1:] if fits is None else bodies
+    return HashChain(path, head, SECRET, lines=len(bodies), size=size), bodies[1:] if fits is None else bodies
 
 
 def _intact(text: str, previous: str) -> dict[str, Any] | None:

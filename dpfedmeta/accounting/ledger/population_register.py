@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from dpfedmeta.accounting.events.events import neighbours_of
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
+from dpfedmeta.accounting.ledger.ledger import Budget, LedgerContent, phases_of
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, lineage_folder
+from dpfedmeta.accounting.ledger.registered_budget import ROUNDING, RegisteredBudget, charged_cost, replaced_cost
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.private_selection import largest_divergences
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import SECRET, whole_lines
@@ -25,7 +25,6 @@ from dpfedmeta.core.files.run_directory import ANALYSIS
 _WHAT = "register"
 # Orders that a register may count in. Twice an order has to be one that is computed quickly.
 _ORDERS = range(2, 513)
-_ROUNDING = 1.0 + 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +82,25 @@ class PopulationRegister:
         """Epsilon that all runs together add up to, at `delta`."""
         total = math.fsum(each.cost for each in self.runs)
         return 0.0 if total == 0.0 else max(0.0, total + _beside(self.order, self.delta))
+
+    def reserved(self, run: str) -> float:
+        """Divergence that is reserved for a run.
+
+        Raises:
+            InputError: The register does not hold it.
+        """
+        for each in self.runs:
+            if each.run == run:
+                return each.cost
+        raise InputError(f"{self.path}: does not hold run {run}; use the register that it was reserved in")
+
+    def budget(self, run: str, planned: Budget) -> RegisteredBudget:
+        """Return the budget of a run that is reserved here.
+
+        Raises:
+            InputError: It is not.
+        """
+        return RegisteredBudget(limits=planned.limits, reserved=self.reserved(run), order=self.order)
 
     @property
     def left(self) -> float:
@@ -152,7 +170,7 @@ def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan) -> Population
         if before is not None and before.plan == plan:
             return found
         cost = replaced_cost(plan, found.order)
-        if not cost <= (found.left + (before.cost if before else 0.0)) * _ROUNDING:
+        if not cost <= (found.left + (before.cost if before else 0.0)) * ROUNDING:
             raise RefusedPlan(
                 f"{path}: epsilon = {rounded_up(found.spent, 4)} of {asked(found.epsilon)} is spent at "
                 f"delta = {asked(found.delta)}, which leaves too little for this run; plan it with more noise or fewer "
@@ -166,16 +184,25 @@ def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan) -> Population
         return _read(path, lineage)
 
 
-def replaced_cost(plan: PrivacyPlan, order: int) -> float:
-    """Renyi divergence of a run where all data of one client are replaced by others.
+def check_reserved(path: Path, ledger: LedgerContent) -> list[str]:
+    """Compare what a run charged with what its register holds for it; remarks.
 
     Raises:
-        RefusedPlan: It has none.
+        InputError: The run cost more than is reserved, so the register's total is too small.
     """
-    if neighbours_of(plan.phases) == "replace-one":
-        return float(largest_divergences([plan], (order,))[0])
-    less, twice = largest_divergences([plan], (2 * order - 1, 2 * order))
-    return float((order - 0.5) / (order - 1) * twice + less)
+    if not path.exists():
+        return [f"register: {path} is not here, so what it reserved for this run was not compared"]
+    found, run = read_register(path), ledger.identity.run
+    if run not in {each.run for each in found.runs}:
+        return [f"register: {path} does not hold this run, so its total does not count it"]
+    charged, reserved = charged_cost(phases_of(ledger.charges), found.order), found.reserved(run)
+    if charged > reserved * ROUNDING:
+        raise InputError(
+            f"{path}: holds {asked(reserved)} at order {found.order} for run {run}, whose charges cost "
+            f"{rounded_up(charged, 4)} (rounds that were done again): its total is too small, so reserve nothing more "
+            "in it"
+        )
+    return [f"register: {path} holds no less for this run than it charged"]
 
 
 @contextmanager

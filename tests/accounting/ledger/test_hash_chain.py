@@ -175,7 +175,7 @@ def test_a_first_line_that_a_crash_tore_is_started_again(tmp_path, torn):
     assert read_chain(path, "client's ledger")[0] == [{"plan": 1}]
 
 
-def test_a_line_that_a_crash_tore_is_cut_off_only_of_a_ledger_that_fits(tmp_path):
+def test_a_line_that_a_crash_tore_gives_way_to_the_next_one_only_in_a_ledger_that_fits(tmp_path):
     path = tmp_path / "mine"
     continue_or_start(path, {"plan": 1}, "client's ledger")
     whole = path.read_bytes()
@@ -183,5 +183,8 @@ def test_a_line_that_a_crash_tore_is_cut_off_only_of_a_ledger_that_fits(tmp_path
     with pytest.raises(InputError, match="was started as"):
         continue_or_start(path, {"plan": 2}, "client's ledger")
     assert path.read_bytes() == whole + b'{"round": 0'
-    continue_or_start(path, {"plan": 1}, "client's ledger")
-    assert path.read_bytes() == whole
+    chain, lines = continue_or_start(path, {"plan": 1}, "client's ledger")
+    assert (lines, chain.lines) == ([], 1)
+    chain.append({"round": 1})
+    assert path.read_bytes().startswith(whole)
+    assert read_chain(path, "client's ledger")[0] == [{"plan": 1}, {"round": 1}]
