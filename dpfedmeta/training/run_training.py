@@ -38,6 +38,7 @@ from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes
 from dpfedmeta.planning.caveats import cautions
 from dpfedmeta.planning.data_digests import keep_data
+from dpfedmeta.planning.early_checks import check_registered
 from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
 from dpfedmeta.planning.policy_from_settings import own_policy_name
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
@@ -72,6 +73,7 @@ def run_training(
         InputError: Something that was given does not fit.
         CallbackFailed: A callback raised; by then the run has ended cleanly, and can be resumed.
     """
+    check_registered(settings)
     options, callbacks = options or RunOptions(), tuple(callbacks)
     check_callbacks(callbacks)
     commit()  # asked now and kept: files may change while the run goes on, its modules do not

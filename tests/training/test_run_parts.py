@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,13 +12,14 @@ import pytest
 import torch
 
 from dpfedmeta import Callback
+from dpfedmeta.accounting.ledger.ledger import Budget
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training import run_training, setup, update_variance
 from dpfedmeta.training.results import snapshot, summary, trained_run
 from dpfedmeta.training.results.snapshot import Snapshot
-from dpfedmeta.training.run_training import _go_on_longer, _reserve, _tell_the_end
+from dpfedmeta.training.run_training import _budget, _go_on_longer, _reserve, _tell_the_end
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state import extend, recover
 from dpfedmeta.training.state.private_timings import COARSE
@@ -412,3 +414,15 @@ def test_a_cell_that_is_no_number_breaks_a_promise_too(monkeypatch):
     budget = SimpleNamespace(limits=[2.0, 2.0], allows=lambda cells: False, affordable_rounds=lambda longer: 1)
     with pytest.raises(RefusedPlan, match=r"promised \(record, server\) = 2"):
         extend._check_promise(SimpleNamespace(path="r"), budget, SimpleNamespace(rounds=7, ends=(3,)))
+
+
+@pytest.mark.parametrize("register", [None, "people.jsonl"])
+def test_a_registered_run_has_the_budget_that_its_register_holds_for_it(monkeypatch, register):
+    read = {Path("people.jsonl"): SimpleNamespace(budget=lambda run, planned: ("registered", run, planned))}
+    monkeypatch.setattr(run_training, "read_register", lambda path: read[path])
+    monkeypatch.setattr(run_training, "identity_of", lambda run: SimpleNamespace(run=f"name of {run}"))
+    settings = SimpleNamespace(population=SimpleNamespace(register=register))
+    plan = SimpleNamespace(settings=settings, planned=(SimpleNamespace(epsilon=1.5),))
+    planned = Budget(limits=(1.5,))
+    due = planned if register is None else ("registered", "name of mine", planned)
+    assert _budget(SimpleNamespace(plan=plan), "mine") == due
