@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,13 +12,14 @@ import pytest
 import torch
 
 from dpfedmeta import Callback
+from dpfedmeta.accounting.ledger.ledger import Budget
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training import run_training, setup, update_variance
 from dpfedmeta.training.results import snapshot, summary, trained_run
 from dpfedmeta.training.results.snapshot import Snapshot
-from dpfedmeta.training.run_training import _go_on_longer, _reserve, _tell_the_end
+from dpfedmeta.training.run_training import _budget, _go_on_longer, _reserve, _tell_the_end
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state import extend, recover
 from dpfedmeta.training.state.private_timings import COARSE
@@ -471,3 +473,15 @@ def test_a_row_without_a_release_is_none_of_those_that_are_known(tmp_path, monke
     monkeypatch.setattr(recover, "Journal", lambda **given: SimpleNamespace(**given))
     found = recover.reopen("run", SimpleNamespace(privacy="plan"), "initial", "budget", "source", None, None)
     assert found.journal.released == {0: "a", 2: "c"}
+
+
+@pytest.mark.parametrize("register", [None, "people.jsonl"])
+def test_a_registered_run_has_the_budget_that_its_register_holds_for_it(monkeypatch, register):
+    read = {Path("people.jsonl"): SimpleNamespace(budget=lambda run, planned: ("registered", run, planned))}
+    monkeypatch.setattr(run_training, "read_register", lambda path: read[path])
+    monkeypatch.setattr(run_training, "identity_of", lambda run: SimpleNamespace(run=f"name of {run}"))
+    settings = SimpleNamespace(population=SimpleNamespace(register=register))
+    plan = SimpleNamespace(settings=settings, planned=(SimpleNamespace(epsilon=1.5),))
+    planned = Budget(limits=(1.5,))
+    due = planned if register is None else ("registered", "name of mine", planned)
+    assert _budget(SimpleNamespace(plan=plan), "mine") == due

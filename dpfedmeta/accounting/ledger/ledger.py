@@ -268,17 +268,18 @@ class Budget:
         known = {charge.round for charge in charges}
 
         def allowed(more: int) -> bool:
-            further = [
-                replace(planned_charge(plan, round_), attempt=int(round_ in known))
-                for round_ in range(first, first + more)
-            ]
-            return self.allows(four_cells(phases_of([*charges, *further]), Terms.of(plan)))
+            further = [replace(planned_charge(plan, first + n), attempt=int(first + n in known)) for n in range(more)]
+            return self.allows_charges(plan, [*charges, *further])
 
         low, high = 0, plan.rounds - first
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if allowed(middle) else (low, middle - 1)
         return low
+
+    def allows_charges(self, plan: PrivacyPlan, charges: Sequence[Charge]) -> bool:
+        """Return whether what these charges of the plan add up to is allowed."""
+        return self.allows(four_cells(phases_of(charges), Terms.of(plan)))
 
     def allows(self, after: tuple[Guarantee, ...]) -> bool:
         """Return whether every cell stays within its limit. NaN is never allowed."""
