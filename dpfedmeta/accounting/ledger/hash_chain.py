@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.atomic_files import PUBLIC, SECRET, append_text, cut_torn_line, end_of_whole_lines
-from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import PUBLIC, SECRET, append_text, end_of_whole_lines, whole_lines
 
 _START = "0" * 64
@@ -147,7 +145,6 @@ def _intact(text: str, previous: str) -> dict[str, Any] | None:
         body = json.loads(text)
         if isinstance(body, dict) and body.pop("previous") == previous and _line(body, previous)[0] == text:
             return body
-    except (ValueError, KeyError, TypeError, RecursionError):
     except DAMAGED_JSON:
         pass
     return None

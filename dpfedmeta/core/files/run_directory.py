@@ -86,16 +86,6 @@ class RunDirectory:
         Raises:
             InputError: Missing or damaged.
         """
-        path = self.path / name
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not valid JSON ({error})") from error
-        if not isinstance(content, dict):
-            raise InputError(f"{path}: expected a JSON object, found {type(content).__name__}")
-        return content
         return json_object(str(self.path / name), _content(self.path / name))
 
     def rounds(self, *, torn: bool = False) -> list[dict[str, Any]]:
@@ -104,24 +94,6 @@ class RunDirectory:
         Raises:
             InputError: Missing or damaged; says which line.
         """
-        path = self.rounds_file
-        try:
-            content = path.read_bytes()
-            lines = (content[: end_of_whole_lines(content)] if torn else content).decode().splitlines()
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not UTF-8 text ({error})") from error
-        rows = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{path}, line {number}: not valid JSON") from error
-            if not isinstance(row, dict):
-                raise InputError(f"{path}, line {number}: expected the values of a round, found {row!r}")
-            rows.append(row)
-        return rows
         path, content = self.rounds_file, _content(self.rounds_file)
         lines = (content[: end_of_whole_lines(content)] if torn else content).splitlines()
         return [json_object(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1)]
@@ -184,7 +156,6 @@ def config_of(path: Path) -> str:
     try:
         with (path / LEDGER).open(encoding="utf-8") as file:
             return str(json.loads(file.readline())["identity"]["config"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
     except (OSError, *DAMAGED_JSON):
         return ""
 
