@@ -93,8 +93,7 @@ def smallest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, flo
 def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, fixed: bool) -> tuple[int, float]:
     """(H, P(more than H of the hostile clients are in a cohort)) for the smallest such H.
 
-    Hostile clients do not choose when they are drawn: Bin(hostile, q), or hypergeometric where a cohort has a `fixed`
-    size.
+    They do not choose when they are drawn: Bin(hostile, q), or hypergeometric where a cohort has a `fixed` size.
     """
     if not hostile:
         return 0, 0.0
@@ -102,10 +101,9 @@ def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, f
         trials, rate = (int(cohort), hostile / clients) if fixed else (hostile, cohort / clients)
         number = most(trials, rate, allowed)
         return number, exceeded(number, trials, rate)
-    law = binomial
-    form: tuple[float, ...] = (hostile, cohort / clients)
+    law, form = binomial, [hostile, cohort / clients]
     if fixed:  # SciPy imports stats when it is asked for it, in a second; few plans need it
-        law, form = scipy.stats.hypergeom, (clients, hostile, int(cohort))
+        law, form = scipy.stats.hypergeom, [clients, hostile, int(cohort)]
     number = int(law.isf(allowed, *form))
     while float(law.sf(number, *form)) > allowed:
         number += 1
