@@ -502,3 +502,9 @@ def test_only_records_inside_a_client_need_a_network_of_their_own(monkeypatch, u
     assert found is (other if asked else plan)
     assert attack == ("attack", found, its)
     assert (its.unit, its.observer, its.epsilon) == (unit, "server", 7.0 if asked else epsilon)
+
+
+def test_a_cell_that_nobody_audits_has_no_runs_and_no_canaries():
+    found = run_audit.nothing(cell("record", "server", 2.0), "one-run", "why not")
+    assert (found.audited, found.method, found.audit) == (None, "why not", "one-run")
+    assert (found.runs, found.canaries, found.confidence) == (0, 0, None)
