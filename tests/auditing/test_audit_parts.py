@@ -24,7 +24,7 @@ from dpfedmeta.auditing.estimators.one_run import SHARES, Guesses, best_share, g
 from dpfedmeta.auditing.findings import AUDITS, Finding
 from dpfedmeta.auditing.neighbouring_runs import CANARY, over_nothing
 from dpfedmeta.auditing.observed_loop import _seen
-from dpfedmeta.auditing.reduced_plan import of_canaries
+from dpfedmeta.auditing.reduced_plan import OF_RECORDS, of_canaries
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.privacy.rounds.promise import PromisedCell
 
@@ -471,7 +471,7 @@ def test_noise_of_local_steps_in_any_stretch_is_attacked_by_nobody(noises, epsil
     plan = SimpleNamespace(privacy=SimpleNamespace(phases=phases, record=None, at=lambda round_: whole))
     own = cell("client", "server", epsilon)
     if math.isfinite(epsilon) and None not in noises:
-        assert attack_on(plan, own).cell is own
+        assert vars(attack_on(plan, own))["cell"] is own
         return
     with pytest.raises(NoAttack, match="noisy local steps" if math.isfinite(epsilon) else "nothing is promised"):
         attack_on(plan, own)
@@ -498,7 +498,13 @@ def test_only_records_inside_a_client_need_a_network_of_their_own(monkeypatch, u
             run_audit.prepared_attack(request, plan, own)
         return
     found, its, attack = run_audit.prepared_attack(request, plan, own)
-    assert asked == ([run_audit.OF_RECORDS] if inside and not as_planned else [])
+    assert asked == ([OF_RECORDS] if inside and not as_planned else [])
     assert found is (other if asked else plan)
     assert attack == ("attack", found, its)
     assert (its.unit, its.observer, its.epsilon) == (unit, "server", 7.0 if asked else epsilon)
+
+
+def test_a_cell_that_nobody_audits_has_no_runs_and_no_canaries():
+    found = run_audit.nothing(cell("record", "server", 2.0), "one-run", "why not")
+    assert (found.audited, found.method, found.audit) == (None, "why not", "one-run")
+    assert (found.runs, found.canaries, found.confidence) == (0, 0, None)

@@ -191,3 +191,15 @@ def test_the_largest_bound_of_one_run_is_the_bound_of_right_guesses(canaries, de
     made = 2 * (canaries // 2)
     shares = sum(2 * int(canaries / 2**power) >= 8 for power in range(1, 10))
     assert most >= epsilon_of(Guesses(canaries=canaries, made=made, right=made), delta, 0.05 / shares) > 0
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
+def test_a_curve_at_another_noise_is_that_of_the_mechanism_with_it(noise):
+    """Twice the noise is half of mu, and of a Gaussian plan the same by its own rounds."""
+    curve = GaussianCurve(mu=0.8, delta=DELTA)
+    assert curve.epsilon(noise) == gaussian_epsilon(0.8 / noise, DELTA)
+    assert curve.total_variation(noise) == pytest.approx(2 * norm.cdf(0.8 / noise / 2) - 1)
+    plan = PrivacyPlan(clients=20, cohort=20, rounds=1, noise_multiplier=1 / 0.8)
+    sampled = SampledCurve(phases=plan.phases, neighbours="add-remove", delta=DELTA)
+    assert sampled.epsilon(noise) == pytest.approx(curve.epsilon(noise), rel=0.02)
+    assert sampled.total_variation(noise) == pytest.approx(curve.total_variation(noise), rel=0.01)

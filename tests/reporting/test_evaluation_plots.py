@@ -184,6 +184,6 @@ def test_a_legend_has_as_many_columns_as_fit(monkeypatch, tmp_path, entries, wid
     monkeypatch.setattr(evaluation_plots, "save", lambda figure, path: None)
     evaluation_plots._finish(figure, axis, tmp_path / "p.png", "a title", entries)
     (legend,) = figure.legends
-    assert legend._ncols == max(1, min(entries, math.floor(width / 2.9)))
+    assert vars(legend)["_ncols"] == max(1, min(entries, math.floor(width / 2.9)))
     assert [each.get_text() for each in legend.get_texts()] == [f"line {number}" for number in range(entries)]
     plt.close("all")

@@ -1,3 +1,4 @@
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -94,7 +95,7 @@ def test_a_speed_is_clients_over_the_time_that_they_took(
     def total(function: object, common: object, shares: list[tuple[list[int], object]], shape: object) -> None:
         rounds.append(sum(len(chunk) for chunk, _ in shares))
 
-    monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     found = throughput.clients_per_second(clients, SimpleNamespace(count=3, total=total), 30.0, 0.1)  # type: ignore[arg-type]
     assert len(rounds) == 2
     assert found == pytest.approx(rounds[1] / took)

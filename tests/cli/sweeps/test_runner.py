@@ -268,3 +268,15 @@ def test_nothing_is_written_when_a_combination_is_refused(sweep, tmp_path):
         with pytest.raises(InputError):
             sweep(**changes)
     assert not (tmp_path / "out").exists()
+
+
+def test_runs_of_a_sweep_are_in_the_order_of_their_names_those_set_aside_last(tmp_path):
+    folder = SweepFolder(tmp_path)
+    for parent in (folder.set_aside, folder.runs):
+        parent.mkdir()
+        for number in (7, 2, 9, 0, 4, 1, 8, 3, 6, 5):
+            (parent / f"run-{number}").mkdir()
+        (parent / "notes.txt").touch()
+    names = [f"run-{number}" for number in range(10)]
+    due = [folder.runs / name for name in names] + [folder.set_aside / name for name in names]
+    assert [run.path for run in folder.started()] == due

@@ -1091,8 +1091,10 @@ def test_a_ledger_says_whether_all_is_the_operating_system_s_and_rounds_go_on_so
     with made(tmp_path, secure_rng=secure, noise="independent") as private:
         first = next(iter(private))
         first.add(first.cohort[0], update(MODEL, 1))
-        first.release()
+        released = first.release()
     assert read_content(tmp_path / "mine/ledger.jsonl").identity.secure == secure
     assert (tmp_path / "mine/secret/noise_seed.json").exists() != secure
     with made(tmp_path, secure_rng=secure, noise="independent") as private:
-        assert next(iter(private)).number == 1
+        again = next(iter(private))
+        assert again.number == 0
+        assert same([again.release()], [released])

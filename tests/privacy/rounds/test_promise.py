@@ -151,3 +151,15 @@ def test_turns_need_their_number(solved):
         solved(sampler="cyclic", noise="banded", buffers=1)
     with pytest.raises(InputError, match="a mechanism of your own"):
         replace(REQUEST, noise="module:Name")
+
+
+def test_the_file_beside_a_ledger_says_what_was_asked_for_and_what_follows():
+    content = promise.plan_of_rounds(REQUEST)
+    assert set(content) == {"loop", "planned", "privacy", "phases"}
+    asked = {field.name: getattr(REQUEST, field.name) for field in fields(RoundsRequest)}
+    assert content["loop"] == asked | {
+        "promises": [{"unit": "client", "observer": "public", "epsilon": 6.0, "delta": 1e-4}]
+    }
+    assert {name: content[name] for name in ("planned", "privacy", "phases")} == promise.plan_content(REQUEST.planned)
+    assert content["planned"] == [each.as_json() for each in REQUEST.guarantees]
+    assert sum(each["rounds"] for each in content["phases"]) == 3

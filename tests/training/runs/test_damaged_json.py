@@ -18,6 +18,7 @@ from dpfedmeta.reporting.compare import latex_tables
 from dpfedmeta.reporting.compare.paired_runs import kept_episodes
 from dpfedmeta.reporting.html import page
 from dpfedmeta.reporting.html.page import write_report
+from dpfedmeta.reporting.plots import comparison_plots, run_plots
 from dpfedmeta.training.results.run_archive import check_manifest, manifest
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.run_training import run_training
@@ -220,8 +221,8 @@ def test_what_fails_on_a_damaged_run_is_an_error_of_its_files(ended, tmp_path, m
         raise kind("what")
 
     run = RunDirectory(shutil.copytree(ended.path, tmp_path / "r"))
-    monkeypatch.setattr(page.plots, "accuracy_plot", fails)
-    monkeypatch.setattr(page.comparison_plots, "final_plot", fails)
+    monkeypatch.setattr(run_plots, "accuracy_plot", fails)
+    monkeypatch.setattr(comparison_plots, "final_plot", fails)
     monkeypatch.setattr(latex_tables, "csv_table", fails)
     groups = [SimpleNamespace(runs=[run]), SimpleNamespace(runs=[RunDirectory(tmp_path / "other")])]
     with pytest.raises(InputError, match=rf"^{run.path}: rounds\.jsonl or summary\.json is incomplete"):

@@ -173,3 +173,25 @@ def test_an_evaluation_moves_the_bar_and_times_a_validation(monkeypatch, split):
         screen.on_evaluation(split, done)
     assert words == [f"{split} classes: {100 * done:.0f}% evaluated" for done in (0.0, 0.5, 1.0)]
     assert screen._pace.validation_seconds == (7.0 if split == "validation" else None)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "rounds", "seconds"),
+    [(5.0, 20, 15.0), (None, 20, None), (5.0, 0, None), (0.0, 20, 0.0), (5.0, 1, 300.0)],
+)
+def test_before_the_first_round_a_round_takes_its_part_of_what_was_measured(minutes, rounds, seconds):
+    settings = SimpleNamespace(evaluation=SimpleNamespace(every=7))
+    planned = SimpleNamespace(
+        minutes=minutes, rounds=rounds, settings=settings, final_validations=2.5, clients_per_second=33.0
+    )
+    found = Pace.of(planned)
+    assert found == Pace(rounds=rounds, every=7, final_validations=2.5, speed=33.0, round_seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (59.4, "59 s"), (60.0, "1 min"), (89.0, "1 min"), (91.0, "2 min"), (99 * 60, "99 min"),
+     (100 * 60, "1 h 40 min"), (125 * 60, "2 h 05 min")],
+)  # fmt: skip
+def test_a_time_has_two_units(seconds, words):
+    assert clock(seconds) == words
