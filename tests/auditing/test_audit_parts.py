@@ -190,24 +190,28 @@ def test_a_message_in_noise_against_nothing_is_the_normal_ratio():
 
 @pytest.mark.parametrize("rates", [(1.0, 1.0, 1.0), (0.25, 0.5, 0.125)])
 @pytest.mark.parametrize("aborted", [None, 1])
-def test_everybody_s_ratio_is_summed_over_rounds_each_mixed_by_its_own_rate(monkeypatch, rates, aborted):
-    """A round that released nothing tells nothing."""
+@pytest.mark.parametrize("colluding", [0, 2])
+def test_everybody_s_ratio_is_summed_over_rounds_each_mixed_by_its_own_rate(monkeypatch, rates, aborted, colluding):
+    """A round that released nothing tells nothing. Clients that collude subtract what they sent, and its noise."""
     own, other = torch.tensor([1.5, 0.0]).double(), torch.tensor([0.0, -0.5]).double()
     seen = [SimpleNamespace(round=n, bound=1.0 + n, deviation=0.5 + n, total=None if n == aborted else
                             torch.tensor([1.0 + n, -1.0]).double()) for n in range(3)]  # fmt: skip
     plan = SimpleNamespace(privacy=SimpleNamespace(at=lambda round_: SimpleNamespace(rate=rates[round_])))
     attack = release_attack.OnReleases(plan=plan, cell=None, worlds=None)
-    attack.__dict__["_colluding"] = 0
-    attack.__dict__["_clients"] = SimpleNamespace(message_noise_variance=lambda bound: 9.0)
+    attack.__dict__["_colluding"] = colluding
+    attack.__dict__["_clients"] = SimpleNamespace(message_noise_variance=lambda bound: 0.03 * bound)
     attack.__dict__["_messages"] = SimpleNamespace(message=lambda release, one: own if one else other)
+    sent = torch.tensor([0.25, 0.75]).double()
+    monkeypatch.setattr(release_attack, "message_of", lambda clients, release, which: sent * len(which))
     total = 0.0
     for each in seen:
         if each.total is not None:
-            sides = [over_nothing(each.total, message, each.deviation**2) for message in (own, other)]
+            values, variance = each.total - colluding * sent, each.deviation**2 - colluding * 0.03 * each.bound
+            sides = [over_nothing(values, message, variance) for message in (own, other)]
             rate = rates[each.round]
             mixed = [math.log(1 - rate + rate * math.exp(side)) if rate < 1 else side for side in sides]
             total += mixed[0] - mixed[1]
-    assert attack.ratio(SimpleNamespace(releases=seen)) == pytest.approx(total)
+    assert attack.ratio(SimpleNamespace(releases=seen, clients=None)) == pytest.approx(total)
 
 
 @pytest.mark.parametrize(("rate", "whole", "own", "due"), [

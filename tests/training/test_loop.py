@@ -67,6 +67,33 @@ class Listens(Callback):
         self.heard.append(text)
 
 
+@pytest.mark.parametrize("declining", [0, 2])
+@pytest.mark.parametrize("absent", [0, 3])
+def test_those_who_answer_are_counted_among_all_who_were_invited(monkeypatch, declining, absent):
+    """Noise and denominators are those of the invited, whoever is silent or declines."""
+    drawn = Cohort(round=4, clients=np.arange(10, 20))
+    there = SimpleNamespace(answering=lambda invited, source: replace(invited, clients=invited.clients[absent:]))
+    monkeypatch.setattr(loop.Availability, "of", lambda settings: there)
+    willing = SimpleNamespace(willing=lambda cohort: replace(cohort, clients=cohort.clients[declining:]))
+    training = SimpleNamespace(
+        source=SimpleNamespace(again=lambda *_: None), plan=SimpleNamespace(settings=None),
+        client_ledgers=willing if declining else None,
+    )  # fmt: skip
+    found = Training._answering(training, drawn)
+    assert (found.round, found.invited) == (4, 10)
+    assert found.clients.tolist() == [*range(10 + absent + declining, 20)]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "share", "due"),
+    [(4, 0.5, [2, 3]), (5, 0.5, [3, 4]), (8, 0.25, [6, 7]), (3, 1.0, [0, 1, 2]), (4, 0.0, [])],
+)
+def test_the_last_share_of_rounds_enters_the_average(rounds, share, due):
+    settings = SimpleNamespace(server=SimpleNamespace(average=share))
+    plan = SimpleNamespace(settings=settings, privacy=SimpleNamespace(in_force=lambda round_: rounds))
+    assert [round_ for round_ in range(rounds) if averages(plan, round_)] == due
+
+
 @pytest.mark.parametrize("left_out", [0, 3])
 def test_how_many_messages_were_left_out_is_for_the_server_alone(left_out):
     """It is a function of secret messages: no callback hears of it."""
