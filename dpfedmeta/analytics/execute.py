@@ -4,6 +4,7 @@ import hashlib
 import json
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,7 @@ def begin(
             "--secure-rng: real clients answer once, so a stopped analysis has to resume with the same noise; leave it "
             "out"
         )
+    _check_uncounted(request)
     plan, asked = request.planned(), _asked(request, data_folder, asked_of)
     source = new_source(request.noise_seed, secure_rng=secure_rng)
     digest = asked.digest
@@ -97,6 +99,15 @@ def begin(
     with only_writer(run.path):
         _complete(run, read_content(run.ledger), request, asked, source)
     return run
+
+
+def _check_uncounted(request: Request) -> None:
+    register = None if request.settings is None else request.settings.population.register
+    if register is None:
+        return
+    if request.run is None:
+        raise InputError(f"population.register = {register}: does not count what an analysis spends; leave it out")
+    warnings.warn(f"{request.run}: its register {register} does not count what this analysis spends", stacklevel=3)
 
 
 def resume(path: Path, data_folder: Path | None = None, *, asked_of: AskedOf | None = None) -> RunDirectory:

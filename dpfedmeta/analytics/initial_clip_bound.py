@@ -13,9 +13,11 @@ from dpfedmeta.analytics.verification import is_analysis
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import LEDGER, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import LEDGER, SUMMARY, RunDirectory, check_new
+from dpfedmeta.planning.early_checks import check_registered
 from dpfedmeta.planning.privacy.prior_spending import earlier_releases
 from dpfedmeta.planning.privacy.solve import make_privacy
+from dpfedmeta.training.trackers import trackers_of
 
 # Clients that are asked for their norms, where there are so many.
 DEFAULT_COHORT = 2000.0
@@ -44,6 +46,9 @@ def with_private_start(
     request = _request(settings)
     given = _given(settings)
     planned_after_start(settings, data_folder)
+    check_new(Path(settings.run.dir), settings.run.name)
+    for tracker in trackers_of(settings.track):
+        tracker.check(settings.track, _say_nothing)
     run = _begun(request, _place(settings), data_folder, secure_rng=secure_rng)
     found = run.read_json(SUMMARY)["found"]
     if found["too_noisy"]:
@@ -74,11 +79,16 @@ def planned_after_start(settings: Settings, data_folder: Path | None = None) -> 
         InputError: A value does not fit another one.
         RefusedPlan: Nothing of a target would be left, or rounds of this kind count nothing that was spent before.
     """
+    check_registered(settings)
     given = _given(settings)
     own = Earlier(run=_TO_COME, head="", phases=_request(settings).planned().phases)
     counted = replace(given.privacy, spent_before=(*given.privacy.spent_before, _TO_COME))
     task, _ = task_of(given, data_folder)
     return make_privacy(replace(given, privacy=counted), task, earlier=(*earlier_releases(given), own))
+
+
+def _say_nothing(text: str) -> None:
+    """Leave remarks on trackers to the training, which checks them again."""
 
 
 def _given(settings: Settings) -> Settings:

@@ -9,7 +9,7 @@ from dpfedmeta.accounting.rounded import nearest, rounded_up
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import plan_content, summary_content
 from dpfedmeta.analytics.statement import STATEMENT, statement
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
 from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending, check_same
 
@@ -89,7 +89,7 @@ def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) 
     try:
         words, cells = request.analysis.words(stated["found"]), spent(content.plan, content.charges)
         texts = {statement(stated, words, *more) for more in ((), (cells,), ((), nearest), (cells, nearest))}
-    except (LookupError, TypeError, ValueError) as error:
+    except DAMAGED_JSON as error:
         raise InputError(f"{run.path / SUMMARY}: found: incomplete ({error!r})") from error
     path = run.path / STATEMENT
     if path.exists() and path.read_text(encoding="utf-8") not in texts:

@@ -16,6 +16,8 @@ import torch
 from dpfedmeta.api.own_records import own_records
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.files.run_checks import check_outside_runs
+from dpfedmeta.core.files.run_directory import SECRET_FOLDER
 from dpfedmeta.core.params import Params, arrays_of
 from dpfedmeta.core.worker_pool import open_workers
 from dpfedmeta.data.sources import Source
@@ -28,6 +30,7 @@ from dpfedmeta.learning.evaluation.people import Person, PersonScores, RecordSpl
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.training.personal.user_inputs import InputForm
+from dpfedmeta.training.results.run_archive import PEOPLE
 from dpfedmeta.training.results.trained_run import TrainedRun, open_run
 
 THIS_RUN, BEFORE, UNTRAINED = "this run, adapted", "this run, before adaptation", "untrained weights, same adaptation"
@@ -215,13 +218,14 @@ def keep_people(evaluation: PeopleEvaluation, folder: Path | None) -> tuple[Path
     """Write JSON and CSV, readable by this user alone: into the run's secret folder, or the one that is given.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: It cannot be written, or is inside a run and not in its secret folder.
     """
-    target = folder or evaluation.run / "secret"
-    stem = f"people-{OWN_TEST}"
+    target = folder or evaluation.run / SECRET_FOLDER
+    check_outside_runs("--out", target)
+    stem = f"{PEOPLE}{OWN_TEST}"
     if evaluation.data is not None:
         digest = hashlib.sha256(str(evaluation.data.resolve()).encode()).hexdigest()[:8]
-        stem = f"people-{evaluation.data.stem}-{digest}"
+        stem = f"{PEOPLE}{evaluation.data.stem}-{digest}"
     paths = (target / f"{stem}.json", target / f"{stem}.csv")
     table = io.StringIO()
     writer = csv.writer(table)

@@ -8,9 +8,10 @@ from typing import Any
 from dpfedmeta.api.evaluation_request import (
     EvaluationRequest,
 )
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.data.dataset import Dataset
-from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.capacity_checks import largest_shape
 from dpfedmeta.data.populations.whole_population import everybody
 from dpfedmeta.learning.evaluation import (
     Benchmark,
@@ -111,11 +112,13 @@ def _fine_tuning(
     request: EvaluationRequest, run: TrainedRun, benchmark: Benchmark, dataset: Dataset, workers: Workers
 ) -> FineTuning:
     """On validation episodes of the same shape, or as many classes and images as that split has."""
-    pool, shape = dataset.val, benchmark.shape
-    least = min(pool.counts)
-    shots = min(shape.shots, least - 1)
-    fitting = EpisodeShape(ways=min(shape.ways, pool.classes), shots=shots, queries=min(shape.queries, least - shots))
-    validation = replace(benchmark, pool=pool, shape=fitting, split="val")
+    fitting = largest_shape(dataset.val, benchmark.shape)
+    if fitting is None:
+        raise InputError(
+            "the validation split fills no episode of two classes with two records each, on which the step size of "
+            "fine-tuning is chosen; use --no-fine-tuning"
+        )
+    validation = replace(benchmark, pool=dataset.val, shape=fitting, split="val")
     network, untrained = with_ways(run.network, run.untrained, run.adaptation.targets.outputs(fitting.ways))
     steps = run.adaptation.steps
     return choose_fine_tuning(workers, network, untrained, validation, steps, request.episodes)

@@ -24,11 +24,12 @@ OF_MANY_RUNS: tuple[AuditName, ...] = ("distinguish", "many-runs")
 MOST_RUNS = 10**8
 # Fewer guesses than this reject nothing at 5% over all shares that are guessed (estimators.one_run).
 FEWEST_GUESSES = 8
+_SEED_BITS = 63
 
 
 def fresh_seed() -> int:
     """Draw the seed of an audit from the operating system."""
-    return secrets.randbits(63)
+    return secrets.randbits(_SEED_BITS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +75,18 @@ class AuditRequest:
         ):
             if wrong := [each for each in given if each not in known]:
                 raise InputError(f"{name} = {wrong[0]}: known are {', '.join(known)}")
-        if not 0.5 <= self.confidence < 1:
-            raise InputError(f"confidence = {self.confidence:g}: expected a number from 0.5 to below 1")
+            if not given:
+                raise InputError(f"{name}: none is given, so nothing would be audited; known are {', '.join(known)}")
+        if not isinstance(self.confidence, float) or not 0.5 <= self.confidence < 1:
+            raise InputError(f"confidence = {self.confidence}: expected a number from 0.5 to below 1")
         fewest = math.floor(math.log(self.miss) / math.log(0.5)) + 1
-        if not fewest <= self.runs <= MOST_RUNS:
+        if type(self.runs) is not int or not fewest <= self.runs <= MOST_RUNS:
             raise InputError(
                 f"runs = {self.runs}: give {fewest} to {MOST_RUNS:,}; fewer than {fewest} cannot prove anything at "
                 f"{self.confidence:.0%} confidence"
             )
         check_canaries(self.canaries)
+        check_audit_seed(self.seed)
 
     def second_seed(self, number: int) -> int:
         """Derive the seed of a run or bench of the second sample, which shares no coin with the first."""
@@ -131,5 +135,18 @@ def check_canaries(canaries: int) -> None:
     Raises:
         InputError: No bound would come out.
     """
-    if canaries < 2 * FEWEST_GUESSES:
-        raise InputError(f"canaries = {canaries}: too few for any bound; give {2 * FEWEST_GUESSES} or more")
+    if type(canaries) is not int or not 2 * FEWEST_GUESSES <= canaries <= MOST_RUNS:
+        raise InputError(
+            f"canaries = {canaries}: give {2 * FEWEST_GUESSES} to {MOST_RUNS:,}; fewer are too few for any bound"
+        )
+
+
+def check_audit_seed(seed: int) -> int:
+    """Return the seed of an audit.
+
+    Raises:
+        InputError: No audit draws such a seed.
+    """
+    if type(seed) is not int or not 0 <= seed < 2**_SEED_BITS:
+        raise InputError(f"audit seed = {seed!r}: expected a whole number from 0 to below 2^{_SEED_BITS}")
+    return seed

@@ -1,7 +1,7 @@
 """Audit of rounds that somebody else wrote: a lower bound on epsilon by a canary client, and a badge of it."""
 
+import itertools
 import math
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,8 +13,9 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from dpfedmeta.accounting.rounded import asked, rounded_down
+from dpfedmeta.auditing.audit_request import MOST_RUNS, check_audit_seed, fresh_seed
 from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS, SECOND_SAMPLE
-from dpfedmeta.auditing.trade_off_function import ThresholdTest
+from dpfedmeta.auditing.trade_off_function import ThresholdTest, most_epsilon
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.core.random.random_sources import FloatArray
@@ -27,6 +28,8 @@ _CANARY, _MISS = 0, 0.05
 # In which rounds the canary sends: always; or in turns, so that noise which is used again is seen.
 _PATTERNS = (1, 2)
 _THRESHOLDS = 40
+# Squares of a canary's numbers are neither 0 nor too large for 32 bits.
+_SHORTEST, _LONGEST = 1e-9, 1e12
 # The second sample is tested here, in shares of its size; it ends where a test is above the promise.
 _LOOKS = (0.25, 1.0)
 _LETTER, _PADDING, _HEIGHT = 6.3, 8, 20
@@ -97,36 +100,39 @@ def audit_rounds(
         clients: All clients; all but the canary send zeros.
         rounds: Rounds of a run.
         runs: Runs of the first sample.
-        length: L2 norm of the canary's update; far above any clip bound.
+        length: L2 norm of the canary's update; far above any clip bound. From 1e-9 to 1e12.
         seed: Of the audit; None: from the operating system.
 
     Returns:
         The verdict. That no violation is found proves nothing.
 
     Raises:
-        InputError: A number is out of range, so many runs could not show a violation, or the promise is not about a
-            client.
+        InputError: A number is out of range, so many runs could not show a violation, the promise is not about a
+            client, or what is released has not the form of an update or holds a number that is not finite.
     """
     if not callable(function) or not isinstance(like, Mapping) or not like:
         raise InputError("audit_rounds: expected a function, and like: a mapping from names to arrays")
     for name, value, least in (("clients", clients, 2), ("rounds", rounds, 1), ("runs", runs, 100)):
-        if type(value) is not int or value < least:
-            raise InputError(f"audit_rounds: {name} = {value!r}, expected a whole number of at least {least}")
+        if type(value) is not int or not least <= value <= MOST_RUNS:
+            raise InputError(
+                f"audit_rounds: {name} = {value!r}, expected a whole number of at least {least}, at most {MOST_RUNS:,}"
+            )
+    if isinstance(length, bool) or not isinstance(length, int | float) or not _SHORTEST <= length <= _LONGEST:
+        raise InputError(f"audit_rounds: length = {length!r}, expected a number from {_SHORTEST} to {_LONGEST:g}")
+    if not isinstance(promise, PromisedCell):
+        raise InputError(f"audit_rounds: promise = {promise!r}, expected dpfedmeta.Promise(...)")
     if promise.unit != "client":
         raise InputError("audit_rounds: promise: unit = 'record' is not audited here; give unit='client'")
-    if (most := _most_shown(runs, promise.delta)) <= promise.epsilon:
-        raise InputError(
-            f"audit_rounds: runs = {runs}: shows at most epsilon = {rounded_down(most)}, which is within the promise "
-            f"of {asked(promise.epsilon)}, so nothing could be found; give about {_enough(promise):,} runs"
-        )
-    seed = secrets.randbits(63) if seed is None else seed
-    trial = _Trial(function=function, like=like, clients=clients, rounds=rounds, length=length, delta=promise.delta)
+    _check_enough(runs, promise)
+    seed = fresh_seed() if seed is None else check_audit_seed(seed)
+    zeros = _zeros(like)
+    trial = _Trial(function=function, like=zeros, clients=clients, rounds=rounds, length=length, delta=promise.delta)
     generator = np.random.default_rng(seed)
-    pattern, part, test = trial.choose(runs // 2, generator)
+    pattern, part, sign, test = trial.choose(runs // 2, generator)
 
     def sample(count: int) -> tuple[FloatArray, FloatArray]:
         one, other = trial.scores(pattern, count, generator)
-        return one[:, part], other[:, part]
+        return sign * one[:, part], sign * other[:, part]
 
     audited = test.epsilon(*sample(runs - runs // 2), promise.delta, _MISS)
     confirmed = None
@@ -149,15 +155,39 @@ def _confirmed(
     return bound
 
 
+def _zeros(like: Update) -> Update:
+    """Zeros in the form of an update."""
+    try:
+        zeros = {name: np.zeros(np.shape(value)) for name, value in like.items()}
+    except (ValueError, TypeError) as error:
+        raise InputError(f"audit_rounds: like: expected arrays ({error})") from error
+    if not any(value.size for value in zeros.values()):
+        raise InputError(
+            f"audit_rounds: like: {', '.join(map(repr, zeros))} hold no numbers, so no update tells a thing"
+        )
+    return zeros
+
+
+def _check_enough(runs: int, promise: PromisedCell) -> None:
+    if (most := _most_shown(runs, promise.delta)) > promise.epsilon:
+        return
+    enough = _enough(promise)
+    advice = f"give about {enough:,} runs" if enough <= MOST_RUNS else f"nor by {MOST_RUNS:,} runs; promise less"
+    raise InputError(
+        f"audit_rounds: runs = {runs}: shows at most epsilon = {rounded_down(most)}, which is within the promise "
+        f"of {asked(promise.epsilon)}, so nothing could be found; {advice}"
+    )
+
+
 def _most_shown(runs: int, delta: float) -> float:
     """The bound where the attack is always right."""
-    count = (runs - runs // 2) // 2
-    return ThresholdTest(value=0.0, inside=True).epsilon(np.ones(count), -np.ones(count), delta, _MISS)
+    return most_epsilon((runs - runs // 2) // 2, delta, _MISS)
 
 
 def _enough(promise: PromisedCell) -> int:
+    """So many runs, or more than anybody has."""
     runs = 100
-    while _most_shown(runs, promise.delta) <= 1.2 * promise.epsilon:
+    while runs <= MOST_RUNS and _most_shown(runs, promise.delta) <= 1.2 * promise.epsilon:
         runs *= 2
     return runs
 
@@ -171,17 +201,20 @@ class _Trial:
     length: float
     delta: float
 
-    def choose(self, runs: int, generator: np.random.Generator) -> tuple[int, int, ThresholdTest]:
-        """(pattern, part, threshold) with the largest bound; used on other runs than those that chose it."""
+    def choose(self, runs: int, generator: np.random.Generator) -> tuple[int, int, int, ThresholdTest]:
+        """(pattern, part, sign, threshold) with the largest bound; used on other runs than those that chose it.
+
+        The sign is -1 where the canary's numbers are taken off what is released, as a step of descent does.
+        """
         found = []
         for pattern in _PATTERNS[: self.rounds]:
             scores = self.scores(pattern, runs, generator)
-            for part in range(scores[0].shape[1]):
-                one, other = (each[:, part] for each in scores)
+            for part, sign in itertools.product(range(scores[0].shape[1]), (1, -1)):
+                one, other = (sign * each[:, part] for each in scores)
                 for value in np.quantile(np.concatenate([one, other]), np.linspace(0.02, 0.98, _THRESHOLDS)).tolist():
                     for inside in (True, False):
                         test = ThresholdTest(value=value if inside else -value, inside=inside)
-                        found.append((test.epsilon(one, other, self.delta, _MISS), pattern, part, test))
+                        found.append((test.epsilon(one, other, self.delta, _MISS), pattern, part, sign, test))
         return max(found, key=lambda each: each[0])[1:]
 
     def scores(self, pattern: int, runs: int, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
@@ -216,10 +249,21 @@ class _Trial:
         for round_ in range(self.rounds):
             sends = round_ % pattern == 0
             state, released = self.function(state, self._updates(there, sends), generator)
-            parts = [np.sum(self._signs[name] * np.asarray(released[name], dtype=float)) for name in self.like]
+            parts = [np.sum(self._signs[name] * self._seen(released, name)) for name in self.like]
             seen = np.array([sum(parts), *parts])
             score += seen if sends else -seen
         return score
+
+    def _seen(self, released: Mapping[str, Any], name: str) -> FloatArray:
+        """A release that no score can be computed from would pass as one that shows nothing."""
+        if not isinstance(released, Mapping) or name not in released:
+            raise InputError(f"audit_rounds: the function released no array {name!r}, which like names")
+        found, due = np.asarray(released[name], dtype=float), self.like[name].shape
+        if found.shape != due:
+            raise InputError(f"audit_rounds: the function released {name!r} of shape {found.shape}, like has {due}")
+        if not np.isfinite(found).all():
+            raise InputError(f"audit_rounds: the function released a number in {name!r} that is not finite")
+        return found
 
 
 def badge_words(verdict: RoundsVerdict, day: str) -> str:

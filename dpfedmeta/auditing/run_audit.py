@@ -15,7 +15,7 @@ from dpfedmeta.auditing.estimators.many_runs import (
     expected_epsilon,
     findings_of,
 )
-from dpfedmeta.auditing.estimators.one_run import SHARES, Guesses, epsilon_of
+from dpfedmeta.auditing.estimators.one_run import best_one_run_epsilon
 from dpfedmeta.auditing.findings import AuditName, Finding
 from dpfedmeta.auditing.reduced_plan import OF_RECORDS, of_canaries
 from dpfedmeta.core.errors import InputError
@@ -137,9 +137,7 @@ def forecast(request: AuditRequest) -> Iterator[Finding]:
     for cell in _asked(request.plan(of_canaries(request.canaries)), request):
         if cell.name != "(client, public)" or not math.isfinite(cell.epsilon):
             continue
-        made = 2 * int(max(SHARES) * request.canaries)
-        perfect = Guesses(canaries=request.canaries, made=made, right=made)
-        most = epsilon_of(perfect, cell.delta, request.miss / len(SHARES))
+        most = best_one_run_epsilon(request.canaries, cell.delta, request.miss)
         yield _expected(cell, "one-run", most, request, "at most, with every guess right")
 
 

@@ -169,8 +169,16 @@ def epsilon_of_counts(ratios_in: FloatArray, ratios_out: FloatArray, delta: floa
 
 def _one_threshold(more: FloatArray, less: FloatArray, threshold: float, delta: float, miss: float) -> float:
     least = least_probability(int(np.sum(more > threshold)), len(more), miss)
-    most = most_probability(int(np.sum(less > threshold)), len(less), miss)
+    return _log_ratio(least, most_probability(int(np.sum(less > threshold)), len(less), miss), delta)
+
+
+def _log_ratio(least: float, most: float, delta: float) -> float:
     return max(math.log((least - delta) / most), 0.0) if least > delta else 0.0
+
+
+def most_epsilon(runs: int, delta: float, miss: float) -> float:
+    """Return what a `ThresholdTest` shows of so many runs of either world if it is always right."""
+    return _log_ratio(least_probability(runs, runs, miss / 2), most_probability(0, runs, miss / 2), delta)
 
 
 def least_probability(successes: int, trials: int, miss: float) -> float:

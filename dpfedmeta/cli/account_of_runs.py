@@ -133,6 +133,11 @@ def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
         from dpfedmeta.analytics.verification import check_counted
 
         shown += check_counted(counted)
+    register = proven.settings.population.register
+    if register is not None:
+        from dpfedmeta.accounting.ledger.population_register import check_reserved
+
+        shown += check_reserved(Path(register), snapshot.content)
     return found, shown
 
 

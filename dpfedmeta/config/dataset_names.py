@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.config.dotted_keys import Given, flattened
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import read_yaml
+from dpfedmeta.core.pydantic_errors import read_yaml, shown
 
 if TYPE_CHECKING:
     from dpfedmeta.config.settings import Settings
@@ -25,7 +25,10 @@ _DECIDED = ("model.name", "population.clients", "population.kind", "task.ways", 
 
 def found_again(dataset: str) -> str:
     """The path of data, absolute, so that a run can be resumed and evaluated from any folder; a name as it is."""
-    return dataset if _built_in(dataset) or not Path(dataset).exists() else str(Path(dataset).absolute())
+    try:
+        return dataset if _built_in(dataset) or not Path(dataset).exists() else str(Path(dataset).absolute())
+    except OSError as error:  # too long a name, a folder that nobody may look into
+        raise InputError(f"dataset = {shown(dataset)}: cannot be looked for ({error.strerror})") from None
 
 
 def data_of_run(dataset: str, data_folder: Path | None) -> str:
@@ -142,6 +145,20 @@ def task_of(settings: Settings, data_folder: Path | None = None) -> tuple[Task, 
     return load_task(settings.dataset, data_folder, encoding_of_run(settings))
 
 
+def shipped_task(dataset: str) -> str:
+    """Name of the shipped task that has the same images, whatever a task file of them is called; else the file's name.
+
+    Raises:
+        InputError: There is no such task.
+    """
+    from dpfedmeta.data.task_file import load_task, task_names
+
+    if dataset in task_names():
+        return dataset
+    source = load_task(dataset)[0].source.name
+    return next((name for name in task_names() if load_task(name)[0].source.name == source), Path(dataset).stem)
+
+
 def encoding_of_run(settings: Settings) -> Encoding | None:
     """The public encoder of a run; None: it has none.
 
@@ -159,7 +176,7 @@ def encoding_of_run(settings: Settings) -> Encoding | None:
     from dpfedmeta.data.encoders.encoding import check_overlap, encoding_of
 
     found = encoding_of(chosen.encoder, chosen.encoder_weights, chosen.encoder_size)
-    check_overlap(found, Path(settings.dataset).stem, accepted=chosen.encoder_overlap == "accept")
+    check_overlap(found, shipped_task(settings.dataset), accepted=chosen.encoder_overlap == "accept")
     return found
 
 

@@ -81,9 +81,16 @@ def dotted_fields(form: type, prefix: str = "") -> Iterator[tuple[str, Any, Any]
 
 
 def flattened(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of nested sections."""
+    """(dotted name, value) of nested sections.
+
+    Raises:
+        InputError: A key below those of a member of the user's own is no text, or holds a dot.
+    """
     for key, value in content.items():
-        if isinstance(value, dict) and (value or f"{prefix}{key}." not in OPEN):
+        own = prefix.startswith(OPEN)
+        if own and (not isinstance(key, str) or "." in key):
+            raise InputError(f"{prefix}{key}: keys of your own are texts without a dot; name it otherwise")
+        if isinstance(value, dict) and (value or not (own or f"{prefix}{key}." in OPEN)):
             yield from flattened(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
@@ -141,6 +148,8 @@ def check_alone(form: type, name: str, entry: Given) -> None:
     Raises:
         InputError: Names the key and the value.
     """
+    if f"{name}.".startswith(OPEN):
+        _check_plain(name, entry, entry.value)
     if name in LISTS or name.startswith(OPEN):
         return
     annotation = next(annotation for known, annotation, _ in dotted_fields(form) if known == name)
@@ -148,6 +157,19 @@ def check_alone(form: type, name: str, entry: Given) -> None:
         TypeAdapter(annotation, config=ConfigDict(strict=True)).validate_python(entry.value)
     except ValidationError as error:
         raise InputError(f"{entry.where}: {first_problem(error, None, name)}") from None
+
+
+def _check_plain(name: str, entry: Given, value: Any) -> None:
+    """Refuse what config.yaml could not hold: a run is resumed and verified from that file."""
+    if type(value) is dict:
+        dict(flattened(value, f"{name}."))
+    elif type(value) not in (list, tuple, str, bytes, bool, int, float, type(None)):
+        raise InputError(
+            f"{entry.where}: {name}: expected numbers, texts, truth values, None, lists or mappings of Python, got "
+            f"{type(value).__name__}"
+        )
+    for inner in value.values() if type(value) is dict else value if type(value) in (list, tuple) else ():
+        _check_plain(name, entry, inner)
 
 
 def built(form: type[Form], plain: Mapping[str, Any], given: Mapping[str, Given]) -> Form:

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -179,13 +179,8 @@ def _held_back() -> Iterator[None]:
 
 
 @contextmanager
-def open_workers(count: int, also: Sequence[str] = ()) -> Iterator[Workers]:
-    """`count` worker processes, or this process if `count` is 1.
-
-    Args:
-        count: How many.
-        also: Modules that all of them will need, besides those of `worker_imports`.
-    """
+def open_workers(count: int) -> Iterator[Workers]:
+    """`count` worker processes, or this process if `count` is 1."""
     import torch  # here, since who asks for the number of cores needs none of it
 
     torch.set_num_threads(1)
@@ -194,7 +189,7 @@ def open_workers(count: int, also: Sequence[str] = ()) -> Iterator[Workers]:
         yield InProcess()
         return
     with _held_back():
-        context = fresh_processes(also)
+        context = fresh_processes()
     executor = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker)
     try:
         yield Processes(executor, count)
@@ -247,24 +242,19 @@ class _ForkServerContext(multiprocessing.context.ForkServerContext):
     Process = _ForkedProcess
 
 
-def fresh_processes(
-    also: Sequence[str] = (),
-) -> multiprocessing.context.SpawnContext | multiprocessing.context.ForkServerContext:
+def fresh_processes() -> multiprocessing.context.SpawnContext | multiprocessing.context.ForkServerContext:
     """Return a context that starts worker processes without running the caller's script, notebook or `-c` again.
 
     On Linux they are forked from a server process, which begins to import what workers need at once: beside the
     caller, once for all workers, in memory that they share. Each worker imports by itself on other systems, whose
     libraries may not work after a fork; before Python 3.11.1, where other users could talk to the server
     (CVE-2022-42919); and where the folder of temporary files has too long a name for the server's socket.
-
-    Args:
-        also: Modules that the server imports besides.
     """
     too_long = len(tempfile.gettempdir()) > _LONGEST_FOLDER
     if sys.platform != "linux" or sys.version_info < (3, 11, 1) or too_long:
         return _SpawnContext()
     context = _ForkServerContext()
-    context.set_forkserver_preload([*also, "dpfedmeta.simulation.worker_imports"])
+    context.set_forkserver_preload(["dpfedmeta.simulation.worker_imports"])
     try:
         multiprocessing.forkserver.ensure_running()
     except ChildProcessError:  # this process was itself forked, and the server is its parent's

@@ -47,7 +47,10 @@ def load_task(
     Raises:
         InputError: Unknown, unreadable or wrong; says which key. Or the encoder is for images, and there are none.
     """
-    task, splits = _loaded(name, data_folder)
+    try:
+        task, splits = _loaded(name, data_folder)
+    except OSError as error:  # too long a name, a folder that nobody may look into
+        raise InputError(f"dataset = {shown(name)}: cannot be looked for ({error.strerror})") from None
     if encoding is None:
         return task, splits
     if task.form.kind != "images" or task.shared_classes is not None:

@@ -197,6 +197,11 @@ class ClientRounds:
             InputError: The offer is another server's, or is none, or states other numbers than it comes to; or nothing
                 is promised.
         """
+        for name, value in (("offer", offer), ("server", server)):
+            if not isinstance(value, bytes | bytearray):
+                raise InputError(
+                    f"ClientRounds: {name}: expected bytes, as sign_rounds gives them, got {type(value).__name__}"
+                )
         signature, text = offer[:SIGNATURE_BYTES], offer[SIGNATURE_BYTES:]
         if not signed_by(server, signature, _MARK + text):
             raise InputError("ClientRounds: the offer is not signed by the server whose key was given")

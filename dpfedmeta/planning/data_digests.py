@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET
 from dpfedmeta.core.files.run_directory import PLAN, RunDirectory, write_text
 from dpfedmeta.data.dataset import Dataset
@@ -82,7 +82,7 @@ def kept_data(run: RunDirectory) -> HeldData:
             decoded=content.get("decoded"),
             source=content.get("source"),
         )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, *DAMAGED_JSON) as error:
         raise InputError(f"{path}: lost or damaged; restore it from a backup") from error
 
 

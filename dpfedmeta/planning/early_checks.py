@@ -56,6 +56,7 @@ def check_first(settings: Settings, data_folder: Path | None = None, *, simulate
             f"./{settings.dataset}",
             stacklevel=2,
         )
+    check_registered(settings)
     task, splits = task_of(settings)
     check_protocol(settings, task)
     _check_model(settings)
@@ -65,6 +66,27 @@ def check_first(settings: Settings, data_folder: Path | None = None, *, simulate
     if whole_shape(settings) is None:
         _check_episodes(settings, task, splits, simulated=simulated)
     _check_asked(settings, task)
+
+
+def check_registered(settings: Settings) -> None:
+    """Refuse a run that no register of a population can count (population.register).
+
+    Raises:
+        InputError: It is a simulation, or begins with an analysis.
+    """
+    register, seed = settings.population.register, settings.run.noise_seed
+    if register is None:
+        return
+    if seed is not None:
+        raise InputError(
+            f"population.register = {register}: run.noise_seed = {seed} makes the run a simulation, whose noise "
+            "another run may share; leave out --run.noise_seed, or --population.register"
+        )
+    if settings.clip.start != "given":
+        raise InputError(
+            f"population.register = {register}: cannot count the analysis of clip.start = {settings.clip.start}; give "
+            "--clip.start given --clip.initial NUMBER, or leave out --population.register"
+        )
 
 
 def _check_episodes(settings: Settings, task: Task, splits: Mapping[str, Split], *, simulated: bool) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from dpfedmeta.accounting.ledger.client_ledger import RecordBudget
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, registered
-from dpfedmeta.accounting.ledger.population_register import reserve
+from dpfedmeta.accounting.ledger.population_register import read_register, reserve
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.participation_cost import participation
@@ -38,6 +38,7 @@ from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes
 from dpfedmeta.planning.caveats import cautions
 from dpfedmeta.planning.data_digests import keep_data
+from dpfedmeta.planning.early_checks import check_registered
 from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
 from dpfedmeta.planning.policy_from_settings import own_policy_name
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
@@ -72,6 +73,7 @@ def run_training(
         InputError: Something that was given does not fit.
         CallbackFailed: A callback raised; by then the run has ended cleanly, and can be resumed.
     """
+    check_registered(settings)
     options, callbacks = options or RunOptions(), tuple(callbacks)
     check_callbacks(callbacks)
     commit()  # asked now and kept: files may change while the run goes on, its modules do not
@@ -139,12 +141,17 @@ def _training(
         source=made.source,
         trackers=trackers,
         callbacks=callbacks,
-        budget=Budget.of(plan.planned),
+        budget=_budget(made, run),
         client_ledgers=_client_ledgers(run, plan),
         public_clients=made.public if settings.track.public_clients else None,
         environment=environment_of(made.device, made.clients.chunk, made.own) if made.repeatable else None,
         lineage=lineage,
     )
+
+
+def _budget(made: RunContext, run: RunDirectory) -> Budget:
+    planned, register = Budget.of(made.plan.planned), made.plan.settings.population.register
+    return planned if register is None else read_register(Path(register)).budget(identity_of(run).run, planned)
 
 
 def _tell_the_end(

@@ -284,9 +284,7 @@ def _workers(
 ) -> Iterator[Workers]:
     """Those that are there already, or worker processes."""
     if options.workers is None:
-        # Record-level gradients use torch.func, whose first call imports torch._dynamo for seconds.
-        also = ("torch._dynamo",) if settings.record.enabled else ()
-        with open_workers(worker_count(settings, device, remark), also) as workers:
+        with open_workers(worker_count(settings, device, remark)) as workers:
             yield workers
         return
     if settings.run.workers is not None:

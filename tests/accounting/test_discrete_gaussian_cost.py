@@ -308,3 +308,10 @@ def test_tails_are_looked_for_again_where_those_of_all_laws_together_are_too_lar
     share = 1e-6 * 1e-6
     assert betas[0] * count == pytest.approx(share * math.exp(-(guess + 2.0)))
     assert asked[0] == pytest.approx((1e-6 - betas[0] * count - share) * math.exp(-a), rel=1e-15)
+
+
+@pytest.mark.parametrize("beta", [1e-290, 1e-300, 1e-307, 5e-324, 0.0])
+def test_a_tail_that_no_number_holds_has_no_bound(beta):
+    coordinates = Coordinates(count=40, variance=9.0, blended=0.0)
+    assert math.isfinite(log_ratio(coordinates, 1e-290))
+    assert math.isfinite(log_ratio(coordinates, beta)) == (beta > 40 * 1e-300)

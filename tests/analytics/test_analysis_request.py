@@ -126,6 +126,21 @@ def test_names_of_a_file_are_counted_by_line(tmp_path):
     assert replace(REQUEST, names=str(path)).names_by_client() == read_names(path)
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
+def test_no_client_is_two_by_what_its_names_hold(tmp_path, mark):
+    """Of one client's line some programs would make many, and its names would pass the threshold."""
+    path = tmp_path / "names.txt"
+    path.write_text(f"a\nb{mark}b{mark}b\tc\n", encoding="utf-8", newline="")
+    assert read_names(path) == [{"a": 1}, {f"b{mark}b{mark}b": 1, "c": 1}]
+
+
+def test_line_ends_that_are_mixed_are_refused(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_bytes(b"a\r\nb\rc\r\n")
+    with pytest.raises(InputError, match=r"--names .*names\.txt: cannot be read \(a carriage return stands in it"):
+        read_names(path)
+
+
 def test_options_of_a_kind_are_its_own():
     assert made("quantile", {"quantile": 0.75, "bins": 9}) == Quantile(quantile=0.75, bins=9)
     assert made("quantile", options_of(Quantile(lowest=0.5))) == Quantile(lowest=0.5)

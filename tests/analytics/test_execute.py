@@ -233,8 +233,11 @@ def test_training_counts_what_the_ledger_charges(tmp_path):
 
 def test_what_cannot_be_counted_is_refused(tmp_path):
     run = done(tmp_path)
-    with pytest.raises(InputError, match="name it once"):
-        earlier_releases(settings(run.path, run.path))
+    other, copied = done(tmp_path, "other"), shutil.copytree(run.path, tmp_path / "copied")
+    (tmp_path / "link").symlink_to(run.path)
+    for again in (run.path, f"{run.path}/.", tmp_path / "link", copied):
+        with pytest.raises(InputError, match=f"= {again}: the same ledger as {run.path}; name it once"):
+            earlier_releases(settings(run.path, other.path, again))
     with pytest.raises(InputError, match=r"no ledger\.jsonl"):
         earlier_releases(settings(tmp_path))
     real = settings(run.path)
@@ -404,3 +407,21 @@ def test_an_analysis_that_was_stopped_is_verified_as_far_as_it_went(tmp_path):
     stopped = verify(run)
     assert stopped.remarks[-1] == f"it has not finished: go on with dpfedmeta analyse --resume {run.path}"
     assert stopped.charges == found.charges
+
+
+@pytest.mark.parametrize("run", [None, "RUN"])
+def test_a_register_that_does_not_count_an_analysis_is_not_passed_over_in_silence(tmp_path, run):
+    """Settings that name one are refused; of a run that is in one it is said, since nothing else can be typed."""
+    settings = resolve("dp-agr", "strokes", None, {"population.register": "people.jsonl"})
+    request = SimpleNamespace(settings=settings, run=run)
+    if run is None:
+        place = Place(folder=str(tmp_path), name="a")
+        changes = {"kind": "quantile", "own": {}, "names": None, "noise_seed": None, "settings": settings}
+        with pytest.raises(InputError, match=r"population\.register = people\.jsonl: does not count what an analysis"):
+            begin(request_of(tmp_path, **changes), place)
+        assert not (tmp_path / "a").exists()
+    else:
+        with pytest.warns(UserWarning, match=r"RUN: its register people\.jsonl does not count what this analysis"):
+            execute._check_uncounted(request)
+    execute._check_uncounted(request_of(tmp_path))
+    execute._check_uncounted(SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {}), run=run))

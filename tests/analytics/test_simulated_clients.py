@@ -59,6 +59,10 @@ def test_an_analysis_that_no_training_could_count_is_not_charged(settings, tmp_p
     chosen = replace(settings.population, sampler="check-ins", cohort=60.0)
     with pytest.raises(RefusedPlan, match=r"check-ins with privacy\.spent_before"):
         with_private_start(replace(settings, population=chosen), None)
+    register = replace(settings.population, register="people")
+    for act in (with_private_start, planned_after_start):
+        with pytest.raises(InputError, match=r"population\.register = people: cannot count the analysis"):
+            act(replace(settings, population=register), None)
     assert not (tmp_path / "run-quantile").exists()
 
 
@@ -284,3 +288,37 @@ def test_an_analysis_that_is_there_is_gone_on_with_and_else_begun(settings, tmp_
         Ledger(tmp_path / "taken/ledger.jsonl", request.planned(), RunIdentity(run="a", config=request.as_text()))
         assert _begun(request, place, "data", secure_rng=False) == "resumed"
         assert calls[1:] == [(tmp_path / "taken", "data")]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"name": "run"}, r"run: exists already; choose another run\.name"),
+        ({"dir": "none/there"}, r"run\.dir none/there"),
+        ({"name": "no/name"}, r"run\.name"),
+        ({}, "no tracker here"),
+    ],
+    ids=str,
+)
+def test_what_the_training_would_refuse_is_refused_before_anybody_is_asked(begun, tmp_path, monkeypatch, given, words):
+    settings, _, asked = begun
+    (tmp_path / "run").mkdir()
+    settings = replace(settings, run=replace(settings.run, name="free"))
+
+    def refuse(tracked, say):
+        say("what the training says again")
+        if not given:
+            raise InputError("no tracker here")
+
+    monkeypatch.setattr(initial_clip_bound, "trackers_of", lambda tracked: [SimpleNamespace(check=refuse)])
+    with pytest.raises(InputError, match=words):
+        with_private_start(replace(settings, run=replace(settings.run, **given)), None)
+    assert asked == []
+    monkeypatch.undo()
+
+
+def test_a_training_that_nothing_stands_against_begins_with_its_analysis(begun, tmp_path):
+    settings, _, asked = begun
+    with_private_start(settings, None)
+    assert len(asked) == 1
+    assert [*tmp_path.glob("run*")] == []

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import yaml
 
-from dpfedmeta.api.evaluate_people import _protocol
+from dpfedmeta.api.evaluate_people import _protocol, evaluate_people, keep_people
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.evaluation.people import RecordSplit
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 from tests.conftest import dpfedmeta
@@ -132,6 +133,21 @@ def test_names_of_clients_are_no_markup(run):
     rows = "".join(f"[red]a[/red],{label},{','.join(map(str, values))}\n" for label, values in rows_of(9))
     (run / "named.csv").write_text(f"client,class,{','.join(COLUMNS)}\n{rows}")
     assert "[r" in judged(run, "named.csv").out
+
+
+def test_what_is_found_of_people_goes_nowhere_else_in_a_run(run, monkeypatch):
+    write(run / "clinic9.csv", rows_of(9))
+    home = run / "runs" / "mine"
+    for place in (home, home / "people", home / "checkpoint"):
+        said = judged(run, "clinic9.csv", "--out", str(place), code=2).error
+        assert f"is inside the run {home.resolve()}, which may be published" in said
+    # Python asks when it writes.
+    found = evaluate_people(home, run / "clinic9.csv", RecordSplit(shots=None, repeats=2, seed=0))
+    with pytest.raises(InputError, match="inside the run"):
+        keep_people(found, home / "people")
+    assert not [path for path in home.rglob("people*") if "secret" not in path.parts]
+    for place in (home / "secret" / "other", run / "elsewhere"):
+        assert {path.parent for path in keep_people(found, place)} == {place}
 
 
 def test_repeats_are_of_people_alone(run):

@@ -11,7 +11,7 @@ import yaml
 
 import dpfedmeta as dp
 from dpfedmeta.api.evaluate_people import evaluate_people
-from dpfedmeta.api.own_records import own_records
+from dpfedmeta.api.own_records import _person, own_records
 from dpfedmeta.data.populations.own_test import trains_on, without_own_test
 from dpfedmeta.learning.evaluation.people import RecordSplit
 from dpfedmeta.training.results.trained_run import open_run
@@ -139,3 +139,23 @@ def test_of_every_class_as_many_are_kept_back_as_whole_records_are_in_the_share(
     for count in range(1, 301):
         back = min(count * hundredths // 100, count - 1)
         assert trains_on(count, hundredths / 100) == count - back
+
+
+@pytest.mark.parametrize("kind", ["classes", "listed", "numbers"])
+def test_a_person_has_its_own_records_with_their_labels(kind):
+    """The second client of three; its labels are places, those of the public list, or numbers in the last column."""
+    images = np.arange(60, dtype=np.float64).reshape(15, 4)
+    pool = SimpleNamespace(
+        images=images, counts=[3, 4, 2, 6], first=[0, 3, 7, 9], names=["p", "q", "r", "s"],
+        labels=("a", "b", "c") if kind == "listed" else (), targets="number" if kind == "numbers" else None,
+        numbers=lambda rows: images[rows].astype(np.float32), listed=lambda rows: rows % 3,
+    )  # fmt: skip
+    found = _person(pool, "two", [1, 2], 0.5)
+    rows = np.array([3, 4, 5, 6, 7, 8])
+    assert found.name == "two"
+    columns = 3 if kind == "numbers" else 4
+    assert found.records.numpy().tolist() == images[rows, :columns].tolist()
+    due = {"classes": [0, 0, 0, 0, 1, 1], "listed": (rows % 3).tolist(), "numbers": images[rows, 3].tolist()}[kind]
+    assert list(found.labels) == due
+    assert tuple(found.classes) == (("a", "b", "c") if kind == "listed" else ("q", "r"))
+    assert found.adapts.tolist() == [True, True, False, False, True, False]

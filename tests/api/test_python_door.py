@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -250,6 +251,10 @@ def test_all_names_of_the_doors_are_there():
         (lambda: dp.evaluate("x", episodes="many"), "episodes = 'many': expected whole numbers"),
         (lambda: dp.evaluate("x", workers="two"), "workers = 'two': expected whole numbers"),
         (lambda: dp.evaluate(3), "runs: expected runs or their paths, got 3"),
+        (lambda: dp.evaluate(["x", 3]), "runs: expected runs or their paths, got 3"),
+        (lambda: dp.evaluate("nowhere-at-all"), "nowhere-at-all: is this the directory of a run"),
+        (lambda: dp.evaluate(Path("nowhere-at-all")), "nowhere-at-all: is this the directory of a run"),
+        (lambda: dp.evaluate(["nowhere-at-all", "x"]), "nowhere-at-all: is this the directory of a run"),
         (lambda: dp.train(dp.Settings.preset("dp-agr", "strokes"), workers=3), "put run.workers into the settings"),
     ],
 )

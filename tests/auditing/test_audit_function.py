@@ -32,6 +32,10 @@ def quiet(state, updates, generator):
 number = 3
 
 
+def nan(state, updates, generator):
+    return state, {"w": np.full(4, np.nan)}
+
+
 def fails(state, updates, generator):
     raise ValueError("no such device")
 """
@@ -72,6 +76,19 @@ def test_a_right_function_is_not_refuted_and_a_wrong_one_is(folder):
         (("--function", "theirs48:honest", "--promise", "1", "--cohort", "5"), "is no setting of a function"),
         (("--function", "theirs48:honest", "--promise", "1", "--delta", "x"), "expected a number"),
         (("--function", "theirs48:honest", "--promise", "9"), "nothing could be found; give about"),
+        (("--function", "theirs48:honest", "--promise", "20"), "nor by 100,000,000 runs; promise less"),
+        (("--function", "theirs48:honest", "--promise", "0"), "epsilon = 0.0, expected a finite number above 0"),
+        (("--function", "theirs48:honest", "--promise", "nan"), "epsilon = nan"),
+        (("--function", "theirs48:honest", "--promise", "1", "--delta", "0"), "delta = 0.0"),
+        (("--function", "theirs48:honest", "--promise", "1", "--clients", "1"), "clients = 1,"),
+        (("--function", "theirs48:honest", "--promise", "1", "--rounds", "0"), "rounds = 0,"),
+        (("--function", "theirs48:honest", "--promise", "1", "--runs", "-5"), "runs = -5,"),
+        (("--function", "theirs48:honest", "--promise", "1", "--audit-seed", "-1"), "audit seed = -1"),
+        (("--algo", "dp-agr", "--audit-seed", "-1"), "audit seed = -1"),
+        (("--algo", "dp-agr", "--confidence", "nan"), "confidence = nan"),
+        (("--algo", "dp-agr", "--runs", "0"), "runs = 0"),
+        (("--algo", "dp-agr", "--canaries", "15"), "canaries = 15"),
+        (("--function", "theirs48:nan", "--promise", "1"), "'w' that is not finite"),
         (("--function", "theirs48:fails", "--promise", "1"), "no such device"),
         (("--function", "theirs48:honest", "--like", "theirs48:MODEL", "--promise", "1", "--badge", "x.png"), ".svg"),
     ],

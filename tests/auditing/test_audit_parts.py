@@ -13,20 +13,24 @@ from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.auditing import audit_rounds, canaries, neighbouring_runs, run_audit
 from dpfedmeta.auditing.attacks import release_attack, server_attack
+from dpfedmeta.auditing.attacks.likelihood_ratio import NoAttack, attack_on
 from dpfedmeta.auditing.audit_request import FEWEST_GUESSES, MOST_RUNS, OF_MANY_RUNS, AuditRequest
 from dpfedmeta.auditing.audit_rounds import RoundsVerdict
 from dpfedmeta.auditing.audit_rounds import audit_rounds as audited
 from dpfedmeta.auditing.canaries import RandomDirections, SameDirection
-from dpfedmeta.auditing.estimators.many_runs import SECOND_SAMPLE, Ratios, cosines
+from dpfedmeta.auditing.estimators import many_runs
+from dpfedmeta.auditing.estimators.many_runs import SECOND_SAMPLE, Bench, Ratios, cosines
 from dpfedmeta.auditing.estimators.one_run import SHARES, Guesses, best_share, guesses_of, pooled
 from dpfedmeta.auditing.findings import AUDITS, Finding
 from dpfedmeta.auditing.neighbouring_runs import CANARY, over_nothing
+from dpfedmeta.auditing.observed_loop import _seen
 from dpfedmeta.auditing.reduced_plan import of_canaries
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.privacy.rounds.promise import PromisedCell
 
 NAMES = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
 BASE = {"algo": "dp-agr", "dataset": "strokes"}
+NAN, INF = float("nan"), float("inf")
 
 
 def cell(unit="client", observer="public", epsilon=1.5):
@@ -91,6 +95,24 @@ def test_a_request_is_taken_exactly_where_it_could_prove_something(given, fits):
         InputError, match=f"^{next(iter(reversed(given))) if 'runs' in given else next(iter(given))} = "
     ):
         AuditRequest(**BASE, **given)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    *((name, value) for name in ("runs", "canaries") for value in (-1, 0, 100.5, True, NAN, INF, "500", None)),
+    *(("confidence", value) for value in (NAN, INF, -1.0, True, "0.9", None)), ("canaries", MOST_RUNS + 1),
+    *(("seed", value) for value in (-1, 2**63, 1.5, True, NAN, "1", None)),
+    *((name, ()) for name in ("audits", "units", "observers")),
+])  # fmt: skip
+def test_every_argument_of_a_request_out_of_its_range_is_refused_by_its_name(name, value):
+    """A request that attacks nothing would show no violation."""
+    with pytest.raises(InputError, match=rf"{name}\b") as error:
+        AuditRequest(**BASE, **{name: value})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("seed", [0, 2**63 - 1])
+def test_every_seed_that_an_audit_draws_may_be_given(seed):
+    assert AuditRequest(**BASE, seed=seed).seed == seed
 
 
 def test_seeds_of_second_samples_are_of_the_first_and_of_their_number():
@@ -412,3 +434,71 @@ def test_a_server_subtracts_the_messages_of_as_many_as_collude_with_it(monkeypat
     assert taken == due
     assert values.tolist() == [100.0 - 10 * sum(due)] * 2
     assert variance == (12.0 - 3.0 * len(due)) * 0.25
+
+
+@pytest.mark.parametrize("round_", [0, 1, 2])
+def test_an_observer_sees_the_sum_of_its_own_round_with_the_noise_of_it(round_):
+    """A release is a mean over the cohort of its round, which may be another one in each."""
+    cohorts = (4.0, 6.0, 10.0)
+    plan = SimpleNamespace(privacy=SimpleNamespace(at=lambda number: SimpleNamespace(cohort=cohorts[number])))
+    state = SimpleNamespace(round=round_, bound=0.5, model={"w": torch.zeros(2)})
+    found = _seen(plan, state, SimpleNamespace(value={"w": torch.tensor([1.0, 3.0])}, noise_deviation=0.25))
+    assert (found.round, found.bound) == (round_, 0.5)
+    assert found.total.tolist() == [cohorts[round_], 3.0 * cohorts[round_]]
+    assert found.deviation == 0.25 * cohorts[round_]
+    # Without noise an attack divides by a millionth of the bound.
+    assert _seen(plan, state, SimpleNamespace(value={"w": torch.ones(2)}, noise_deviation=0.0)).deviation == 0.5e-6
+    aborted = _seen(plan, state, None)
+    assert (aborted.total, aborted.deviation) == (None, 0.0)
+
+
+def test_a_watcher_hears_the_share_of_runs_that_are_done():
+    heard = []
+    attack = SimpleNamespace(worlds=SimpleNamespace(clients=lambda one, source: one), ratio=lambda seen: 1.0)
+    bench = Bench(plan=None, runs=4, seed=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many_runs, "observe", lambda *given, **more: None)
+        found = bench.ratios(attack, heard.append)
+    assert heard == [0.25, 0.5, 0.75, 1.0]
+    assert found.runs == 4
+
+
+@pytest.mark.parametrize("noises", [(1.0,), (1.0, None), (None,), (None, 1.0)])
+@pytest.mark.parametrize("epsilon", [1.5, math.inf])
+def test_noise_of_local_steps_in_any_stretch_is_attacked_by_nobody(noises, epsilon):
+    phases = [SimpleNamespace(event=SimpleNamespace(noise=noise)) for noise in noises]
+    whole = SimpleNamespace(whole="whole", slots=None, noise=None)
+    plan = SimpleNamespace(privacy=SimpleNamespace(phases=phases, record=None, at=lambda round_: whole))
+    own = cell("client", "server", epsilon)
+    if math.isfinite(epsilon) and None not in noises:
+        assert attack_on(plan, own).cell is own
+        return
+    with pytest.raises(NoAttack, match="noisy local steps" if math.isfinite(epsilon) else "nothing is promised"):
+        attack_on(plan, own)
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+@pytest.mark.parametrize("record", [None, "noise"])
+@pytest.mark.parametrize("epsilon", [1.5, math.inf])
+@pytest.mark.parametrize("as_planned", [False, True])
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_only_records_inside_a_client_need_a_network_of_their_own(monkeypatch, unit, record, epsilon, as_planned, norm):
+    """And only where it is not the planned one is another plan made."""
+    other = SimpleNamespace(planned=[cell(*name, 7.0) for name in NAMES], privacy=SimpleNamespace(record=record))
+    asked = []
+    request = SimpleNamespace(as_planned=as_planned, plan=lambda more: (asked.append(more), other)[1])
+    plan = SimpleNamespace(
+        privacy=SimpleNamespace(record=record), network=SimpleNamespace(norm=norm),
+        planned=[cell(*name, epsilon) for name in NAMES],
+    )  # fmt: skip
+    monkeypatch.setattr(run_audit, "attack_on", lambda plan, cell: ("attack", plan, cell))
+    own, inside = cell(unit, "server", epsilon), unit == "record" and record is not None and math.isfinite(epsilon)
+    if inside and as_planned and norm == "batch":
+        with pytest.raises(InputError, match=r"model\.norm = batch"):
+            run_audit.prepared_attack(request, plan, own)
+        return
+    found, its, attack = run_audit.prepared_attack(request, plan, own)
+    assert asked == ([run_audit.OF_RECORDS] if inside and not as_planned else [])
+    assert found is (other if asked else plan)
+    assert attack == ("attack", found, its)
+    assert (its.unit, its.observer, its.epsilon) == (unit, "server", 7.0 if asked else epsilon)

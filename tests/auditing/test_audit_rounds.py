@@ -1,6 +1,7 @@
 """Rounds that somebody wrote: one that keeps its promise, and mistakes that are seen."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.auditing import audit_rounds
 from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS
-from dpfedmeta.auditing.trade_off_function import ThresholdTest
+from dpfedmeta.auditing.trade_off_function import ThresholdTest, most_epsilon
 from dpfedmeta.core.errors import InputError
 
 LIKE = {"w": np.zeros((2, 3)), "b": np.zeros(2)}
@@ -224,3 +225,90 @@ def test_without_a_seed_each_audit_draws_its_own():
 def test_what_does_not_fit_is_refused(given, words):
     with pytest.raises(InputError, match=words):
         dp.audit_rounds(honest, **{"promise": PROMISE, "like": LIKE, **given})
+
+
+def quiet(state, updates, generator):
+    return state, total(list(updates.values()))
+
+
+def descends(state, updates, generator):
+    """A model that moves against the mean, without noise."""
+    return state, {name: -0.1 * value / CLIENTS for name, value in total(list(updates.values())).items()}
+
+
+@pytest.mark.parametrize("function", [quiet, descends])
+def test_rounds_without_noise_are_refuted_whichever_way_they_move(function):
+    found = dp.audit_rounds(function, promise=PROMISE, like=LIKE, clients=3, rounds=1, runs=200, seed=4)
+    assert found.refuted
+    # Always right: what so many runs show at most.
+    assert found.confirmed == pytest.approx(most_epsilon(200 // 2, DELTA, SECOND_MISS / 2))
+
+
+NAN, INF = float("nan"), float("inf")
+OUT_OF_RANGE = [
+    *((name, value) for name in ("clients", "rounds", "runs") for value in (-1, 0, 1.5, True, NAN, "4", None, 10**9)),
+    *(("length", value) for value in (0, 0.0, -1.0, NAN, INF, -INF, 1e-320, 9e-10, 1.1e12, "3", True, None)),
+    *(("seed", value) for value in (-1, 2**63, 1.5, True, "1", NAN)),
+    *(("promise", value) for value in (None, 1.5, {"epsilon": 1.5, "delta": 1e-5})),
+    *(("like", value) for value in (None, [], {}, {"w": np.zeros(0)}, {"w": [[], 1]})),
+    ("like", {"w": np.zeros((2, 0)), "v": []}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE, ids=lambda each: str(each)[:20])
+def test_every_argument_out_of_its_range_is_refused_by_its_name(name, value):
+    """Otherwise rounds without noise could pass."""
+    usual = {"promise": PROMISE, "like": LIKE, "clients": 3, "rounds": 1, "runs": 200, "length": 100.0, "seed": 4}
+    with pytest.raises(InputError, match=name) as error:
+        dp.audit_rounds(quiet, **usual | {name: value})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("length", [1e-9, 1, 1e12])
+def test_a_canary_of_any_length_in_the_range_refutes_rounds_without_noise(length):
+    given = {"promise": PROMISE, "like": LIKE, "clients": 2, "rounds": 1, "runs": 200, "seed": 4}
+    assert dp.audit_rounds(quiet, **given, length=length).refuted
+
+
+@pytest.mark.parametrize(
+    ("release", "words"),
+    [
+        (lambda values: {"w": values, "b": np.zeros(3)}, r"'b' of shape \(3,\), like has \(2,\)"),
+        (lambda values: {"w": float(values.sum()), "b": np.zeros(2)}, r"'w' of shape \(\), like has \(2, 3\)"),
+        (lambda values: {"w": values}, "no array 'b'"),
+        (lambda values: None, "no array 'w'"),
+        (lambda values: {"w": np.where(values == 0, 0.0, INF), "b": np.zeros(2)}, "'w' that is not finite"),
+        (lambda values: {"w": values, "b": np.full(2, values[0, 0] and NAN)}, "'b' that is not finite"),
+    ],
+)
+def test_a_release_that_gives_no_score_is_refused(release, words):
+    """NaN where the canary is there, or one number for all coordinates, would look like nothing found."""
+    with pytest.raises(InputError, match=words):
+        dp.audit_rounds(
+            lambda state, updates, generator: (state, release(total(list(updates.values()))["w"])),
+            promise=PROMISE, like=LIKE, clients=2, rounds=1, runs=200, seed=4,
+        )  # fmt: skip
+
+
+def test_a_promise_that_no_number_of_runs_refutes_is_refused_at_once(monkeypatch):
+    """The sums need no arrays: 10^8 runs of them would not fit this machine."""
+    monkeypatch.setattr(np, "ones", None)
+    for epsilon in (20.0, 400.0, 1e6):
+        with pytest.raises(InputError, match=r"nothing could be found; nor by 100,000,000 runs; promise less") as error:
+            dp.audit_rounds(honest, promise=dp.Promise(epsilon=epsilon, delta=1e-5), like=LIKE)
+        assert f"epsilon = {most_epsilon(500, 1e-5, 0.05):.2f}"[:-1] in str(error.value)
+    # The largest epsilon that so many runs refute, and the next.
+    most = most_epsilon(100 * 2**19 // 4, 1e-5, 0.05) / 1.2
+    for epsilon, words in ((0.999 * most, f"about {100 * 2**19:,} runs"), (1.001 * most, "nor by")):
+        with pytest.raises(InputError, match=words):
+            dp.audit_rounds(honest, promise=dp.Promise(epsilon=epsilon, delta=1e-5), like=LIKE)
+
+
+@pytest.mark.parametrize(("runs", "delta"), [(50, 1e-5), (51, 0.2), (1, 1e-5), (3, 0.5)])
+def test_the_most_that_runs_show_is_the_bound_of_scores_that_are_always_right(runs, delta):
+    always = ThresholdTest(value=0.0, inside=True).epsilon(np.ones(runs), -np.ones(runs), delta, 0.05)
+    assert most_epsilon(runs, delta, 0.05) == always
+    # By hand: all of n hit, none of n missed, at 0.025 each.
+    least = 0.025 ** (1 / runs)
+    by_hand = math.log((least - delta) / (1 - least)) if least > delta else 0.0
+    assert most_epsilon(runs, delta, 0.05) == pytest.approx(max(by_hand, 0.0), abs=1e-9)

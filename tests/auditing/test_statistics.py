@@ -12,6 +12,7 @@ from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.auditing.estimators.one_run import (
     Guesses,
+    best_one_run_epsilon,
     epsilon_of,
     gaussian_epsilon_of,
     gaussian_rejected,
@@ -177,3 +178,16 @@ def test_guesses_of_several_runs_are_about_the_canaries_of_all_of_them():
     one = Guesses(canaries=400, made=80, right=60)
     quarter = Guesses(canaries=100, made=20, right=15)
     assert p_value(pooled([quarter] * 4), 0.3, 1e-3) == p_value(one, 0.3, 1e-3)
+
+
+@pytest.mark.parametrize("canaries", [16, 17, 31, 100, 1000])
+@pytest.mark.parametrize("delta", [1e-5, 1e-3])
+def test_the_largest_bound_of_one_run_is_the_bound_of_right_guesses(canaries, delta):
+    """And no scores of as many canaries, split in any way, give more."""
+    most = best_one_run_epsilon(canaries, delta, 0.05)
+    for inside in {canaries // 2, canaries - canaries // 2, canaries // 4, canaries - 3}:
+        found = one_run_epsilon(np.full(inside, 2.0), np.full(canaries - inside, -1.0), delta, 0.05)
+        assert found <= most
+    made = 2 * (canaries // 2)
+    shares = sum(2 * int(canaries / 2**power) >= 8 for power in range(1, 10))
+    assert most >= epsilon_of(Guesses(canaries=canaries, made=made, right=made), delta, 0.05 / shares) > 0

@@ -1,15 +1,18 @@
 """What the data and the encoder decide: over a preset, and over nothing that somebody gave."""
 
+from dataclasses import replace
 from importlib import resources
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from dpfedmeta.config import dataset_names
-from dpfedmeta.config.dataset_names import encoding_of_run, found_again, with_data_values
+from dpfedmeta.config.dataset_names import encoding_of_run, found_again, shipped_task, with_data_values
 from dpfedmeta.config.dotted_keys import Given, flattened
 from dpfedmeta.config.load import resolve
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.data.task_file import load_task
 
 DECIDED = {
     "model.name": "mlp", "population.clients": 77, "population.kind": "natural", "task.ways": 1, "meta.learn": "all",
@@ -115,6 +118,36 @@ def test_data_that_are_there_are_found_from_anywhere(tmp_path, monkeypatch):
     assert found_again("birds") == str(tmp_path / "birds")
     assert found_again("./omniglot") == str(tmp_path / "omniglot")
     assert [found_again(name) for name in ("omniglot", "gone")] == ["omniglot", "gone"]
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "/" + "b" * 300 + ".yaml"])
+def test_a_name_that_no_disk_holds_is_one_line(name):
+    for ask in (found_again, load_task, lambda name: resolve("dp-agr", name)):
+        with pytest.raises(InputError, match=r"^dataset = '.{199}\.\.\.: cannot be looked for \(File name too long\)$"):
+            ask(name)
+
+
+@pytest.mark.parametrize("name", ["mini-imagenet", "my-mini", "omniglot"])
+def test_an_encoder_that_knows_the_images_is_refused_whatever_their_task_file_is_called(tmp_path, monkeypatch, name):
+    """A copy of a shipped task file, for another size or split, has the same images."""
+    card = SimpleNamespace(same_images=("mini-imagenet",), trained_on="ImageNet")
+    known = SimpleNamespace(name="photographs", card=card)
+    monkeypatch.setattr("dpfedmeta.data.encoders.encoding.encoding_of", lambda *given: known)
+    dataset = name
+    if name == "my-mini":
+        for file, called in (("mini-imagenet.yaml", "my-mini.yaml"), ("mini-imagenet-split.csv",) * 2):
+            (tmp_path / called).write_text((resources.files("dpfedmeta.tasks") / file).read_text())
+        dataset = str(tmp_path / "my-mini.yaml")
+    usual = resolve("dp-agr", "omniglot")
+    settings = replace(usual, dataset=dataset, model=replace(usual.model, encoder="lite0"))
+    assert shipped_task(dataset) == ("omniglot" if name == "omniglot" else "mini-imagenet")
+    if name == "omniglot":
+        assert encoding_of_run(settings) is known
+        return
+    with pytest.raises(RefusedPlan, match="the images of mini-imagenet are part of"):
+        encoding_of_run(settings)
+    accepted = replace(settings, model=replace(settings.model, encoder_overlap="accept"))
+    assert encoding_of_run(accepted) is known
 
 
 def test_weights_of_no_encoder_are_refused():

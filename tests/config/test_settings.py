@@ -9,7 +9,7 @@ import yaml
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.config.dotted_keys import sections
 from dpfedmeta.config.learning_settings import MetaSettings
-from dpfedmeta.config.load import resolve
+from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.config.round_settings import ServerSettings
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
@@ -131,3 +131,34 @@ def test_every_default_is_valid_by_itself():
     for place, form in sections(Settings):
         assert form() == dataclasses.replace(form()), place
     assert len(list(setting_fields())) > 60
+
+
+class Word(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"beta": np.float64(0.5)}, r"clip\.own: expected numbers, .*, got float64"),
+        ({"a": [1, {"b": np.int64(3)}]}, r"clip\.own: expected numbers, .*, got int64"),
+        ({"a": (Word("x"),)}, r"clip\.own: expected numbers, .*, got Word"),
+        ({"a": object()}, r"clip\.own: expected numbers, .*, got object"),
+        ({"a.b": 1}, r"clip\.own\.a\.b: keys of your own are texts without a dot"),
+        ({"a": {"b.c": 1}}, r"clip\.own\.a\.b\.c: keys of your own are texts without a dot"),
+        ({"a": {3: 1}}, r"clip\.own\.a\.3: keys of your own are texts without a dot"),
+    ],
+)
+def test_own_settings_are_what_a_file_can_hold(value, said):
+    with pytest.raises(InputError, match=said):
+        Settings.preset("dp-agr", "strokes", {"clip.own": value})
+
+
+@pytest.mark.parametrize("section", ["clip", "meta"])
+def test_own_settings_come_back_from_the_file_as_they_were(tmp_path, section):
+    """Also empty ones and such inside others; a run is resumed and verified from its file."""
+    own = {"a": {"b": [1, 2.5, {"c": None}], "d": {}}, "e": {}, "f": "text", "g": True}
+    for values in ({f"{section}.own": own}, {f"{section}.own.{key}": value for key, value in own.items()}):
+        settings = Settings.preset("dp-agr", "strokes", values)
+        (tmp_path / "config.yaml").write_text(to_yaml(settings))
+        assert getattr(resolve(None, None, tmp_path / "config.yaml"), section).own == own

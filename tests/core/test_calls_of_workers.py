@@ -104,7 +104,7 @@ def test_workers_are_forked_where_that_is_safe(monkeypatch, platform, version, f
     monkeypatch.setattr(tempfile, "gettempdir", lambda: folder)
     with monkeypatch.context() as patch:
         patch.setattr(worker_pool, "sys", SimpleNamespace(platform=platform, version_info=version))
-        context = worker_pool.fresh_processes(["json"])
+        context = worker_pool.fresh_processes()
     assert isinstance(context, worker_pool._ForkServerContext if forks else worker_pool._SpawnContext)
     assert len(started) == forks
     assert context.Process is (worker_pool._ForkedProcess if forks else worker_pool._SpawnedProcess)
@@ -118,14 +118,14 @@ def test_a_process_that_was_itself_forked_starts_its_own_anew(monkeypatch):
     assert isinstance(worker_pool.fresh_processes(), worker_pool._SpawnContext)
 
 
-def test_the_server_imports_what_is_asked_for_before_what_workers_need(monkeypatch):
+def test_the_server_imports_what_workers_need(monkeypatch):
     given = []
     monkeypatch.setattr(
         worker_pool._ForkServerContext, "set_forkserver_preload", lambda self, names: given.append(names)
     )
     monkeypatch.setattr(multiprocessing.forkserver, "ensure_running", lambda: None)
-    worker_pool.fresh_processes(["one", "two"])
-    assert given == [["one", "two", "dpfedmeta.simulation.worker_imports"]]
+    worker_pool.fresh_processes()
+    assert given == [["dpfedmeta.simulation.worker_imports"]]
 
 
 def test_a_worker_leaves_signals_to_its_parent_and_computes_on_one_thread(monkeypatch):

@@ -114,7 +114,9 @@ def test_a_crash_while_writing_keeps_the_old_file(run, monkeypatch):
     assert sorted(entry.name for entry in run.path.iterdir()) == ["checkpoint", "secret", "x.json"]
 
 
-@pytest.mark.parametrize("content", [b"", b'{"a": ', b"\xff\xfe\x00"])
+@pytest.mark.parametrize(
+    "content", [b"", b'{"a": ', b"\xff\xfe\x00", b"[" * 200_000, "{}".encode("utf-16"), b"1" * 5000]
+)
 def test_damaged_json_is_bad_input(run, content):
     (run.path / "summary.json").write_bytes(content)
     with pytest.raises(InputError, match=r"summary\.json: not valid JSON"):
@@ -141,7 +143,14 @@ def test_lines_are_appended(run):
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"), [(b'{"round": 1', "line 2"), (b"5", "line 2"), (b"", "line 2"), (b"\xff\xfe", "UTF-8")]
+    ("line", "reason"),
+    [
+        (b'{"round": 1', "line 2"),
+        (b"5", "line 2"),
+        (b"", "line 2"),
+        (b"\xff\xfe", "line 2: not valid"),
+        (b"[" * 200_000, "line 2: not valid"),
+    ],
 )
 def test_a_damaged_line_is_named(run, line, reason):
     (run.path / "rounds.jsonl").write_bytes(b'{"round": 0}\n' + line + b"\n")

@@ -4,14 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 from own_data import vector_rows, write_csv
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.names import surely_public
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources import vectors
 from dpfedmeta.data.user_sources.columns import OWNERS, feature_words, meant, telling_columns
 from dpfedmeta.data.user_sources.csv_table import Row, public_rows
+from dpfedmeta.training.tracking.plan_summary import _read_words
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +110,23 @@ def test_training_rows_decide_nothing_that_is_told_to_everybody(tmp_path):
     assert one == two
     assert "column x grows" in one[1]
     assert own != other
+
+
+def test_where_a_list_says_who_trains_the_records_tell_nothing_to_everybody(tmp_path):
+    """The classes that their names would make public train here."""
+    public = sorted(surely_public(f"c{k}" for k in range(9)))
+    others = sorted({f"c{k}" for k in range(9)} - {*public})
+    parts = ["train"] * len(public) + ["val", "test"] * len(others)
+    with_column(tmp_path / "v.csv", "x", list(range(54)))
+    lines = [f"{name},{part}\n" for name, part in zip(public + others, parts[: len(public + others)], strict=True)]
+    (tmp_path / "parts.csv").write_text("class,split\n" + "".join(lines))
+    source = {"reader": "vectors", "path": "v.csv"}
+    task = {"name": "v", "source": source, "split": "parts.csv", "features": 6}
+    (tmp_path / "listed.yaml").write_text(yaml.safe_dump(task))
+    (tmp_path / "free.yaml").write_text(yaml.safe_dump({key: task[key] for key in task if key != "split"}))
+    listed, free = (load_task(str(tmp_path / f"{name}.yaml"))[0] for name in ("listed", "free"))
+    assert any("column x grows" in said for said in _read_words(free))
+    assert _read_words(listed) == ()
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,37 @@ def test_another_record_target_name_or_order_is_other_data():
     assert isinstance(clients_digest(made({"odd": 3})), str)
 
 
+@pytest.mark.parametrize(
+    "form", [torch.bfloat16, torch.float16, torch.float32, torch.uint8, torch.int64, "needs a gradient"]
+)
+def test_whatever_an_episode_reads_is_in_the_digest(form):
+    """Tensors that numpy cannot hold are read too: a resumed run has to see that they changed."""
+    grad = form == "needs a gradient"
+
+    def held(first):
+        given = torch.full((6, 3), 1.0).index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(float(first)))
+        given = given.requires_grad_() if grad else given.to(form)
+        return made({"ann": (given, [0, 0, 0, 1, 1, 1])})
+
+    one, other = held(0), held(1)
+    assert not dict(one.problems())
+    assert not torch.equal(one.episode(0).support_images, other.episode(0).support_images) or not torch.equal(
+        one.episode(0).query_images, other.episode(0).query_images
+    )
+    assert clients_digest(one) == clients_digest(held(0)) != clients_digest(other)
+    if form is torch.float32:
+        # Arrays and tensors of one type and content are the same data.
+        arrays = made({"ann": (one.held["ann"][0].numpy(), [0, 0, 0, 1, 1, 1])})
+        assert clients_digest(arrays) == clients_digest(one)
+
+
+def test_the_type_of_a_tensor_is_in_the_digest():
+    """Bytes become numbers in [0, 1], and numbers stay as they are."""
+    given, kinds = torch.ones(6, 3), (torch.uint8, torch.int64, torch.bfloat16, torch.float32, torch.float64)
+    digests = [clients_digest(made({"ann": (given.to(kind), [0, 0, 0, 1, 1, 1])})) for kind in kinds]
+    assert len(set(digests)) == len(kinds)
+
+
 def test_columns_of_pandas_are_read_and_known_by_their_values():
     """They are arrays of objects, of which every process has others in other places."""
     texts = ["a class"] * 3 + ["another class"] * 3

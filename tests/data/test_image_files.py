@@ -1,6 +1,7 @@
 """No image is left out without a word, and nothing of a training client's is in the words for everybody."""
 
 import pytest
+import yaml
 from own_data import write_clients, write_image
 from PIL import Image
 
@@ -9,7 +10,7 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.inspection import Episodes, inspect_task
 from dpfedmeta.data.names import splits_of
-from dpfedmeta.data.user_sources import folder
+from dpfedmeta.data.user_sources import folder, image_files
 from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
 from dpfedmeta.data.user_sources.readers import own_digests
 
@@ -48,6 +49,53 @@ def test_images_of_kinds_that_are_not_read_are_refused(mine, suffix, whole):
         open_dataset(str(mine), ways=2)
     with pytest.raises(InputError, match=said):
         own_digests(mine)
+
+
+def linked(mine):
+    """The same classes as links to folders elsewhere, which are read like folders."""
+    root = mine.parent / "linked"
+    root.mkdir()
+    for name in NAMES:
+        (root / name).symlink_to(mine / name)
+    return root
+
+
+def test_what_is_refused_in_folders_is_refused_behind_links(mine):
+    root = linked(mine)
+    assert open_dataset(str(root), ways=2).train.classes == open_dataset(str(mine), ways=2).train.classes
+    (mine / "c1" / "x.heic").write_bytes(b"whatever")
+    with pytest.raises(InputError, match=r"1 \.heic: images of kinds that are not read .first: c1/x\.heic."):
+        open_dataset(str(root), ways=2)
+    (mine / "c1" / "x.heic").unlink()
+    write_image(mine / "c1" / "deeper" / "0.png", 5)
+    with pytest.raises(InputError, match=r"1 images lie in folders below those of .* .first: c1/deeper/0\.png"):
+        open_dataset(str(root), ways=2)
+    (mine / "c1" / "deeper" / "0.png").rename(mine / "c1" / "deeper" / "notes.txt")
+    (said,) = [line for line in inspect_task(str(root), None, EPISODES)[0].remarks if line.startswith("left out")]
+    assert "1 .txt" in said
+
+
+def test_links_that_lead_back_end_there(mine):
+    (mine / "c0" / "up").symlink_to(mine)
+    (mine / "c0" / "self").symlink_to(mine / "c0")
+    (mine / "c2" / "notes.txt").write_text("x")
+    files = image_files._walked(mine)
+    assert sum(file.name == "notes.txt" for file in files) == 1
+
+
+def test_what_came_into_a_folder_later_is_refused_though_its_decoded_copy_is_there(mine):
+    """Nothing that is read has changed, so nothing is decoded again; a task file says the size."""
+    task = mine.parent / "task.yaml"
+    source = {"reader": "folder", "path": "mine"}
+    task.write_text(yaml.safe_dump({"name": "mine", "source": source, "image_size": 12, "channels": 1}))
+    first = open_dataset(str(task), ways=2)
+    assert open_dataset(str(task), ways=2) == first
+    write_image(mine / "c1" / "deeper" / "0.png", 5)
+    with pytest.raises(InputError, match="1 images lie in folders below those of their class"):
+        open_dataset(str(task), ways=2)
+    (mine / "c1" / "deeper" / "0.png").rename(mine / "c1" / "x.heic")
+    with pytest.raises(InputError, match=r"1 \.heic: images of kinds that are not read"):
+        open_dataset(str(task), ways=2)
 
 
 def leave(root, place):

@@ -14,10 +14,11 @@ from dpfedmeta.cli.commands import check_task_command as check_task
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.names import split_of, splits_of
-from dpfedmeta.data.populations.capacity_checks import check_shape
+from dpfedmeta.data.populations.capacity_checks import check_shape, largest_shape
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.natural import RealPopulation
 from dpfedmeta.data.populations.population import clients_digest, open_population, population_statement
@@ -68,6 +69,32 @@ def test_a_part_that_the_hash_leaves_poor_gets_classes(tmp_path):
     )
     with pytest.raises(InputError, match=r"3 times task\.ways classes in all"):
         check_shape(dataset.val, EpisodeShape(ways=3, shots=1, queries=1), "val")
+
+
+@pytest.mark.parametrize(
+    ("clients", "counts", "asked", "due"),
+    [
+        # Classes that belong to nobody: each of them may be drawn.
+        ("", (9, 4, 7), (5, 5, 15), (3, 3, 1)),
+        ("", (9, 8, 30), (2, 2, 3), (2, 2, 3)),
+        ("", (9, 1, 30), (2, 2, 3), None),
+        ("", (9,), (2, 1, 1), None),
+        # Of clients one that is able is enough, and its small classes take no part.
+        ("aabb", (9, 1, 4, 5), (2, 5, 5), (2, 3, 1)),
+        ("aaabb", (9, 1, 3, 9, 2), (2, 2, 2), (2, 2, 1)),
+        ("aaabb", (4, 1, 3, 9, 8), (3, 1, 1), (2, 1, 1)),
+        ("aabb", (9, 1, 1, 5), (2, 1, 1), None),
+        ("abc", (9, 9, 9), (2, 1, 1), None),
+    ],
+)
+def test_the_largest_episode_that_a_pool_fills(tmp_path, clients, counts, asked, due):
+    names = tuple(f"c{place}" for place in range(len(counts)))
+    first = tuple(int(sum(counts[:place])) for place in range(len(counts)))
+    pool = ClassPool(path=tmp_path, names=names, first=first, counts=counts, clients=tuple(clients))
+    found = largest_shape(pool, EpisodeShape(ways=asked[0], shots=asked[1], queries=asked[2]))
+    assert (found and (found.ways, found.shots, found.queries)) == due
+    if found:
+        check_shape(pool, found, "val")
 
 
 def test_a_table_as_programs_write_it(tmp_path):

@@ -10,8 +10,10 @@ import pytest
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.ledger.hash_chain import read_chain
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.federation.client.promise_checks import check_floors
 from dpfedmeta.federation.client_rounds import _MARK
 from dpfedmeta.privacy.rounds.round_sum import form_of
 from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES, Identity
@@ -161,6 +163,47 @@ def test_beyond_the_promise_a_round_is_declined_and_nothing_is_charged(client, t
     # Exact messages cost a record everything.
     with pytest.raises(dp.InputError, match="declined"):
         client(record=None, folder="exact").message(0, 2.0, MODEL)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("epsilon", ["1", True, math.nan, math.inf, 0, -1.0, [1]]),
+        ("delta", ["x", True, math.nan, 0.0, 1, None]),
+        ("participations", ["3", True, math.nan, 2.5, 3.0, 0, -1]),
+    ],
+)
+def test_a_promise_is_made_of_numbers(client, tmp_path, name, values):
+    for value in values:
+        with pytest.raises(InputError, match=rf"^{name} = "):
+            client(folder="new", **{name: value})
+    assert not (tmp_path / "new" / "ledger.jsonl").exists()
+    right = {"epsilon": np.float64(2.0), "delta": np.float64(1e-5), "participations": 3}
+    assert client(folder="new", **{name: right[name]}).spent == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("adversarial", [math.nan, 1, -0.1, "0.1", True]), ("colluding", [math.nan, 0.5, -1, "1", True])],
+)
+def test_floors_are_numbers(name, values):
+    check_floors(0.0, 0)
+    check_floors(0.999, 7)
+    for value in values:
+        with pytest.raises(InputError, match=f"^{name} = "):
+            check_floors(**({"adversarial": 0.1, "colluding": 1} | {name: value}))
+
+
+@pytest.mark.parametrize("value", [None, "text", 5, [1]])
+def test_an_offer_and_a_key_are_bytes(rounds, tmp_path, value):
+    with rounds() as private:
+        offer, key = dp.sign_rounds(private)
+    for given in ({"offer": value}, {"server": value}):
+        words = {"offer": offer, "server": key} | given
+        (name,) = given
+        with pytest.raises(InputError, match=f"^ClientRounds: {name}: expected bytes, as sign_rounds gives them, got "):
+            dp.ClientRounds(words["offer"], tmp_path / "c", server=words["server"], participations=3)
+    dp.ClientRounds(bytearray(offer), tmp_path / "c", server=key, participations=3)
 
 
 def test_without_a_record_release_an_update_is_clipped_before_it_leaves(client):

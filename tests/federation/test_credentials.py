@@ -52,6 +52,18 @@ def test_a_card_says_whose_it_is():
     assert card.wire == bytes([2 + point.y % 2]) + point.x.to_bytes(32, "big")
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0b", "\x0c", "\r"])
+def test_a_card_that_somebody_sent_adds_no_second_client(tmp_path, mark):
+    """A roster has a client for each line, and its operator sees lines."""
+    path = tmp_path / "roster.txt"
+    line = card_line(ONE, "clinic-1").strip()
+    path.write_text(f"{line} {mark}{card_line(TWO, 'clinic-2')}", encoding="utf-8", newline="")
+    with pytest.raises(InputError, match=r"roster\.txt"):
+        read_roster(path)
+    path.write_text(f"{line}\n{card_line(TWO, 'clinic-2')}")
+    assert [card.name for card in read_roster(path)] == ["clinic-1", "clinic-2"]
+
+
 def test_wire_keys_follow_from_identities_and_differ():
     scalars = [wire_key(key).private_numbers().private_value for key in (ONE, ONE, TWO)]
     assert scalars[0] == scalars[1] != scalars[2]

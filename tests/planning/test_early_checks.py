@@ -7,7 +7,7 @@ import pytest
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.planning import early_checks
-from dpfedmeta.planning.early_checks import check_first
+from dpfedmeta.planning.early_checks import check_first, check_registered
 
 
 def test_a_folder_with_the_name_of_a_built_in_task_is_not_passed_over_in_silence(tmp_path, monkeypatch):
@@ -50,3 +50,26 @@ def test_classes_of_every_split_are_looked_at_for_episodes_of_their_own(monkeypa
     seen.clear()
     early_checks.check_first(settings, simulated=False)
     assert seen == [("val", 2), ("test", 2)]
+
+
+REGISTERED = {"population.register": "people.jsonl", "run.noise_seed": "null"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, None),
+        ({"run.noise_seed": "0"}, "run.noise_seed = 0 makes the run a simulation.*leave out --run.noise_seed"),
+        ({"clip.start": "quantile"}, "clip.start = quantile; give --clip.start given --clip.initial"),
+        ({"run.noise_seed": "0", "clip.start": "quantile", "population.register": "null"}, None),
+    ],
+    ids=str,
+)
+def test_a_register_counts_no_simulation_and_no_analysis(given, words):
+    settings = resolve("dp-agr", "strokes", None, REGISTERED | given)
+    if words is None:
+        check_registered(settings)
+    else:
+        for check in (check_registered, check_first):
+            with pytest.raises(InputError, match=rf"population\.register = people\.jsonl: .*{words}"):
+                check(settings)

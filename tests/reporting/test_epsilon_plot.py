@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 import yaml
@@ -72,9 +73,12 @@ def test_over_an_encoder_the_line_before_training_is_the_public_encoder(make_run
 
 
 def test_runs_on_two_data_sets_are_refused(make_run, tmp_path):
-    runs = [make_run("a", "dp-agr", 0.8, [1.5, None, None, 0.8]), make_run("b", "maml", 0.9, [None] * 4, "omniglot")]
-    with pytest.raises(InputError, match="expected evaluated runs on one data set"):
+    names = ["strokes", "omniglot", "zeros", "birds"]
+    runs = [make_run(name, "dp-agr", 0.8, [1.5, None, None, 0.8], name) for name in names]
+    with pytest.raises(InputError, match="expected evaluated runs on one data set") as error:
         epsilon_plot(tmp_path / "out.png", group_runs(runs))
+    # In an order that does not change from call to call.
+    assert [name for name in re.findall("[a-z]+", str(error.value)) if name in names] == sorted(names)
 
 
 def test_runs_that_nobody_evaluated_are_refused(make_run, tmp_path):

@@ -1,5 +1,7 @@
 """What the pictures of evaluations and audits show, read from the axes before they are saved."""
 
+import math
+
 import matplotlib.pyplot as plt
 import pytest
 
@@ -171,3 +173,17 @@ def test_an_audit_has_a_bar_for_each_promise_and_a_mark_for_what_was_found(axes_
     assert names == {2: "(client, public) distinguish, 1,234 runs", 1: "(record, public) distinguish, 1 canaries",
                      0: "(client, public) one-shot, 500 canaries"}  # fmt: skip
     assert axis.get_xscale() == "log"
+
+
+@pytest.mark.parametrize("entries", [1, 2, 9])
+@pytest.mark.parametrize("width", [2.0, 3.0, 9.0, 12.0])
+def test_a_legend_has_as_many_columns_as_fit(monkeypatch, tmp_path, entries, width):
+    figure, axis = plt.subplots(figsize=(width, 4.0))
+    for number in range(entries):
+        axis.plot([0], [0], label=f"line {number}")
+    monkeypatch.setattr(evaluation_plots, "save", lambda figure, path: None)
+    evaluation_plots._finish(figure, axis, tmp_path / "p.png", "a title", entries)
+    (legend,) = figure.legends
+    assert legend._ncols == max(1, min(entries, math.floor(width / 2.9)))
+    assert [each.get_text() for each in legend.get_texts()] == [f"line {number}" for number in range(entries)]
+    plt.close("all")

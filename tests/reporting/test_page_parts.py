@@ -104,6 +104,17 @@ def test_a_watch_writes_what_changed_while_runs_go_on_and_the_page_of_each_end(m
     assert all(pause >= 0.5 for pause in pauses)
 
 
+@pytest.mark.parametrize(("took", "pause"), [(0.05, 0.5), (0.1, 0.5), (0.3, 1.5), (2.0, 10.0)])
+def test_a_watch_rests_four_times_as_long_as_its_pages_take(monkeypatch, tmp_path, took, pause):
+    """At most a fifth of the time goes into pages."""
+    stages, clock, pauses = iter(["running", "completed"]), iter([100.0, 100.0 + took, 200.0]), []
+    monkeypatch.setattr(page, "stage_of", lambda run: next(stages))
+    monkeypatch.setattr(page, "write_report", lambda run: None)
+    monkeypatch.setattr(page.time, "perf_counter", lambda: next(clock))
+    watch([RunDirectory(tmp_path)], 0.5, pauses.append)
+    assert pauses == [pytest.approx(pause)]
+
+
 @pytest.mark.parametrize("participations", [None, 3])
 @pytest.mark.parametrize("earlier", [(), ("a", "b")])
 def test_the_sizes_that_guarantees_are_for(participations, earlier):

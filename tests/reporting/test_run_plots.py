@@ -251,3 +251,39 @@ def test_an_axis_with_a_zero_reaches_over_all_that_is_drawn(values, limit):
     assert ticks[:3] == pytest.approx([0.0, 0.05, 0.1])
     assert max(ticks) <= limit
     plt.close("all")
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("function", [comparison_plots.validation_plot, comparison_plots.bound_plot])
+def test_a_picture_is_drawn_where_any_setting_has_what_it_shows(figure_of, function, order):
+    """Whichever stands first; and of none nothing."""
+    has, lacks = Seeds("a", validated(0.2, 0.4)), Seeds("b", [{"round": 0, "clip": None}])
+    said = []
+    figure_of(comparison_plots, lambda *given: said.append(function(*given)), [(has, lacks)[place] for place in order])
+    assert said == [True]
+
+
+@pytest.mark.parametrize("function", [comparison_plots.validation_plot, comparison_plots.bound_plot])
+def test_a_picture_of_nothing_is_said_to_be_one(figure_of, function):
+    said = []
+    nothing = [Seeds("b", [{"round": 0, "clip": None}])]
+    figure_of(comparison_plots, lambda *given: said.append(function(*given)), nothing)
+    assert said == [False]
+
+
+def test_a_run_without_its_accuracies_has_the_level_that_was_measured():
+    """Whatever is missing of what it is compared with: the untrained model, the end, or both."""
+    value = {"mean": 0.5, "ci95": 0.1}
+    untrained = {"accuracy_untrained": value}
+    for summary in ({}, {"accuracy": value}, untrained, {"accuracy_untrained": None, "accuracy": value}):
+        _, axis = plt.subplots()
+        plots._level(axis, [], summary, 50.5, "prototypes")
+        assert axis.get_legend_handles_labels()[1] == ["prototypes"]
+        assert list(axis.lines[0].get_ydata()) == [50.5, 50.5]
+    plt.close("all")
+
+
+def test_zero_is_a_line_on_an_axis_that_shows_it():
+    _, axis = plt.subplots()
+    show_zero(axis, [0.0, 0.5])
+    assert any(set(map(float, line.get_ydata())) == {0.0} for line in axis.lines)

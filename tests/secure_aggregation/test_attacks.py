@@ -718,9 +718,22 @@ def test_a_dealer_of_no_shares_is_named_before_anybody_masks(monkeypatch):
     assert fault.text() == "seat 2 dealt 7 others shares that are not what it committed to"
 
 
-def sealed_wrong(dealer, sealed):
+@pytest.mark.parametrize(("silent", "held"), [({0}, 5), ({0, 1}, 4)])
+def test_shares_count_with_those_who_signed_who_shared_alone(monkeypatch, silent, held):
+    """Of seven neighbours one holds a share that it cannot use; who signed no list reveals nothing later."""
+    monkeypatch.setattr(pairwise.ShareKeys, "sealed", sealed_wrong(2, pairwise.ShareKeys.sealed, holders=(7,)))
+    table = Table(agreement(8, malicious=True)).until(ProtocolPhase.AGREE)
+    if held == 5:
+        table.phase(silent=silent)
+        assert table.server.phase is ProtocolPhase.MASKED
+    else:
+        with pytest.raises(Aborted, match=f"{held} neighbours with usable shares of seat 2, at least 5 are needed"):
+            table.phase(silent=silent)
+
+
+def sealed_wrong(dealer, sealed, holders=range(8)):
     def sealing(self, round_, seat, other, content):
-        return sealed(self, round_, seat, other, bytes(66) if seat == dealer else content)
+        return sealed(self, round_, seat, other, bytes(66) if seat == dealer and other in holders else content)
 
     return sealing
 

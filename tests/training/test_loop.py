@@ -2,7 +2,7 @@
 
 import math
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -258,3 +258,33 @@ def test_a_client_that_is_not_there_ends_a_round_where_that_was_asked_for(aborts
     state, drawn = SimpleNamespace(round=2, model={}, bound=1.0), Cohort(round=2, clients=np.arange(5))
     assert Training._released(training, state, {"kept": 1}, drawn, None) == (None, {"kept": 1})
     assert computed == ([] if aborts and answering < 5 else [answering])
+
+
+def test_a_round_that_no_budget_is_left_for_releases_nothing(monkeypatch):
+    monkeypatch.setattr(loop, "round_inputs", lambda *given: "inputs")
+    journal = SimpleNamespace(begin=lambda round_, inputs: None)
+    training = SimpleNamespace(
+        plan=SimpleNamespace(privacy=SimpleNamespace(ends=())), environment={}, _door=lambda journal: None
+    )
+    assert Training._round(training, SimpleNamespace(round=2, model={}, bound=1.0), {}, journal) is None
+
+
+def test_the_spread_of_updates_is_measured_around_the_model_of_the_round(monkeypatch):
+    """Not around its average over rounds, which no client begins from."""
+    asked = []
+    monkeypatch.setattr(loop, "update_spread", lambda *given: (asked.append(given), SpreadOf(variance=2.0))[1])
+    training = SimpleNamespace(
+        plan=SimpleNamespace(settings=SimpleNamespace(
+            track=SimpleNamespace(public_clients=7), privacy=SimpleNamespace(client=SimpleNamespace(limit=None)),
+        )), public_clients="clients", validation=SimpleNamespace(score_name="score"),
+        _validated=lambda state: {"mean": 0.5},
+    )  # fmt: skip
+    state = SimpleNamespace(model="model", average="average", round=3)
+    found = Training._measured(training, state, ())
+    assert asked == [("clients", "model", 3, 7)]
+    assert found == {"validation_score": {"mean": 0.5}, "variance": 2.0}
+
+
+@dataclass
+class SpreadOf:
+    variance: float

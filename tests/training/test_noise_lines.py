@@ -1,13 +1,15 @@
 """What the terminal says of a plan's noise, beside the plan's own numbers."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from dpfedmeta.accounting.events.events import Earlier, Phase
+from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
-from dpfedmeta.training.terminal.tables import noise_lines
+from dpfedmeta.training.terminal.tables import guarantee_words, noise_lines
 
 PLAN = PrivacyPlan(clients=1000, cohort=100, rounds=10, noise_multiplier=2.0, max_participations=4)
 EVENT = PLAN.phases[0].event
@@ -57,3 +59,37 @@ def test_noise_on_records_is_said_for_every_release(record, parts):
 def test_no_noise_is_said():
     assert "no noise at all: no privacy is promised" in said(noise_multiplier=None)
     assert "no noise at the server" in said(noise_multiplier=None, record=RECORD)
+
+
+@pytest.mark.parametrize("record", [None, RECORD, replace(RECORD, support_noise=None)])
+@pytest.mark.parametrize("noise", [None, 2.0])
+def test_a_server_s_noise_is_said_once_and_by_what_it_is(record, noise):
+    """Alone by its z, beside the noise of records by what counts in all."""
+    words = said(record=record, noise_multiplier=noise, noise_mode="stacked")
+    first = replace(PLAN, record=record, noise_multiplier=noise, noise_mode="stacked").at(0)
+    assert ("no noise at all" in words) == (record is None and noise is None)
+    assert ("no noise at the server" in words) == (record is not None and noise is None)
+    assert ("server noise z = 2" in words) == (record is None and noise is not None)
+    in_all = f"server noise (stacked): total z_T = {first.total_noise:.4g}, of which" if noise is not None else "z_T"
+    assert (in_all in words) == (record is not None and noise is not None)
+
+
+@pytest.mark.parametrize("replaced", [None, 3.25])
+def test_every_bound_of_a_cell_is_said_with_its_formula_and_what_is_seen(replaced):
+    bounds = (
+        Bound(method="gdp", epsilon=2.25, event="all sums", formula="by gdp"),
+        Bound(method="pld", epsilon=1.5, event="all means", formula="by pld"),
+        Bound(method="none", epsilon=math.inf, event="messages", formula="nothing"),
+    )
+    cell = Guarantee(
+        unit="record", observer="public", delta=1e-6, adjacency="add-remove", bounds=bounds, replaced=replaced
+    )
+    head, *others = guarantee_words([cell])
+    more = "" if replaced is None else " (replace-one: 3.25)"
+    assert head == f"(record, public), add-remove, delta = 1e-06: epsilon = 1.5{more}"
+    assert others == [
+        "  - 2.25 (gdp): by gdp", "    seen: all sums", "  * 1.5 (pld): by pld", "    seen: all means",
+        "  - inf (none): nothing", "    seen: messages",
+    ]  # fmt: skip
+    nothing = replace(cell, bounds=bounds[2:])
+    assert "*" not in "".join(guarantee_words([nothing]))

@@ -3,7 +3,8 @@
 import itertools
 import json
 import math
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,19 +12,21 @@ import pytest
 import torch
 
 from dpfedmeta import Callback
+from dpfedmeta.accounting.ledger.ledger import Budget
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training import run_training, setup, update_variance
 from dpfedmeta.training.results import snapshot, summary, trained_run
 from dpfedmeta.training.results.snapshot import Snapshot
-from dpfedmeta.training.run_training import _go_on_longer, _reserve, _tell_the_end
+from dpfedmeta.training.run_training import _budget, _go_on_longer, _reserve, _tell_the_end
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state import extend, recover
 from dpfedmeta.training.state.private_timings import COARSE
+from dpfedmeta.training.tracking import plan_summary
 from dpfedmeta.training.tracking.callbacks import CallbackFailed
 from dpfedmeta.training.update_variance import update_spread
-from dpfedmeta.training.verification import verify
+from dpfedmeta.training.verification import replan, verify
 
 
 class Hears(Callback):
@@ -412,3 +415,73 @@ def test_a_cell_that_is_no_number_breaks_a_promise_too(monkeypatch):
     budget = SimpleNamespace(limits=[2.0, 2.0], allows=lambda cells: False, affordable_rounds=lambda longer: 1)
     with pytest.raises(RefusedPlan, match=r"promised \(record, server\) = 2"):
         extend._check_promise(SimpleNamespace(path="r"), budget, SimpleNamespace(rounds=7, ends=(3,)))
+
+
+@pytest.mark.parametrize("wanted", [None, 1, 3])
+@pytest.mark.parametrize("ranks", [None, 1, 4])
+def test_processes_of_torchrun_are_the_workers_and_no_others_are_asked_for(monkeypatch, wanted, ranks):
+    said, opened = [], []
+
+    @contextmanager
+    def workers(count, also):
+        opened.append((count, also))
+        yield "own"
+
+    monkeypatch.setattr(setup, "open_workers", workers)
+    monkeypatch.setattr(setup, "worker_count", lambda settings, device, remark: 2)
+    settings = SimpleNamespace(run=SimpleNamespace(workers=wanted), record=SimpleNamespace(enabled=ranks is None))
+    there = None if ranks is None else SimpleNamespace(count=ranks)
+    made = setup._workers(settings, SimpleNamespace(workers=there), torch.device("cpu"), said.append)
+    if ranks is not None and wanted is not None:
+        with pytest.raises(InputError, match=rf"run\.workers = {wanted}: under torchrun"), made:
+            pass
+        return
+    with made as found:
+        assert found == ("own" if ranks is None else there)
+    assert opened == ([(2, ("torch._dynamo",))] if ranks is None else [])
+    assert said == ([] if ranks is None else [f"{ranks} rank{'s' * (ranks > 1)} of torchrun compute; rank 0 writes"])
+
+
+@pytest.mark.parametrize("stated", [(1.0, 2.0), (1.0,), (1.0, 2.0, 3.0), (), (1.0, 2.5), (1.0 + 1e-12, 2.0)])
+def test_fitted_numbers_are_as_many_and_alike(stated):
+    due = (1.0, 2.0)
+    alike = len(stated) == 2 and all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(stated, due, strict=True))
+    assert replan._close(stated, due) == replan._close(due, stated) == alike
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"), [([], None), (["head.b"], "at zero"), (["head.b", "head.w"], "at zero"),
+                        (["body.w"], "as they begin"), (["head.w", "body.w"], "as they begin")],
+)  # fmt: skip
+def test_weights_that_nobody_learns_begin_at_zero_where_they_are_a_head(kept, words):
+    weights = {name: torch.zeros(2) for name in ("head.w", "head.b", "body.w", "body.b")}
+    begins = plan_summary._begin_at_zero(SimpleNamespace(name="mlp"), weights, kept)
+    assert begins == (words != "as they begin")
+
+
+def test_a_row_without_a_release_is_none_of_those_that_are_known(tmp_path, monkeypatch):
+    """Of rounds of earlier versions, which kept no digest: they are compared with nothing."""
+    rows = [{"round": 0, "release": "a"}, {"round": 1}, {"round": 2, "release": "c"}]
+    content = SimpleNamespace(charges=())
+    opened = SimpleNamespace(content=content, restorable=True, reproducible=True, ledger="ledger", remarks=())
+    monkeypatch.setattr(recover, "open_ledger", lambda *given: opened)
+    monkeypatch.setattr(recover, "_rows", lambda run: (rows, []))
+    monkeypatch.setattr(recover, "reopen_participations", lambda *given: ("participations", []))
+    monkeypatch.setattr(recover, "_latest", lambda *given, **more: (None, []))
+    monkeypatch.setattr(recover, "_check_released", lambda *given, **more: None)
+    monkeypatch.setattr(recover, "_progress", lambda *given: ())
+    monkeypatch.setattr(recover, "Journal", lambda **given: SimpleNamespace(**given))
+    found = recover.reopen("run", SimpleNamespace(privacy="plan"), "initial", "budget", "source", None, None)
+    assert found.journal.released == {0: "a", 2: "c"}
+
+
+@pytest.mark.parametrize("register", [None, "people.jsonl"])
+def test_a_registered_run_has_the_budget_that_its_register_holds_for_it(monkeypatch, register):
+    read = {Path("people.jsonl"): SimpleNamespace(budget=lambda run, planned: ("registered", run, planned))}
+    monkeypatch.setattr(run_training, "read_register", lambda path: read[path])
+    monkeypatch.setattr(run_training, "identity_of", lambda run: SimpleNamespace(run=f"name of {run}"))
+    settings = SimpleNamespace(population=SimpleNamespace(register=register))
+    plan = SimpleNamespace(settings=settings, planned=(SimpleNamespace(epsilon=1.5),))
+    planned = Budget(limits=(1.5,))
+    due = planned if register is None else ("registered", "name of mine", planned)
+    assert _budget(SimpleNamespace(plan=plan), "mine") == due

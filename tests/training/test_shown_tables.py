@@ -14,7 +14,14 @@ from dpfedmeta.core.plugins.plugin_registry import find
 from dpfedmeta.learning.evaluation.people import PersonScores
 from dpfedmeta.learning.meta import target_kind
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
-from dpfedmeta.training.terminal.evaluation_tables import ROWS, _words, evaluation_tables, people_tables, selected
+from dpfedmeta.training.terminal.evaluation_tables import (
+    _MOST_ROWS,
+    ROWS,
+    _words,
+    evaluation_tables,
+    people_tables,
+    selected,
+)
 from dpfedmeta.training.terminal.tables import ANSWERED, Moved, accuracy_table, error_table, why_above
 
 SIZES = {"ways": 4, "shots": 1, "queries": 6, "steps": 7, "episodes": 5, "protocol": "as usual"}
@@ -155,3 +162,16 @@ def test_steps_are_in_their_order_and_those_of_the_run_among_them(trained):
     assert trained in found
     assert len(found) in (7, 8, 9)
     assert len(re.findall(own, table)) == 1
+
+
+@pytest.mark.parametrize("count", [_MOST_ROWS - 1, _MOST_ROWS, _MOST_ROWS + 1, _MOST_ROWS + 7])
+def test_of_many_clients_the_first_are_shown_and_the_others_counted(count):
+    measures = {name: {"ours": 0.61} for name in OWN_CLASSES.measure_names}
+    each = [
+        PersonScores(name=f"c{n:03}", records={"a": 3, "b": 3}, judged=6, measures=measures, ci95={"ours": 0.01})
+        for n in range(count)
+    ]
+    shown = text(*people_tables(each))
+    assert [f"c{n:03}" in shown for n in range(count)] == [n < _MOST_ROWS for n in range(count)]
+    assert (f"... and {count - _MOST_ROWS} more; all of them are in the files" in shown) == (count > _MOST_ROWS)
+    assert ("more; all" in shown) == (count > _MOST_ROWS)

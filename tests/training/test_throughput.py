@@ -83,6 +83,24 @@ def test_episodes_that_take_no_time_are_no_error(monkeypatch: pytest.MonkeyPatch
     assert _scaled(lambda episodes: None, 600, 1.0) == first
 
 
+@pytest.mark.parametrize("took", [0.5, 2.0])
+def test_a_speed_is_clients_over_the_time_that_they_took(
+    monkeypatch: pytest.MonkeyPatch, tiny_strokes: Dataset, took: float
+) -> None:
+    """The first round, which starts the workers, counts for nothing."""
+    _, clients, _ = setting(tiny_strokes, "dp-agr")
+    times, rounds = iter([100.0, 100.0 + took, 100.0 + took]), list[int]()
+
+    def total(function: object, common: object, shares: list[tuple[list[int], object]], shape: object) -> None:
+        rounds.append(sum(len(chunk) for chunk, _ in shares))
+
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(times))
+    found = throughput.clients_per_second(clients, SimpleNamespace(count=3, total=total), 30.0, 0.1)  # type: ignore[arg-type]
+    assert len(rounds) == 2
+    assert found == pytest.approx(rounds[1] / took)
+    assert 3 <= rounds[1] <= 30
+
+
 @pytest.mark.parametrize("seconds", [0.5, 1.0, 40.0])
 def test_a_forecast_spends_what_it_was_given(
     monkeypatch: pytest.MonkeyPatch, tiny_strokes: Dataset, seconds: float

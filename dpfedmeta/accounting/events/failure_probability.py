@@ -3,6 +3,8 @@
 import math
 import warnings
 
+import scipy
+
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random import binomial
 
@@ -91,8 +93,7 @@ def smallest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, flo
 def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, fixed: bool) -> tuple[int, float]:
     """(H, P(more than H of the hostile clients are in a cohort)) for the smallest such H.
 
-    Hostile clients do not choose when they are drawn: Bin(hostile, q), or hypergeometric where a cohort has a `fixed`
-    size.
+    They do not choose when they are drawn: Bin(hostile, q), or hypergeometric where a cohort has a `fixed` size.
     """
     if not hostile:
         return 0, 0.0
@@ -100,13 +101,13 @@ def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, f
         trials, rate = (int(cohort), hostile / clients) if fixed else (hostile, cohort / clients)
         number = most(trials, rate, allowed)
         return number, exceeded(number, trials, rate)
-    from scipy.stats import binom, hypergeom  # a second to import, and few plans need it
-
-    drawn = hypergeom(clients, hostile, int(cohort)) if fixed else binom(hostile, cohort / clients)
-    number = int(drawn.isf(allowed))
-    while float(drawn.sf(number)) > allowed:
+    law, form = binomial, [hostile, cohort / clients]
+    if fixed:  # SciPy imports stats when it is asked for it, in a second; few plans need it
+        law, form = scipy.stats.hypergeom, [clients, hostile, int(cohort)]
+    number = int(law.isf(allowed, *form))
+    while float(law.sf(number, *form)) > allowed:
         number += 1
-    return number, float(drawn.sf(number))
+    return number, float(law.sf(number, *form))
 
 
 def check_population(clients: int, cohort: float, delta: float | None, *, of: tuple[str, str] = ("", "")) -> None:

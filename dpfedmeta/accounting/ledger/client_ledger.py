@@ -14,7 +14,7 @@ from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.guarantee import UnitName
 from dpfedmeta.accounting.ledger.hash_chain import continue_or_start
 from dpfedmeta.accounting.rounded import asked
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.random.fresh_seeds import attempt_bytes
 
 VERSION = 1
@@ -122,7 +122,7 @@ class ClientLedger:
             self._fresh: dict[_Key, str] = {
                 (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("fresh", "") for line in lines
             }
-        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        except DAMAGED_JSON as error:
             raise InputError(f"{path}: a line of this client's ledger lacks its mu or its round") from error
 
     @property

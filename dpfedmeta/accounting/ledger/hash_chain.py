@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import PUBLIC, SECRET, append_text, cut_torn_line, end_of_whole_lines
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.files.atomic_files import PUBLIC, SECRET, append_text, end_of_whole_lines, whole_lines
 
 _START = "0" * 64
 
@@ -129,16 +129,15 @@ def continue_or_start(
     Raises:
         InputError: It was edited or truncated, or was started with another first line.
     """
-    if path.exists():
-        cut_torn_line(path)
-    if not path.exists() or not path.stat().st_size:
-        # A first line that a crash tore never counted.
+    size, torn = whole_lines(path)
+    # A first line that a crash tore never counted; a file of something else stays as it is.
+    if not size and _line(first, _START)[0].encode().startswith(torn.strip(b"\0\n")[:9]):
         path.unlink(missing_ok=True)
         return HashChain.start(path, first, mode=SECRET), [] if fits is None else [dict(first)]
-    bodies, head = read_chain(path, what)
+    bodies, head = read_chain(path, what, torn=True)
     if not (bodies[0] == first if fits is None else fits(bodies[0])):
         raise InputError(f"{path}, line 1: this {what} was started as {bodies[0]}, not {first}")
-    return HashChain(path, head, mode=SECRET, lines=len(bodies)), bodies[1:] if fits is None else bodies
+    return HashChain(path, head, SECRET, lines=len(bodies), size=size), bodies[1:] if fits is None else bodies
 
 
 def _intact(text: str, previous: str) -> dict[str, Any] | None:
@@ -146,6 +145,6 @@ def _intact(text: str, previous: str) -> dict[str, Any] | None:
         body = json.loads(text)
         if isinstance(body, dict) and body.pop("previous") == previous and _line(body, previous)[0] == text:
             return body
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except DAMAGED_JSON:
         pass
     return None

@@ -24,7 +24,7 @@ from dpfedmeta.accounting.ledger.versions import VERSION, charge_of, constants, 
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, guarantees, stated
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import cost_named
-from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
 
 _EXTENSION = "extended_to"
 
@@ -157,7 +157,7 @@ def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
             heads=tuple(heads_of(bodies)),
             version=version,
         )
-    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+    except DAMAGED_JSON as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not a ledger of version {VERSION} ({reason})") from error
 
@@ -268,17 +268,18 @@ class Budget:
         known = {charge.round for charge in charges}
 
         def allowed(more: int) -> bool:
-            further = [
-                replace(planned_charge(plan, round_), attempt=int(round_ in known))
-                for round_ in range(first, first + more)
-            ]
-            return self.allows(four_cells(phases_of([*charges, *further]), Terms.of(plan)))
+            further = [replace(planned_charge(plan, first + n), attempt=int(first + n in known)) for n in range(more)]
+            return self.allows_charges(plan, [*charges, *further])
 
         low, high = 0, plan.rounds - first
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if allowed(middle) else (low, middle - 1)
         return low
+
+    def allows_charges(self, plan: PrivacyPlan, charges: Sequence[Charge]) -> bool:
+        """Return whether what these charges of the plan add up to is allowed."""
+        return self.allows(four_cells(phases_of(charges), Terms.of(plan)))
 
     def allows(self, after: tuple[Guarantee, ...]) -> bool:
         """Return whether every cell stays within its limit. NaN is never allowed."""

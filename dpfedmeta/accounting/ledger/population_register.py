@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,20 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from dpfedmeta.accounting.events.events import neighbours_of
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
-from dpfedmeta.accounting.ledger.ledger_register import Lineage
+from dpfedmeta.accounting.ledger.ledger import Budget, LedgerContent, phases_of
+from dpfedmeta.accounting.ledger.ledger_register import Lineage, lineage_folder
+from dpfedmeta.accounting.ledger.registered_budget import ROUNDING, RegisteredBudget, charged_cost, replaced_cost
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.private_selection import largest_divergences
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
+from dpfedmeta.core.files.atomic_files import SECRET, whole_lines
+from dpfedmeta.core.files.run_directory import ANALYSIS
 
 _WHAT = "register"
 # Orders that a register may count in. Twice an order has to be one that is computed quickly.
 _ORDERS = range(2, 513)
-_ROUNDING = 1.0 + 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,25 @@ class PopulationRegister:
         total = math.fsum(each.cost for each in self.runs)
         return 0.0 if total == 0.0 else max(0.0, total + _beside(self.order, self.delta))
 
+    def reserved(self, run: str) -> float:
+        """Divergence that is reserved for a run.
+
+        Raises:
+            InputError: The register does not hold it.
+        """
+        for each in self.runs:
+            if each.run == run:
+                return each.cost
+        raise InputError(f"{self.path}: does not hold run {run}; use the register that it was reserved in")
+
+    def budget(self, run: str, planned: Budget) -> RegisteredBudget:
+        """Return the budget of a run that is reserved here.
+
+        Raises:
+            InputError: It is not.
+        """
+        return RegisteredBudget(limits=planned.limits, reserved=self.reserved(run), order=self.order)
+
     @property
     def left(self) -> float:
         """Divergence that further runs may cost."""
@@ -118,10 +138,12 @@ def begin_register(path: Path, epsilon: float, delta: float) -> PopulationRegist
 def read_register(path: Path) -> PopulationRegister:
     """Read a register, compute its costs again from the plans in it, and compare it with what this machine wrote.
 
+    Nothing is written, whatever the file holds.
+
     Raises:
         InputError: It is damaged or missing, or lost a line that this machine wrote.
     """
-    with _alone(path) as lineage:
+    with _alone(path, writes=False) as lineage:
         return _read(path, lineage)
 
 
@@ -140,7 +162,7 @@ def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan) -> Population
         InputError: The register is damaged, lost a line, or is of other data.
         RefusedPlan: The promise has not so much left, or the run has no plain Renyi divergence.
     """
-    with _alone(path) as lineage:
+    with _alone(path, writes=True) as lineage:
         found = _read(path, lineage)
         before = next((each for each in found.runs if each.run == run), None)
         if any(each.data != data for each in found.runs):
@@ -148,43 +170,54 @@ def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan) -> Population
         if before is not None and before.plan == plan:
             return found
         cost = replaced_cost(plan, found.order)
-        if not cost <= (found.left + (before.cost if before else 0.0)) * _ROUNDING:
+        if not cost <= (found.left + (before.cost if before else 0.0)) * ROUNDING:
             raise RefusedPlan(
                 f"{path}: epsilon = {rounded_up(found.spent, 4)} of {asked(found.epsilon)} is spent at "
                 f"delta = {asked(found.delta)}, which leaves too little for this run; plan it with more noise or fewer "
                 "rounds"
             )
-        chain = HashChain(path, found.head, SECRET, lines=found.lines)
+        # What a crash left of a line was never reserved; the first append cuts it off.
+        chain = HashChain(path, found.head, SECRET, lines=found.lines, size=whole_lines(path)[0])
         chain.append({"version": VERSION, "run": run, "data": data, "plan": constants(plan)})
+        assert lineage is not None
         lineage.follow(chain.lines, chain.head)
         return _read(path, lineage)
 
 
-def replaced_cost(plan: PrivacyPlan, order: int) -> float:
-    """Renyi divergence of a run where all data of one client are replaced by others.
+def check_reserved(path: Path, ledger: LedgerContent) -> list[str]:
+    """Compare what a run charged with what its register holds for it; remarks.
 
     Raises:
-        RefusedPlan: It has none.
+        InputError: The run cost more than is reserved, so the register's total is too small.
     """
-    if neighbours_of(plan.phases) == "replace-one":
-        return float(largest_divergences([plan], (order,))[0])
-    less, twice = largest_divergences([plan], (2 * order - 1, 2 * order))
-    return float((order - 0.5) / (order - 1) * twice + less)
+    if not path.exists():
+        return [f"register: {path} is not here, so what it reserved for this run was not compared"]
+    found, run = read_register(path), ledger.identity.run
+    if run not in {each.run for each in found.runs}:
+        return [f"register: {path} does not hold this run, so its total does not count it"]
+    charged, reserved = charged_cost(phases_of(ledger.charges), found.order), found.reserved(run)
+    if charged > reserved * ROUNDING:
+        raise InputError(
+            f"{path}: holds {asked(reserved)} at order {found.order} for run {run}, whose charges cost "
+            f"{rounded_up(charged, 4)} (rounds that were done again): its total is too small, so reserve nothing more "
+            "in it"
+        )
+    return [f"register: {path} holds no less for this run than it charged"]
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[Lineage]:
-    """Wait for other processes at this register; what this machine wrote last of it, in whatever copy."""
+def _alone(path: Path, *, writes: bool) -> Iterator[Lineage | None]:
+    """Wait for other processes at this register; what this machine wrote last of it, in whatever copy, or None."""
     try:
         with path.open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            cut_torn_line(path)
-            bodies, _ = read_chain(path, _WHAT)
-            lineage = Lineage(str(bodies[0].get(_WHAT)))
+            name = _name_of(path, handle.readline())
+            lineage = Lineage(name) if writes or (lineage_folder() / name).exists() else None
             try:
                 yield lineage
             finally:
-                lineage.close()
+                if lineage is not None:
+                    lineage.close()
     except OSError as error:
         raise InputError(
             f"{error.filename or path}: cannot be read or written ({error.strerror}); begin a register with dpfedmeta "
@@ -192,9 +225,32 @@ def _alone(path: Path) -> Iterator[Lineage]:
         ) from error
 
 
-def _read(path: Path, lineage: Lineage) -> PopulationRegister:
-    bodies, head = read_chain(path, _WHAT)
-    heads, latest = heads_of(bodies), lineage.latest
+def _name_of(path: Path, first: bytes) -> str:
+    """Return the random name in a register's first line; what has none is left as it is.
+
+    Raises:
+        InputError: It is no register; says what it is, if that is known.
+    """
+    try:
+        line = json.loads(first)
+        name, identity = line.get(_WHAT), line.get("identity")
+    except (ValueError, AttributeError):
+        name = identity = None
+    if name is not None:
+        return str(name)
+    if isinstance(identity, dict):
+        of = "an analysis" if str(identity.get("config")).startswith(ANALYSIS) else "a run"
+        what = f"is the ledger of {of}, and no register of a population; what it spent says"
+        raise InputError(f"{path}: {what} dpfedmeta account --verify {path.parent}")
+    raise InputError(
+        f"{path}: is no register of a population; begin one in a file of its own: dpfedmeta account --population FILE "
+        "--promise EPSILON DELTA"
+    )
+
+
+def _read(path: Path, lineage: Lineage | None) -> PopulationRegister:
+    bodies, head = read_chain(path, _WHAT, torn=True)
+    heads, latest = heads_of(bodies), None if lineage is None else lineage.latest
     if latest is not None and (latest.lines > len(heads) or heads[latest.lines - 1] != latest.head):
         raise InputError(
             f"{path}: has {len(heads)} lines, but on this machine the register went on to line {latest.lines}: an "
@@ -219,5 +275,5 @@ def _read(path: Path, lineage: Lineage) -> PopulationRegister:
             lines=len(heads),
             name=str(first[_WHAT]),
         )
-    except (LookupError, TypeError, ValueError) as error:
+    except DAMAGED_JSON as error:
         raise InputError(f"{path}: is no register of a population ({' '.join(str(error).split())})") from error

@@ -144,6 +144,12 @@ def one_run_epsilon(
     return max((bound(guesses, delta, miss / len(found)) for guesses in found), default=0.0)
 
 
+def best_one_run_epsilon(canaries: int, delta: float, miss: float) -> float:
+    """Return the largest bound that `one_run_epsilon` gives whatever the scores are: every guess is right."""
+    inside = canaries // 2
+    return one_run_epsilon(np.ones(inside), np.zeros(canaries - inside), delta, miss)
+
+
 def best_share(inside: FloatArray, outside: FloatArray, delta: float, miss: float, *, gaussian: bool = False) -> float:
     """Choose the share of canaries to guess with the largest bound, to be used on other runs."""
     bound = gaussian_epsilon_of if gaussian else epsilon_of

@@ -13,6 +13,7 @@ from rich.console import Console
 from dpfedmeta.cli.arguments import BAD_INPUT, DONE, PICTURE_ENDINGS, check_output, parser, print_json, settings_from
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_checks import check_outside_runs
 
 if TYPE_CHECKING:
     from dpfedmeta.data.inspection import Episodes, SplitReport, TaskReport
@@ -44,6 +45,8 @@ def main(words: Sequence[str], console: Console) -> int:
     """Parse, look, tell."""
     options, rest = options_of().parse_known_args(words)
     check_output("--out", options.out, PICTURE_ENDINGS)
+    if options.out is not None:
+        check_outside_runs("--out", options.out)  # its images may be of people
     given = settings_from(rest)
     episodes = _episodes(given)
     if options.client:

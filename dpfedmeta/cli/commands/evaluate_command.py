@@ -12,7 +12,7 @@ from rich.console import Console
 from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest, check_sizes
 from dpfedmeta.cli.arguments import DONE, parser
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_checks import check_is_run
+from dpfedmeta.core.files.run_checks import check_is_run, check_outside_runs
 from dpfedmeta.data.storage.downloads import check_data_folder
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ def _on_people(options: argparse.Namespace, console: Console) -> int:
         )
     check_data_folder(options.data_dir)
     check_is_run(options.runs[0])
+    if options.out is not None:
+        check_outside_runs("--out", options.out)  # before minutes of work
     from dpfedmeta.api.evaluate_people import NO_PROMISE, evaluate_people, keep_people
     from dpfedmeta.learning.evaluation.people import RecordSplit
     from dpfedmeta.training.terminal.evaluation_tables import people_tables

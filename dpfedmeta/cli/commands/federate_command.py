@@ -26,6 +26,7 @@ from dpfedmeta.cli.arguments import (
 )
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.pydantic_errors import nearest
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def _keys_parser() -> argparse.ArgumentParser:
 
 def _keys(words: Sequence[str], console: Console) -> int:
     options = _keys_parser().parse_args(words)
+    check_outside_runs("--out", options.out)
     from dpfedmeta.core.files.atomic_files import replace_file
     from dpfedmeta.federation.identity.credentials import card_line, write_identity, write_node_keys
     from dpfedmeta.federation.identity.invitation import INVITATION, make_operator

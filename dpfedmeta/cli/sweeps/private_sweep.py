@@ -20,11 +20,12 @@ from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, why_not_finished
 from dpfedmeta.cli.sweeps.sweep_file import Sweep
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
 from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import SELECTION, SUMMARY, RunDirectory, write_text
 from dpfedmeta.training.verification.chosen_run import mark_of, selection_content, state_choice
 
 BEST, _SECRET, _DRAWN, _PROMISED = "best", "secret", "drawn.json", "private-sweep.json"
+_RELEASED = "released.json"
 _PRIVATE_FOLDER = 0o700
 
 
@@ -109,22 +110,24 @@ def run_private(
     made = check_private(sweep, options, count)
     with opened(options.out, made.sweep, options.fixed) as (folder, lock):
         _check_promised(folder.path / _PROMISED, made.cost)
-        best = RunDirectory(folder.path / BEST)
-        if (best.path / SELECTION).exists():
-            return best, made.cost
+        best, hidden = RunDirectory(folder.path / BEST), folder.path / _SECRET
         if best.path.exists():
-            # Lost since: the summary says that it was chosen.
-            best.write_json(SELECTION, made.selection)
+            if not (best.path / SELECTION).exists():
+                # Lost since: the summary says that it was chosen.
+                best.write_json(SELECTION, made.selection)
+            _keep_released(folder.path, best)
             return best, made.cost
-        hidden = folder.path / _SECRET
+        own = SweepFolder(hidden)
+        chosen = _released(folder.path, own)
         hidden.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
         hidden.chmod(_PRIVATE_FOLDER)
-        # Names that say nothing of how many there are, since the chosen run keeps its own.
-        trials = [replace(made.trials[place], name=name) for place, name in _drawn(hidden, made)]
-        own = SweepFolder(hidden)
-        for trial in trials:
-            _finish(own, trial, replace(options, out=hidden), lock, mark_of(made.selection))
-        _release(own.run(max(trials, key=lambda trial: _score(own.run(trial)))), best.path, made, page)
+        if chosen is None:
+            # Names that say nothing of how many there are, since the chosen run keeps its own.
+            trials = [replace(made.trials[place], name=name) for place, name in _drawn(hidden, made)]
+            for trial in trials:
+                _finish(own, trial, replace(options, out=hidden), lock, mark_of(made.selection))
+            chosen = own.run(max(trials, key=lambda trial: _score(own.run(trial))))
+        _release(chosen, best.path, made, page)
         return best, made.cost
 
 
@@ -139,6 +142,42 @@ def _check_promised(path: Path, cost: SelectionCost) -> None:
         )
 
 
+def _keep_released(folder: Path, chosen: RunDirectory) -> None:
+    """Write down which run is released, before anybody sees it; a folder releases no other one.
+
+    Raises:
+        InputError: Another run was released here.
+    """
+    content = read_content(chosen.ledger, torn=True)
+    released = {"candidate": content.identity.candidate, "run": content.identity.run, "head": content.heads[-1]}
+    if not (folder / _RELEASED).exists():
+        write_text(folder / _RELEASED, json.dumps(released, indent=2) + "\n")
+    elif (before := RunDirectory(folder).read_json(_RELEASED)) != released:
+        raise InputError(
+            f"{folder / _RELEASED}: names run {before.get('run')}, and {chosen.path} is another one; put the released "
+            "run back"
+        )
+
+
+def _released(folder: Path, own: SweepFolder) -> RunDirectory | None:
+    """SECRET: the run that a crash kept from being moved after it was chosen; None: none was released.
+
+    Raises:
+        InputError: One was released, and is gone.
+    """
+    if not (folder / _RELEASED).exists():
+        return None
+    before = RunDirectory(folder).read_json(_RELEASED)
+    for run in own.started():
+        if run.ledger.exists() and read_content(run.ledger, torn=True).identity.run == before.get("run"):
+            return run
+    raise InputError(
+        f"{folder}: its best was released (run {before.get('run')}) and is no longer {folder / BEST}; another one is "
+        f"not in the price. Put it back as {folder / BEST}, or search again with another --out, which costs as much "
+        "again"
+    )
+
+
 def _drawn(hidden: Path, made: PrivateSweep) -> list[tuple[int, str]]:
     """SECRET: (place in the list, name) of each run; drawn once."""
     path = hidden / _DRAWN
@@ -150,7 +189,7 @@ def _drawn(hidden: Path, made: PrivateSweep) -> list[tuple[int, str]]:
         found = [(int(place), str(name)) for place, name in json.loads(path.read_text(encoding="utf-8"))]
         if not found or not all(0 <= place < len(made.trials) for place, _ in found):
             raise ValueError
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, *DAMAGED_JSON) as error:
         raise InputError(f"{path}: damaged; restore it from a backup: drawn again it is another search") from error
     return found
 
@@ -203,6 +242,7 @@ def _release(chosen: RunDirectory, best: Path, made: PrivateSweep, page: Callabl
     chosen.write_json(SUMMARY, summary)
     state_choice(chosen, made.cost)
     page(chosen)
+    _keep_released(best.parent, chosen)
     for path in (chosen.path, *chosen.path.rglob("*")):
         os.utime(path)
     chosen.path.rename(best)

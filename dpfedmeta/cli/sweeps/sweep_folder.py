@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import check_output_folder
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, append_lines, write_text
 
@@ -75,7 +75,7 @@ class SweepFolder:
             try:
                 content = json.loads(line)
                 found[str(content["name"])] = int(content["number"]), dict(content["parameters"])
-            except (ValueError, LookupError, TypeError) as error:
+            except DAMAGED_JSON as error:
                 if number == len(lines):  # cut short by a crash: that run never started
                     break
                 raise InputError(f"{file}, line {number}: damaged") from error
@@ -149,7 +149,7 @@ def check_same(path: Path, sweep: Sweep, fixed: Mapping[str, str]) -> None:
     if is_sweep(path):
         held, wanted = read_manifest(path), _manifest(sweep, fixed)
         if held != wanted:
-            differs = next(name for name, value in wanted.items() if held.get(name) != value)
+            differs = next(name for name in (*wanted, *held) if held.get(name, path) != wanted.get(name, path))
             raise InputError(f"--out {path}: holds another sweep (its {differs} differ); choose another folder")
 
 

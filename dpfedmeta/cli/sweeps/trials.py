@@ -22,6 +22,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.planning.client_spec import check_protocol
+from dpfedmeta.planning.early_checks import check_registered
 from dpfedmeta.planning.policy_from_settings import clip_policy
 from dpfedmeta.planning.privacy.solve import make_privacy
 
@@ -213,6 +214,7 @@ def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
 
 
 def _check_task(settings: Settings) -> None:
+    check_registered(settings)
     task = task_of(settings)[0]
     if targets_of(task).numbers:
         raise InputError(

@@ -15,9 +15,6 @@ _NO_TEXT = {
 _LONGEST_BEGINNING = max(map(len, _NO_TEXT))
 _UTF_8 = b"\xef\xbb\xbf"
 _BLOCK = 1 << 20
-# What reading JSON, and looking into it, raises: on text that is none, on 5,000 digits, on thousands of brackets, on
-# infinity where a whole number is due, on another kind of value.
-JSON_ERRORS = (ValueError, OverflowError, TypeError, AttributeError, LookupError, RecursionError)
 
 
 class WrongEncoding(ValueError):

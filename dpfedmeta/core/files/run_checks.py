@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, LEDGER, LOOP, config_of
+from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, LEDGER, LOOP, SECRET_FOLDER, config_of
 
 
 def check_is_run(path: Path) -> None:
@@ -17,6 +17,30 @@ def check_is_run(path: Path) -> None:
     check_no_analysis(path, config_of(path))
     if not (path / CONFIG).is_file():
         raise not_a_run(path, CONFIG)
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a training run; a config.yaml alone may be the user's own."""
+    return (folder / CONFIG).is_file() and (folder / LEDGER).is_file()
+
+
+def check_outside_runs(name: str, path: Path) -> None:
+    """Refuse to write what is secret into a run, which may be published; its secret/ is the place for it.
+
+    Args:
+        name: The option, as it is typed.
+        path: The file or folder.
+
+    Raises:
+        InputError: It is inside a run, or would be.
+    """
+    place = path.resolve()
+    for folder in (place, *place.parents):
+        if is_run(folder) and place.relative_to(folder).parts[:1] != (SECRET_FOLDER,):
+            raise InputError(
+                f"{name} {path}: is inside the run {folder}, which may be published (dpfedmeta archive); choose a "
+                f"place outside it, or {folder / SECRET_FOLDER}"
+            )
 
 
 def not_a_run(path: Path, missing: str) -> InputError:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import (
     PUBLIC,
     append_text,
@@ -35,6 +35,7 @@ SELECTION = "selection.json"
 EVALUATION = "evaluation.json"
 EPISODES = "episodes.json"
 REPORT = "report.html"
+SECRET_FOLDER = "secret"
 # How the configuration in the first line of an analysis' ledger begins.
 ANALYSIS = "analysis:"
 # How that of the rounds of a caller's own loop begins.
@@ -63,7 +64,7 @@ class RunDirectory:
     @property
     def secret(self) -> Path:
         """Server-only files; nothing in it is logged, plotted or sent."""
-        return self.path / "secret"
+        return self.path / SECRET_FOLDER
 
     @property
     def weights(self) -> Path:
@@ -85,16 +86,7 @@ class RunDirectory:
         Raises:
             InputError: Missing or damaged.
         """
-        path = self.path / name
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not valid JSON ({error})") from error
-        if not isinstance(content, dict):
-            raise InputError(f"{path}: expected a JSON object, found {type(content).__name__}")
-        return content
+        return json_object(str(self.path / name), _content(self.path / name))
 
     def rounds(self, *, torn: bool = False) -> list[dict[str, Any]]:
         """The lines of rounds.jsonl; with `torn`, a last line that was not finished is left out.
@@ -102,24 +94,31 @@ class RunDirectory:
         Raises:
             InputError: Missing or damaged; says which line.
         """
-        path = self.rounds_file
-        try:
-            content = path.read_bytes()
-            lines = (content[: end_of_whole_lines(content)] if torn else content).decode().splitlines()
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not UTF-8 text ({error})") from error
-        rows = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{path}, line {number}: not valid JSON") from error
-            if not isinstance(row, dict):
-                raise InputError(f"{path}, line {number}: expected the values of a round, found {row!r}")
-            rows.append(row)
-        return rows
+        path, content = self.rounds_file, _content(self.rounds_file)
+        lines = (content[: end_of_whole_lines(content)] if torn else content).splitlines()
+        return [json_object(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1)]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); is this the directory of a run?") from error
+
+
+def json_object(where: str, content: bytes) -> dict[str, Any]:
+    """Read a JSON object from outside.
+
+    Raises:
+        InputError: It is damaged; `where` says which file, and line.
+    """
+    try:
+        found = json.loads(content.decode())
+    except DAMAGED_JSON as error:
+        raise InputError(f"{where}: not valid JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: expected a JSON object, found {type(found).__name__}")
+    return found
 
 
 def check_name(name: str | None) -> None:
@@ -157,7 +156,7 @@ def config_of(path: Path) -> str:
     try:
         with (path / LEDGER).open(encoding="utf-8") as file:
             return str(json.loads(file.readline())["identity"]["config"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, *DAMAGED_JSON):
         return ""
 
 

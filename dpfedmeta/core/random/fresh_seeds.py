@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET
 from dpfedmeta.core.files.run_directory import RunDirectory, write_text
 from dpfedmeta.core.random.random_sources import (
@@ -171,7 +171,7 @@ def secret_of_run(run: RunDirectory, chosen: int | None, *, secure: bool) -> Sec
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         seed, generator = content["seed"], content.get("generator", _FIRST_GENERATOR)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, *DAMAGED_JSON) as error:
         raise InputError(f"{path}: the noise seed is lost or damaged, so the run cannot go on; restore it") from error
     if type(seed) is not int or not 0 <= seed < SEEDS:
         raise InputError(f"{path}: does not hold a noise seed; restore it from a backup")

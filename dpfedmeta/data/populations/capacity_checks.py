@@ -97,6 +97,24 @@ def _check_clients(pool: ClassPool, shape: EpisodeShape, split: str, asked: bool
     )
 
 
+def largest_shape(pool: ClassPool, shape: EpisodeShape) -> EpisodeShape | None:
+    """Return the largest episode up to `shape` that the pool can fill; None if it fills none.
+
+    It has as many ways as possible, then as many shots. Of a pool of clients one that can fill it is enough.
+    """
+    held = dict[str, list[int]]()
+    for client, count in zip(pool.clients or ("",) * pool.classes, pool.counts, strict=True):
+        held.setdefault(client, []).append(count)
+    for ways in range(min(shape.ways, max(map(len, held.values()), default=0)), 1, -1):
+        # A client chooses among its large classes; of classes that belong to nobody any may be drawn.
+        each = [sorted(counts, reverse=True) for counts in held.values() if len(counts) >= ways]
+        most = max(counts[ways - 1] if pool.clients else counts[-1] for counts in each)
+        if most >= 2:
+            shots = min(shape.shots, most - 1)
+            return EpisodeShape(ways=ways, shots=shots, queries=min(shape.queries, most - shots))
+    return None
+
+
 @lru_cache(maxsize=8)
 def able_clients(pool: ClassPool, shape: EpisodeShape) -> dict[str, list[int]]:
     """SECRET of training clients: those that hold `ways` classes with enough records, each with these classes."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_generator
@@ -119,7 +120,7 @@ class RecordsPopulation:
         for name in self._names:
             digest.update(f"{name!r}\n".encode())
             try:
-                content = [_bytes(np.ascontiguousarray(np.asarray(part))) for part in self.held[name]]
+                content = [_bytes(part) for part in self.held[name]]
             except Exception:
                 # Whatever it is, it counts as zero.
                 content = [b"unreadable\n"]
@@ -132,10 +133,16 @@ class RecordsPopulation:
         return tuple(self.held)
 
 
-def _bytes(part: npt.NDArray[Any]) -> bytes:
-    """An array as bytes, which of objects (a column of pandas) are those of their values, and not their addresses."""
-    content = repr(part.tolist()).encode() if part.dtype == object else part.tobytes()
-    return f"{part.dtype} {part.shape}\n".encode() + content
+def _bytes(part: Any) -> bytes:
+    """Return what is read of an array or tensor as bytes; of objects (a column of pandas) values, no addresses."""
+    if isinstance(part, Tensor):
+        held = part.detach().cpu().contiguous()
+        form = str(held.dtype).removeprefix("torch.")
+        content = held.reshape(-1).view(torch.uint8).numpy().tobytes()
+        return f"{form} {tuple(held.shape)}\n".encode() + content
+    array = np.ascontiguousarray(np.asarray(part))
+    content = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+    return f"{array.dtype} {array.shape}\n".encode() + content
 
 
 def _classes(targets: Any) -> IntArray:

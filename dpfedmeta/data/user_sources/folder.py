@@ -53,8 +53,15 @@ def guess(path: Path) -> dict[str, int]:
 
 
 def key(path: Path) -> list[object]:
-    """Names and content of all images: what they were decoded from."""
-    return listed_key(path, files_of(path))
+    """Names and content of all images: what they were decoded from.
+
+    Raises:
+        InputError: Some images of the folder would be left out. Said here, since no decoded copy says it.
+    """
+    files = files_of(path)
+    check_all_read(path)
+    check_none_deeper(path, files)
+    return listed_key(path, files)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -136,8 +143,6 @@ def contents(
     Raises:
         InputError: No images, parts that are empty or overlap, or images that do not decode.
     """
-    check_all_read(path)
-    check_none_deeper(path, files_of(path))
     channels, size, _ = form.shape
     clients = _client_folders(path)
     if clients is None:

@@ -145,8 +145,14 @@ def _why_broken(file: Path) -> str:
     return "" if file.exists() else _BROKEN
 
 
-def _walked(path: Path) -> Iterator[Path]:
-    return (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
+def _walked(path: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Files below a folder, also through links to folders, as classes are read; not through one that leads back."""
+    above |= {os.path.realpath(path)}
+    for folder, inside, names in os.walk(path):
+        yield from (Path(folder) / name for name in names)
+        for linked in (Path(folder) / name for name in inside):
+            if linked.is_symlink() and os.path.realpath(linked) not in above:
+                yield from _walked(linked, above)
 
 
 @dataclass(frozen=True, kw_only=True)

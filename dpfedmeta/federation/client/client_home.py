@@ -11,9 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
-from dpfedmeta.core.files.read_files import JSON_ERRORS
 from dpfedmeta.data.user_sources.readers import own_digests
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
@@ -180,7 +179,7 @@ def _noted(path: Path) -> tuple[int, int, str] | None:
     try:
         size, lines, digest = json.loads(path.read_bytes())
         return int(size), int(lines), str(digest)
-    except (FileNotFoundError, *JSON_ERRORS):
+    except (FileNotFoundError, *DAMAGED_JSON):
         return None
 
 
@@ -292,7 +291,7 @@ def _read(path: Path) -> Home:
         found = Home(**words, **lists)  # type: ignore[arg-type]
         if not found.identities or not found.name:
             raise ValueError("no identity, or no name")
-    except (OSError, *JSON_ERRORS) as error:
+    except (OSError, *DAMAGED_JSON) as error:
         raise InputError(
             f"{path}: damaged; it says which records a client's budget belongs to; restore it from a backup"
         ) from error

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
-from dpfedmeta.core.files.read_files import JSON_ERRORS
 from dpfedmeta.core.random.fresh_seeds import FRESH_GENERATOR, FreshSource
 from dpfedmeta.core.random.random_sources import GENERATOR, KeyedSource, draw_secret_seed
 from dpfedmeta.federation.wire_format import Attempt
@@ -60,7 +59,7 @@ class Kept:
         path = self.folder / _BEGUN
         try:
             return bool(json.loads(path.read_bytes()) == list(attempt.key))
-        except (OSError, *JSON_ERRORS):
+        except (OSError, *DAMAGED_JSON):
             return False
 
     def once(self, attempt: Attempt, asked: str, make: Callable[[], bytes]) -> bytes:
@@ -105,7 +104,7 @@ class Kept:
                 return None
             # Version 0.2.0 before protocol version 2 kept numbers of seats: nobody has such an identity, so none fits.
             return frozenset(bytes.fromhex(one) if isinstance(one, str) else bytes([0]) for one in before["survivors"])
-        except (OSError, *JSON_ERRORS) as error:
+        except (OSError, *DAMAGED_JSON) as error:
             raise InputError(f"{path}: damaged; it says which survivors were agreed to; restore a backup") from error
 
 
@@ -143,7 +142,7 @@ def _noise_seed(folder: Path, given: int | None) -> int:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             seed, generator = content["seed"], content["generator"]
-        except (OSError, *JSON_ERRORS) as error:
+        except (OSError, *DAMAGED_JSON) as error:
             raise InputError(f"{path}: the noise key of this run is damaged; restore it from a backup") from error
         # A key of an earlier version goes on in streams that it never drew from.
         if generator not in ([GENERATOR] if given is not None else [GENERATOR, FRESH_GENERATOR]):

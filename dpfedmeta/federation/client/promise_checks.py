@@ -1,6 +1,7 @@
 """Checks of the numbers that a client promises, made before the accountant is imported."""
 
 import math
+from types import UnionType
 
 from dpfedmeta.core.errors import InputError
 
@@ -15,12 +16,12 @@ def check_promise(unit: str, epsilon: float | None, delta: float, participations
         raise InputError(f"unit = {unit}: expected record or client")
     if epsilon is None and participations is None:
         raise InputError("epsilon and participations are both missing; give one of them or both")
-    if epsilon is not None and not 0 < epsilon < math.inf:
-        raise InputError(f"epsilon = {epsilon}: expected a finite number above 0")
-    if not 0 < delta < 1:
-        raise InputError(f"delta = {delta}: expected a number above 0 and below 1")
-    if participations is not None and participations < 1:
-        raise InputError(f"participations = {participations}: expected at least 1")
+    if epsilon is not None and not (_is(epsilon, int | float) and 0 < epsilon < math.inf):
+        raise InputError(f"epsilon = {epsilon!r}: expected a finite number above 0")
+    if not (_is(delta, int | float) and 0 < delta < 1):
+        raise InputError(f"delta = {delta!r}: expected a number above 0 and below 1")
+    if participations is not None and not (_is(participations, int) and participations >= 1):
+        raise InputError(f"participations = {participations!r}: expected a whole number of at least 1")
 
 
 def check_floors(adversarial: float, colluding: int) -> None:
@@ -29,7 +30,12 @@ def check_floors(adversarial: float, colluding: int) -> None:
     Raises:
         InputError: A value is out of its range.
     """
-    if not 0 <= adversarial < 1:
-        raise InputError(f"adversarial = {adversarial}: expected a share of a cohort, at least 0 and below 1")
-    if colluding < 0:
-        raise InputError(f"colluding = {colluding}: expected a number of clients, 0 or more")
+    if not (_is(adversarial, int | float) and 0 <= adversarial < 1):
+        raise InputError(f"adversarial = {adversarial!r}: expected a share of a cohort, at least 0 and below 1")
+    if not (_is(colluding, int) and colluding >= 0):
+        raise InputError(f"colluding = {colluding!r}: expected a number of clients, 0 or more")
+
+
+def _is(value: object, kind: type | UnionType) -> bool:
+    """Return whether it is such a number; a truth value is none."""
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
-from dpfedmeta.core.files.read_files import JSON_ERRORS
+from dpfedmeta.core.errors import DAMAGED_JSON
 from dpfedmeta.core.params import Params, dimension, unflatten
 from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.core.random.fresh_seeds import FreshSource
@@ -199,7 +199,7 @@ def opened(text: bytes, signature: bytes, server: bytes) -> SignedPlan | SignedA
     """
     try:
         analysis = json.loads(text)["format"] == FORM.format
-    except JSON_ERRORS as error:
+    except DAMAGED_JSON as error:
         raise Refused(f"this is not the plan of a federation ({type(error).__name__})") from error
     return (opened_analysis if analysis else opened_plan)(text, signature, server)
 

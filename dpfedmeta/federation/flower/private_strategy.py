@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
-from dpfedmeta.core.files.read_files import JSON_ERRORS
 from dpfedmeta.core.files.run_directory import append_lines
 from dpfedmeta.core.still_working import EVERY_SECONDS
 from dpfedmeta.federation.flower.flower_environment import check_flower
@@ -208,7 +207,7 @@ class _Nodes:
             try:
                 lines = self._path.read_text(encoding="utf-8").splitlines()
                 self._numbers = {int(json.loads(line)["node"]): place for place, line in enumerate(lines)}
-            except JSON_ERRORS as error:
+            except DAMAGED_JSON as error:
                 raise InputError(f'{self._path}: damaged: a line is not {{"node": ...}}') from error
 
     def known(self, there: Iterable[int]) -> dict[int, int]:

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
-from dpfedmeta.core.files.read_files import WrongEncoding, read_text
+from dpfedmeta.core.files.read_files import WrongEncoding
+from dpfedmeta.core.files.text_lines import read_lines
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Identity, derived, signed_by
 
@@ -110,11 +111,11 @@ def read_roster(path: Path) -> tuple[Card, ...]:
         InputError: No file, no card in it, one that is not whole, or a client twice.
     """
     try:
-        text = read_text(path)
+        lines = read_lines(path)
     except (OSError, WrongEncoding) as error:
         raise InputError(f"{path}: the roster cannot be read ({getattr(error, 'strerror', None) or error})") from None
     cards: list[Card] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:

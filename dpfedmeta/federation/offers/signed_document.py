@@ -11,8 +11,7 @@ from typing import Any
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.read_files import JSON_ERRORS
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
 from dpfedmeta.data.task import Task
@@ -167,7 +166,7 @@ def content_of(text: bytes, form: OfferForm) -> dict[str, Any]:
         bytes.fromhex(content["run"])
         for entry in content["roster"]:
             bytes.fromhex(entry)
-    except JSON_ERRORS as error:
+    except DAMAGED_JSON as error:
         raise Refused(f"this is not the plan of a federation ({type(error).__name__})") from error
     return content
 

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
-from dpfedmeta.core.files.read_files import JSON_ERRORS
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.client.signed_participation import Signed
 from dpfedmeta.federation.wire_format import MOST_BYTES, Attempt, Offer, Question, QuestionKind, Said, opened_answer
@@ -40,7 +39,7 @@ class Told:
             try:
                 content = json.loads(self.path.read_text(encoding="utf-8"))
                 self._kept = [*content["key"]], [*content["clients"]]
-            except (OSError, *JSON_ERRORS) as error:
+            except (OSError, *DAMAGED_JSON) as error:
                 raise InputError(
                     f"{self.path}: damaged; it says which survivors clients were told of; restore it from a backup"
                 ) from error

@@ -57,7 +57,8 @@ class RecordSplit:
     def episodes(self, person: Person, number: int, targets: TargetKind = OWN_CLASSES) -> Iterator[Episode]:
         """Yield the splits of a person's records; none where fewer than two classes have two records.
 
-        Of numbers to predict all records are one class. Where the data say which records adapt, there is one split.
+        Of numbers to predict all records are one class. Where the data say which records adapt, there is one split, if
+        there are two classes.
 
         Args:
             person: The person.
@@ -66,7 +67,8 @@ class RecordSplit:
         """
         if person.adapts is not None:
             adapting, judging = (np.flatnonzero(part).tolist() for part in (person.adapts, ~person.adapts))
-            if adapting and judging:
+            several = targets.numbers or len(np.unique(person.labels)) > 1
+            if adapting and judging and several:
                 yield _episode(person.records, _own_numbers(person, targets), adapting, judging)
             return
         groups = [np.arange(len(person.labels))] if targets.numbers else _classes(person)

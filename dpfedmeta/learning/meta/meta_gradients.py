@@ -5,7 +5,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
 
 from dpfedmeta.core.params import Params, added, detached, difference, placed, zeros_like
 from dpfedmeta.data.episodes.episode import Episode
@@ -23,6 +22,7 @@ from dpfedmeta.learning.meta.inner_loop import (
 from dpfedmeta.learning.meta.support_query_splits import divided, divided_gradient, division_slots, head_logits
 from dpfedmeta.learning.meta.target_kind import mean_loss
 from dpfedmeta.learning.models.functional import apply, apply_body, head_of
+from dpfedmeta.learning.models.torch_func import grad, vmap
 
 
 def meta_gradient(

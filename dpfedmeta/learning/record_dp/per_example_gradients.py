@@ -8,11 +8,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from dpfedmeta.core.params import Params
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.layers.per_example_layers import has_record_layers, record_logits
+from dpfedmeta.learning.models.torch_func import functional_call, grad, vmap
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedmeta.config.dataset_names import encoding_of_run
+from dpfedmeta.config.dataset_names import encoding_of_run, shipped_task
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.files.run_directory import CONFIG, LEDGER, RunDirectory
+from dpfedmeta.core.files.run_checks import is_run
+from dpfedmeta.core.files.run_directory import CONFIG, RunDirectory
 from dpfedmeta.data.dataset import Dataset, open_task
 from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
 from dpfedmeta.data.sources import DrawnSource
@@ -47,7 +48,7 @@ def origins(initial: str | None) -> Iterator[Origin]:
     seen: set[Path] = set()
     while initial is not None and initial not in BUILT_IN:
         path = Path(initial).resolve()
-        run = next((folder for folder in (path, path.parent, path.parent.parent) if _is_run(folder)), None)
+        run = next((folder for folder in (path, path.parent, path.parent.parent) if is_run(folder)), None)
         if run is None and not path.exists():
             yield Origin(path=path, settings=None)
         if run is None or run in seen:
@@ -56,11 +57,6 @@ def origins(initial: str | None) -> Iterator[Origin]:
         settings = resolve(None, None, run / CONFIG)
         yield Origin(path=run, settings=settings)
         initial = settings.model.initial
-
-
-def _is_run(folder: Path) -> bool:
-    # A config.yaml alone may be the user's own, beside a file of weights.
-    return (folder / CONFIG).is_file() and (folder / LEDGER).is_file()
 
 
 def check_origins(settings: Settings, dataset: Dataset, held: HeldData, data_folder: Path | None) -> None:
@@ -234,7 +230,7 @@ def _source_of(settings: Settings) -> str | None:
 def initial_words(settings: Settings) -> str | None:
     """Note on the encoder or the initial weights, which no guarantee covers; None where all begins at random."""
     encoding, initial = encoding_of_run(settings), settings.model.initial
-    said = [] if encoding is None else [encoding.words(Path(settings.dataset).stem)]
+    said = [] if encoding is None else [encoding.words(shipped_task(settings.dataset))]
     if initial is not None:
         known = "generated images, not personal data" if initial in BUILT_IN else "taken as public"
         said.append(f"begins with the body of {initial} ({known})")

@@ -10,7 +10,7 @@ import numpy as np
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line, replace_file
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines
 from dpfedmeta.core.random.random_sources import Purpose, SecretSource
@@ -141,7 +141,7 @@ def _read(path: Path) -> list[Cohort]:
             cohorts.append(
                 Cohort(round=int(body["round"]), clients=clients, again=tuple(map(int, body.get("again", ()))))
             )
-        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except DAMAGED_JSON as error:
             raise InputError(f'{path}, line {number}: damaged: not {{"round": ..., "clients": [...]}}') from error
     return cohorts
 

@@ -17,7 +17,7 @@ from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation, with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import LOOP
 
 # Beside delta, the probability that nobody is there to say what form an update has.
@@ -106,6 +106,8 @@ class RoundsRequest:
                 raise InputError(f"PrivateRounds: {name} = {getattr(self, name)!r}, expected a name")
         if isinstance(self.cohort, bool) or not isinstance(self.cohort, int | float) or not 0 < self.cohort < math.inf:
             raise InputError(f"PrivateRounds: cohort = {self.cohort!r}, expected a number above 0")
+        if self.sampler == "check-ins" and self.cohort % 1:
+            raise InputError(f"PrivateRounds: cohort = {self.cohort!r}, expected a whole number under check-ins")
         if not self.promises:
             raise InputError("PrivateRounds: promise: at least one dpfedmeta.Promise is needed")
         units = [each.unit for each in self.promises]
@@ -201,7 +203,7 @@ class RoundsRequest:
             content = json.loads(text.removeprefix(LOOP))
             promises = tuple(PromisedCell(**each) for each in content.pop("promises"))
             return cls(**content, promises=promises)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except DAMAGED_JSON as error:
             raise InputError(f"{where}: is not what rounds were asked for ({' '.join(str(error).split())})") from error
 
     def difference(self, other: RoundsRequest) -> str:
@@ -237,7 +239,7 @@ def promises_of(given: PromisedCell | Iterable[PromisedCell]) -> tuple[PromisedC
     Raises:
         InputError: Something else was given.
     """
-    found = (given,) if isinstance(given, PromisedCell) else tuple(given)
+    found = tuple(given) if isinstance(given, Iterable) else (given,)
     for each in found:
         if not isinstance(each, PromisedCell):
             raise InputError(f"PrivateRounds: promise: expected dpfedmeta.Promise(...), got {each!r}")

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
 from dpfedmeta.core.files.run_directory import RELEASES, RunDirectory, append_lines
 from dpfedmeta.core.params import Params, digest, host
@@ -26,7 +26,7 @@ _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 _SUMS = "sums.jsonl"
 # What stands before the names of released arrays.
 _VALUE = "value/"
-_DAMAGE = (SafetensorError, ValidationError, LookupError, ValueError, TypeError, AttributeError, RecursionError)
+_DAMAGE = (SafetensorError, ValidationError, *DAMAGED_JSON)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -159,7 +159,7 @@ class SumDigests:
             for line in content[: end_of_whole_lines(content)].decode().splitlines():
                 body = json.loads(line)
                 self._note(int(body["round"]), int(body["attempt"]), str(body["sum"]))
-        except (ValueError, LookupError, TypeError) as error:
+        except DAMAGED_JSON as error:
             raise InputError(f'{self._path}: damaged: a line is not {{"round": ..., "sum": ...}}') from error
 
     def of(self, round_: int, attempt: int) -> set[str]:

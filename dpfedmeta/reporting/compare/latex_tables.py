@@ -8,7 +8,7 @@ from typing import Any
 
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import RunDirectory, write_text
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured
 from dpfedmeta.reporting.plots import comparison_plots
@@ -43,7 +43,7 @@ def write_paper(
             yield f"CSV: {table}"
         if pictures is not None:
             yield f"PDF pictures: {', '.join(str(path) for path in write_pictures(groups, pictures))}"
-    except (LookupError, TypeError, ValueError) as error:
+    except DAMAGED_JSON as error:
         runs = ", ".join(str(run.path) for group in groups for run in group.runs)
         raise InputError(f"{runs}: a file of a run is incomplete or of another version ({error!r})") from error
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import EPISODES, EVALUATION, RunDirectory
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes, PairedDifference
 from dpfedmeta.training.results.evaluation_store import size
@@ -43,7 +43,7 @@ def kept_episodes(run: RunDirectory) -> list[KeptEpisodes]:
             content = RunDirectory(path.parent).read_json(path.name)
             try:
                 found += episodes_of(content)
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
+            except DAMAGED_JSON as error:
                 raise InputError(f"{path}: its episodes cannot be read ({error!r}); measure them again") from error
     return found
 

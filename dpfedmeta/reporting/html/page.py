@@ -14,7 +14,7 @@ from jinja2 import Environment, UndefinedError
 from markupsafe import Markup
 
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured, differing_settings
@@ -189,7 +189,7 @@ def _complete(*runs: Path) -> Iterator[None]:
     """Report an entry that a file of a run lacks as an error of that file, in one line."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, UndefinedError) as error:
+    except (*DAMAGED_JSON, UndefinedError) as error:
         where = ", ".join(str(path) for path in runs)
         raise InputError(f"{where}: {ROUNDS} or {SUMMARY} is incomplete or of another version ({error!r})") from error
 

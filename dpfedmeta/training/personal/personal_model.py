@@ -14,8 +14,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.files.run_directory import CONFIG
 from dpfedmeta.core.params import Params, is_finite
 from dpfedmeta.learning.meta.adaptation import Adaptation
@@ -85,7 +86,7 @@ class PersonalModel:
         Only its owner can read it, since it adapted to records without noise.
 
         Raises:
-            InputError: The folder does not exist or cannot be written.
+            InputError: The folder does not exist or cannot be written, or is inside a run and not in its secret folder.
         """
         target = Path(path)
         if not target.parent.is_dir():
@@ -98,6 +99,7 @@ class PersonalModel:
             "class_names": self.class_names,
         }
         tensors = {name: value.detach().contiguous().clone() for name, value in self.module.state_dict().items()}
+        check_outside_runs("PersonalModel.save:", target)
         try:
             replace_file(target, save(tensors, metadata={_KEY: json.dumps(content)}), SECRET)
         except (OSError, SafetensorError) as error:
@@ -146,7 +148,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Params]:
             described: Mapping[str, str] = file.metadata() or {}
             tensors: Params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         content = json.loads(described.get(_KEY, "null"))
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, *DAMAGED_JSON) as error:
         raise InputError(" ".join(str(error).split())) from error
     if not isinstance(content, dict):
         raise InputError("its description is missing")

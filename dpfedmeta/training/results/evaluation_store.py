@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import EVALUATION, SUMMARY, RunDirectory
 from dpfedmeta.planning.client_spec import evaluation_shape
 
@@ -69,7 +69,7 @@ def kept_evaluations(folder: Path) -> Iterator[dict[str, Any]]:
             for one in _single(content):
                 name_of_evaluation(one)
                 yield one
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except DAMAGED_JSON as error:
             raise InputError(f"{path}: is not an evaluation, or of another version ({error!r}); remove it") from error
 
 

@@ -16,10 +16,10 @@ import yaml
 
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.config.dotted_keys import flattened
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_checks import check_has_ledger
-from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import SECRET_FOLDER, SUMMARY, RunDirectory
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.model_card import CARD, WEIGHTS, check_license, hub_weights, model_card
 
@@ -30,7 +30,9 @@ MANIFEST = "MANIFEST.json"
 # The earliest time that a zip file can say: a file's own follows how many clients took part.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 # Trackers' own logs hold the times of lines, names of machines and users, and what is in them is in rounds.jsonl too.
-_STAYS = ("secret", "wandb", "tensorboard", MANIFEST)
+_STAYS = (SECRET_FOLDER, "wandb", "tensorboard", MANIFEST)
+# How the names of files begin that are made of people's records (api.evaluate_people).
+PEOPLE = "people-"
 # Shorter contents occur by chance, a `{}` or a single number.
 _TELLING = 16
 
@@ -63,9 +65,10 @@ def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Arc
         license_id: Of the weights, for the card of a folder.
 
     Guarantee:
-        Nothing under `secret/`, no lock, no hidden or temporary file and no link is in it, no file's content is that of
-        a secret file, none holds the noise seed, and no time of a file is told. What is left is post-processing of
-        releases, settings, and accuracies on public classes.
+        Nothing under a `secret/`, of this run or of one inside it, nothing that is called `people-...`, no lock, no
+        hidden or temporary file and no link is in it, no file's content is that of a secret file, none holds the noise
+        seed, and no time of a file is told. What is left is post-processing of releases, settings, and accuracies on
+        public classes.
 
     Raises:
         InputError: The run has not ended, another process writes it, a file holds what is secret, or contradicts the
@@ -116,8 +119,13 @@ def public_files(run: RunDirectory) -> Iterator[str]:
     for path in sorted(run.path.rglob("*")):
         inside = path.relative_to(run.path)
         hidden = any(part.startswith(".") for part in inside.parts)
-        if path.is_file() and not path.is_symlink() and not hidden and inside.parts[0] not in _STAYS:
+        stays = hidden or inside.parts[0] in _STAYS or _is_secret(inside)
+        if path.is_file() and not path.is_symlink() and not stays:
             yield inside.as_posix()
+
+
+def _is_secret(inside: Path) -> bool:
+    return SECRET_FOLDER in inside.parts[:-1] or any(part.startswith(PEOPLE) for part in inside.parts)
 
 
 def _check_nothing_secret(run: RunDirectory, contents: dict[str, bytes]) -> int:
@@ -126,7 +134,8 @@ def _check_nothing_secret(run: RunDirectory, contents: dict[str, bytes]) -> int:
     Returns:
         The number of secret files, which are left out.
     """
-    secrets = [path for path in sorted(run.secret.rglob("*")) if path.is_file()] if run.secret.is_dir() else []
+    found = sorted({*run.path.rglob("*"), *run.secret.rglob("*")})  # secret/ may be a link to another disk
+    secrets = [path for path in found if _is_secret(path.relative_to(run.path)) and path.is_file()]
     kept = {path: path.read_bytes() for path in secrets}
     by_digest = {_digest(content): path for path, content in kept.items() if len(content) >= _TELLING}
     seed = _seed(kept.get(run.secret / "noise_seed.json", b""))
@@ -144,7 +153,7 @@ def _check_nothing_secret(run: RunDirectory, contents: dict[str, bytes]) -> int:
 def _seed(content: bytes) -> str | None:
     try:
         return str(json.loads(content)["seed"])
-    except (ValueError, LookupError, TypeError):
+    except DAMAGED_JSON:
         return None
 
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.core.params import Params, digest
 from dpfedmeta.core.random.random_sources import FloatArray
@@ -100,16 +100,7 @@ def load_checkpoint(path: Path, like: ServerState) -> Checkpoint:
         return _checkpoint(json.loads(text), tensors, like)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except (
-        SafetensorError,
-        ValidationError,
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except (SafetensorError, ValidationError, *DAMAGED_JSON) as error:
         raise InputError(f"{path}: damaged: not a checkpoint of this run ({type(error).__name__})") from error
 
 

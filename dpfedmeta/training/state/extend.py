@@ -46,11 +46,16 @@ def extended_plan(run: RunDirectory, settings: Settings, content: LedgerContent,
         Its four cells are those of all rounds, the old ones too, and within every target that the run began with.
 
     Raises:
-        InputError: The run is not completed, or has as many rounds already.
+        InputError: The run is not completed, has as many rounds already, or was chosen by a private sweep.
         RefusedPlan: The promise would be exceeded, with how many rounds it allows; or the noise is one of somebody's
             own, of which nobody knows whether it goes on.
     """
     plan = content.plan
+    if content.identity.candidate:
+        raise InputError(
+            f"{run.path}: is a candidate of a private sweep, whose price covers the rounds of its list alone; start a "
+            "run with more rounds"
+        )
     done = sum(not charge.attempt for charge in content.charges)
     status = run.read_json(SUMMARY).get("status") if (run.path / SUMMARY).exists() else "interrupted"
     if done < plan.rounds or status == "interrupted":

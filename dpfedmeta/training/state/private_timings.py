@@ -6,6 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
+from dpfedmeta.core.errors import DAMAGED_JSON
 from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines
 
@@ -66,6 +67,6 @@ def seconds_before(run: RunDirectory) -> float:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             total += float(json.loads(line)["seconds"])
-        except (LookupError, TypeError, ValueError):
+        except DAMAGED_JSON:
             continue
     return total

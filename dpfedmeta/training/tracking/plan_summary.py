@@ -177,10 +177,11 @@ def _begin_at_zero(spec: NetworkSpec, weights: Mapping[str, Any], kept: Collecti
 def _read_words(task: Task) -> tuple[str, ...]:
     """Describe how the user's own data were read.
 
-    The text is printed for anybody, so it is made of names and public records alone.
+    The text is printed for anybody, so it is made of names and public records alone. Where a list of the task file says
+    who trains, the data alone do not say which records are public.
     """
     source = task.source
-    if not isinstance(source, OwnSource) or not Path(source.path).exists():
+    if not isinstance(source, OwnSource) or task.split is not None or not Path(source.path).exists():
         return ()
     return tuple(f"{task.name}: {said}" for said in READERS[source.reader].remarks(Path(source.path), public=True))
 

@@ -16,7 +16,7 @@ from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import RunCount, SelectionCost, selection_cost
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import PLAN, SELECTION, SUMMARY, RunDirectory
 
 # Epsilons of one list differ in their last digits from machine to machine.
@@ -74,6 +74,11 @@ def verified_selection(run: RunDirectory, ledger: LedgerContent, cells: Sequence
     own = next(cell for cell in cells if (cell.unit, cell.observer) == ("client", "public")).epsilon
     if any(charge.attempt for charge in ledger.charges):
         raise InputError(f"{path}: prices runs whose rounds are charged once, but {run.ledger} charges a round again")
+    if plan.ends:
+        raise InputError(
+            f"{path}: prices the rounds that were planned, but {run.ledger} was extended after the choice (rounds "
+            f"{plan.ends[-1]} to {plan.rounds - 1}), and no price of both is known"
+        )
     try:
         # Its own plan is one of the list; if it were not, it would still be paid for here.
         due = selection_cost([plan, *plans], RunCount(mean=stated.mean, eta=stated.eta, cap=stated.cap))
@@ -97,7 +102,7 @@ def _read(path: Path, content: dict[str, Any]) -> tuple[SelectionCost, list[Priv
         numbers = {name: float(values[name]) for name in ("epsilon", "delta", "single", "mean", "eta", "beyond")}
         cap = None if values["cap"] is None else int(values["cap"])
         return SelectionCost(**{**values, **numbers, "cap": cap}), plans
-    except (LookupError, TypeError, ValueError, AttributeError, RefusedPlan) as error:
+    except (*DAMAGED_JSON, RefusedPlan) as error:
         raise InputError(f"{path}: damaged ({' '.join(str(error).split())})") from error
 
 

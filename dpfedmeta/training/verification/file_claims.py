@@ -19,7 +19,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.presets import name_of_today
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.planning.client_spec import sizes_of_clients
 from dpfedmeta.training.results.evaluation_store import measured_on
@@ -324,8 +324,12 @@ def json_of(value: Any) -> Any:
 
 @contextmanager
 def complete(path: Path) -> Iterator[None]:
-    """Report an entry that a file lacks as an error of that file, in one line."""
+    """Report an entry that a file lacks, or that means nothing, as an error of that file, in one line."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except InputError as error:
+        if str(path.parent) in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from error
+    except DAMAGED_JSON as error:
         raise InputError(f"{path}: incomplete or of another version ({error!r})") from error

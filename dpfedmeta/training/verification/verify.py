@@ -17,7 +17,7 @@ from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import cost_of, participations_of
 from dpfedmeta.accounting.rounded import rounded_up
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import end_of_whole_lines
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.planning.caveats import word_of_authors
@@ -220,10 +220,10 @@ def realised(run: RunDirectory, plan: PrivacyPlan, charges: Sequence[Charge]) ->
         content = path.read_bytes()
         # A line that is being written, or was when the run was killed, is of a round that has no charge.
         lines = content[: end_of_whole_lines(content)].decode().splitlines()
-        cohorts = [json.loads(line)["clients"] for line in lines]
+        cohorts = [[int(client) for client in json.loads(line)["clients"]] for line in lines]
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); only the server holds this file") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGED_JSON as error:
         raise InputError(f'{path}: damaged: a line is not {{"round": ..., "clients": [...]}}') from error
     counts = Counter(client for cohort in cohorts for client in cohort)
     most = max(counts.values(), default=0)
@@ -251,7 +251,7 @@ def left_out(run: RunDirectory) -> dict[int, int]:
     try:
         lines = [json.loads(line) for line in content[: end_of_whole_lines(content)].decode().splitlines()]
         return {int(line["round"]): int(line["messages"]) for line in lines}
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGED_JSON as error:
         raise InputError(f'{path}: damaged: a line is not {{"round": ..., "messages": ...}}') from error
 
 

@@ -28,7 +28,7 @@ def test_a_chain_is_continued_from_its_head(tmp_path):
 
 def test_a_chain_for_its_owners_eyes_is_for_nobody_else(tmp_path):
     path = tmp_path / "c"
-    for content in (None, "", '{"torn'):
+    for content in (None, "", '{"plan'):
         if content is not None:
             path.write_text(content)
             path.chmod(0o644)
@@ -152,3 +152,39 @@ def test_a_file_goes_on_where_its_first_line_fits(tmp_path, fits):
         with pytest.raises(InputError, match="was started as"):
             continue_or_start(path, {"plan": 2}, "client's ledger", lambda first: first["plan"] == 2)
     assert path.read_bytes() == before
+
+
+OTHERS = ['{"x": 1}', "a,b\n1,2\n3,4", "a,b\n1,2\n", '{"plain": 1}\n{"more"', "word"]
+
+
+@pytest.mark.parametrize("content", OTHERS)
+def test_a_file_of_something_else_stays_as_it_is(tmp_path, content):
+    path = tmp_path / "mine"
+    path.write_text(content)
+    with pytest.raises(InputError, match="mine, line 1"):
+        continue_or_start(path, {"plan": 1}, "client's ledger")
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b'{"plan": 1, "prev', b'{"plan"\0\0\0', b"\0\0\0\n"])
+def test_a_first_line_that_a_crash_tore_is_started_again(tmp_path, torn):
+    path = tmp_path / "mine"
+    path.write_bytes(torn)
+    chain, lines = continue_or_start(path, {"plan": 1}, "client's ledger")
+    assert (lines, chain.lines) == ([], 1)
+    assert read_chain(path, "client's ledger")[0] == [{"plan": 1}]
+
+
+def test_a_line_that_a_crash_tore_gives_way_to_the_next_one_only_in_a_ledger_that_fits(tmp_path):
+    path = tmp_path / "mine"
+    continue_or_start(path, {"plan": 1}, "client's ledger")
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"round": 0')
+    with pytest.raises(InputError, match="was started as"):
+        continue_or_start(path, {"plan": 2}, "client's ledger")
+    assert path.read_bytes() == whole + b'{"round": 0'
+    chain, lines = continue_or_start(path, {"plan": 1}, "client's ledger")
+    assert (lines, chain.lines) == ([], 1)
+    chain.append({"round": 1})
+    assert path.read_bytes().startswith(whole)
+    assert read_chain(path, "client's ledger")[0] == [{"plan": 1}, {"round": 1}]

@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 
 from dpfedmeta.accounting.divergences.rdp import moments_of
+from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
-from dpfedmeta.accounting.ledger.population_register import begin_register, read_register, replaced_cost, reserve
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.ledger.ledger import Budget, LedgerContent, RunIdentity, phases_of
+from dpfedmeta.accounting.ledger.population_register import begin_register, check_reserved, read_register, reserve
+from dpfedmeta.accounting.ledger.registered_budget import charged_cost, replaced_cost
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from tests.conftest import dpfedmeta
@@ -273,3 +277,114 @@ def test_a_register_that_lacks_something_is_none(register, field):
     HashChain.start(register, {name: value for name, value in first.items() if name != field})
     with pytest.raises(InputError, match=r"is no register of a population|names its run"):
         read_register(register)
+
+
+LEDGERS = [
+    ({"config": "analysis:\n  kind: quantile\n"}, "is the ledger of an analysis, and no register"),
+    ({"config": "algo: dp-agr\n"}, "is the ledger of a run, and no register"),
+]
+
+
+@pytest.mark.parametrize(("identity", "words"), LEDGERS)
+def test_the_ledger_of_something_else_is_told_as_what_it_is(register, identity, words):
+    path = register.parent / "hh" / "ledger.jsonl"
+    path.parent.mkdir()
+    HashChain.start(path, {"version": 5, "plan": {}, "identity": identity})
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"torn')
+    for act in (read_register, lambda path: reserve(path, run="run", data="d", plan=PLAN)):
+        with pytest.raises(InputError, match=f"{words}.*account --verify {path.parent}$"):
+            act(path)
+    assert path.read_bytes() == whole + b'{"torn'
+
+
+@pytest.mark.parametrize("content", [b'{"x": 1}', b"a,b\n1,2\n3,4", b"[1]", b"\xff\xfe\n", b"", b'{"identity": 1}'])
+def test_a_file_that_is_no_register_stays_as_it_is(register, content):
+    path = register.with_name("table.csv")
+    path.write_bytes(content)
+    for act in (read_register, lambda path: reserve(path, run="run", data="d", plan=PLAN)):
+        with pytest.raises(InputError, match=r"table\.csv: is no register of a population; begin one"):
+            act(path)
+        assert path.read_bytes() == content
+
+
+def test_reading_a_register_writes_nothing(register, tmp_path, monkeypatch):
+    reserve(register, run="one", data="d", plan=PLAN)
+    with register.open("ab") as file:
+        file.write(b'{"run": "two", "da')
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "of another person"))
+    before = sorted((path, path.is_file() and path.read_bytes()) for path in tmp_path.rglob("*"))
+    assert len(read_register(register).runs) == 1
+    assert sorted((path, path.is_file() and path.read_bytes()) for path in tmp_path.rglob("*")) == before
+    # Where something is reserved, the line that was never finished goes.
+    assert len(reserve(register, run="three", data="d", plan=PLAN).runs) == 2
+    assert register.read_bytes().count(b"\n") == 3
+    assert b'"two"' not in register.read_bytes()
+
+
+def own_budget(plan):
+    return Budget.of(guarantees(plan))
+
+
+# Its first two rounds cost so much that all others may be given up for one more of them.
+SCHEDULED = PrivacyPlan(
+    clients=2000, cohort=10.0, rounds=40, noise_multiplier=2.0, client_delta=1e-4,
+    schedule=(Change(from_round=0, noise_scale=0.5), Change(from_round=2)),
+)  # fmt: skip
+
+
+def attempts_at(plan, round_, count):
+    return [replace(planned_charge(plan, round_), attempt=attempt) for attempt in range(count)]
+
+
+def test_costly_rounds_that_are_done_again_stay_within_what_is_reserved(register):
+    """Though the epsilon at the run's own delta would allow them."""
+    wide = begin_register(register.with_name("wide"), 4.0, 1e-5).path
+    found = reserve(wide, run="mine", data="d", plan=SCHEDULED)
+    alone = own_budget(SCHEDULED)
+    budget = found.budget("mine", alone)
+    two, three = attempts_at(SCHEDULED, 0, 2), attempts_at(SCHEDULED, 0, 3)
+    assert alone.allows_charges(SCHEDULED, three)
+    assert not budget.allows_charges(SCHEDULED, three)
+    assert budget.allows_charges(SCHEDULED, two)
+    costs = [charged_cost(phases_of(charges), found.order) for charges in (two, three)]
+    assert costs[0] < found.runs[0].cost < costs[1] / 1.4
+
+
+def test_how_many_rounds_may_follow_is_what_both_limits_allow(register):
+    budget = reserve(register, run="mine", data="d", plan=WHOLE_QUIET).budget("mine", own_budget(WHOLE_QUIET))
+    done = attempts_at(WHOLE_QUIET, 0, 4)
+    assert (
+        budget.further_rounds(WHOLE_QUIET, done, 0) == own_budget(WHOLE_QUIET).further_rounds(WHOLE_QUIET, done, 0) == 6
+    )
+    less = replace(budget, reserved=0.75 * budget.reserved)
+    assert [less.further_rounds(WHOLE_QUIET, attempts_at(WHOLE_QUIET, 0, count), 0) for count in (4, 7, 8)] == [3, 0, 0]
+    assert replace(budget, limits=(0.0,) * 4).further_rounds(WHOLE_QUIET, done, 0) == 0
+    assert (budget.limits, budget.order) == (own_budget(WHOLE_QUIET).limits, read_register(register).order)
+
+
+def test_a_run_has_the_budget_of_its_own_reservation(register):
+    reserve(register, run="other", data="d", plan=replace(PLAN, rounds=5))
+    found = reserve(register, run="mine", data="d", plan=PLAN)
+    assert found.budget("mine", own_budget(PLAN)).reserved == pytest.approx(2 * found.reserved("other"))
+    assert charged_cost((), found.order) == 0.0
+    with pytest.raises(InputError, match="does not hold run none; use the register that it was reserved in"):
+        found.budget("none", own_budget(PLAN))
+
+
+def test_what_was_charged_is_compared_with_what_is_reserved(register):
+    """A run whose further attempts nobody had limited."""
+    found = reserve(register, run="mine", data="d", plan=WHOLE_QUIET)
+    charges = tuple(attempts_at(WHOLE_QUIET, 0, 11))
+
+    def content(name, count):
+        return LedgerContent(plan=WHOLE_QUIET, identity=RunIdentity(run=name), charges=charges[:count], heads=("",))
+
+    assert check_reserved(register, content("mine", 10)) == [
+        f"register: {register} holds no less for this run than it charged"
+    ]
+    cost = "0.0962[56]"  # 11 rounds of 7 * 2^2 / (2 * 40^2)
+    with pytest.raises(InputError, match=rf"order {found.order} for run mine, whose charges cost {cost} \(rounds"):
+        check_reserved(register, content("mine", 11))
+    assert "does not hold this run" in check_reserved(register, content("other", 11))[0]
+    assert "is not here" in check_reserved(register.with_name("none"), content("mine", 11))[0]

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 import sys
 
 import pytest
@@ -169,6 +170,7 @@ def test_a_damaged_draw_is_not_drawn_again(searched, drawn, tmp_path):
     searched()
     (tmp_path / "out/best/selection.json").unlink()
     (tmp_path / "out/best").rename(tmp_path / "elsewhere")
+    (tmp_path / "out/released.json").unlink()
     (tmp_path / "out/secret/drawn.json").write_text("[]")
     with pytest.raises(InputError, match=r"drawn.json: damaged"):
         searched()
@@ -249,3 +251,73 @@ def test_the_tuning_cost_of_a_private_sweep_is_its_price(searched, drawn, tmp_pa
     (tmp_path / "out/private-sweep.json").write_text("{}")
     with pytest.raises(InputError, match=r"private-sweep.json: damaged"):
         private_sweep.private_cost(tmp_path / "out")
+
+
+@pytest.fixture
+def named(program):
+    """Runs whose ledgers tell them apart, as those of `dpfedmeta train` do."""
+    told = 'body["identity"]["candidate"] = options["candidate"]'
+    named = told + '\n    body["identity"]["run"] = options["run.name"]'
+    program.write_text(program.read_text().replace(told, named))
+
+
+@pytest.mark.parametrize("also", ["", "secret", "secret/runs", "drawn"])
+def test_a_folder_releases_one_run_whatever_becomes_of_it(searched, drawn, named, tmp_path, also):
+    drawn(0.6, [0, 2, 1])
+    best, cost = searched()
+    first, out = read_content(best.ledger).identity.run, tmp_path / "out"
+    assert json.loads((out / "released.json").read_text())["run"] == first
+    best.path.rename(tmp_path / "first")
+    if also == "drawn":
+        (out / "secret/drawn.json").unlink()
+    elif also:
+        shutil.rmtree(out / also)
+    drawn(0.6, [3, 3, 3])
+    with pytest.raises(InputError, match=rf"its best was released \(run {first}\) and is no longer .*Put it back as"):
+        searched()
+    assert not best.path.exists()
+    (tmp_path / "first").rename(best.path)
+    assert searched() == (best, cost)
+
+
+def test_another_run_in_the_place_of_the_released_one_is_told(searched, drawn, named, tmp_path):
+    drawn(0.6, [0, 2, 1])
+    best, _ = searched()
+    best.path.rename(tmp_path / "first")
+    other = next((tmp_path / "out/secret/runs").iterdir())
+    shutil.copytree(other, best.path)
+    with pytest.raises(InputError, match=rf"names run .*, and {best.path} is another one; put the released run back"):
+        searched()
+
+
+def test_a_crash_between_the_mark_and_the_release_releases_the_run_of_the_mark(
+    searched, drawn, named, tmp_path, monkeypatch
+):
+    """The mark comes first: what was shown is never another one."""
+    drawn(0.6, [0, 2, 1])
+    marks = []
+
+    def crash(self, target):
+        marks.append(json.loads((tmp_path / "out/released.json").read_text()))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(type(tmp_path), "rename", crash)
+        searched()
+    # Judged anew it would be another one.
+    monkeypatch.setattr(private_sweep, "_score", lambda run: float(run.path.name != marks[0]["run"]))
+    best, _ = searched()
+    content = read_content(best.ledger)
+    assert marks == [{"candidate": content.identity.candidate, "run": content.identity.run, "head": content.heads[-1]}]
+    assert [path.parent for path in (tmp_path / "out").rglob("page")] == [best.path]
+
+
+def test_what_an_earlier_version_released_is_noted_and_stays(searched, drawn, named, tmp_path):
+    drawn(0.0, [3])
+    best, cost = searched()
+    mark = (tmp_path / "out/released.json").read_text()
+    (tmp_path / "out/released.json").unlink()
+    (best.path / SELECTION).unlink()
+    assert searched() == (best, cost)
+    assert (tmp_path / "out/released.json").read_text() == mark
+    assert (best.path / SELECTION).exists()

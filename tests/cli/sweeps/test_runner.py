@@ -12,7 +12,7 @@ import time
 import pytest
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps import trials
+from dpfedmeta.cli.sweeps import runner, trials
 from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep, show_plan
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
@@ -207,12 +207,44 @@ def test_a_dry_run_prints_every_command_and_writes_nothing(sweep, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("done", [0, 1, 6])
+def test_a_dry_run_counts_what_was_finished_before(sweep, tmp_path, monkeypatch, done):
+    names = iter(range(6))
+    monkeypatch.setattr(runner, "is_finished", lambda run: next(names) < done)
+    monkeypatch.setattr(runner, "_clients_per_second", lambda trial, options: 10.0)
+    _, printed = sweep(show_plan)
+    assert printed.count("--algo=") == 6 - done
+    words = f"{6 - done} runs" + (f", {done} finished before" if done else "")
+    assert printed.splitlines()[-1].startswith(words + ("; about" if done < 6 else ""))
+    assert ("finished before" in printed) == (done > 0)
+
+
 def test_a_folder_with_another_sweep_is_refused(sweep, tmp_path):
     sweep()
     with pytest.raises(InputError, match="holds another sweep"):
         sweep(fixed={"server.rounds": "9"})
     with pytest.raises(InputError, match="holds another sweep"):
         sweep(parameters={"algo": {"value": "maml"}, "dataset": {"value": "strokes"}})
+
+
+@pytest.mark.parametrize("how", ["more", "less", "null", "other", "not an object", "nested"])
+def test_each_key_of_a_sweep_is_compared_and_named(sweep, tmp_path, how):
+    sweep()
+    path = tmp_path / "out" / "sweep.json"
+    sound = json.loads(path.read_text())
+    if how in ("not an object", "nested"):
+        path.write_text("[1]" if how == "not an object" else "[" * 200_000)
+        with pytest.raises(InputError, match=r"sweep\.json: (expected a JSON object|not valid JSON)"):
+            sweep()
+        return
+    for key in ["further"] if how == "more" else sound:
+        held = {name: value for name, value in sound.items() if name != key}
+        path.write_text(json.dumps(held if how == "less" else held | {key: None if how == "null" else "other"}))
+        with pytest.raises(InputError, match=rf"holds another sweep \(its {key} differ\)"):
+            sweep()
+    path.write_text(json.dumps({**sound, "further": None}))
+    with pytest.raises(InputError, match=r"its further differ"):
+        sweep()
 
 
 def test_a_folder_with_something_else_is_refused(sweep, tmp_path):

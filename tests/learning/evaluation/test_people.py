@@ -51,6 +51,18 @@ def test_classes_of_one_record_are_left_out_and_labels_stay_together():
     assert found.records == {"class 0": 4, "class 1": 1, "class 2": 4}
 
 
+@pytest.mark.parametrize(("counts", "numbers"), [((4, 1, 5), {0: 0, 2: 1}), ((1, 4, 1, 5, 3), {1: 0, 3: 1, 4: 2})])
+def test_classes_that_are_kept_are_numbered_from_0_without_the_others(counts, numbers):
+    """A network that adapts to two classes has two outputs, whatever else a client holds one record of."""
+    for episode in HALF.episodes(person(*counts), 0):
+        for images, labels in (
+            (episode.support_images, episode.support_labels),
+            (episode.query_images, episode.query_labels),
+        ):
+            classes = (images.mean(1) / 3).round().int().tolist()
+            assert labels.tolist() == [numbers[label] for label in classes]
+
+
 @pytest.mark.parametrize("counts", [(7,), (1, 1, 1), (5, 1)])
 def test_whoever_has_one_class_is_not_judged(counts):
     found = judge(person(*counts), 0, HALF, lambda counts: {"prototype": PixelPrototype()})
@@ -138,6 +150,18 @@ def test_shared_labels_keep_their_numbers_though_a_person_holds_few_of_them():
         assert {*episode.support_labels.tolist()} == {*episode.query_labels.tolist()} == {1, 4}
     found = judge(own, 0, HALF, lambda counts: {"prototype": PixelPrototype()}, targets)
     assert found.measures == {name: {"prototype": 1.0} for name in ("accuracy", "balanced", "auc")}
+
+
+def test_whoever_has_one_class_is_not_judged_where_the_data_say_who_adapts():
+    one, two = person(6), person(3, 3)
+    adapts = np.tile([True, True, False], 2)
+    for someone, judged in ((one, 0), (two, 2)):
+        own = Person(name="p", records=someone.records, labels=someone.labels, classes=someone.classes, adapts=adapts)
+        assert judge(own, 0, HALF, lambda counts: {"prototype": PixelPrototype()}).judged == judged
+    # All numbers to predict are one class, also equal ones.
+    numbers = Person(name="p", records=one.records, labels=np.full(6, 0.5), classes=("y",), adapts=adapts)
+    targets = Regression(range=TargetRange(centre=50, scale=10, lowest=0, highest=100))
+    assert len([*HALF.episodes(numbers, 0, targets)]) == 1
 
 
 def test_where_the_data_say_it_train_adapts_and_test_judges():

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -813,6 +815,9 @@ def test_noise_follows_from_key_and_fresh_bytes_and_a_charge_is_on_disk_before_t
     ("changes", "words"),
     [
         ({"clients": 0}, "clients = 0, expected a whole number"),
+        ({"promise": None}, r"promise: expected dpfedmeta\.Promise\(\.\.\.\), got None"),
+        ({"promise": 5}, r"promise: expected dpfedmeta\.Promise\(\.\.\.\), got 5"),
+        ({"sampler": "check-ins", "cohort": 30.7}, "cohort = 30.7, expected a whole number under check-ins"),
         ({"clients": 400.0}, "clients = 400.0, expected a whole number"),
         ({"rounds": True}, "rounds = True, expected a whole number"),
         ({"cohort": 500}, "cohort = 500 is more than clients = 400"),
@@ -936,6 +941,15 @@ def tampered(folder, change):
     path.write_text(json.dumps(content))
 
 
+def texts_in(content, place):
+    """The place of each text under a name."""
+    for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+        if isinstance(value, dict | list):
+            yield from texts_in(value, (*place, key))
+        elif isinstance(value, str) and isinstance(content, dict):
+            yield (*place, key)
+
+
 def test_what_is_stated_beside_the_ledger_is_compared_with_it(tmp_path):
     with made(tmp_path) as private:
         run(private)
@@ -944,6 +958,15 @@ def test_what_is_stated_beside_the_ledger_is_compared_with_it(tmp_path):
     tampered(tmp_path, lambda content: content["planned"][0].update(epsilon=1.0))
     with pytest.raises(dp.InputError, match="planned"):
         verify_rounds(mine)
+    # A sentence says what is promised, and is compared like the number beside it.
+    texts = list(texts_in(json.loads(plan), ()))
+    assert {"event", "formula", "method", "unit", "sampler"} <= {place[-1] for place in texts}
+    for *places, last in texts:
+        (tmp_path / "mine/plan.json").write_bytes(plan)
+        at = partial(reduce, getitem, places)
+        tampered(tmp_path, lambda content, at=at, last=last: at(content).update({last: "0"}))
+        with pytest.raises(dp.InputError, match=rf"plan\.json: .*{last}: states '0', but"):
+            verify_rounds(mine)
     (tmp_path / "mine/plan.json").write_bytes(plan)
     release = tmp_path / "mine/releases/round-000001.safetensors"
     content = release.read_bytes()
@@ -1060,3 +1083,16 @@ def test_layers_are_clipped_as_the_clip_settings_say(tmp_path, scope):
         round_.add(round_.cohort[0], {"long.weight": long, "short.weight": short})
         found = round_._sum.query().value
     assert [float(np.linalg.norm(found[name])) for name in like] == pytest.approx(due, rel=1e-3)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_ledger_says_whether_all_is_the_operating_system_s_and_rounds_go_on_so(tmp_path, secure):
+    """Without that word a loop that was started again would look for a seed that was never kept."""
+    with made(tmp_path, secure_rng=secure, noise="independent") as private:
+        first = next(iter(private))
+        first.add(first.cohort[0], update(MODEL, 1))
+        first.release()
+    assert read_content(tmp_path / "mine/ledger.jsonl").identity.secure == secure
+    assert (tmp_path / "mine/secret/noise_seed.json").exists() != secure
+    with made(tmp_path, secure_rng=secure, noise="independent") as private:
+        assert next(iter(private)).number == 1

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -176,3 +177,73 @@ def test_tensors_keep_every_bit_of_theirs(kind):
     found = round_sum.real_arrays({"w": given})["w"]
     assert found.dtype == (np.float32 if given.element_size() < 8 and kind.is_floating_point else np.float64)
     assert found.tolist() == given.tolist()
+
+
+class Watched:
+    """A lock that says whether it is held."""
+
+    def __init__(self):
+        self.held = False
+
+    def __enter__(self):
+        assert not self.held
+        self.held = True
+
+    def __exit__(self, *error):
+        self.held = False
+
+
+@pytest.mark.parametrize("form", [None, FORM])
+def test_what_two_threads_share_is_touched_by_one_at_a_time(monkeypatch, form):
+    """Who waits, who says the form, what is counted and what is summed; messages are copied side by side."""
+    seen, lock = [], Watched()
+
+    class Waiting(set):
+        def __contains__(self, client):
+            seen.append(("waits", lock.held))
+            return super().__contains__(client)
+
+        def discard(self, client):
+            seen.append(("comes", lock.held))
+            super().discard(client)
+
+    total = RoundSum(None if form is None else form_of(form), 1.0, None, range(3))
+    message, added = total._message, round_sum.add_shortened
+    total._lock, total._waiting = lock, Waiting(range(3))
+    total._message = lambda update: (
+        seen.append(("form" if total.form is None else "copied", lock.held)),
+        message(update),
+    )[1]
+    monkeypatch.setattr(
+        round_sum, "add_shortened", lambda *given: (seen.append(("summed", lock.held)), added(*given))[1]
+    )
+    for client in range(2):
+        total.add(client, {"w": np.ones((7, 11)), "b": np.ones(13)})
+    first = ("form", True) if form is None else ("copied", False)
+    once = [("waits", True), ("comes", True)]
+    assert seen == [*once, first, ("summed", True), *once, ("copied", False), ("summed", True)]
+
+
+@pytest.mark.parametrize("form", [None, FORM])
+@pytest.mark.parametrize("other", [{"w": np.ones((7, 11))}, {"w": np.ones(77), "b": np.ones(13)}, {"x": np.ones(3)}])
+def test_the_form_is_said_once_and_an_update_of_another_is_left_out(form, other):
+    total = RoundSum(None if form is None else form_of(form), 1.0, None, range(3))
+    if form is None:
+        total.add(0, {name: np.ones(value.shape) for name, value in FORM.items()})
+    before = {name: value.shape for name, value in total.form.items()}
+    total.add(1, other)
+    assert {name: value.shape for name, value in total.form.items()} == before
+    assert total.left_out == 1
+    total.add(2, {name: np.ones(value.shape) for name, value in FORM.items()})
+    assert total.left_out == 1
+
+
+@pytest.mark.parametrize("kind", ["longdouble", "float16", "int64"])
+def test_no_number_of_a_client_makes_a_message(kind):
+    """Numbers beyond float64 count as not finite, without a warning that would tell of them."""
+    total = RoundSum(form_of({"w": np.zeros(2)}), 1.0, None, range(2))
+    largest = {"longdouble": np.longdouble("1e4000"), "float16": np.float16(65504), "int64": np.int64(2**63 - 1)}[kind]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        total.add(0, {"w": np.array([largest, largest])})
+    assert total.left_out == (1 if kind == "longdouble" and np.finfo(np.longdouble).max > 1e308 else 0)

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from dpfedmeta.data.episodes.episode import draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.meta.inner_loop import adapted_logits
 from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.training.personal.user_inputs import InputForm, checked_labels
 from dpfedmeta.training.run_training import run_training
 
 ROOT = Path(__file__).parents[3]
@@ -246,9 +248,58 @@ def test_no_file_and_no_folder(model, tmp_path):
         model.save(tmp_path / "nowhere" / "mine.safetensors")
 
 
+def test_a_personal_model_is_saved_into_no_run_but_among_its_secrets(model, tmp_path):
+    for name in ("config.yaml", "ledger.jsonl"):
+        (tmp_path / name).touch()
+    (tmp_path / "secret").mkdir()
+    model.save(tmp_path / "secret" / "mine.safetensors")
+    with pytest.raises(InputError, match=r"PersonalModel\.save: .*mine\.safetensors: is inside the run"):
+        model.save(tmp_path / "mine.safetensors")
+    assert not (tmp_path / "mine.safetensors").exists()
+
+
 def test_an_unknown_name_of_the_package():
     import dpfedmeta
 
     assert isinstance(dpfedmeta.load, type(load))
     with pytest.raises(AttributeError):
         dpfedmeta.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("mean", [(), (1.0, 2.0)])
+@pytest.mark.parametrize("deviation", [(), (4.0, 0.5)])
+@pytest.mark.parametrize("records", ["vectors", "images"])
+def test_records_are_standardised_by_each_number_that_there_is(mean, deviation, records):
+    """A mean alone, a deviation alone, both or neither."""
+    given = torch.tensor([[3.0, 5.0], [7.0, 11.0]])
+    form = InputForm(channels=2, size=1, mean=mean, deviation=deviation, records=records)
+    due = (given - torch.tensor(mean or (0.0, 0.0))) / torch.tensor(deviation or (1.0, 1.0))
+    if records == "vectors":
+        torch.testing.assert_close(form.tensor(given), due)
+        return
+    pixels = (given * 20).to(torch.uint8).view(2, 2, 1, 1)
+    due = (pixels.float().view(2, 2) / 255 - torch.tensor(mean or (0.0, 0.0))) / torch.tensor(deviation or (1.0, 1.0))
+    torch.testing.assert_close(form.tensor(pixels).view(2, 2), due)
+
+
+@pytest.mark.parametrize(
+    ("labels", "ways", "shared", "said"),
+    [
+        ([0, 1, 0], 2, False, 2), ([0, 1, 0], None, False, 2), ([0, 0, 0], None, False, "class 1 has no image"),
+        ([0, 1, 2], 3, False, 3), ([0, 1, 2], 2, False, "labels: 2 is unknown; labels are 0 ... 1, as many as were"),
+        ([0, 1, 4], None, False, "labels: 4 is unknown; labels are 0 ... 3, as many as in training"),
+        ([0, 1, 1], 1, False, "ways = 1: at least 2"), ([0, 1, 1], 0, False, "ways = 0: at least 2"),
+        ([0, 1], None, False, "got 2 labels for 3 images"), ([0, 1, 1, 0], None, False, "got 4 labels for 3 images"),
+        ([0, 3, 3], None, True, 4), ([0, 3, 3], 4, True, 4), ([0, 3, 3], 3, True, "with a public list of 4 labels"),
+        ([0, -1, 1], None, False, "labels: -1 is unknown"), ([0, 4, 4], None, True, "labels: 4 is unknown"),
+        ([0.0, 1.0, 1.0], None, False, "expected whole numbers"), ([True, False, True], None, False, "expected whole"),
+        ([[0], [1], [1]], None, False, "expected whole numbers"), (["a", "b", "b"], None, False, "are names"),
+    ],
+)  # fmt: skip
+def test_labels_are_taken_exactly_where_each_class_has_an_image(labels, ways, shared, said):
+    if isinstance(said, int):
+        found, classes = checked_labels(labels, 3, 4, ways, shared=shared)
+        assert (found.tolist(), found.dtype, classes) == (labels, torch.int64, said)
+        return
+    with pytest.raises(InputError, match=re.escape(said)):
+        checked_labels(labels, 3, 4, ways, shared=shared)

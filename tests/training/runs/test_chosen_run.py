@@ -101,6 +101,35 @@ def test_a_chosen_run_is_not_passed_off_as_an_ordinary_one(trained, chosen, dpfe
     assert "is a candidate of a private sweep" in said
 
 
+def contents_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_candidate_gets_no_further_rounds(trained, chosen, dpfedmeta, released):
+    """Its price covers the rounds of the list, seen once; rounds behind a look at the best run compose with it."""
+    run = chosen if released else trained[1]
+    before = contents_of(run.path)
+    said = dpfedmeta("train", "--extend", run.path, "--rounds", "4", code=2).error
+    assert f"{run.path}: is a candidate of a private sweep" in said
+    assert contents_of(run.path) == before
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_choice_that_was_extended_before_states_nothing(trained, tmp_path, listed):
+    """Also where a run of so many rounds was in the list."""
+    alone, _, _, plans = trained
+    ledger, run = read_content(alone.ledger), RunDirectory(tmp_path)
+    given = [*plans, replace(plans[0], rounds=4)] if listed else plans
+    cost = selection_cost(given, RunCount(mean=5.0))
+    run.write_json(SELECTION, selection_content(cost, given))
+    cells = spent(ledger.plan, ledger.charges)
+    assert verified_selection(run, ledger, cells) == cost
+    longer = replace(ledger, plan=ledger.plan.extended(4))
+    with pytest.raises(InputError, match=r"was extended after the choice \(rounds 2 to 3\)"):
+        verified_selection(run, longer, cells)
+
+
 def test_the_same_edits_say_nothing_wrong_of_a_run_that_was_not_chosen(trained, tmp_path, monkeypatch):
     """So it is the mark alone that tells."""
     run = RunDirectory(shutil.copytree(trained[0].path, tmp_path / "alone"))
@@ -244,6 +273,16 @@ def test_a_choice_lacks_none_of_its_numbers(trained, tmp_path, field):
     run.write_json(SELECTION, content)
     with pytest.raises(InputError, match=f"damaged: has no {field}; restore it"):
         verified_selection(run, ledger, spent(ledger.plan, ledger.charges))
+
+
+@pytest.mark.parametrize("turned", [0, 1, 2, 3])
+def test_what_the_run_alone_spent_is_its_clients_cell_wherever_it_stands(trained, tmp_path, turned):
+    """Other cells may be dearer: nothing is promised in them."""
+    alone, _, cost, plans = trained
+    ledger, run = read_content(alone.ledger), RunDirectory(tmp_path)
+    run.write_json(SELECTION, selection_content(cost, plans))
+    cells = list(spent(ledger.plan, ledger.charges))
+    assert verified_selection(run, ledger, [*cells[turned:], *cells[:turned]]) == cost
 
 
 def test_a_price_below_what_the_run_alone_spent_is_refused(trained, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dpfedmeta.accounting.events.record_layer import RecordLayer
-from dpfedmeta.accounting.ledger.ledger import Ledger, read_content
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.ledger.population_register import begin_register, read_register
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
@@ -344,7 +344,7 @@ def test_a_run_is_extended_when_each_of_its_rounds_is_charged_however_often(tmp_
     if status is not None:
         run.write_json("summary.json", {"status": status})
     plan = PrivacyPlan(clients=100, cohort=10, rounds=3, noise_multiplier=2.0)
-    content = SimpleNamespace(plan=plan, charges=charges)
+    content = SimpleNamespace(plan=plan, charges=charges, identity=RunIdentity())
     settings = resolve("dp-agr", "strokes", None, {"privacy.client.epsilon": "null", **NOISE})
     if words is None:
         assert extension.extended_plan(run, settings, content, 5) == plan.extended(5)
@@ -357,7 +357,13 @@ def test_a_run_is_extended_when_each_of_its_rounds_is_charged_however_often(tmp_
 
 def test_a_population_register_counts_runs_and_extensions_before_they_are_charged(tiny_task_file, tmp_path):
     people = begin_register(tmp_path / "people", 3.0, 1e-3).path
-    given = {**NOISE, "population.register": str(people)}
+    simulated = {**NOISE, "population.register": str(people)}
+    before = people.read_bytes()
+    with pytest.raises(InputError, match=r"population\.register = .*: run\.noise_seed = 3 makes the run a simulation"):
+        begin(tiny_task_file, tmp_path / "none", 2, algo="dp-agr", **simulated)
+    assert people.read_bytes() == before
+    assert not (tmp_path / "none").exists()
+    given = simulated | {"run.noise_seed": "null"}
     first = begin(tiny_task_file, tmp_path, 2, algo="dp-agr", **given)
     (one,) = read_register(people).runs
     assert (one.run, one.plan) == (read_content(first.ledger).identity.run, read_content(first.ledger).plan)
@@ -371,7 +377,7 @@ def test_a_population_register_counts_runs_and_extensions_before_they_are_charge
     assert people.read_bytes() == before
     assert not (tmp_path / "long").exists()
     with pytest.raises(InputError, match="begin a register"):
-        begin(tiny_task_file, tmp_path, 2, name="none", algo="dp-agr", **NOISE, **{"population.register": "nowhere"})
+        begin(tiny_task_file, tmp_path, 2, name="none", algo="dp-agr", **given | {"population.register": "nowhere"})
     assert not (tmp_path / "none").exists()
 
 

@@ -52,6 +52,8 @@ def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dp
         (run.path / tracker).mkdir()
         (run.path / tracker / "events.log").write_text("somebody's machine")
     (run.path / ".hidden.txt").write_text("half a file")
+    (run.path / "checkpoint" / ".old").mkdir()
+    (run.path / "checkpoint" / ".old" / "hidden-too.txt").write_text("half a file")
     (run.path / "link.txt").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_text("somebody's home")
     said = dpfedmeta("archive", run.path, "--out", tmp_path / "a.zip")
@@ -86,6 +88,25 @@ def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dp
     with pytest.raises(InputError, match="not here"):
         check_manifest(unpacked)
     assert check_manifest(run) == []
+
+
+def test_what_is_made_of_people_and_secrets_of_a_run_inside_stay(run, tmp_path):
+    """Wherever they lie, and a copy of them under another name is refused."""
+    usual = set(archive(run, tmp_path / "usual.zip").files)
+    counted = archive(run, tmp_path / "counted.zip").left_out
+    for name in ("people-clinic-1a2b3c4d.json", "people/people-own-test.csv", "people-all/rows.csv", "sub/secret/seed"):
+        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.path / name).write_text(f"clinic4 was judged {name}")
+    for name in ("peoples.txt", "secrets.txt", "sub/secret.txt"):
+        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.path / name).write_text("public")
+    made = archive(run, tmp_path / "a.zip")
+    assert set(made.files) - usual == {"peoples.txt", "secrets.txt", "sub/secret.txt"}
+    assert made.left_out == counted + 4
+    for name in ("people/people-own-test.csv", "sub/secret/seed"):
+        shutil.copy(run.path / name, run.path / "notes.txt")
+        with pytest.raises(InputError, match=r"notes\.txt: holds what is secret in .*/sub/secret/seed|people-own-test"):
+            archive(run, tmp_path / "b.zip")
 
 
 @pytest.mark.parametrize("leak", ["copy", "seed"])

@@ -1,7 +1,9 @@
 import json
+import math
 import re
 import shutil
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.verification import file_claims as claims_beside
-from dpfedmeta.training.verification.row_claims import check_rows
+from dpfedmeta.training.verification.row_claims import _chosen, check_rows
 from dpfedmeta.training.verification.verify import audit, realised
 
 TINY = {
@@ -671,3 +673,42 @@ def test_a_distribution_above_another_accountant_is_an_error(run, monkeypatch, b
         monkeypatch.setattr(Guarantee, "binding", loose)
     with pytest.raises(InputError, match="by planted: please report this"):
         audit(run)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 16, 17, 60, 1000])
+def test_rows_that_are_computed_again_begin_and_end_with_those_of_the_run(rows):
+    """In between no two of them are far apart, as a share of all, and early ones are close."""
+    chosen = _chosen(rows)
+    assert chosen == sorted(set(chosen))
+    assert (chosen[0], chosen[-1]) == (0, rows - 1)
+    assert max((after - before for before, after in pairwise(chosen)), default=0) <= max(1, math.ceil((rows - 1) / 15))
+    assert len(chosen) >= min(rows, 16)
+    # Early ones, where epsilon grows fastest: one of each eighth of the logarithm.
+    assert {round(rows ** (step / 8)) - 1 for step in range(8)} <= set(chosen)
+
+
+def test_no_rows_are_none_to_compute_again():
+    assert _chosen(0) == []
+
+
+def test_the_last_row_is_computed_like_the_first(run, proven):
+    """Also where a run of many rounds is looked at in some of them."""
+    row(5, "epsilons", "client_public", to=lambda value: value * 1.03)(run)
+    with pytest.raises(InputError, match=r"rounds\.jsonl, line 6: epsilons\.client_public"):
+        check_rows(read_run(run), proven)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_each_block_of_numbers_of_a_page_is_compared(run, proven, which):
+    path = run.path / "report.html"
+    before, block, after = re.fullmatch(
+        r'(.*<script type="application/json" id="guarantees">)(.*?)(</script>.*)', path.read_text(), re.DOTALL
+    ).groups()
+    opening = '</script><script type="application/json" id="guarantees">'
+    path.write_text(before + opening.join([block] * 3) + after)
+    assert check_report(read_run(run), proven) == ["report.html agrees"]
+    content = json.loads(block)
+    content["population"]["clients"] += 1
+    path.write_text(before + opening.join(json.dumps(content) if n == which else block for n in range(3)) + after)
+    with pytest.raises(InputError, match=r"report\.html: population\.clients"):
+        check_report(read_run(run), proven)
