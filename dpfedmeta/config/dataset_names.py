@@ -159,8 +159,12 @@ def shipped_task(dataset: str) -> str:
     return next((name for name in task_names() if load_task(name)[0].source.name == source), Path(dataset).stem)
 
 
-def encoding_of_run(settings: Settings) -> Encoding | None:
+def encoding_of_run(settings: Settings, label: str | None = None) -> Encoding | None:
     """The public encoder of a run; None: it has none.
+
+    Args:
+        settings: Of the run.
+        label: Name of its data, where `dataset` is a server's word, by which nothing may be opened; None: it is a name.
 
     Raises:
         InputError: The encoder or its weights are missing or wrong.
@@ -176,7 +180,7 @@ def encoding_of_run(settings: Settings) -> Encoding | None:
     from dpfedmeta.data.encoders.encoding import check_overlap, encoding_of
 
     found = encoding_of(chosen.encoder, chosen.encoder_weights, chosen.encoder_size)
-    check_overlap(found, shipped_task(settings.dataset), accepted=chosen.encoder_overlap == "accept")
+    check_overlap(found, label or shipped_task(settings.dataset), accepted=chosen.encoder_overlap == "accept")
     return found
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dpfedmeta.cli import arguments
 from dpfedmeta.cli.arguments import (
     add_real_clients,
     parse_with_settings,
@@ -291,3 +292,15 @@ def test_all_settings_that_end_in_a_name_are_proposed_in_one_order():
         with pytest.raises(InputError) as found:
             settings_from(["--lr", "1"])
         assert str(found.value) == f"--lr: unknown option; did you mean {' or '.join(ending)}?"
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_each_part_of_a_command_reaches_its_settings(monkeypatch, keep):
+    seen, made = [], parser("A test.", settings=True)
+    made.add_argument("--dry-run", action="store_true")
+    monkeypatch.setattr(arguments, "resolve", lambda *given, **named: seen.append((given, named)) or "settings")
+    words = ["--algo", "dp-agr", "--config", "mine.yaml", "--rounds", "7", *(["--dry-run"] if keep else [])]
+    options, settings = parse_with_settings(made, words, "strokes", keep_both=lambda options: options.dry_run)
+    assert (options.algo, settings) == ("dp-agr", "settings")
+    due = {"keep_both": keep, "default_dataset": "strokes"}
+    assert seen == [(("dp-agr", None, Path("mine.yaml"), {"server.rounds": "7"}), due)]

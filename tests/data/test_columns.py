@@ -1,5 +1,7 @@
 """Columns that would become features by accident are refused; what is suspicious is told from public rows alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import yaml
@@ -11,6 +13,7 @@ from dpfedmeta.data.names import surely_public
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources import vectors
 from dpfedmeta.data.user_sources.columns import OWNERS, feature_words, meant, telling_columns
+from dpfedmeta.data.user_sources.csv_table import Row, public_rows
 from dpfedmeta.training.tracking.plan_summary import _read_words
 
 
@@ -191,3 +194,36 @@ def test_of_numbers_that_are_none_no_column_is_suspected(tmp_path, odd):
 def test_of_very_few_rows_nothing_is_suspected(rows, told):
     said = telling_columns("a", np.arange(float(rows))[:, None], ["p", "q"] * (rows // 2) + ["p"] * (rows % 2))
     assert bool(said) == told
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_public_rows_are_those_of_units_that_never_train(named):
+    """Of clients where the data name them, whatever their classes are called; else of classes."""
+    names = [f"u{number}" for number in range(40)]
+    public = surely_public(names)
+    assert 0 < len(public) < 40
+    other = sorted(public)[0]
+    rows = [
+        Row(place=f"{n}", label=other if named else name, client=name if named else "", split="")
+        for n, name in enumerate(names)
+    ]
+    assert public_rows(rows) == [n for n, name in enumerate(names) if name in public]
+    # Where a column says it, that holds; where nothing is public, everything is looked at.
+    given = [replace(row, split=("train", "val", "test")[n % 3]) for n, row in enumerate(rows)]
+    assert public_rows(given) == [n for n in range(40) if n % 3]
+    assert public_rows([replace(row, split="train") for row in rows]) == [*range(40)]
+    assert public_rows([]) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"), [(None, True), (0.5, False), (-1.0, False), (255.0, True), (256.0, False), (254.5, False)]
+)
+def test_one_number_that_no_pixel_has_tells_that_they_are_none(change, told):
+    records = np.full((3, 64), 16.0)
+    if change is not None:
+        records[1, 7] = change
+    assert vectors._look_like_pixels(records) == told
+    # Small counts are none either: more than fifteen is reached somewhere.
+    assert not vectors._look_like_pixels(np.full((3, 64), 15.0))
+    assert not vectors._look_like_pixels(records[:, :63])
+    assert not vectors._look_like_pixels(records[:0])

@@ -1,5 +1,6 @@
 """Decisions of a client one by one: what is left, what a plan must have, what may be charged; all else is allowed."""
 
+import inspect
 import math
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -231,7 +232,7 @@ def test_a_ledger_is_read_again_where_another_process_wrote_it_and_else_is_not(m
     path.write_text("begin")
     monkeypatch.setattr(client, "ClientLedger", lambda path, budget: read.append(path.read_text()) or len(read))
     own = SimpleNamespace(_folder=tmp_path, _path=path, _size=5, _promise=SimpleNamespace(budget=int), _ledger=0)
-    alone = contextmanager(client.RealClient._alone.__wrapped__)
+    alone = contextmanager(inspect.unwrap(client.RealClient._alone))
     for written, due in (("", 0), ("mine", 0), ("", 0)):
         with alone(own):
             assert own._ledger == due

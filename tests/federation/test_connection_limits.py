@@ -269,7 +269,7 @@ def test_a_connection_ends_after_a_refusal_of_which_not_all_may_have_been_read(s
 )
 def test_a_long_body_has_the_time_of_a_slow_line(monkeypatch, stated, seconds, status):
     given, timeout = [], asyncio.timeout
-    monkeypatch.setattr(flower_gate.asyncio, "timeout", lambda delay: given.append(delay) or timeout(delay))
+    monkeypatch.setattr(asyncio, "timeout", lambda delay: given.append(delay) or timeout(delay))
     own, _ = gate()
     assert asyncio.run(pushed(own, [b"x"], stated)) == status
     assert given == [seconds]

@@ -84,9 +84,9 @@ FITS = {
     "a run's summary": _OBJECTS,
     "survivors at a client": {"other kinds of values", "infinity"},
     "a run's rounds": {"nothing", *_OBJECTS},
-    # A line that a crash tore never counted, and after such a byte no line is whole.
+    # A line that a crash tore never counted; of nodes none is whole where a zero byte stands behind it.
     "nodes": {"nothing", "UTF-16"},
-    "a client's ledger": {"nothing", "UTF-16"},
+    "a client's ledger": {"nothing"},
 }
 
 

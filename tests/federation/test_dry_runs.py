@@ -81,7 +81,7 @@ def looks(silos, tmp_path, monkeypatch):
             assert os.environ["FLWR_HOME"] == str(tmp_path / "elsewhere")
         return "\n".join(said)
 
-    look.session, look.home, look.silos, look.tmp = session, home, silos, tmp_path
+    vars(look).update(session=session, home=home, silos=silos, tmp=tmp_path)
     yield look
     # Nor does the copy stay, which holds what was decoded.
     gc.collect()

@@ -82,11 +82,11 @@ CALLS = {
 def test_the_state_of_a_page_is_touched_under_its_lock(tmp_path, name):
     page = Progress({b"a": "north"}, lambda: [b"a"])
     page.on_plan(PLANNED)
-    page._lock = Lock()
-    page._state = Shared(page._state, page._lock)
+    page._lock = lock = Lock()
+    page._state = Shared(page._state, lock)
     CALLS[name](page, tmp_path)
     assert page._state.touched
-    assert not page._lock.depth
+    assert not lock.depth
 
 
 def test_every_way_in_to_a_page_is_looked_at():
@@ -102,24 +102,25 @@ def messages(monkeypatch):
     found.lock = lock
     found._waiting = Shared({7: {"one": None}}, lock)
     found.message_ins_id_to_message_res_id = Shared({"one": "two"}, lock)
-    found.held = []
+    held: list[int] = []
 
     def stored(self, *given):
-        found.held.append(lock.depth)
+        held.append(lock.depth)
         return "three" if len(given) == 1 else (True, ["missing"])
 
     monkeypatch.setattr(InMemoryLinkState, "store_message_ins", stored)
     monkeypatch.setattr(InMemoryLinkState, "store_message_and_object_tree", stored)
-    monkeypatch.setattr(found, "_check_stored_messages", lambda names: found.held.append(lock.depth))
+    monkeypatch.setattr(found, "_check_stored_messages", lambda names: held.append(lock.depth))
     monkeypatch.setattr(found._parts, "get_object_tree", lambda name: ObjectTree())
-    return found
+    return found, held, lock
 
 
 def test_messages_of_nodes_are_touched_under_the_lock_of_flower_s_state(messages):
+    messages, held, lock = messages
     message = SimpleNamespace(metadata=SimpleNamespace(dst_node_id=7, message_id="three", run_id=1))
     assert messages.store_message_ins(message) == "three"
     assert messages.store_message_and_object_tree(message, ObjectTree(), "session") == (True, ["missing"])
     assert messages.get_message_ins(7, None) == []
     assert messages.answered(["one", "other"]) == {"one"}
-    assert messages.held == [1, 1, 1]
-    assert not messages.lock.depth
+    assert held == [1, 1, 1]
+    assert not lock.depth

@@ -171,9 +171,9 @@ def test_a_plan_lies_beside_a_model_as_long_as_it_is_handed_out(monkeypatch, tmp
 
 
 def test_a_line_of_a_log_is_written_under_its_lock():
-    held = []
-    log = JsonLog(lambda line: held.append(log._lock.depth))
-    log._lock = Lock()
+    held, lock = [], Lock()
+    log = JsonLog(lambda line: held.append(lock.depth))
+    log._lock = lock
     log.say("a sentence")
     assert held == [1]
-    assert not log._lock.depth
+    assert not lock.depth

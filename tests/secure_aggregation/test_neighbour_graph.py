@@ -1,6 +1,7 @@
 import itertools
 import math
 from fractions import Fraction
+from hashlib import sha256
 from itertools import combinations
 from math import comb
 
@@ -9,6 +10,7 @@ import pytest
 from scipy.stats import hypergeom
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.random.keyed_streams import key_stream
 from dpfedmeta.secure_aggregation import agreed
 from dpfedmeta.secure_aggregation.crypto import neighbour_graph as graph
 from dpfedmeta.secure_aggregation.crypto.neighbour_graph import (
@@ -259,3 +261,12 @@ def test_every_neighbour_is_as_likely_as_another():
     # 2,000 seeds: how often seat 1 is a neighbour of seat 0 among 20 of degree 4; 4/19 expected.
     among = sum(1 in neighbours_of(0, seed.to_bytes(32, "big"), 20, 4) for seed in range(2000))
     assert abs(among - 2000 * 4 / 19) < 5 * math.sqrt(2000 * 4 / 19 * 15 / 19)
+
+
+@pytest.mark.parametrize("clients", [5, 100])
+def test_the_order_of_a_ring_is_that_of_these_words(clients):
+    """By hashlib and numpy: both sides would agree on another order, too."""
+    read = key_stream(sha256(b"dpfedmeta secure aggregation ring" + b"seed").digest())
+    words = np.frombuffer(read(8 * clients), dtype="<u8")
+    assert graph._order(b"seed", clients).tolist() == sorted(range(clients), key=words.__getitem__)
+    assert graph._order(b"seed", clients).tolist() != graph._order(b"feed", clients).tolist()

@@ -202,7 +202,8 @@ def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) 
     if task.form.kind == "vectors":
         check_scale(str(path), found, task.mean, task.deviation, targets=task.form.targets, smallest=0.0)
     contents = labelled(str(path), found, task.labels, task.targets)
-    key = ["client", str(path.resolve()), *own_digests(path), *task.form.shape, *columns, _PIXELS, task.pixel_range]
+    key: list[object] = ["client", str(path.resolve()), *own_digests(path)]
+    key += [*task.form.shape, *columns, _PIXELS, task.pixel_range]
     if task.targets is not None:
         key.append(repr(task.targets))
     if task.form.kind == "vectors":

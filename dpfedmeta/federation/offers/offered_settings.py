@@ -69,7 +69,7 @@ def with_own_encoder(task: Task, settings: Settings, content: Mapping[str, Any])
     """
     stated = content["task"].get(_ENCODER)
     try:
-        encoding = encoding_of_run(settings)
+        encoding = encoding_of_run(settings, Path(settings.dataset).stem)
     except RefusedPlan as error:
         raise Refused(str(error)) from error
     if (encoding is None) != (stated is None):
