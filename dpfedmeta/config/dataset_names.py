@@ -146,16 +146,15 @@ def task_of(settings: Settings, data_folder: Path | None = None) -> tuple[Task, 
 
 
 def shipped_task(dataset: str) -> str:
-    """Name of the shipped task that has the same images, whatever a task file of them is called; else the file's name.
-
-    Raises:
-        InputError: There is no such task.
-    """
+    """Name of the shipped task that has the same images, whatever a task file of them is called; else the file's name."""
     from dpfedmeta.data.task_file import load_task, task_names
 
     if dataset in task_names():
         return dataset
-    source = load_task(dataset)[0].source.name
+    try:
+        source = load_task(dataset)[0].source.name
+    except InputError:  # data that moved since the run began, and were looked at then
+        return Path(dataset).stem
     return next((name for name in task_names() if load_task(name)[0].source.name == source), Path(dataset).stem)
 
 

@@ -141,6 +141,7 @@ def test_an_encoder_that_knows_the_images_is_refused_whatever_their_task_file_is
     usual = resolve("dp-agr", "omniglot")
     settings = replace(usual, dataset=dataset, model=replace(usual.model, encoder="lite0"))
     assert shipped_task(dataset) == ("omniglot" if name == "omniglot" else "mini-imagenet")
+    assert shipped_task("/moved/my-mini.yaml") == "my-mini"
     if name == "omniglot":
         assert encoding_of_run(settings) is known
         return
