@@ -146,7 +146,7 @@ def task_of(settings: Settings, data_folder: Path | None = None) -> tuple[Task, 
 
 
 def shipped_task(dataset: str) -> str:
-    """Name of the shipped task that has the same images, whatever a task file of them is called; else the file's name."""
+    """Name of the shipped task with the same images, whatever a task file of them is called; else the file's name."""
     from dpfedmeta.data.task_file import load_task, task_names
 
     if dataset in task_names():
