@@ -19,6 +19,7 @@ from dpfedmeta.learning.server_step import initial_state
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.samplers import Cohort
+from dpfedmeta.simulation.availability import Availability
 from dpfedmeta.simulation.backend import RoundAborted
 from dpfedmeta.training import loop
 from dpfedmeta.training.loop import Training, averages, optimizer
@@ -73,7 +74,7 @@ def test_those_who_answer_are_counted_among_all_who_were_invited(monkeypatch, de
     """Noise and denominators are those of the invited, whoever is silent or declines."""
     drawn = Cohort(round=4, clients=np.arange(10, 20))
     there = SimpleNamespace(answering=lambda invited, source: replace(invited, clients=invited.clients[absent:]))
-    monkeypatch.setattr(loop.Availability, "of", lambda settings: there)
+    monkeypatch.setattr(Availability, "of", lambda settings: there)
     willing = SimpleNamespace(willing=lambda cohort: replace(cohort, clients=cohort.clients[declining:]))
     training = SimpleNamespace(
         source=SimpleNamespace(again=lambda *_: None), plan=SimpleNamespace(settings=None),
