@@ -236,3 +236,27 @@ def test_nothing_is_written_when_a_combination_is_refused(sweep, tmp_path):
         with pytest.raises(InputError):
             sweep(**changes)
     assert not (tmp_path / "out").exists()
+
+
+SEEDS = {"algo": {"value": "maml"}, "dataset": {"value": "strokes"}, "run.seed": {"values": [0, 1]}}
+
+
+def test_each_start_is_noted_and_whether_a_run_came_of_it(sweep, program, tmp_path):
+    """A run that was refused before it had a folder cost nothing; one that failed later did."""
+    quick, refused = program.read_text(), "if options['run.seed'] == '1': sys.exit('error: refused')\n"
+    program.write_text(quick.replace("run.mkdir(parents=True)", refused + "run.mkdir(parents=True)"))
+    assert sweep(parameters=SEEDS)[0] == "failed"
+    folder = SweepFolder(tmp_path / "out")
+    first, second = folder.noted()
+    assert folder.starts() == {first: 1, second: 0}
+    program.write_text(quick + "sys.exit(1 if options['run.seed'] == '1' else 0)\n")
+    assert sweep(parameters=SEEDS)[0] == "failed"
+    assert folder.starts() == {first: 1, second: 1}
+    program.write_text(quick)
+    shutil.rmtree(folder.runs / second)
+    assert sweep(parameters=SEEDS)[0] == "completed"
+    assert folder.starts() == {first: 1, second: 2}
+    assert [*folder.noted()] == [first, second]
+    with (tmp_path / "out/trials.jsonl").open("a") as file:
+        file.write('{"name": "cut')
+    assert folder.starts() == {first: 1, second: 2}
