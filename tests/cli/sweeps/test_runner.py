@@ -260,3 +260,21 @@ def test_each_start_is_noted_and_whether_a_run_came_of_it(sweep, program, tmp_pa
     with (tmp_path / "out/trials.jsonl").open("a") as file:
         file.write('{"name": "cut')
     assert folder.starts() == {first: 1, second: 2}
+
+
+def test_a_start_that_ctrl_c_ended_before_its_run_began_is_taken_back(sweep, program, tmp_path):
+    waits = "if options['run.seed'] == '1': time.sleep(60)\n"
+    program.write_text(program.read_text().replace("run.mkdir(parents=True)", waits + "run.mkdir(parents=True)"))
+    folder = SweepFolder(tmp_path / "out")
+
+    def interrupt():
+        while sum(folder.starts().values()) < 2 or len(runs(tmp_path)) < 1:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    status, _ = sweep(parameters=SEEDS)
+    thread.join()
+    assert status == "interrupted"
+    assert list(folder.starts().values()) == [1, 0]
