@@ -47,8 +47,10 @@ def with_private_start(
     given = _given(settings)
     planned_after_start(settings, data_folder)
     check_new(Path(settings.run.dir), settings.run.name)
+    # Remarks on trackers are said by the training, which checks them again.
+    remarks: list[str] = []
     for tracker in trackers_of(settings.track):
-        tracker.check(settings.track, _say_nothing)
+        tracker.check(settings.track, remarks.append)
     run = _begun(request, _place(settings), data_folder, secure_rng=secure_rng)
     found = run.read_json(SUMMARY)["found"]
     if found["too_noisy"]:
@@ -85,10 +87,6 @@ def planned_after_start(settings: Settings, data_folder: Path | None = None) -> 
     counted = replace(given.privacy, spent_before=(*given.privacy.spent_before, _TO_COME))
     task, _ = task_of(given, data_folder)
     return make_privacy(replace(given, privacy=counted), task, earlier=(*earlier_releases(given), own))
-
-
-def _say_nothing(text: str) -> None:
-    """Leave remarks on trackers to the training, which checks them again."""
 
 
 def _given(settings: Settings) -> Settings:

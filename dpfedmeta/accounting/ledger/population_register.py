@@ -208,6 +208,11 @@ def check_reserved(path: Path, ledger: LedgerContent) -> list[str]:
 @contextmanager
 def _alone(path: Path, *, writes: bool) -> Iterator[Lineage | None]:
     """Wait for other processes at this register; what this machine wrote last of it, in whatever copy, or None."""
+    if path.is_dir():
+        raise InputError(
+            f"{path}: is a folder, and a register is a file; what a run or an analysis in it spent says dpfedmeta "
+            f"account --verify {path}"
+        )
     try:
         with path.open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -276,6 +276,7 @@ class _Work:
             self.heart.beat(f"running: {', '.join(self.running)}")
         for name in ended:
             trial, child, begun = self.running.pop(name)
+            self._note_end(trial)
             taken = time.monotonic() - begun
             if child.returncode == 0 and why_not_finished(self.folder, trial) is None:
                 hidden = bool(self.folder.run(trial).read_json(SUMMARY).get("times"))
@@ -284,6 +285,10 @@ class _Work:
             else:
                 self.failed.append(trial)
                 self.say(f"{name}: failed with exit code {child.returncode}: {_last_line(self.folder.log(trial))}")
+
+    def _note_end(self, trial: Trial) -> None:
+        if not self.folder.run(trial).path.exists():
+            self.folder.note(trial, began=False)
 
     def _finish(self, trial: Trial, text: str) -> None:
         from dpfedmeta.reporting.compare.seed_groups import last_validation
@@ -311,6 +316,8 @@ class _Work:
                 until = 0.0  # a second Ctrl-C: no more patience
             finally:
                 _signal(child, signal.SIGKILL)
+        for trial, _, _ in self.running.values():
+            self._note_end(trial)
         self.say("to continue, use the same command: finished runs are kept, stopped ones are set aside and run again")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import check_output_folder
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, append_lines, write_text
 
@@ -57,10 +58,36 @@ class SweepFolder:
         places = (self.set_aside / f"{trial.name}.{number}" for number in count(1))
         return self.run(trial).path.rename(next(place for place in places if not place.exists()))
 
-    def note(self, trial: Trial) -> None:
-        """Write down what a run is, before it starts."""
+    def note(self, trial: Trial, *, began: bool = True) -> None:
+        """Write down what a run is, before it starts; afterwards, that this start ended before the run began."""
         line = {"number": trial.number, "name": trial.name, "key": trial.key, "parameters": dict(trial.parameters)}
-        append_lines(self.path / TRIALS, [line])
+        append_lines(self.path / TRIALS, [line if began else {**line, "began": False}])
+
+    def starts(self) -> Counter[str]:
+        """How often each run was started, by its name, without starts that ended before it began.
+
+        Raises:
+            InputError: Damaged.
+        """
+        found: Counter[str] = Counter()
+        for name, _, _, began in self._lines():
+            found[name] += 1 if began else -1
+        return found
+
+    def _lines(self) -> Iterator[tuple[str, int, dict[str, Value], bool]]:
+        """(name, number, parameters, whether a run was about to begin) of every line that was finished."""
+        file = self.path / TRIALS
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        for number, line in enumerate(lines, start=1):
+            try:
+                content = json.loads(line)
+                found = str(content["name"]), int(content["number"]), dict(content["parameters"])
+                began = bool(content.get("began", True))
+            except DAMAGED_JSON as error:
+                if number == len(lines):  # cut short by a crash: that run never started
+                    break
+                raise InputError(f"{file}, line {number}: damaged") from error
+            yield (*found, began)
 
     def noted(self) -> dict[str, dict[str, Value]]:
         """The parameters of every trial that was ever started, by the name of its run, in the order of the sweep.
@@ -68,17 +95,9 @@ class SweepFolder:
         Raises:
             InputError: Damaged.
         """
-        file = self.path / TRIALS
         found: dict[str, tuple[int, dict[str, Value]]] = {}
-        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-        for number, line in enumerate(lines, start=1):
-            try:
-                content = json.loads(line)
-                found[str(content["name"])] = int(content["number"]), dict(content["parameters"])
-            except DAMAGED_JSON as error:
-                if number == len(lines):  # cut short by a crash: that run never started
-                    break
-                raise InputError(f"{file}, line {number}: damaged") from error
+        for name, number, parameters, _ in self._lines():
+            found[name] = number, parameters
         return {name: parameters for name, (_, parameters) in sorted(found.items(), key=lambda item: item[1][0])}
 
 

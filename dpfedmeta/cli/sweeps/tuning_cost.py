@@ -14,7 +14,7 @@ from dpfedmeta.accounting.release_costs import released
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, read_manifest
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, RunDirectory, config_of
+from dpfedmeta.core.files.run_directory import ANALYSIS, RunDirectory, config_of
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 
 
@@ -32,6 +32,7 @@ class TuningCost:
         record_server: Composed epsilon of (record, server), zero-out; None where no cap bounds the participations.
         record_replaced: The same for a record that is replaced by another one.
         record_delta: Its delta.
+        gone: How many of the runs are not in the folder, and are counted as another one of their settings.
     """
 
     runs: int
@@ -43,6 +44,7 @@ class TuningCost:
     record_server: float | None
     record_replaced: float | None
     record_delta: float
+    gone: int = 0
 
 
 def tuning_cost(path: Path) -> TuningCost:
@@ -56,6 +58,7 @@ def tuning_cost(path: Path) -> TuningCost:
     began = [run for run in SweepFolder(path).started() if run.ledger.exists()]
     analyses = [run for run in began if config_of(run.path).startswith(ANALYSIS)]
     runs = [run for run in began if run not in analyses]
+    gone = _gone(path, runs)
     if analyses and not runs:
         raise InputError(
             f"{path}: no run of this sweep was started, but {len(analyses)} analyses were charged (clip.start): "
@@ -63,9 +66,12 @@ def tuning_cost(path: Path) -> TuningCost:
         )
     if not runs:
         raise InputError(f"{path}: no run of this sweep was started, so it has cost nothing")
-    for run in runs:
+    for run in began:
         _check_own_randomness(run)
-    return compose([_charged(run) for run in runs], adaptive=adaptive, besides=[_asked(run) for run in analyses])
+    plans = {run.path: _charged(run) for run in runs}
+    counted = [*plans.values(), *(plans[like] for like in gone)]
+    cost = compose(counted, adaptive=adaptive, besides=[_asked(run) for run in analyses])
+    return replace(cost, gone=len(gone))
 
 
 def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Sequence[Earlier] = ()) -> TuningCost:
@@ -136,7 +142,29 @@ def cost_lines(cost: TuningCost) -> list[str]:
             f"  (record, server), zero-out, delta = {asked(cost.record_delta)}: "
             f"epsilon = {rounded_up(cost.record_server)} (replace-one: {rounded_up(cost.record_replaced)})"
         )
+    if cost.gone:
+        lines.append(f"  {cost.gone} of them left no folder here; they are counted as whole runs of their settings")
     return [*lines, "If you tuned on these clients, report these numbers, not those of the best run."]
+
+
+def _gone(path: Path, runs: Sequence[RunDirectory]) -> list[Path]:
+    """Return for each start that left no folder here, one that has the same settings.
+
+    Raises:
+        InputError: There is none, so nobody knows what it cost.
+    """
+    there: dict[str, list[Path]] = {}
+    for run in runs:
+        name = run.path.name if run.path.parent.name == "runs" else run.path.stem
+        there.setdefault(name, []).append(run.path)
+    starts = SweepFolder(path).starts()
+    if lost := sorted(name for name, count in starts.items() if count > 0 and name not in there):
+        raise InputError(
+            f"{path}: {len(lost)} runs that were started have no ledger here ({', '.join(lost[:3])}"
+            f"{', ...' if len(lost) > 3 else ''}); what they spent counts too. Put their folders back into "
+            f"{path / 'runs'}; what never began, the sweep's own command runs"
+        )
+    return [there[name][0] for name, count in starts.items() for _ in range(count - len(there.get(name, ())))]
 
 
 def _form(plan: PrivacyPlan) -> tuple[PrivacyPlan, Sequence[object]]:
@@ -157,6 +185,11 @@ def _charged(run: RunDirectory) -> PrivacyPlan:
     """The plan of a run, whose ledger must hold rounds of that plan and no others."""
     plan, events = read(run.ledger)
     check_rounds(plan, events)
+    if plan.ends:
+        raise RefusedPlan(
+            f"{run.ledger}: was extended from {plan.ends[0]} to {plan.rounds} rounds when its results could be seen: "
+            "no joint guarantee is proven for that; sweep with all rounds (--server.rounds) from the start"
+        )
     again = next((event for event in events if event.attempt), None)
     if again is not None:
         raise RefusedPlan(
@@ -168,10 +201,11 @@ def _charged(run: RunDirectory) -> PrivacyPlan:
 
 def _check_own_randomness(run: RunDirectory) -> None:
     """Runs with a chosen noise seed may share their noise, and then their releases are not independent."""
+    # As it was when the run began: config.yaml is anybody's to edit.
+    text = read_content(run.ledger, torn=True).identity.config.partition("\n---\n")[0]
     try:
-        content = read_yaml((run.path / CONFIG).read_text(encoding="utf-8"))
-        chosen = content["run"]["noise_seed"]
-    except (OSError, *YAML_ERRORS) as error:
-        raise InputError(f"{run.path / CONFIG}: cannot be read ({' '.join(str(error).split())})") from error
+        chosen = read_yaml(text)["analysis" if text.startswith(ANALYSIS) else "run"]["noise_seed"]
+    except (LookupError, TypeError, *YAML_ERRORS) as error:
+        raise InputError(f"{run.ledger}, line 1: identity.config: does not say how the run was made") from error
     if chosen is not None:
         raise RefusedPlan(f"{run.path}: run.noise_seed = {chosen} is set, so it is a simulation without a guarantee")

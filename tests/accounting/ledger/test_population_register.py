@@ -296,6 +296,8 @@ def test_the_ledger_of_something_else_is_told_as_what_it_is(register, identity, 
         with pytest.raises(InputError, match=f"{words}.*account --verify {path.parent}$"):
             act(path)
     assert path.read_bytes() == whole + b'{"torn'
+    with pytest.raises(InputError, match=f"hh: is a folder, .*account --verify {path.parent}$"):
+        read_register(path.parent)
 
 
 @pytest.mark.parametrize("content", [b'{"x": 1}', b"a,b\n1,2\n3,4", b"[1]", b"\xff\xfe\n", b"", b'{"identity": 1}'])

@@ -280,3 +280,45 @@ def test_runs_of_a_sweep_are_in_the_order_of_their_names_those_set_aside_last(tm
     names = [f"run-{number}" for number in range(10)]
     due = [folder.runs / name for name in names] + [folder.set_aside / name for name in names]
     assert [run.path for run in folder.started()] == due
+
+
+SEEDS = {"algo": {"value": "maml"}, "dataset": {"value": "strokes"}, "run.seed": {"values": [0, 1]}}
+
+
+def test_each_start_is_noted_and_whether_a_run_came_of_it(sweep, program, tmp_path):
+    """A run that was refused before it had a folder cost nothing; one that failed later did."""
+    quick, refused = program.read_text(), "if options['run.seed'] == '1': sys.exit('error: refused')\n"
+    program.write_text(quick.replace("run.mkdir(parents=True)", refused + "run.mkdir(parents=True)"))
+    assert sweep(parameters=SEEDS)[0] == "failed"
+    folder = SweepFolder(tmp_path / "out")
+    first, second = folder.noted()
+    assert folder.starts() == {first: 1, second: 0}
+    program.write_text(quick + "sys.exit(1 if options['run.seed'] == '1' else 0)\n")
+    assert sweep(parameters=SEEDS)[0] == "failed"
+    assert folder.starts() == {first: 1, second: 1}
+    program.write_text(quick)
+    shutil.rmtree(folder.runs / second)
+    assert sweep(parameters=SEEDS)[0] == "completed"
+    assert folder.starts() == {first: 1, second: 2}
+    assert [*folder.noted()] == [first, second]
+    with (tmp_path / "out/trials.jsonl").open("a") as file:
+        file.write('{"name": "cut')
+    assert folder.starts() == {first: 1, second: 2}
+
+
+def test_a_start_that_ctrl_c_ended_before_its_run_began_is_taken_back(sweep, program, tmp_path):
+    waits = "if options['run.seed'] == '1': time.sleep(60)\n"
+    program.write_text(program.read_text().replace("run.mkdir(parents=True)", waits + "run.mkdir(parents=True)"))
+    folder = SweepFolder(tmp_path / "out")
+
+    def interrupt():
+        while sum(folder.starts().values()) < 2 or len(runs(tmp_path)) < 1:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    status, _ = sweep(parameters=SEEDS)
+    thread.join()
+    assert status == "interrupted"
+    assert list(folder.starts().values()) == [1, 0]

@@ -1,6 +1,7 @@
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon, guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
@@ -93,6 +94,18 @@ def test_rare_events_that_use_up_delta_are_refused():
         compose([shared] * math.ceil(1.01 * shared.client_delta / surplus))
 
 
+# What a ledger's first line says of a run whose noise nobody chose.
+REAL = RunIdentity(config="run: {noise_seed: null}")
+
+
+def begun(path, *, plan=PLAN, rounds=6, identity=REAL):
+    path.mkdir(parents=True)
+    ledger = Ledger(path / "ledger.jsonl", plan, identity)
+    for number in range(rounds):
+        ledger.charge(planned_charge(plan, number))
+    return path
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A sweep's folder with one finished run and one that was set aside."""
@@ -100,8 +113,7 @@ def folder(tmp_path):
     for name, rounds in (("runs/a", 6), ("set-aside/b.1", 2)):
         run = tmp_path / name
         run.mkdir(parents=True)
-        (run / "config.yaml").write_text("run: {noise_seed: null}")
-        ledger = Ledger(run / "ledger.jsonl", PLAN)
+        ledger = Ledger(run / "ledger.jsonl", PLAN, REAL)
         for number in range(rounds):
             ledger.charge(planned_charge(PLAN, number))
     return tmp_path
@@ -114,15 +126,90 @@ def test_a_run_that_was_set_aside_counts_in_full(folder):
 
 
 def test_a_chosen_noise_seed_is_refused(folder):
+    """As the run's ledger says, whatever its config.yaml says today."""
     (folder / "runs/a/config.yaml").write_text("run: {noise_seed: 3}")
-    with pytest.raises(RefusedPlan, match="simulation"):
+    assert tuning_cost(folder).runs == 2
+    for seed in (3, 0):
+        begun(folder / "runs" / f"seeded-{seed}", identity=replace(REAL, config=f"run: {{noise_seed: {seed}}}"))
+        (folder / f"runs/seeded-{seed}/config.yaml").write_text("run: {noise_seed: null}")
+        with pytest.raises(RefusedPlan, match=rf"seeded-{seed}: run.noise_seed = {seed} is set, so it is a simulation"):
+            tuning_cost(folder)
+        shutil.rmtree(folder / f"runs/seeded-{seed}")
+    for config in ("", "run: {}", "run: [", "word"):
+        run = begun(folder / "runs" / "unsaid", identity=replace(REAL, config=config))
+        with pytest.raises(InputError, match=r"unsaid/ledger\.jsonl, line 1: identity\.config: does not say how"):
+            tuning_cost(folder)
+        shutil.rmtree(run)
+
+
+def test_an_analysis_with_a_chosen_noise_seed_is_refused(folder):
+    config = "analysis:\n  kind: quantile\n  noise_seed: 5\n\n---\nrun: {noise_seed: null}\n"
+    begun(folder / "runs" / "a-quantile", plan=ASKED, rounds=1, identity=replace(REAL, config=config))
+    with pytest.raises(RefusedPlan, match=r"a-quantile: run\.noise_seed = 5 is set"):
+        tuning_cost(folder)
+
+
+def noted(folder, *lines):
+    text = [json.dumps({"number": 0, "parameters": {}, **line}) for line in lines]
+    (folder / "trials.jsonl").write_text("\n".join(text) + "\n")
+
+
+A, B, C = ({"name": name} for name in "abc")
+
+
+@pytest.mark.parametrize(
+    ("lines", "lost"),
+    [([A, B], None), ([A, B, C], "c"), ([A, C, B, {"name": "d"}], "c, d"), ([A, B, C, {**C, "began": False}], None)],
+    ids=str,
+)
+def test_runs_that_were_started_and_are_not_here_are_named(folder, lines, lost):
+    noted(folder, *lines)
+    if lost is None:
+        assert tuning_cost(folder).runs == 2
+    else:
+        with pytest.raises(InputError, match=rf"{len(lost.split())} runs .* have no ledger here \({lost}\).*Put their"):
+            tuning_cost(folder)
+
+
+def test_a_folder_that_was_moved_away_or_lost_its_ledger_costs_no_less(folder, tmp_path_factory):
+    noted(folder, A, B)
+    ledger = folder / "set-aside/b.1/ledger.jsonl"
+    ledger.rename(away := tmp_path_factory.mktemp("away") / "b")
+    with pytest.raises(InputError, match=r"1 runs that were started have no ledger here \(b\)"):
+        tuning_cost(folder)
+    away.rename(ledger)
+    assert tuning_cost(folder).gone == 0
+    shutil.rmtree(folder / "runs")
+    shutil.rmtree(folder / "set-aside")
+    with pytest.raises(InputError, match=r"2 runs that were started have no ledger here \(a, b\)"):
+        tuning_cost(folder)
+    noted(folder, *({"name": name} for name in "dcba"))
+    with pytest.raises(InputError, match=r"4 runs that were started have no ledger here \(a, b, c, \.\.\.\)"):
+        tuning_cost(folder)
+
+
+def test_a_start_whose_folder_is_gone_counts_as_one_that_is_here(folder):
+    """A folder that was moved away before the same command ran its settings again."""
+    noted(folder, A, B, A, B, B, {**B, "began": False})
+    cost = tuning_cost(folder)
+    assert (cost.runs, cost.gone) == (4, 2)
+    assert cost.client_public == pytest.approx(compose([PLAN] * 4).client_public, rel=1e-9)
+    assert "  2 of them left no folder here; they are counted as whole runs of their settings" in cost_lines(cost)
+    assert not any("left no folder" in line for line in cost_lines(compose([PLAN])))
+
+
+def test_a_run_that_was_extended_when_its_results_could_be_seen_is_refused(folder):
+    ledger = folder / "runs/a/ledger.jsonl"
+    content = read_content(ledger)
+    Ledger.resume(ledger, content, ledger.stat().st_size).extend(8)
+    with pytest.raises(RefusedPlan, match=r"a/ledger\.jsonl: was extended from 6 to 8 rounds when its results"):
         tuning_cost(folder)
 
 
 def test_a_ledger_of_another_plan_is_refused(folder):
     ledger = folder / "runs/a/ledger.jsonl"
     ledger.unlink()
-    made = Ledger(ledger, PLAN)
+    made = Ledger(ledger, PLAN, REAL)
     made.charge(planned_charge(replace(PLAN, noise_multiplier=9.0), 0))
     with pytest.raises(RefusedPlan, match="line 2"):
         tuning_cost(folder)
@@ -143,7 +230,7 @@ def asked(folder, name, *, charged=True):
     """The folder of an analysis beside the runs."""
     run = folder / "runs" / name
     run.mkdir(parents=True)
-    identity = RunIdentity(run=name, config="analysis:\n  kind: quantile\n", secure=False)
+    identity = RunIdentity(run=name, config="analysis:\n  kind: quantile\n  noise_seed: null\n", secure=False)
     ledger = Ledger(run / "ledger.jsonl", ASKED, identity)
     if charged:
         ledger.charge(planned_charge(ASKED, 0))
@@ -167,8 +254,7 @@ def test_an_analysis_that_a_run_counts_is_counted_once(folder):
     own = asked(folder, "d-quantile")
     run = folder / "runs" / "d"
     run.mkdir()
-    (run / "config.yaml").write_text("run: {noise_seed: null}")
-    ledger = Ledger(run / "ledger.jsonl", plan := replace(PLAN, earlier=(own,)))
+    ledger = Ledger(run / "ledger.jsonl", plan := replace(PLAN, earlier=(own,)), REAL)
     for number in range(6):
         ledger.charge(planned_charge(plan, number))
     row = [*ASKED.phases, *PLAN.phases, *PLAN.phases, *PLAN.phases]

@@ -17,6 +17,7 @@ from dpfedmeta.accounting.ledger.population_register import begin_register, read
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.api import train as in_python
+from dpfedmeta.cli import account_of_runs
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
@@ -371,6 +372,7 @@ def test_a_population_register_counts_runs_and_extensions_before_they_are_charge
     (longer,) = read_register(people).runs
     assert longer.plan.rounds == 4
     assert longer.cost == pytest.approx(2 * one.cost)
+    assert f"register: {people} holds no less for this run than it charged" in account_of_runs._verified(first)[1]
     before = people.read_bytes()
     with pytest.raises(RefusedPlan, match="leaves too little"):
         begin(tiny_task_file, tmp_path, 400, name="long", algo="dp-agr", **given)
