@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.params import flatten
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.population import VirtualPopulation, clients_digest
+from dpfedmeta.planning.data_digests import held_data
 from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training import loop as training_module
 from dpfedmeta.training.run_training import run_training
@@ -261,3 +264,19 @@ def test_a_lazy_sequence_has_no_digest(pairs):
             return pairs[number]
 
     assert clients_digest(from_pairs(Lazy(), SHAPE)) is None
+
+
+def test_what_numbers_to_predict_are_scaled_by_is_part_of_the_data():
+    """It is in no record, and changes every message: a round that is done again with another one needs other noise."""
+    train = SimpleNamespace(decoded_digest=lambda: "d0", digest=lambda decoded: f"digest of {decoded}")
+
+    def digest(targets):
+        task = SimpleNamespace(targets=targets, source=SimpleNamespace(name="mine"))
+        return held_data(SimpleNamespace(train=train, task=task), None).sha256
+
+    usual = TargetRange(centre=50.0, scale=10.0, lowest=0.0, highest=100.0)
+    changes = {"centre": 51.0, "scale": 11.0, "lowest": -1.0, "highest": 101.0, "loss": "huber", "huber": 2.0}
+    others = [replace(usual, **{name: value}) for name, value in changes.items()]
+    assert digest(None) == "digest of d0"
+    assert digest(usual) == digest(replace(usual))
+    assert len({digest(each) for each in (None, usual, *others)}) == 8

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import check_output_folder
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, append_lines, write_text
 

@@ -2,9 +2,11 @@ import json
 import math
 import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -712,3 +714,28 @@ def test_each_block_of_numbers_of_a_page_is_compared(run, proven, which):
     path.write_text(before + opening.join(json.dumps(content) if n == which else block for n in range(3)) + after)
     with pytest.raises(InputError, match=r"report\.html: population\.clients"):
         check_report(read_run(run), proven)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "initial", "said", "agrees"),
+    [
+        (None, None, None, True),
+        (None, None, "begins with textures", False),
+        ("lite0", None, "encoder lite0 at 64 pixels", True),
+        ("lite0", None, None, False),
+        (None, "textures", "begins with the body of textures", True),
+        (None, "textures", "begins with the body of strokes", False),
+        ("lite0", "textures", "encoder lite0; begins with the body of textures", True),
+        ("lite0", "textures", "encoder lite0", False),
+        ("lite0", "textures", "begins with the body of textures", False),
+        ("lite0", "textures", None, False),
+    ],
+)
+def test_all_that_a_run_began_with_is_named(tmp_path, encoder, initial, said, agrees):
+    """No guarantee covers what either learned from."""
+    model = SimpleNamespace(encoder=encoder, initial=initial)
+    proven = SimpleNamespace(settings=SimpleNamespace(model=model))
+    with nullcontext() if agrees else pytest.raises(InputError, match="begins_with"):
+        claims_beside._check_beginning(tmp_path / "summary.json", {"begins_with": said}, proven)
+    # Files of earlier versions say nothing of it.
+    claims_beside._check_beginning(tmp_path / "summary.json", {}, proven)
