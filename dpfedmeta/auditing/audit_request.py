@@ -137,7 +137,7 @@ def check_canaries(canaries: int) -> None:
     """
     if type(canaries) is not int or not 2 * FEWEST_GUESSES <= canaries <= MOST_RUNS:
         raise InputError(
-            f"canaries = {canaries}: give {2 * FEWEST_GUESSES} to {MOST_RUNS:,}; fewer are too few for any bound"
+            f"canaries = {canaries!r}: give an int from {2 * FEWEST_GUESSES} to {MOST_RUNS:,}; fewer give no bound"
         )
 
 

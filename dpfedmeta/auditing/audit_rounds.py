@@ -185,7 +185,7 @@ def _most_shown(runs: int, delta: float) -> float:
 
 
 def _enough(promise: PromisedCell) -> int:
-    """So many runs, or more than anybody has."""
+    """Return the number of runs that may refute the promise; above MOST_RUNS if nobody can do so many."""
     runs = 100
     while runs <= MOST_RUNS and _most_shown(runs, promise.delta) <= 1.2 * promise.epsilon:
         runs *= 2
@@ -255,7 +255,11 @@ class _Trial:
         return score
 
     def _seen(self, released: Mapping[str, Any], name: str) -> FloatArray:
-        """A release that no score can be computed from would pass as one that shows nothing."""
+        """Return a release as numbers; one without a score would pass as a release that shows nothing.
+
+        Raises:
+            InputError: It lacks the array, or has another form or numbers that are not finite.
+        """
         if not isinstance(released, Mapping) or name not in released:
             raise InputError(f"audit_rounds: the function released no array {name!r}, which like names")
         found, due = np.asarray(released[name], dtype=float), self.like[name].shape

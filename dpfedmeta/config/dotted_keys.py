@@ -37,6 +37,8 @@ SHORT_FORMS: Mapping[str, str] = {
 LISTS = ("server.schedule", "track.tags", "privacy.spent_before")
 # Settings of members of the user's own: any key below these.
 OPEN = ("clip.own.", "meta.own.")
+# Nobody nests settings so deep; a section of YAML may hold itself.
+_DEEPEST = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,8 @@ def flattened(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[st
     """
     for key, value in content.items():
         own = prefix.startswith(OPEN)
+        if prefix.count(".") > _DEEPEST:
+            raise InputError(f"{shown(prefix)}: holds more than {_DEEPEST} levels, or itself; write it flatter")
         if own and (not isinstance(key, str) or "." in key):
             raise InputError(f"{prefix}{key}: keys of your own are texts without a dot; name it otherwise")
         if isinstance(value, dict) and (value or not (own or f"{prefix}{key}." in OPEN)):
@@ -159,8 +163,10 @@ def check_alone(form: type, name: str, entry: Given) -> None:
         raise InputError(f"{entry.where}: {first_problem(error, None, name)}") from None
 
 
-def _check_plain(name: str, entry: Given, value: Any) -> None:
-    """Refuse what config.yaml could not hold: a run is resumed and verified from that file."""
+def _check_plain(name: str, entry: Given, value: Any, depth: int = 0) -> None:
+    """Refuse what config.yaml could not hold as it is: a run is resumed and verified from that file."""
+    if depth > _DEEPEST:
+        raise InputError(f"{entry.where}: {name}: holds more than {_DEEPEST} levels, or itself; write it flatter")
     if type(value) is dict:
         dict(flattened(value, f"{name}."))
     elif type(value) not in (list, tuple, str, bytes, bool, int, float, type(None)):
@@ -169,7 +175,7 @@ def _check_plain(name: str, entry: Given, value: Any) -> None:
             f"{type(value).__name__}"
         )
     for inner in value.values() if type(value) is dict else value if type(value) in (list, tuple) else ():
-        _check_plain(name, entry, inner)
+        _check_plain(name, entry, inner, depth + 1)
 
 
 def built(form: type[Form], plain: Mapping[str, Any], given: Mapping[str, Given]) -> Form:
@@ -191,6 +197,7 @@ def built(form: type[Form], plain: Mapping[str, Any], given: Mapping[str, Given]
         for section in above:
             place = place.setdefault(section, {})
         if name.startswith(OPEN):
+            _check_plain(name, entry, entry.value)
             place[key] = entry.value
         else:
             place[key] = _whole(_not_a_truth_value(name, entry, annotations[name]), annotations[name])

@@ -12,7 +12,6 @@ class RefusedPlan(InputError):
     """A plan asks for a privacy guarantee that would not hold, so it is not run."""
 
 
-# Raised by reading a damaged JSON document, and by taking values out of what it holds.
 DAMAGED_JSON = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 TOWARDS_MESSAGES = (
     "(client, server): the server sees each client's message, so no target can be set for this cell; use "

@@ -43,7 +43,7 @@ class Party(Protocol):
 
 
 def checked_fewest(fewest: int | None, clients: int) -> int:
-    """How many clients must be connected before a round begins.
+    """Return the number of clients that must be connected before a round begins.
 
     Args:
         fewest: As it was given; None: all.

@@ -9,7 +9,7 @@ import yaml
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.config.dotted_keys import sections
 from dpfedmeta.config.learning_settings import MetaSettings
-from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.config.load import resolve, resolve_text, to_yaml
 from dpfedmeta.config.round_settings import ServerSettings
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
@@ -162,3 +162,17 @@ def test_own_settings_come_back_from_the_file_as_they_were(tmp_path, section):
         settings = Settings.preset("dp-agr", "strokes", values)
         (tmp_path / "config.yaml").write_text(to_yaml(settings))
         assert getattr(resolve(None, None, tmp_path / "config.yaml"), section).own == own
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ("&x {a: *x}", "holds more than 30 levels, or itself"),
+        ("{a: &x [1, *x]}", "holds more than 30 levels, or itself"),
+        ("{a: 2020-01-01}", "clip\\.own\\.a: expected numbers, .*, got date"),
+        ("{a: !!set {1}}", "clip\\.own\\.a: expected numbers, .*, got set"),
+    ],
+)
+def test_own_settings_of_a_file_are_what_it_gives_back(own, said):
+    with pytest.raises(InputError, match=said):
+        resolve_text(f"algo: dp-agr\ndataset: strokes\nclip:\n  own: {own}\n", "f.yaml", {})

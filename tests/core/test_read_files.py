@@ -140,3 +140,11 @@ def test_a_digest_is_that_of_the_whole_file(tmp_path, size):
     (tmp_path / "f").write_bytes(content[:size])
     assert digest_of(tmp_path / "f") == hashlib.sha256(content[:size]).hexdigest()
     assert digest_of(tmp_path / "f", "md5") == hashlib.md5(content[:size], usedforsecurity=False).hexdigest()
+
+
+def test_a_file_of_another_encoding_is_told_as_that(tmp_path):
+    """Its line ends are no carriage returns alone."""
+    path = tmp_path / "names.txt"
+    path.write_bytes("a\r\nb\r\n".encode("utf-16"))
+    with pytest.raises(InputError, match="UTF-16"):
+        read_names(path)

@@ -76,11 +76,28 @@ def test_what_is_refused_in_folders_is_refused_behind_links(mine):
 
 
 def test_links_that_lead_back_end_there(mine):
+    """What is in the folder, or above it, is not looked at again."""
     (mine / "c0" / "up").symlink_to(mine)
     (mine / "c0" / "self").symlink_to(mine / "c0")
+    (mine / "c0" / "project").symlink_to(mine.parent)
+    (mine / "c1" / "beside").symlink_to(mine / "c2")
     (mine / "c2" / "notes.txt").write_text("x")
-    files = image_files._walked(mine)
+    files = [*image_files._walked(mine)]
     assert sum(file.name == "notes.txt" for file in files) == 1
+    assert len(files) == 2 * len(NAMES) + 1
+    assert open_dataset(str(mine), ways=2).train.classes > 0
+
+
+def test_folders_elsewhere_that_link_to_one_another_are_walked_once_each(mine, tmp_path):
+    places = [tmp_path / "elsewhere" / f"p{number}" for number in range(9)]
+    for place in places:
+        place.mkdir(parents=True)
+        (place / "notes.txt").write_text("x")
+        (mine / place.name).symlink_to(place)
+    for one in places:
+        for other in places:
+            (one / f"to {other.name}").symlink_to(other)
+    assert sum(file.name == "notes.txt" for file in image_files._walked(mine)) == len(places)
 
 
 def test_what_came_into_a_folder_later_is_refused_though_its_decoded_copy_is_there(mine):

@@ -17,7 +17,7 @@ from dpfedmeta.federation import entry_points as running
 from dpfedmeta.federation.client import client_home
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.client_home import HOME, check_newest, claim, note_answered, rotate
+from dpfedmeta.federation.client.client_home import HOME, check_newest, claim, note_answered, open_home, rotate
 from dpfedmeta.federation.identity.credentials import read_card, read_identity, read_roster, write_identity
 from dpfedmeta.federation.identity.invitation import INVITATION
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
@@ -472,3 +472,17 @@ def test_homes_share_what_lies_in_a_folder_of_both_or_has_a_record_of_both():
         ((), (), False),
     ):  # fmt: skip
         assert client_home._share(one, at(folders, images)) == client_home._share(at(folders, images), one) == due
+
+
+def test_a_home_does_not_lie_in_a_run(tmp_path, data):
+    """A run may be published, and with it a home would be; its secret/ never is."""
+    run = tmp_path / "run"
+    (run / "secret").mkdir(parents=True)
+    for name in ("config.yaml", "ledger.jsonl"):
+        (run / name).touch()
+    for place in (run / "home", run / "deep" / "home"):
+        with pytest.raises(InputError, match=rf"--home {place}: is inside the run {run}, which may be published"):
+            open_home(place, data, OLD)
+        assert not place.exists()
+    open_home(run / "secret" / "home", data, OLD)
+    assert (run / "secret" / "home").exists()

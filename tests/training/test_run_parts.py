@@ -423,13 +423,13 @@ def test_processes_of_torchrun_are_the_workers_and_no_others_are_asked_for(monke
     said, opened = [], []
 
     @contextmanager
-    def workers(count, also):
-        opened.append((count, also))
+    def workers(count):
+        opened.append(count)
         yield "own"
 
     monkeypatch.setattr(setup, "open_workers", workers)
     monkeypatch.setattr(setup, "worker_count", lambda settings, device, remark: 2)
-    settings = SimpleNamespace(run=SimpleNamespace(workers=wanted), record=SimpleNamespace(enabled=ranks is None))
+    settings = SimpleNamespace(run=SimpleNamespace(workers=wanted))
     there = None if ranks is None else SimpleNamespace(count=ranks)
     made = setup._workers(settings, SimpleNamespace(workers=there), torch.device("cpu"), said.append)
     if ranks is not None and wanted is not None:
@@ -438,7 +438,7 @@ def test_processes_of_torchrun_are_the_workers_and_no_others_are_asked_for(monke
         return
     with made as found:
         assert found == ("own" if ranks is None else there)
-    assert opened == ([(2, ("torch._dynamo",))] if ranks is None else [])
+    assert opened == ([2] if ranks is None else [])
     assert said == ([] if ranks is None else [f"{ranks} rank{'s' * (ranks > 1)} of torchrun compute; rank 0 writes"])
 
 

@@ -2,8 +2,7 @@
 
 import math
 import warnings
-
-import scipy
+from importlib import import_module
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random import binomial
@@ -102,8 +101,8 @@ def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, f
         number = most(trials, rate, allowed)
         return number, exceeded(number, trials, rate)
     law, form = binomial, [hostile, cohort / clients]
-    if fixed:  # SciPy imports stats when it is asked for it, in a second; few plans need it
-        law, form = scipy.stats.hypergeom, [clients, hostile, int(cohort)]
+    if fixed:  # a second to import, and few plans need it
+        law, form = import_module("scipy.stats").hypergeom, [clients, hostile, int(cohort)]
     number = int(law.isf(allowed, *form))
     while float(law.sf(number, *form)) > allowed:
         number += 1

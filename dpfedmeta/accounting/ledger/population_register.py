@@ -239,7 +239,7 @@ def _name_of(path: Path, first: bytes) -> str:
     try:
         line = json.loads(first)
         name, identity = line.get(_WHAT), line.get("identity")
-    except (ValueError, AttributeError):
+    except DAMAGED_JSON:
         name = identity = None
     if name is not None:
         return str(name)

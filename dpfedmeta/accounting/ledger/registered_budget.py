@@ -27,7 +27,7 @@ def replaced_cost(plan: PrivacyPlan, order: int) -> float:
 
 
 def charged_cost(phases: Sequence[Phase], order: int) -> float:
-    """The same of what was charged, of rounds whose plan has such a divergence."""
+    """Renyi divergence of charged rounds, where all data of one client are replaced; their plan has one."""
     kept = released(phases)
     if not kept:
         return 0.0

@@ -339,6 +339,8 @@ def _demo_parser() -> argparse.ArgumentParser:
 
 def _demo(words: Sequence[str], console: Console) -> int:
     options = _demo_parser().parse_args(words)
+    if options.out is not None:
+        check_outside_runs("--out", options.out)
     from dpfedmeta.cli.checkout import checkout_module
 
     demo = checkout_module("benchmarks.federation_demo", "dpfedmeta federate demo")

@@ -33,6 +33,7 @@ from dpfedmeta.cli.sweeps.trials import (
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
+from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import available_cores
 from dpfedmeta.training.state.private_timings import at_most, coarse
 from dpfedmeta.training.terminal.progress_bar import Heartbeat, clock
@@ -252,21 +253,23 @@ class _Work:
                 self._finish(trial, f"{trial.name}: finished before")
                 return
             self.say(f"{trial.name}: set aside in {self.folder.put_aside(trial)}, {reason}; it is run again")
-        self.folder.note(trial)
-        with self.folder.log(trial).open("wb") as log:
-            child = subprocess.Popen(
-                self.options.words(trial),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # Its own group: Ctrl-C reaches it once, from here, and its workers with it.
-                start_new_session=True,
-                # A run that outlives a killed sweep keeps the folder locked.
-                pass_fds=(self.lock,),
-                # A background shell makes its children deaf to SIGINT, and they would pass that on.
-                preexec_fn=_hear_interrupts,
-            )
-        self.running[trial.name] = (trial, child, time.monotonic())
+        # A child that nobody knows would train on behind an interrupted sweep.
+        with deferred():
+            self.folder.note(trial)
+            with self.folder.log(trial).open("wb") as log:
+                child = subprocess.Popen(
+                    self.options.words(trial),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    # Its own group: Ctrl-C reaches it once, from here, and its workers with it.
+                    start_new_session=True,
+                    # A run that outlives a killed sweep keeps the folder locked.
+                    pass_fds=(self.lock,),
+                    # A background shell makes its children deaf to SIGINT, and they would pass that on.
+                    preexec_fn=_hear_interrupts,
+                )
+            self.running[trial.name] = (trial, child, time.monotonic())
 
     def _reap(self) -> None:
         ended = [name for name, (_, child, _) in self.running.items() if child.poll() is not None]

@@ -12,7 +12,7 @@ from dpfedmeta.accounting.observers.server_observer import records_of_several
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import released
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, read_manifest
+from dpfedmeta.cli.sweeps.sweep_folder import TRIALS, SweepFolder, read_manifest
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import ANALYSIS, RunDirectory, config_of
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
@@ -162,7 +162,8 @@ def _gone(path: Path, runs: Sequence[RunDirectory]) -> list[Path]:
         raise InputError(
             f"{path}: {len(lost)} runs that were started have no ledger here ({', '.join(lost[:3])}"
             f"{', ...' if len(lost) > 3 else ''}); what they spent counts too. Put their folders back into "
-            f"{path / 'runs'}; what never began, the sweep's own command runs"
+            f"{path / 'runs'}. Of a run that never began ({path / 'logs'} says why), take the line out of "
+            f"{path / TRIALS}"
         )
     return [there[name][0] for name, count in starts.items() for _ in range(count - len(there.get(name, ())))]
 

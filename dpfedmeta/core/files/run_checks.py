@@ -36,11 +36,14 @@ def check_outside_runs(name: str, path: Path) -> None:
     """
     place = path.resolve()
     for folder in (place, *place.parents):
-        if is_run(folder) and place.relative_to(folder).parts[:1] != (SECRET_FOLDER,):
-            raise InputError(
-                f"{name} {path}: is inside the run {folder}, which may be published (dpfedmeta archive); choose a "
-                f"place outside it, or {folder / SECRET_FOLDER}"
-            )
+        if not is_run(folder):
+            continue
+        if place.relative_to(folder).parts[:1] == (SECRET_FOLDER,):
+            return
+        raise InputError(
+            f"{name} {path}: is inside the run {folder}, which may be published (dpfedmeta archive); choose a "
+            f"place outside it, or {folder / SECRET_FOLDER}"
+        )
 
 
 def not_a_run(path: Path, missing: str) -> InputError:

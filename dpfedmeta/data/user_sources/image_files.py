@@ -145,14 +145,19 @@ def _why_broken(file: Path) -> str:
     return "" if file.exists() else _BROKEN
 
 
-def _walked(path: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Files below a folder, also through links to folders, as classes are read; not through one that leads back."""
-    above |= {os.path.realpath(path)}
-    for folder, inside, names in os.walk(path):
-        yield from (Path(folder) / name for name in names)
-        for linked in (Path(folder) / name for name in inside):
-            if linked.is_symlink() and os.path.realpath(linked) not in above:
-                yield from _walked(linked, above)
+def _walked(path: Path) -> Iterator[Path]:
+    """Files below a folder, also through links to folders elsewhere, as classes are read; each such folder once."""
+    root, seen, left = Path(os.path.realpath(path)), set[Path](), [path]
+    while left:
+        for folder, inside, names in os.walk(left.pop()):
+            yield from (Path(folder) / name for name in names)
+            for linked in (Path(folder) / name for name in inside):
+                place = Path(os.path.realpath(linked))
+                # What lies in the folder itself is walked anyway, and what lies above it is not its own.
+                own = place.is_relative_to(root) or root.is_relative_to(place)
+                if linked.is_symlink() and not own and place not in seen:
+                    seen.add(place)
+                    left.append(linked)
 
 
 @dataclass(frozen=True, kw_only=True)

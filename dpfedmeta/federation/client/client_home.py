@@ -13,6 +13,7 @@ from pathlib import Path
 from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
+from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.data.user_sources.readers import own_digests
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
@@ -101,9 +102,10 @@ def open_home(home: Path, data: Path, private: bytes, *, accept: bool = False, k
         What to tell its owner (check_newest).
 
     Raises:
-        InputError: It cannot be claimed, or is an older copy.
+        InputError: It cannot be claimed, is an older copy, or lies in a run, which may be published.
         OSError: The register cannot be read or written.
     """
+    check_outside_runs("--home", home)
     claim(home, data, private, keep=keep)
     return check_newest(home, accept=accept, keep=keep)
 

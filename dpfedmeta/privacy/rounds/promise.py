@@ -106,8 +106,6 @@ class RoundsRequest:
                 raise InputError(f"PrivateRounds: {name} = {getattr(self, name)!r}, expected a name")
         if isinstance(self.cohort, bool) or not isinstance(self.cohort, int | float) or not 0 < self.cohort < math.inf:
             raise InputError(f"PrivateRounds: cohort = {self.cohort!r}, expected a number above 0")
-        if self.sampler == "check-ins" and self.cohort % 1:
-            raise InputError(f"PrivateRounds: cohort = {self.cohort!r}, expected a whole number under check-ins")
         if not self.promises:
             raise InputError("PrivateRounds: promise: at least one dpfedmeta.Promise is needed")
         units = [each.unit for each in self.promises]

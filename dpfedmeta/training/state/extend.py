@@ -12,7 +12,7 @@ from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import sync_folder
-from dpfedmeta.core.files.run_directory import EPISODES, EVALUATION, REPORT, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import EPISODES, EVALUATION, REPORT, SELECTION, SUMMARY, RunDirectory
 
 _CELLS = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
 # What describes the run as it ended; all of it is made again.
@@ -46,12 +46,12 @@ def extended_plan(run: RunDirectory, settings: Settings, content: LedgerContent,
         Its four cells are those of all rounds, the old ones too, and within every target that the run began with.
 
     Raises:
-        InputError: The run is not completed, has as many rounds already, or was chosen by a private sweep.
+        InputError: The run is not completed, has as many rounds already, or is a candidate of a private sweep.
         RefusedPlan: The promise would be exceeded, with how many rounds it allows; or the noise is one of somebody's
             own, of which nobody knows whether it goes on.
     """
     plan = content.plan
-    if content.identity.candidate:
+    if content.identity.candidate or (run.path / SELECTION).exists():
         raise InputError(
             f"{run.path}: is a candidate of a private sweep, whose price covers the rounds of its list alone; start a "
             "run with more rounds"

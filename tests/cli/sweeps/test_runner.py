@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -322,3 +323,21 @@ def test_a_start_that_ctrl_c_ended_before_its_run_began_is_taken_back(sweep, pro
     thread.join()
     assert status == "interrupted"
     assert list(folder.starts().values()) == [1, 0]
+
+
+def test_a_signal_while_a_run_is_started_leaves_no_run_behind(sweep, program, tmp_path, monkeypatch):
+    """It comes when the child lives and nobody holds it yet."""
+    waits = "time.sleep(60)\n"
+    program.write_text(program.read_text().replace("run.mkdir(parents=True)", waits + "run.mkdir(parents=True)"))
+    children, started = [], subprocess.Popen
+
+    def interrupted(*given, **named):
+        children.append(started(*given, **named))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return children[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    status, _ = sweep(parameters=SEEDS)
+    assert status == "interrupted"
+    assert [child.poll() is None for child in children] == [False]
+    assert sum(SweepFolder(tmp_path / "out").starts().values()) == 0

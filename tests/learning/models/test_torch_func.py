@@ -50,3 +50,7 @@ def test_a_gradient_imports_no_compiler_and_whoever_needs_it_finds_it():
 
 def test_the_stand_in_gives_all_that_the_module_has():
     run("torch._dynamo.config")
+
+
+def test_what_is_set_on_the_stand_in_is_set_on_the_module():
+    run("setattr(torch._dynamo, 'marked', 3) or sys.modules['torch._dynamo'].marked")

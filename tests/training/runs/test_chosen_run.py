@@ -115,6 +115,15 @@ def test_a_candidate_gets_no_further_rounds(trained, chosen, dpfedmeta, released
     assert contents_of(run.path) == before
 
 
+def test_a_run_that_an_earlier_version_chose_gets_no_further_rounds(trained, tmp_path, dpfedmeta):
+    """Its ledger has no mark; the price beside it says that it was chosen."""
+    alone, _, cost, plans = trained
+    run = RunDirectory(shutil.copytree(alone.path, tmp_path / "best"))
+    run.write_json(SELECTION, selection_content(cost, plans))
+    said = dpfedmeta("train", "--extend", run.path, "--rounds", "4", code=2).error
+    assert f"{run.path}: is a candidate of a private sweep" in said
+
+
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_choice_that_was_extended_before_states_nothing(trained, tmp_path, listed):
     """Also where a run of so many rounds was in the list."""
