@@ -17,11 +17,11 @@ def check_promise(unit: str, epsilon: float | None, delta: float, participations
     if epsilon is None and participations is None:
         raise InputError("epsilon and participations are both missing; give one of them or both")
     if epsilon is not None and not (_is(epsilon, int | float) and 0 < epsilon < math.inf):
-        raise InputError(f"epsilon = {epsilon!r}: expected a finite int or float above 0")
+        raise InputError(f"epsilon = {epsilon!r}: expected a finite number above 0 (int or float)")
     if not (_is(delta, int | float) and 0 < delta < 1):
-        raise InputError(f"delta = {delta!r}: expected a float above 0 and below 1")
+        raise InputError(f"delta = {delta!r}: expected a number above 0 and below 1 (float)")
     if participations is not None and not (_is(participations, int) and participations >= 1):
-        raise InputError(f"participations = {participations!r}: expected an int of at least 1")
+        raise InputError(f"participations = {participations!r}: expected at least 1 (int)")
 
 
 def check_floors(adversarial: float, colluding: int) -> None:
