@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import errno
 import json
-import math
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -28,9 +27,6 @@ from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import as_number, nearest
 from dpfedmeta.core.still_working import log_on_stderr
-
-if TYPE_CHECKING:
-    from dpfedmeta.federation.entry_points import ServerOptions
 
 PAGE_ENDINGS, PICTURE_ENDINGS = (".html",), (".png",)
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -254,65 +250,6 @@ def _warn_in_one_line(console: Console) -> None:
         console.print(f"warning: {message}", style="yellow", highlight=False, markup=False)
 
     warnings.showwarning = show
-
-
-def add_real_clients(made: argparse.ArgumentParser, *, required: bool, before: str = "") -> None:
-    """Add them to a command; `before` stands before what each is."""
-    made.add_argument(
-        "--keys", type=Path, required=required, metavar="DIR", help=f"{before}folder of `federate keys --server`"
-    )
-    made.add_argument(
-        "--roster", type=Path, required=required, metavar="FILE", help=f"{before}file of the clients' cards, one a line"
-    )
-    made.add_argument(
-        "--listen", default="127.0.0.1", metavar="HOST", help=f"{before}address to listen on, 0.0.0.0: all (127.0.0.1)"
-    )
-    made.add_argument("--port", type=int, help=f"{before}port to listen on (as in the invitation)")
-    made.add_argument("--seconds", type=float, default=60.0, help=f"{before}seconds to wait for clients' answers (60)")
-    made.add_argument("--fewest", type=int, help=f"{before}fewest clients that must be connected to start (all)")
-    made.add_argument("--wait", type=float, default=600.0, metavar="S", help=f"{before}seconds to wait for them (600)")
-
-
-def check_real_clients(options: argparse.Namespace) -> None:
-    """Refuse values of them that no server could use, before anything heavy is imported.
-
-    Raises:
-        InputError: Says which option.
-    """
-    check_seconds("--seconds", options.seconds)
-    check_seconds("--wait", options.wait)
-    if options.listen.count(":") == 1:
-        raise InputError(f"--listen {options.listen}: expected an address alone; the port goes to --port")
-    check_port("--port", options.port)
-
-
-def server_options(options: argparse.Namespace) -> ServerOptions:
-    """Return the given options of the server, without a page."""
-    from dpfedmeta.federation.entry_points import ServerOptions
-
-    return ServerOptions(
-        keys=options.keys,
-        roster=options.roster,
-        host=options.listen,
-        port=options.port,
-        page=None,
-        seconds=options.seconds,
-        fewest=options.fewest,
-        wait=options.wait,
-        data_folder=options.data_dir,
-    )
-
-
-def check_seconds(option: str, seconds: float) -> None:
-    """Refuse seconds that are no time to wait."""
-    if not 0 < seconds < math.inf:
-        raise InputError(f"{option} {seconds:g}: expected a number of seconds above 0")
-
-
-def check_port(option: str, port: int | None) -> None:
-    """Refuse what is no port; None: none is given."""
-    if port is not None and not 0 <= port <= 65535:
-        raise InputError(f"{option} {port}: expected a port, a number up to 65535")
 
 
 def terminate_like_ctrl_c() -> None:

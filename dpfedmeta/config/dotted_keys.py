@@ -90,14 +90,20 @@ def flattened(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[st
     """
     for key, value in content.items():
         own = prefix.startswith(OPEN)
+        if own:
+            _check_key(prefix, key)
         if prefix.count(".") > _DEEPEST:
             raise InputError(f"{shown(prefix)}: holds more than {_DEEPEST} levels, or itself; write it flatter")
-        if own and (not isinstance(key, str) or "." in key):
-            raise InputError(f"{prefix}{key}: keys of your own are texts without a dot; name it otherwise")
         if isinstance(value, dict) and (value or not (own or f"{prefix}{key}." in OPEN)):
             yield from flattened(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _check_key(prefix: str, key: object) -> None:
+    """Refuse a key of one's own that its dotted name would not give back."""
+    if not isinstance(key, str) or "." in key:
+        raise InputError(f"{prefix}{key}: keys of your own are texts without a dot; name it otherwise")
 
 
 def check_known(form: type, given: Mapping[str, Given]) -> None:
@@ -152,8 +158,6 @@ def check_alone(form: type, name: str, entry: Given) -> None:
     Raises:
         InputError: Names the key and the value.
     """
-    if f"{name}.".startswith(OPEN):
-        _check_plain(name, entry, entry.value)
     if name in LISTS or name.startswith(OPEN):
         return
     annotation = next(annotation for known, annotation, _ in dotted_fields(form) if known == name)
@@ -163,19 +167,26 @@ def check_alone(form: type, name: str, entry: Given) -> None:
         raise InputError(f"{entry.where}: {first_problem(error, None, name)}") from None
 
 
-def _check_plain(name: str, entry: Given, value: Any, depth: int = 0) -> None:
-    """Refuse what config.yaml could not hold as it is: a run is resumed and verified from that file."""
+def _check_plain(name: str, entry: Given, value: Any, depth: int = 0, *, listed: bool = False) -> None:
+    """Refuse what config.yaml could not hold as it is: a run is resumed and verified from that file.
+
+    Mappings inside lists are no sections, so any key stands in them.
+    """
     if depth > _DEEPEST:
         raise InputError(f"{entry.where}: {name}: holds more than {_DEEPEST} levels, or itself; write it flatter")
     if type(value) is dict:
-        dict(flattened(value, f"{name}."))
-    elif type(value) not in (list, tuple, str, bytes, bool, int, float, type(None)):
+        for key, inner in value.items():
+            if not listed:
+                _check_key(f"{name}.", key)
+            _check_plain(name if listed else f"{name}.{key}", entry, inner, depth + 1, listed=listed)
+    elif type(value) in (list, tuple):
+        for inner in value:
+            _check_plain(name, entry, inner, depth + 1, listed=True)
+    elif type(value) not in (str, bytes, bool, int, float, type(None)):
         raise InputError(
             f"{entry.where}: {name}: expected numbers, texts, truth values, None, lists or mappings of Python, got "
             f"{type(value).__name__}"
         )
-    for inner in value.values() if type(value) is dict else value if type(value) in (list, tuple) else ():
-        _check_plain(name, entry, inner, depth + 1)
 
 
 def built(form: type[Form], plain: Mapping[str, Any], given: Mapping[str, Given]) -> Form:
@@ -196,8 +207,9 @@ def built(form: type[Form], plain: Mapping[str, Any], given: Mapping[str, Given]
         place = nested
         for section in above:
             place = place.setdefault(section, {})
-        if name.startswith(OPEN):
+        if f"{name}.".startswith(OPEN):
             _check_plain(name, entry, entry.value)
+        if name.startswith(OPEN):
             place[key] = entry.value
         else:
             place[key] = _whole(_not_a_truth_value(name, entry, annotations[name]), annotations[name])

@@ -12,7 +12,9 @@ class RefusedPlan(InputError):
     """A plan asks for a privacy guarantee that would not hold, so it is not run."""
 
 
+# What reading a damaged JSON document raises, and taking values out of it.
 DAMAGED_JSON = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
 TOWARDS_MESSAGES = (
     "(client, server): the server sees each client's message, so no target can be set for this cell; use "
     "--aggregation secure, or --privacy.client.observer public"

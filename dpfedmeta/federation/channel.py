@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from dpfedmeta.core.errors import InputError
-
 # Bytes of an identity: a public Ed25519 key.
 IDENTITY_BYTES = 32
 
@@ -40,18 +38,3 @@ class Party(Protocol):
     def answer(self, question: bytes) -> bytes:
         """The answer to one question. It never raises for what a server may send: a refusal is an answer."""
         ...
-
-
-def checked_fewest(fewest: int | None, clients: int) -> int:
-    """Return the number of clients that must be connected before a round begins.
-
-    Args:
-        fewest: As it was given; None: all.
-        clients: Of the roster.
-
-    Raises:
-        InputError: So many will never come, or nobody would be waited for.
-    """
-    if fewest is not None and not 1 <= fewest <= clients:
-        raise InputError(f"--fewest {fewest}: expected 1 to {clients}, the number of clients in the roster")
-    return clients if fewest is None else fewest

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.federation.channel import checked_fewest
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_home import LEDGER, note_answered, open_home
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, prepare_flower
-from dpfedmeta.federation.identity.credentials import Card, read_identity, read_roster
+from dpfedmeta.federation.identity.credentials import Card, checked_fewest, read_identity, read_roster
 from dpfedmeta.federation.identity.invitation import (
     CERTIFICATE,
     CERTIFICATE_KEY,

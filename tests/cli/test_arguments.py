@@ -5,18 +5,10 @@ from pathlib import Path
 import pytest
 
 from dpfedmeta.cli import arguments
-from dpfedmeta.cli.arguments import (
-    add_real_clients,
-    parse_with_settings,
-    parser,
-    run_command,
-    server_options,
-    settings_from,
-)
+from dpfedmeta.cli.arguments import parse_with_settings, parser, run_command, settings_from
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import setting_fields
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.federation.entry_points import ServerOptions
 
 
 def parsed(*words):
@@ -255,34 +247,6 @@ def test_settings_of_own_members_have_the_names_that_these_give_them(name):
     for wrong in (name.replace("own.", "owns."), f"x.{name}", name.replace(".own", "")):
         with pytest.raises(InputError, match=f"--{wrong}: unknown option"):
             settings_from([f"--{wrong}", "3"])
-
-
-def test_every_option_of_a_server_of_real_clients_arrives_under_its_own_name():
-    made = parser("A test.", settings=False)
-    add_real_clients(made, required=True)
-    made.add_argument("--data-dir", type=Path)
-    needed = ["--keys", "operator", "--roster", "cards"]
-    usual = server_options(made.parse_args(needed))
-    assert usual == ServerOptions(keys=Path("operator"), roster=Path("cards"), page=None)
-    assert (usual.host, usual.port, usual.seconds, usual.fewest, usual.wait) == ("127.0.0.1", None, 60.0, None, 600.0)
-    given = [
-        "--listen",
-        "::1",
-        "--port",
-        "77",
-        "--seconds",
-        "7",
-        "--fewest",
-        "3",
-        "--wait",
-        "9",
-        "--data-dir",
-        "images",
-    ]
-    assert server_options(made.parse_args([*needed, *given])) == ServerOptions(
-        keys=Path("operator"), roster=Path("cards"), host="::1", port=77, page=None, seconds=7.0, fewest=3, wait=9.0,
-        data_folder=Path("images"),
-    )  # fmt: skip
 
 
 def test_all_settings_that_end_in_a_name_are_proposed_in_one_order():

@@ -140,10 +140,10 @@ class Word(str):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"beta": np.float64(0.5)}, r"clip\.own: expected numbers, .*, got float64"),
-        ({"a": [1, {"b": np.int64(3)}]}, r"clip\.own: expected numbers, .*, got int64"),
-        ({"a": (Word("x"),)}, r"clip\.own: expected numbers, .*, got Word"),
-        ({"a": object()}, r"clip\.own: expected numbers, .*, got object"),
+        ({"beta": np.float64(0.5)}, r"clip\.own\.beta: expected numbers, .*, got float64"),
+        ({"a": [1, {"b": np.int64(3)}]}, r"clip\.own\.a: expected numbers, .*, got int64"),
+        ({"a": (Word("x"),)}, r"clip\.own\.a: expected numbers, .*, got Word"),
+        ({"a": object()}, r"clip\.own\.a: expected numbers, .*, got object"),
         ({"a.b": 1}, r"clip\.own\.a\.b: keys of your own are texts without a dot"),
         ({"a": {"b.c": 1}}, r"clip\.own\.a\.b\.c: keys of your own are texts without a dot"),
         ({"a": {3: 1}}, r"clip\.own\.a\.3: keys of your own are texts without a dot"),
@@ -157,7 +157,7 @@ def test_own_settings_are_what_a_file_can_hold(value, said):
 @pytest.mark.parametrize("section", ["clip", "meta"])
 def test_own_settings_come_back_from_the_file_as_they_were(tmp_path, section):
     """Also empty ones and such inside others; a run is resumed and verified from its file."""
-    own = {"a": {"b": [1, 2.5, {"c": None}], "d": {}}, "e": {}, "f": "text", "g": True}
+    own = {"a": {"b": [1, 2.5, {"c": None, "x.y": 2, 3: 4}], "d": {}}, "e": {}, "f": "text", "g": True}
     for values in ({f"{section}.own": own}, {f"{section}.own.{key}": value for key, value in own.items()}):
         settings = Settings.preset("dp-agr", "strokes", values)
         (tmp_path / "config.yaml").write_text(to_yaml(settings))

@@ -14,8 +14,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation import entry_points
-from dpfedmeta.federation.channel import checked_fewest
-from dpfedmeta.federation.identity.credentials import read_card, read_roster
+from dpfedmeta.federation.identity.credentials import checked_fewest, read_card, read_roster
 from dpfedmeta.federation.identity.invitation import INVITATION
 from dpfedmeta.planning.run_plan import make_plan
 from tests.federation.silos import write_classes

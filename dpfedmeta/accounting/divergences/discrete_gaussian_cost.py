@@ -118,7 +118,7 @@ def log_ratio(coordinates: Coordinates, beta: float) -> float:
     Half of beta is for coordinates far out, half for the sum of the others (Bernstein's inequality).
     """
     count, variance = coordinates.count, coordinates.variance
-    if not (count > 0 and math.isfinite(coordinates.blended) and beta > count * 1e-300):  # its reach is a number
+    if not (count > 0 and math.isfinite(coordinates.blended) and beta > count * 1e-300):  # below it reach overflows
         return 0.0 if count == 0 else math.inf
     # Both laws: P(|X| > r sigma) <= 2 exp(-r^2 / 2), and once more for the half that rounding moves.
     reach = math.sqrt(2.0 * math.log(4.0 * count / beta)) + 1.0 / math.sqrt(variance)

@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import (
-    DONE,
-    add_real_clients,
-    check_real_clients,
-    parser,
-    print_json,
-    server_options,
-    settings_from,
-)
+from dpfedmeta.cli.arguments import DONE, parser, print_json, settings_from
+from dpfedmeta.cli.server_arguments import add_real_clients, check_real_clients, server_options
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.plugin_names import names

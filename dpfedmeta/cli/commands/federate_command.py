@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dpfedmeta.cli import plan_sites
-from dpfedmeta.cli.arguments import (
-    DONE,
-    INTERRUPTED,
+from dpfedmeta.cli.arguments import DONE, INTERRUPTED, parser, settings_from
+from dpfedmeta.cli.server_arguments import (
     add_real_clients,
     check_port,
     check_real_clients,
     check_seconds,
-    parser,
     server_options,
-    settings_from,
 )
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
@@ -168,8 +165,7 @@ def _rotated(options: argparse.Namespace, random: bytes, console: Console) -> in
 
 def _server(words: Sequence[str], console: Console) -> int:
     options, rest = _server_parser().parse_known_args(words)
-    from dpfedmeta.federation.channel import checked_fewest
-    from dpfedmeta.federation.identity.credentials import read_roster
+    from dpfedmeta.federation.identity.credentials import checked_fewest, read_roster
     from dpfedmeta.federation.identity.invitation import operator_identity
     from dpfedmeta.planning.early_checks import check_first
 

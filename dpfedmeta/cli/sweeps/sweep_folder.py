@@ -64,7 +64,7 @@ class SweepFolder:
         append_lines(self.path / TRIALS, [line if began else {**line, "began": False}])
 
     def starts(self) -> Counter[str]:
-        """How often each run was started, by its name, without starts that ended before it began.
+        """Return the number of starts of each run, by its name, without starts that ended before it began.
 
         Raises:
             InputError: Damaged.

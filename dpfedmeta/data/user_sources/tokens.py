@@ -138,7 +138,7 @@ def _from_table(table: CsvTable, length: int, vocabulary: int) -> tuple[tuple[Ro
 
 
 def _is_number(word: str) -> bool:
-    """True of a whole number as tokens are written; more digits no vocabulary has."""
+    """Return whether a word is a whole number as tokens are written; no vocabulary has more digits."""
     return word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS
 
 

@@ -128,6 +128,21 @@ def read_roster(path: Path) -> tuple[Card, ...]:
     return tuple(cards)
 
 
+def checked_fewest(fewest: int | None, clients: int) -> int:
+    """Return the number of clients that must be connected before a round begins.
+
+    Args:
+        fewest: As it was given; None: all.
+        clients: Of the roster.
+
+    Raises:
+        InputError: So many will never come, or nobody would be waited for.
+    """
+    if fewest is not None and not 1 <= fewest <= clients:
+        raise InputError(f"--fewest {fewest}: expected 1 to {clients}, the number of clients in the roster")
+    return clients if fewest is None else fewest
+
+
 def _check_once(path: Path, cards: Sequence[Card]) -> None:
     for what, values in (
         ("name", [card.name for card in cards]),

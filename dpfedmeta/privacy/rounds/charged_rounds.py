@@ -244,10 +244,12 @@ def begun(path: Path, request: RoundsRequest, noise_seed: int | None, *, secure_
     """The run directory of a request; made with all its first files where there is none.
 
     Raises:
-        InputError: It holds something else, or rounds that were asked for otherwise.
+        InputError: It holds something else, or rounds that were asked for otherwise, or new ones cannot be asked for.
     """
     run = RunDirectory(path)
     if not path.exists():
+        if request.sampler == "check-ins" and request.cohort % 1:  # earlier versions cut it off
+            raise InputError(f"PrivateRounds: cohort = {request.cohort!r}, expected a whole number under check-ins")
         source = new_source(noise_seed, secure_rng=secure_rng)
 
         def fill(made: RunDirectory) -> None:

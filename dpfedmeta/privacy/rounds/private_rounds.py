@@ -31,7 +31,6 @@ import numpy as np
 from dpfedmeta.accounting.events.guarantee import FourGuarantees
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import LEDGER
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.random.random_sources import SEEDS
 from dpfedmeta.privacy.clip_policies.policy_checks import check_answers, check_policy, own_policy_name, planned_policy
@@ -136,8 +135,6 @@ class PrivateRounds:
             clip=repr(clip) if isinstance(clip, ClipSettings) else own_policy_name(clip),
             simulation=noise_seed is not None,
         )
-        if sampler == "check-ins" and cohort % 1 and not Path(run_dir, LEDGER).exists():  # earlier versions cut it off
-            raise InputError(f"PrivateRounds: cohort = {cohort!r}, expected a whole number under check-ins")
         policy, form = _policy_of(clip, request), None if like is None else _form_like(like)
         if not isinstance(clip, ClipSettings):
             tried = form_of({"update": np.zeros(8)}) if form is None else form

@@ -817,7 +817,10 @@ def test_noise_follows_from_key_and_fresh_bytes_and_a_charge_is_on_disk_before_t
         ({"clients": 0}, "clients = 0, expected a whole number"),
         ({"promise": None}, r"promise: expected dpfedmeta\.Promise\(\.\.\.\), got None"),
         ({"promise": 5}, r"promise: expected dpfedmeta\.Promise\(\.\.\.\), got 5"),
-        ({"sampler": "check-ins", "cohort": 30.7}, "cohort = 30.7, expected a whole number under check-ins"),
+        (
+            {"sampler": "check-ins", "noise": "independent", "cohort": 300.7},
+            "cohort = 300.7, expected a whole number under check-ins",
+        ),
         ({"clients": 400.0}, "clients = 400.0, expected a whole number"),
         ({"rounds": True}, "rounds = True, expected a whole number"),
         ({"cohort": 500}, "cohort = 500 is more than clients = 400"),
@@ -1098,3 +1101,14 @@ def test_a_ledger_says_whether_all_is_the_operating_system_s_and_rounds_go_on_so
         again = next(iter(private))
         assert again.number == 0
         assert same([again.release()], [released])
+
+
+def test_rounds_that_an_earlier_version_began_with_half_a_place_are_read(tmp_path):
+    """It cut the half off, and their ledger is right."""
+    given = {"sampler": "check-ins", "noise": "independent"}
+    made(tmp_path, **given, cohort=300).close()
+    folder = tmp_path / "mine"
+    request = RoundsRequest.from_text(read_content(folder / "ledger.jsonl").identity.config, "")
+    older = replace(request, cohort=300.7)
+    assert RoundsRequest.from_text(older.as_text(), "") == older
+    assert older.planned == request.planned

@@ -58,8 +58,7 @@ def first_values(module: nn.Module, image: tuple[int, int]) -> int:
         module: A network for which `has_part_layers` is true.
         image: Height and width of the image.
     """
-    # Real zeros: on the device meta the first pooling imports sympy, for half a second.
-    seen = torch.zeros(1, 1, *image)
+    seen = torch.empty(1, 1, *image, device="meta")
     for layer in cast(FewShotNetwork, module).body.layers:
         if isinstance(layer, Block):
             down, across = layer.how.stride
