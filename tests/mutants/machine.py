@@ -7,7 +7,8 @@ decorated functions: no property, no context manager) nor cosmic-ray (all tests,
 
     .venv/bin/python tests/mutants/machine.py --of privacy/ accounting/ --count 60 --seed 1 --lines lines.json
 
-Mistakes that are written down run this way too, in seconds each; what none of those tests sees, run.py has to try:
+Mistakes that are written down run this way too, in seconds each; what none of those tests sees, run.py has to try.
+Of a mistake that the file of --json knows from an earlier run, the test that saw it then is tried first:
 
     .venv/bin/python tests/mutants/machine.py --written "ledger" --lines lines.json --json outcomes.json
 """
@@ -28,7 +29,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -255,9 +257,16 @@ def sampled(options: argparse.Namespace) -> Iterator[tuple[Mutant, Change]]:
 
 
 def plant(
-    options: argparse.Namespace, folder: Path, known: Collection[str], keep: Callable[[Change, Outcome], None]
+    options: argparse.Namespace,
+    folder: Path,
+    known: Collection[str],
+    seen_by: Mapping[str, str],
+    keep: Callable[[Change, Outcome], None],
 ) -> None:
-    """Hand on the outcome of each mistake, without those that are known by name."""
+    """Hand on the outcome of each mistake, without those that are known by name.
+
+    The test that saw a mistake in an earlier run is tried first.
+    """
     reached = Reached(options.lines)
     inside, outside = list[Work](), list[Work]()
     mistakes = (
@@ -266,6 +275,8 @@ def plant(
         else ((each, as_change(each)) for each in wanted(*options.written) if each.name not in known)
     )
     for mutant, change in mistakes:
+        if mutant.name in seen_by:
+            mutant = replace(mutant, first=(seen_by[mutant.name], *mutant.first))
         tests = reached.tests(change, options.budget, mutant.first) if options.lines else own_tests(mutant)
         if not tests:
             keep(change, Outcome(name=mutant.name, verdict="unreached", seen_by="", seconds=0.0))
@@ -344,7 +355,10 @@ def main() -> int:
     for name in HEAVY:
         importlib.import_module(name)
     done = list[tuple[Change, Outcome]]()
-    before = killed_before(options) if options.go_on else []
+    before = killed_before(options)
+    seen_by = {outcome.name: outcome.seen_by for outcome in before}
+    if not options.go_on:
+        before = []
 
     def keep(change: Change, outcome: Outcome) -> None:
         done.append((change, outcome))
@@ -356,7 +370,7 @@ def main() -> int:
             )
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        plant(options, Path(folder), {each.name for each in before}, keep)
+        plant(options, Path(folder), {each.name for each in before}, seen_by, keep)
     tell(done)
     return sum(outcome.verdict in ("survived", "unreached") for _, outcome in done)
 

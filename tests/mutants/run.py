@@ -226,8 +226,8 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def killed_before(options: argparse.Namespace) -> list[Outcome]:
-    """What the file of --json says was killed; nothing without --go-on."""
-    if not (options.go_on and options.json and options.json.exists()):
+    """What the file of --json says was killed; nothing where there is none."""
+    if not (options.json and options.json.exists()):
         return []
     found = [Outcome(**fields) for fields in json.loads(options.json.read_text())]
     return [outcome for outcome in found if outcome.verdict == "killed"]
@@ -242,7 +242,7 @@ def main() -> int:
         return 0
     for name in HEAVY:
         importlib.import_module(name)
-    outcomes = killed_before(options)
+    outcomes = killed_before(options) if options.go_on else []
     done = {outcome.name for outcome in outcomes}
     mutants = [mutant for mutant in mutants if mutant.name not in done]
     everything = sorted({test for mutant in mutants for test in mutant.tests})
