@@ -356,7 +356,7 @@ def main() -> int:
         importlib.import_module(name)
     done = list[tuple[Change, Outcome]]()
     before = killed_before(options)
-    seen_by = {outcome.name: outcome.seen_by for outcome in before}
+    seen_by = {each.name: each.seen_by for each in before if (ROOT / each.seen_by.partition("::")[0]).is_file()}
     if not options.go_on:
         before = []
 
