@@ -208,13 +208,14 @@ def _check_ins(q: FederationFacts) -> Advice:
     )
 
 
-def _correlated(q: FederationFacts, name: str, coefficients: FloatArray) -> Advice:
+def _correlated(q: FederationFacts, name: str, coefficients: FloatArray, more: str = "") -> Advice:
     """All rounds are one Gaussian release that a client moves by the sensitivity of the coefficients at most."""
     moved = sensitivity(coefficients, q.participations, q.separation)
     noise = moved / gaussian_mu(q.epsilon, q.delta)
     return Advice(
         name=name,
-        options=f"--server.noise {name}",
+        options=f"--server.noise {name} --population.separation {q.separation} "
+        f"--population.max_participations {q.participations}{more}",
         adjacency="add-remove",
         assumes=_NO_SECRET,
         noise=noise,
@@ -235,4 +236,5 @@ def _banded(q: FederationFacts) -> Advice:
     bands = min(q.separation, BANDS + 1, q.rounds)
     coefficients = np.zeros(q.rounds)
     coefficients[:bands] = fit_banded(q.rounds, bands, q.participations, q.separation)
-    return _correlated(q, "banded", coefficients)
+    fewer = f" --server.buffers {BANDS}" if bands < q.separation else ""
+    return _correlated(q, "banded", coefficients, fewer)

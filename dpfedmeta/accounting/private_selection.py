@@ -16,7 +16,7 @@ import numpy as np
 
 from dpfedmeta.accounting.divergences.gdp import smallest_epsilon
 from dpfedmeta.accounting.divergences.rdp import ORDERS, moments_of
-from dpfedmeta.accounting.events.events import Phase, neighbours_of, surplus
+from dpfedmeta.accounting.events.events import Phase, have_whole_numbers, neighbours_of, surplus
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.release_costs import cost_of, released
@@ -131,6 +131,8 @@ def _divergences(plan: PrivacyPlan, orders: tuple[int, ...]) -> FloatArray:
         )
     if surplus(phases):
         raise RefusedPlan("a run counts with rare events (unusual cohorts), so it has no plain Renyi divergence")
+    if have_whole_numbers(phases):
+        raise RefusedPlan("sums of whole numbers have discrete noise, of which no plain Renyi divergence is known here")
     try:
         of_each = moments_of(released(phases), orders) if _each_alone(phases) else None
     except RefusedPlan:

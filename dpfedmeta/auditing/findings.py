@@ -82,8 +82,8 @@ class Finding:
 
     @property
     def ratio(self) -> float | None:
-        """Audited over promised."""
-        if self.audited is None or not math.isfinite(self.promised):
+        """Audited over promised; None of a promise of nothing and of one that is 0."""
+        if self.audited is None or not 0 < self.promised < math.inf:
             return None
         return self.audited / self.promised
 

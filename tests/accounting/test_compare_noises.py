@@ -17,6 +17,8 @@ from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_
 from dpfedmeta.cli.advise import question_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.data.task_file import load_task
+from dpfedmeta.planning.privacy.solve import make_privacy
 
 QUESTION = FederationFacts(clients=400, rounds=8, cohort=50.0, participations=1, epsilon=4.0, delta=1e-5)
 
@@ -67,6 +69,22 @@ def test_correlated_noise_is_one_gaussian_release(rows):
     assert gaussian_epsilon(float(np.linalg.norm(c)) / noise, 1e-5) == pytest.approx(4.0, rel=1e-9)
     assert rows["toeplitz"].error == pytest.approx(noise * prefix_errors(c).last)
     assert rows["blt"].error == pytest.approx(rows["toeplitz"].error, rel=0.01)
+
+
+@pytest.mark.parametrize("participations", [2, 3])
+@pytest.mark.parametrize("name", ["toeplitz", "blt", "banded"])
+def test_the_options_of_correlated_noise_give_the_noise_of_their_row(name, participations):
+    """Without them a plan keeps clients as far apart as the population allows, which is another plan."""
+    facts = {"population.clients": "400", "population.cohort": "10", "server.rounds": "80"}
+    facts |= {"privacy.client.epsilon": "4", "privacy.client.delta": "1e-5"}
+    asked = question_of(
+        resolve("dp-agr", "strokes", None, facts | {"population.max_participations": str(participations)})
+    )
+    row = getattr(compare_noises, f"_{name}")(asked)
+    words = dict(word.split() for word in row.options.removeprefix("--").split(" --"))
+    made = make_privacy(resolve("dp-agr", "strokes", None, facts | words), load_task("strokes")[0])
+    assert ("server.buffers" in words) is (name == "banded" and participations == 2)
+    assert row.noise * (1 - 1e-9) <= made.noise_multiplier <= row.noise * 1.005
 
 
 def test_what_cannot_be_had_is_said_and_the_rest_is_there():
@@ -172,4 +190,6 @@ def test_clients_keep_as_far_apart_as_their_rounds_allow_and_messages_are_as_man
     moved = sensitivity(c, participations, question.separation)
     assert gaussian_epsilon(moved / row.noise, 1e-5) == pytest.approx(4.0, rel=1e-9)
     assert row.error == pytest.approx(row.noise * prefix_errors(c).last)
-    assert (row.cohort, row.options) == (most, "--server.noise banded")
+    words = ["--server.noise banded", f"--population.separation {question.separation}"]
+    words.append(f"--population.max_participations {participations}")
+    assert (row.cohort, row.options) == (most, " ".join(words))

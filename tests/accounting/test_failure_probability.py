@@ -3,7 +3,7 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, hypergeom
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events import failure_probability
@@ -39,6 +39,18 @@ def test_the_limit_is_the_smallest_that_is_hardly_ever_reached(allowed):
     weights = poisson_weights(200, (1, 20))
     assert beyond == pytest.approx(exact_tail(weights, size - 1), rel=1e-9)
     assert beyond <= allowed < exact_tail(weights, size - 2)
+
+
+@pytest.mark.parametrize("allowed", [1e-14, 3e-17, 1e-20, 1e-100])
+def test_what_is_rarer_than_a_float_beside_1_has_its_limit_too(allowed):
+    """SciPy's quantiles of it are the whole population."""
+    size, beyond = largest_cohort(400_000, 0.00375, allowed)
+    assert 1600 < size < 3000
+    assert beyond == binom.sf(size - 1, 400_000, 0.00375) <= allowed < binom.sf(size - 2, 400_000, 0.00375)
+    for law, fixed in ((hypergeom(400_000, 900, 1500), True), (binom(900, 1500 / 400_000), False)):
+        number, rare = most_hostile(400_000, 900, 1500, allowed, fixed=fixed)
+        assert 5 < number < 200
+        assert rare == law.sf(number) <= allowed < law.sf(number - 1)
 
 
 @pytest.mark.parametrize("rate", [(1, 20), (1, 2), (9, 10), (99, 100), (1, 1)])

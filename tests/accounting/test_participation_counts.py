@@ -70,6 +70,15 @@ def test_many_sums_are_merged_upwards_by_less_than_one_percent(monkeypatch):
     assert exact <= merged <= 1.01 * exact
 
 
+def test_numbers_that_never_come_are_not_followed():
+    phase = plan(clients=400_000, cohort=1500.0, rounds=10_000).phases[0]
+    counts, beyond = participation_counts._counts(phase)
+    law = stats.binom(phase.rounds, phase.event.rate)
+    assert beyond == law.sf(counts[-1]) <= 1e-18 < law.sf(counts[-1] - 1)
+    assert list(counts) == list(range(int(counts[-1]) + 1))
+    assert counts[-1] < 150
+
+
 def test_nobody_and_nothing():
     assert mixture_epsilon((), (), None, 1e-5) == 0.0
     assert mixture_epsilon(TWO, (1.0, math.inf), None, 1e-5) == math.inf

@@ -16,7 +16,9 @@ from dpfedmeta.accounting import private_selection
 from dpfedmeta.accounting.divergences.rdp import ORDERS
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.ledger.registered_budget import replaced_cost
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.accounting.private_selection import RunCount, largest_divergences, selected_divergences, selection_cost
 from dpfedmeta.core.errors import InputError, RefusedPlan
 
@@ -226,6 +228,17 @@ def test_a_run_that_counts_with_rare_events_is_not_chosen_from():
         largest_divergences([PLAN, plan])
     stacked = replace(plan, noise_mode="stacked")
     assert np.all(largest_divergences([stacked]) == largest_divergences([PLAN]))
+
+
+def test_sums_of_whole_numbers_have_no_price():
+    """Their noise is discrete; under fixed cohorts nothing else tells them from Gaussian sums."""
+    sums = {"sampler": "fixed", "cohort": 400.0, "server_sees": "sum"}
+    whole = replace(PLAN, **sums, secure=SecureRounds(bits=16, dimension=64))
+    assert whole.at(0).surplus_probability == 0
+    for price in (lambda: largest_divergences([whole], (2, 8)), lambda: replaced_cost(whole, 8)):
+        with pytest.raises(RefusedPlan, match="sums of whole numbers"):
+            price()
+    assert np.all(np.isfinite(largest_divergences([replace(PLAN, sampler="fixed")], (2, 8))))
 
 
 def test_a_price_states_what_it_is_the_price_of(monkeypatch):

@@ -79,6 +79,12 @@ def test_a_bound_is_above_a_promise_where_it_is_larger_and_a_bound(audited_, con
     assert (found.above, found.refutes) == (above, above and second)
 
 
+def test_beside_a_promise_of_0_there_is_no_ratio():
+    """Enough noise prints epsilon = 0."""
+    found = Finding(**FIELDS | {"promised": 0.0})
+    assert (found.ratio, found.above, found.as_json()["promised"]) == (None, True, 0.0)
+
+
 @pytest.mark.parametrize(("given", "fits"), [
     ({"runs": 5}, True), ({"runs": 4}, False), ({"runs": MOST_RUNS}, True), ({"runs": MOST_RUNS + 1}, False),
     ({"confidence": 0.5, "runs": 2}, True), ({"confidence": 0.5, "runs": 1}, False), ({"confidence": 0.4999}, False),

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, smallest_epsilon
 from dpfedmeta.accounting.events.events import Phase
-from dpfedmeta.accounting.events.failure_probability import MOST_TRIALS, RARE_SHARE, exceeded, most
+from dpfedmeta.accounting.events.failure_probability import MOST_TRIALS, RARE_SHARE, exceeded, most, upper_quantile
 from dpfedmeta.core.random import binomial
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 
@@ -60,8 +60,12 @@ def _counts(phase: Phase) -> tuple[IntArray, float]:
     if phase.rounds > MOST_TRIALS:
         last = most(phase.rounds, phase.event.rate, _NEGLIGIBLE)
         return np.arange(last + 1), exceeded(last, phase.rounds, phase.event.rate)
-    last = min(phase.rounds, int(binomial.isf(_NEGLIGIBLE, phase.rounds, phase.event.rate)) + 1)
-    return np.arange(last + 1), float(binomial.sf(last, phase.rounds, phase.event.rate))
+
+    def tail(count: int) -> float:
+        return float(binomial.sf(count, phase.rounds, phase.event.rate))
+
+    last = upper_quantile(tail, phase.rounds, _NEGLIGIBLE)
+    return np.arange(last + 1), tail(last)
 
 
 def _steps(phase: Phase) -> tuple[IntArray, FloatArray, float]:

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 
 from dpfedmeta.core.errors import InputError
@@ -35,10 +36,15 @@ def exceeded(count: int, trials: int, rate: float) -> float:
 
 def most(trials: int, rate: float, allowed: float) -> int:
     """The smallest number that by `exceeded` is exceeded with probability at most `allowed`."""
-    low, high = max(math.floor(trials * rate) - 1, -1), trials
+    return upper_quantile(lambda count: exceeded(count, trials, rate), trials, allowed)
+
+
+def upper_quantile(tail: Callable[[int], float], largest: int, allowed: float) -> int:
+    """The smallest number k with tail(k) = P(X > k) at most `allowed`; SciPy's `isf` has none below 1.1e-16."""
+    low, high = -1, largest
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if exceeded(middle, trials, rate) <= allowed else (middle, high)
+        low, high = (low, middle) if tail(middle) <= allowed else (middle, high)
     return high
 
 
@@ -47,10 +53,8 @@ def largest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, floa
     if clients > MOST_TRIALS:
         size = max(most(clients, rate, allowed) + 1, 1)
         return size, exceeded(size - 1, clients, rate)
-    size = max(int(binomial.isf(allowed, clients, rate)), 1)
-    while (exceeding := float(binomial.sf(size - 1, clients, rate))) > allowed:
-        size += 1
-    return size, exceeding
+    size = upper_quantile(lambda count: binomial.sf(count, clients, rate), clients, allowed) + 1
+    return size, float(binomial.sf(size - 1, clients, rate))
 
 
 def least_capacity(clients: int, rounds: int, delta: float) -> int:
@@ -103,9 +107,7 @@ def most_hostile(clients: int, hostile: int, cohort: float, allowed: float, *, f
     law, form = binomial, [hostile, cohort / clients]
     if fixed:  # a second to import, and few plans need it
         law, form = import_module("scipy.stats").hypergeom, [clients, hostile, int(cohort)]
-    number = int(law.isf(allowed, *form))
-    while float(law.sf(number, *form)) > allowed:
-        number += 1
+    number = upper_quantile(lambda count: law.sf(count, *form), hostile, allowed)
     return number, float(law.sf(number, *form))
 
 
