@@ -65,13 +65,26 @@ def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
     training = None if kind else _verified(run)[0]
     found = training or _verified_otherwise(run, kind)
     rounds, head = len({charge.round for charge in found.charges}), read_content(run.ledger, torn=True).heads[-1]
-    said = [caution for caution in (training and training.chosen, found.simulation) if caution]
-    lines = statement_lines(run.path, found.plan, found.guarantees, rounds, head, cautions=said)
+    said = [training and training.chosen, found.simulation, training and training.word]
+    cells = _promised(found, rounds)
+    lines = statement_lines(run.path, found.plan, cells, rounds, head, cautions=[each for each in said if each])
     if as_text:
-        print_json({"statement": lines, "head": head, "guarantees": [cell.as_json() for cell in found.guarantees]})
+        print_json({"statement": lines, "head": head, "guarantees": [cell.as_json() for cell in cells]})
         return DONE
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     return DONE
+
+
+def _promised(found: VerifiedLedger | VerifiedSpending, rounds: int) -> Sequence[Guarantee]:
+    """The cells of what was spent; where a run may still go on, of all its rounds."""
+    from dpfedmeta.accounting.observers.four_guarantees import guarantees
+    from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
+
+    if isinstance(found, VerifiedSpending):
+        return found.guarantees if rounds == found.plan.rounds else guarantees(found.plan)
+    assert found.snapshot is not None
+    assert found.proven is not None
+    return found.guarantees if found.snapshot.over else found.proven.promised
 
 
 def _verified_otherwise(run: RunDirectory, kind: str) -> VerifiedSpending:

@@ -11,6 +11,9 @@ from dpfedmeta.accounting.right_guesses import NO_PROTECTION, most_right_guesses
 from dpfedmeta.accounting.rounded import asked, rounded_up
 
 _WHO = {"public": "everybody who sees what was released", "server": "whoever runs the server"}
+# A client of a round's cohort sees who else takes part, so under sums the number towards the server holds for it.
+_OUTSIDE = "everybody who sees what was released and was in no round as a client"
+_OF_CLIENTS = "Towards the other clients of a round, who see who takes part, the numbers towards the server hold."
 _WHOSE = {
     ("client", "add-remove"): "all data of one client taken away",
     ("client", "replace-one"): "all data of one client replaced by others",
@@ -26,7 +29,7 @@ def statement_lines(
     Args:
         run: Folder of the run.
         plan: Its plan.
-        cells: What its ledger proves that it spent.
+        cells: What its ledger proves that it spent; of a run that may go on, what it may spend.
         rounds: Rounds that were charged.
         head: Hash of the ledger's last line.
         cautions: What is to be said above all: a simulation, a choice among runs.
@@ -38,10 +41,12 @@ def statement_lines(
         "",
         *(f"Attention: {caution}" for caution in cautions),
         *([""] if cautions else []),
-        f"What was done: {rounds} rounds over {plan.clients:,} clients, {_of_a_round(plan)}, with {plan.noise} noise.",
+        f"What was done: {_of_all(rounds, plan)} over {plan.clients:,} clients, {_of_a_round(plan)}, with {plan.noise} "
+        "noise.",
         "",
         "What was promised, and what it means (strongest for people first):",
-        *(line for cell in ordered for line in _of_cell(cell)),
+        *(line for cell in ordered for line in _of_cell(cell, plan.server_sees)),
+        *([_OF_CLIENTS] if plan.server_sees == "sum" else []),
         "",
         "What is not promised: that nothing can be learned of a group (for k clients epsilon is k times as large, at a "
         "delta that is up to k e^((k-1) epsilon) times as large), of data that others hold "
@@ -55,14 +60,19 @@ def statement_lines(
     ]
 
 
+def _of_all(rounds: int, plan: PrivacyPlan) -> str:
+    return f"{rounds} rounds" if rounds >= plan.rounds else f"{rounds} of {plan.rounds} rounds"
+
+
 def _of_a_round(plan: PrivacyPlan) -> str:
     if plan.cohort == plan.clients:
         return "all of them in each round"
     return f"{plan.cohort:g} of them in a round on average ({plan.sampler} sampling)"
 
 
-def _of_cell(cell: Guarantee) -> Iterator[str]:
-    who, epsilon, delta = _WHO[cell.observer], cell.epsilon, cell.delta
+def _of_cell(cell: Guarantee, server_sees: str) -> Iterator[str]:
+    outside = server_sees == "sum" and cell.observer == "public"
+    who, epsilon, delta = _OUTSIDE if outside else _WHO[cell.observer], cell.epsilon, cell.delta
     whose = _WHOSE.get((cell.unit, cell.adjacency), f"one {cell.unit} changed ({cell.adjacency})")
     if not math.isfinite(epsilon):
         yield f"- {cell.name}: nothing. No bound is stated on what the data of one {cell.unit} change for {who}."

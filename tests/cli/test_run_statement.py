@@ -14,13 +14,15 @@ from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.accounting.right_guesses import most_right_guesses
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.run_statement import statement_lines
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory
 from dpfedmeta.training.verification.chosen_run import selection_content
+from dpfedmeta.training.verification.verify import audit
 from tests.conftest import dpfedmeta
-from tests.reporting.test_page import chosen_run
+from tests.reporting.test_page import chosen_run, written_run
 
 
 @pytest.mark.parametrize("mu", [0.05, 0.5, 2.0, 6.0])
@@ -64,6 +66,60 @@ def test_the_page_of_a_loop_says_what_its_ledger_proves(loop):
     assert "Attention" not in shown
     (run / "plan.json").write_text("{}")
     assert "plan.json" in dpfedmeta("account", "--statement", str(run), code=2).error
+
+
+def test_of_a_loop_that_may_go_on_the_page_says_what_it_may_spend(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    with dp.PrivateRounds(
+        clients=400, cohort=40, rounds=3, promise=dp.Promise(epsilon=6.0, delta=1e-4), like={"w": np.zeros(3)},
+        clip=dp.clip.Constant(initial=1.0), run_dir=tmp_path / "mine",
+    ) as private:  # fmt: skip
+        next(iter(private)).release()
+        spent = private.spent.of("client", "public").epsilon
+    promised = guarantees(read_content(tmp_path / "mine" / "ledger.jsonl").plan)
+    epsilon = next(cell.epsilon for cell in promised if cell.name == "(client, public)")
+    shown = json.loads(dpfedmeta("account", "--statement", str(tmp_path / "mine"), "--json").out)
+    found = {(cell["unit"], cell["observer"]): cell["epsilon"] for cell in shown["guarantees"]}
+    assert found["client", "public"] == epsilon > 1.2 * spent
+    text = "\n".join(shown["statement"])
+    assert f"(client, public): epsilon = {rounded_up(epsilon, 4)}" in text
+    assert "What was done: 1 of 3 rounds over 400 clients" in text
+
+
+@pytest.mark.parametrize(("charged", "status", "over"), [
+    (2, "completed", True), (1, "budget", True), (1, "interrupted", False), (1, None, False),
+])  # fmt: skip
+def test_of_a_run_that_may_go_on_the_page_says_what_it_may_spend(tmp_path, charged, status, over):
+    given = {"server.rounds": "2", "server.noise_multiplier": "1.0", "population.cohort": "30"}
+    run = written_run(tmp_path, algo="dp-agr", given=given, charged=charged, **({"status": status} if status else {}))
+    if status is None:
+        (run.path / "summary.json").unlink()
+    proven = audit(run).proven
+    due = proven.cells if over else proven.promised
+    shown = json.loads(dpfedmeta("account", "--statement", str(run.path), "--json").out)
+    assert shown["guarantees"] == [cell.as_json() for cell in due]
+    text = "\n".join(shown["statement"])
+    assert f"What was done: {'2 rounds' if charged == 2 else '1 of 2 rounds'} over" in text
+    assert "depends on that code" not in text
+
+
+def test_the_page_of_noise_of_ones_own_says_on_whose_word_it_rests(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpfedmeta.training.verification.verify.word_of_authors", lambda settings: "by that author")
+    run = written_run(
+        tmp_path, algo="dp-agr", given={"server.rounds": "2", "server.noise_multiplier": "1.0"}, charged=2
+    )
+    assert "Attention: by that author" in dpfedmeta("account", "--statement", str(run.path)).out
+
+
+@pytest.mark.parametrize("sees", ["messages", "sum"])
+def test_under_sums_a_page_says_that_clients_of_a_round_see_more(sees):
+    sums = {"server_sees": "sum", "secure": SecureRounds(bits=16, dimension=64)} if sees == "sum" else {}
+    plan = PrivacyPlan(
+        clients=1000, cohort=50.0, rounds=2, noise_multiplier=2.0, sampler="fixed", client_delta=1e-5, **sums
+    )
+    text = "\n".join(statement_lines(Path("run"), plan, guarantees(plan), 2, "head"))
+    assert ("Towards the other clients of a round" in text) is (sees == "sum")
+    assert ("released and was in no round as a client" in text) is (sees == "sum")
 
 
 @pytest.mark.parametrize("value", [0.9994999, 1.00001, 7.5, 23.4501, 1234.01, 1.0, 1e-05, 9.9999])

@@ -21,10 +21,11 @@ from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory, append_l
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
+from dpfedmeta.reporting.compare import seed_groups
 from dpfedmeta.reporting.compare.latex_tables import csv_table, latex_table, row_of
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
-from dpfedmeta.reporting.html.privacy_statement import check_report, embedded, server_words
+from dpfedmeta.reporting.html.privacy_statement import check_report, embedded, plan_words, server_words
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.results.summary import SIMULATION, aggregation
 from dpfedmeta.training.terminal.tables import HOLDS
@@ -187,6 +188,48 @@ def test_what_it_embeds_is_what_it_shows(make_run):
         [two["unit"], two["observer"], rounded_up(one["epsilon"]), rounded_up(two["epsilon"])] for one, two in both
     ]
     assert check_report(read_run(run), audit(run).proven) == ["report.html agrees"]
+
+
+def test_cautions_are_those_of_the_settings_whatever_plan_json_says(make_run, monkeypatch):
+    given = {
+        "server.rounds": "3",
+        "server.noise_multiplier": "1.0",
+        "population.clients": "10",
+        "population.cohort": "10",
+    }
+    run = make_run(algo="dp-agr", given=given)
+    (run.path / "plan.json").write_text('{"cautions": ["an auditor certified it"]}')
+    monkeypatch.setattr("dpfedmeta.training.verification.verify.check_plan_file", lambda run, by: [])
+    page = " ".join(write_report(run).read_text(encoding="utf-8").split())
+    assert "client-level privacy is out of reach" in page
+    assert "an auditor certified it" not in page
+
+    def missing(settings):
+        raise InputError("no such task")
+
+    # A page of a run whose data are elsewhere says what its plan did.
+    monkeypatch.setattr("dpfedmeta.reporting.html.page.task_of", missing)
+    assert "an auditor certified it" in write_report(run).read_text(encoding="utf-8")
+    (run.path / "plan.json").unlink()
+    assert "auditor" not in write_report(run).read_text(encoding="utf-8")
+
+
+def test_a_first_paragraph_with_more_words_is_no_paragraph_of_the_ledger(make_run):
+    run = make_run(algo="dp-agr", given={"server.rounds": "3", "server.noise_multiplier": "1.0"})
+    page = write_report(run).read_text(encoding="utf-8")
+    words = plan_words(audit(run).proven, 3)
+    for more in (", at most 1 participation(s) each", " (verified)"):
+        (run.path / "report.html").write_text(page.replace(words, words + more))
+        with pytest.raises(InputError, match=r"report\.html: first paragraph"):
+            check_report(read_run(run), audit(run).proven)
+
+
+def test_a_chosen_run_without_its_summary_is_still_stated_at_the_price_of_the_choice(tmp_path):
+    run, cost = chosen_run(tmp_path)
+    (run.path / "summary.json").unlink()
+    found = seed_groups._summary(run)
+    for cells in (found["guarantees"], found["planned"]):
+        assert {cell["epsilon"] for cell in cells} == {cost.epsilon, None}
 
 
 def test_what_contradicts_the_ledger_gets_no_report(make_run):

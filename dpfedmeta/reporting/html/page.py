@@ -14,9 +14,11 @@ from jinja2 import Environment, UndefinedError
 from markupsafe import Markup
 
 from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.config.dataset_names import task_of
+from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
-from dpfedmeta.planning.caveats import dishonest_words
+from dpfedmeta.planning.caveats import cautions, dishonest_words
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured, differing_settings
 from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluations_section
 from dpfedmeta.reporting.html.privacy_statement import (
@@ -121,7 +123,7 @@ def _content(
         "clip_words": clip_words(rows),
         "held": sum(row.get("clip_mode") == "holding" for row in rows),
         "rounds": len(rows),
-        "cautions": _cautions(run),
+        "cautions": _cautions(run, proven.settings),
         "evaluations": evaluations_section(run.path),
         "audits": audits_section(run.path),
         "holds": HOLDS,
@@ -148,9 +150,13 @@ def _too_long(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*found[:_MOST_SHOWN], *([f"The same holds for {more} more rounds (see rounds.jsonl)"] if more > 0 else [])]
 
 
-def _cautions(run: RunDirectory) -> list[str]:
-    """Return the cautions that the plan states beside its guarantees; plans of earlier versions have none."""
-    return list(run.read_json(PLAN).get("cautions", [])) if (run.path / PLAN).exists() else []
+def _cautions(run: RunDirectory, settings: Settings) -> Sequence[str]:
+    """Cautions that follow from the ledger's settings; where their task is not at hand, those that plan.json states."""
+    try:
+        task, _ = task_of(settings)
+    except InputError:
+        return list(run.read_json(PLAN).get("cautions", [])) if (run.path / PLAN).exists() else []
+    return cautions(settings, task)
 
 
 def write_comparison(groups: Sequence[Group], path: Path) -> Path:

@@ -125,7 +125,7 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
         rounds = summary["rounds"] if summary is not None and snapshot.ended and proven is now else proven.rounds
         due = plan_words(proven, rounds)
         # Earlier versions called all clients simulated.
-        if due not in page.paragraphs[0].replace("simulated clients", "clients"):
+        if due not in page.paragraphs[0].replace("simulated clients", "clients").split("; "):
             raise InputError(f"{path}: first paragraph: states {page.paragraphs[0]!r}, but the ledger says {due!r}")
         check(path, "simulation", SIMULATION if SIMULATION in page.paragraphs else None, proven.simulation)
         chosen = chosen_words(proven)

@@ -50,6 +50,11 @@ class Snapshot:
         return self.stage not in ("running", "stopped")
 
     @property
+    def over(self) -> bool:
+        """True if no round is left to do: the run is completed, or its budget is spent."""
+        return self.stage in _ENDED
+
+    @property
     def rounds(self) -> int:
         """Rounds that were charged, each once however often it was done again."""
         return sum(not charge.attempt for charge in self.content.charges)
