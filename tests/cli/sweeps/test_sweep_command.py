@@ -54,9 +54,7 @@ def test_every_option_of_a_sweep_arrives(started, tmp_path):
     assert chosen.train == runner.launched_words("torchrun --standalone")
 
 
-@pytest.mark.parametrize(
-    ("status", "code"), [("completed", DONE), ("failed", FAILED), ("interrupted", INTERRUPTED)]
-)
+@pytest.mark.parametrize(("status", "code"), [("completed", DONE), ("failed", FAILED), ("interrupted", INTERRUPTED)])
 def test_the_exit_code_says_how_a_sweep_ended(started, status, code):
     assert started(status=status)[1] == code
 
