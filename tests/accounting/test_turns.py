@@ -24,6 +24,8 @@ from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.release_costs import composed_delta, released
 from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.privacy.samplers import sampler_of
 
 BANDS = (1.0, 0.6, 0.3)
 
@@ -86,6 +88,17 @@ def test_whole_sequences_of_releases_differ_by_no_more_and_hardly_less():
     for epsilon, simulated in zip((0.1, 0.5, 1.0), found, strict=True):
         charged = composed_delta([Phase(event=event, rounds=rounds)], "add-remove", epsilon)
         assert simulated * 0.97 <= charged <= simulated * 1.06
+
+
+def test_with_more_groups_than_rounds_a_cohort_has_its_size():
+    """There are as many groups as rounds, so a client in its turn comes with T L/N, and not with b L/N."""
+    given = {"clients": 1000, "cohort": 30.0, "rounds": 3, "noise_multiplier": 2.0, "client_delta": 1e-5}
+    plan = PrivacyPlan(**given, sampler="cyclic", noise="banded", correlation=Correlation(separation=20, buffers=1))
+    assert plan.at(0).rate == pytest.approx(3 * 30 / 1000)
+    sampler = sampler_of(plan.at(0), None)
+    drawn = [len(sampler.draw(r, {}, KeyedSource(1).generator(Purpose.COHORT, r)).clients) for r in range(3)]
+    assert all(10 <= size <= 60 for size in drawn)
+    assert replace(plan, rounds=40).at(0).rate == pytest.approx(20 * 30 / 1000)
 
 
 def test_no_crash_tells_more_than_is_charged():

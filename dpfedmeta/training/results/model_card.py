@@ -111,8 +111,13 @@ def _slug(name: str) -> str:
 
 
 def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str) -> Iterator[str]:
+    from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words  # brings PyTorch
+
+    # By the ledger's settings: of the sentence in summary.json nothing but the names is compared.
+    assert found.proven is not None
     plan = found.plan
-    begins = _begins(summary["begins_with"]) if summary.get("begins_with") else ""
+    words = initial_words(found.proven.settings)
+    begins = "" if words is None else _begins(words)
     yield f"# {name}\n"
     yield (
         f"An initialisation that adapts to a new client in a few gradient steps, trained by {summary['algo']} on "

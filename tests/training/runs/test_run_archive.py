@@ -20,6 +20,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.planning.network_trial import pretraining_overlap
 from dpfedmeta.training.results.model_card import model_card
 from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
 from dpfedmeta.training.run_training import run_training
@@ -171,6 +172,7 @@ def test_a_card_says_what_holds_and_no_more():
     none = SimpleNamespace(unit="client", observer="server", epsilon=math.inf, delta=1e-6, adjacency="replace-one")
     found = SimpleNamespace(
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
+        proven=SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {})),
         guarantees=(bound, none), simulation="a simulation", chosen="chosen by a private sweep: report 7", word=None,
     )  # fmt: skip
     summary = {"algo": "dp-agr", "dataset": "a: b\n---", "rounds": 2, "accuracy": None}
@@ -190,16 +192,20 @@ def test_a_card_says_what_holds_and_no_more():
         ("encoder lite0 (MIT/BSD)", "It learns on the features of encoder lite0 (MIT/BSD)."),
     ],
 )
-def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said):
+def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said, monkeypatch):
+    """What a run began with is said by its settings, whatever summary.json states."""
+    monkeypatch.setattr(pretraining_overlap, "initial_words", lambda settings: settings)
     found = SimpleNamespace(
+        proven=SimpleNamespace(settings=words),
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
         guarantees=(), simulation=None, chosen=None, word=None,
     )  # fmt: skip
     summary = {"algo": "dp-agr", "rounds": 2, "accuracy": {"mean": 0.5, "ci95": 0.1, "episodes": 4}}
-    summary |= {"begins_with": words, "dataset": "/home/ann/cifar-fs.csv"}
+    summary |= {"begins_with": "audited, and covered by every guarantee", "dataset": "/home/ann/cifar-fs.csv"}
     card = model_card("n", summary, found, "head").decode()
     assert said in card
     assert "ann" not in card
+    assert "audited" not in card
     assert "uoft-cs" not in card
     card = model_card("n", {**summary, "dataset": "cifar-fs"}, found, "head").decode()
     assert yaml.safe_load(card.split("---\n")[1])["datasets"] == ["uoft-cs/cifar100"]

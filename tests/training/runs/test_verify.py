@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.divergences.pld_composition import sampled_delta
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger import versions as ledger_versions
 from dpfedmeta.accounting.ledger.charges import planned_charge
@@ -34,6 +35,7 @@ from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.verification import file_claims as claims_beside
 from dpfedmeta.training.verification.row_claims import _chosen, check_rows
 from dpfedmeta.training.verification.verify import audit, realised
+from tests.reporting.test_page import written_run
 
 TINY = {
     "model.width": "4", "server.rounds": "6", "population.cohort": "6", "population.clients": "40", "task.ways": "3",
@@ -346,6 +348,11 @@ ALTERATIONS = {
     "rounds: twice the noise in every row": (
         rows_as(lambda rows: [row | {"noise_norm_expected": row["noise_norm_expected"] * 2} for row in rows]),
         r"rounds\.jsonl, line 1: noise_norm_expected: states .* but the ledger's noise gives",
+    ),
+    "rounds: noise that is not said": (row(0, "clip", to=None), r"rounds\.jsonl, line 1: clip: is missing"),
+    "rounds: a bound without its noise": (
+        rows_as(lambda rows: [{k: v for k, v in row.items() if k != "noise_norm_expected"} for row in rows]),
+        r"rounds\.jsonl, line 1: noise_norm_expected: is missing",
     ),
     "rounds: clip bound": (row(4, "clip", to=half), r"rounds\.jsonl, line 5: noise_norm_expected"),
     "report: delta shown": (
@@ -739,3 +746,20 @@ def test_all_that_a_run_began_with_is_named(tmp_path, encoder, initial, said, ag
         claims_beside._check_beginning(tmp_path / "summary.json", {"begins_with": said}, proven)
     # Files of earlier versions say nothing of it.
     claims_beside._check_beginning(tmp_path / "summary.json", {}, proven)
+
+
+@pytest.mark.parametrize("changed", [None, 0, 1, 2])
+def test_delta_at_a_limit_is_no_smaller_than_that_of_the_ledger(tmp_path, changed):
+    given = {"server.rounds": "3", "server.noise_multiplier": "1.5", "privacy.client.epsilon": "null"}
+    run = written_run(tmp_path, algo="dp-agr", given={**given, "privacy.client.limit": "1.5"})
+    proven = audit(run).proven
+    rows = run.rounds()
+    for number, each in enumerate(rows):
+        delta = sampled_delta(proven.content.plan.first(number + 1), "add-remove", 1.5)
+        each["delta_at_limit"] = delta * (0.9 if number == changed else 1.0)
+    write_rows(run, rows)
+    if changed is None:
+        assert "rounds.jsonl agrees" in audit(run).remarks
+        return
+    with pytest.raises(InputError, match=rf"rounds\.jsonl, line {changed + 1}: delta_at_limit: states"):
+        audit(run)
