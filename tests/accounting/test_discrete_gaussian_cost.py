@@ -114,7 +114,7 @@ def test_without_the_change_of_measure_too_much_would_be_promised():
 def test_delta_of_one_release_covers_its_exact_one(deviation, shift, epsilon):
     variance, mu = deviation**2, shift / math.sqrt(deviation**2 - 1 / 12)
     own = [Coordinates(count=1.0, variance=variance, blended=0.0)]
-    found = delta_of_discrete(lambda at: gaussian_delta(at, mu), epsilon, own)
+    found = delta_of_discrete(lambda at: float(gaussian_delta(at, mu)), epsilon, own)
     _, mass = masses(variance, 200)
     exact = np.maximum(mass - math.exp(epsilon) * np.roll(mass, shift), 0).sum()
     assert exact <= found <= 1.0

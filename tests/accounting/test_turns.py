@@ -11,7 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy.linalg import toeplitz
 from scipy.special import logsumexp
 
-from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort
+from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
@@ -20,6 +20,7 @@ from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.other_accountants import second_opinion
+from dpfedmeta.accounting.plan_sizes import largest_cohort
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.release_costs import composed_delta, released

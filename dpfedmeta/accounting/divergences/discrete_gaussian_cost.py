@@ -114,6 +114,8 @@ def epsilon_of_discrete(
 
 def delta_of_discrete(delta_at: Callable[[float], float], epsilon: float, coordinates: Sequence[Coordinates]) -> float:
     """Delta at `epsilon` with discrete noise, at most; `delta_at` is that with Gaussian noise, as above."""
+    if not coordinates:
+        return delta_at(epsilon)
     tails = 1e-18 * math.exp(-min(epsilon, 600.0))
     a = sum(log_ratio(own, tails / len(coordinates)) for own in coordinates)
     if not 2.0 * a <= epsilon <= 600.0:

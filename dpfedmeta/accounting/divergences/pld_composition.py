@@ -190,13 +190,7 @@ def sampled_delta(phases: Sequence[Phase], neighbours: Neighbours, epsilon: floa
     if widest > _LARGEST_LOSS or sum(count for *_, count in rounds) > MOST_ROUNDS:
         return 1.0
     grid = max(COARSE[0], widest / _POINTS, _span(rounds, neighbours, widest, composed_width) / _COMPOSED_POINTS)
-    of_gaussian = _composed(grid, rounds, neighbours).get_delta_for_epsilon
-    discrete = _discrete(phases)
-    if not discrete:
-        return float(of_gaussian(epsilon))
-    from dpfedmeta.accounting.divergences.discrete_gaussian_cost import delta_of_discrete
-
-    return delta_of_discrete(lambda left: float(of_gaussian(left)), epsilon, discrete)
+    return float(_composed(grid, rounds, neighbours).get_delta_for_epsilon(epsilon))
 
 
 def _rounds(phases: Sequence[Phase]) -> _Rounds:

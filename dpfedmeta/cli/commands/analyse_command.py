@@ -179,9 +179,14 @@ def _settings(options: argparse.Namespace, given: dict[str, str]) -> Settings | 
     if options.algo or options.dataset or options.config or set(given) - place:
         raise InputError(f"gain {options.run}: the run says who the clients are; drop --algo, --dataset and settings")
     from dpfedmeta.core.files.run_checks import check_is_run
-    from dpfedmeta.core.files.run_directory import CONFIG
+    from dpfedmeta.core.files.run_directory import CONFIG, RunDirectory
+    from dpfedmeta.training.results.snapshot import read_run
+    from dpfedmeta.training.verification.file_claims import Proven, check_config
 
     check_is_run(options.run)
+    run = RunDirectory(options.run)
+    # The file can be edited, and what is asked is charged by it.
+    check_config(run, Proven.of(run, read_run(run).content))
     return resolve(None, None, options.run / CONFIG, given)
 
 

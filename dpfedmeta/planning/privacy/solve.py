@@ -67,7 +67,8 @@ def make_privacy(
 
 
 def _solved(plan: PrivacyPlan, targets: Targets, solve: Solve, limit: float | None) -> PrivacyPlan:
-    from dpfedmeta.accounting.calibration import calibrate, fewest_bits, largest_cohort, most_rounds
+    from dpfedmeta.accounting.calibration import calibrate
+    from dpfedmeta.accounting.plan_sizes import fewest_bits, largest_cohort, most_rounds
 
     if solve == "noise":
         return _within_limit(calibrate(plan, targets), limit)
@@ -132,7 +133,8 @@ def _within_limit(plan: PrivacyPlan, limit: float | None) -> PrivacyPlan:
     """No more rounds than the limit allows with the noise that is given: they are known before the first one."""
     if limit is None:
         return plan
-    from dpfedmeta.accounting.calibration import Targets, most_rounds
+    from dpfedmeta.accounting.calibration import Targets
+    from dpfedmeta.accounting.plan_sizes import most_rounds
 
     return most_rounds(plan, Targets(client_epsilon=limit), limit=plan.rounds)
 
