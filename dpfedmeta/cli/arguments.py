@@ -220,7 +220,7 @@ def run_command(main: Callable[[Console], int]) -> None:
     with warnings.catch_warnings(), log_on_stderr():
         _warn_in_one_line(errors)
         try:
-            code = main(Console(emoji=False))
+            code = main(Console(emoji=False, markup=False))
         except InputError as error:
             code = _say(errors, str(error), BAD_INPUT)
         except KeyboardInterrupt:
