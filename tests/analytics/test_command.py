@@ -34,6 +34,14 @@ STROKES = "--algo dp-const --dataset strokes --clients 300"
         ("heavy-hitters --names SOME --noise-seed 3 --secure-rng", "drop one"),
         ("--resume NO", "no ledger of an analysis"),
         ("quantile --resume NO", "leave out its kind"),
+        *(
+            (f"--resume NO {words}", f"{words.split()[0]}: does not go with --resume, .*; leave it out")
+            for words in (
+                *("--dry-run", "--epsilon 0.01", "--delta 1e-7", "--cohort 9", "--algo maml", "--noise-seed 3"),
+                *("--secure-rng", "--fixed-cohort", "--bins 9", "--names SOME", "--dataset strokes", "--config X"),
+            )
+        ),
+        ("--resume NO --json --data-dir NO --wait 9", "no ledger of an analysis"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, words, problem):
