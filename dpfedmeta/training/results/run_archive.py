@@ -30,7 +30,8 @@ MANIFEST = "MANIFEST.json"
 # The earliest time that a zip file can say: a file's own follows how many clients took part.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 # Trackers' own logs hold the times of lines, names of machines and users, and what is in them is in rounds.jsonl too.
-_STAYS = (SECRET_FOLDER, "wandb", "tensorboard", MANIFEST)
+_LOGS = ("wandb", "tensorboard")
+_STAYS = (SECRET_FOLDER, MANIFEST)
 # How the names of files begin that are made of people's records (api.evaluate_people).
 PEOPLE = "people-"
 # Shorter contents occur by chance, a `{}` or a single number.
@@ -65,10 +66,10 @@ def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Arc
         license_id: Of the weights, for the card of a folder.
 
     Guarantee:
-        Nothing under a `secret/`, of this run or of one inside it, nothing that is called `people-...`, no lock, no
-        hidden or temporary file and no link is in it, no file's content is that of a secret file, none holds the noise
-        seed, and no time of a file is told. What is left is post-processing of releases, settings, and accuracies on
-        public classes.
+        Nothing under a `secret/`, of this run or of one inside it, nothing that is called `people-...`, no log of a
+        tracker, no lock, no hidden or temporary file and no link is in it, no file's content is that of a secret file,
+        none holds the noise seed, and no time of a file is told. What is left is post-processing of releases, settings,
+        and accuracies on public classes.
 
     Raises:
         InputError: The run has not ended, another process writes it, a file holds what is secret, or contradicts the
@@ -119,7 +120,8 @@ def public_files(run: RunDirectory) -> Iterator[str]:
     for path in sorted(run.path.rglob("*")):
         inside = path.relative_to(run.path)
         hidden = any(part.startswith(".") for part in inside.parts)
-        stays = hidden or inside.parts[0] in _STAYS or _is_secret(inside)
+        logs = any(part in _LOGS for part in inside.parts)
+        stays = hidden or logs or inside.parts[0] in _STAYS or _is_secret(inside)
         if path.is_file() and not path.is_symlink() and not stays:
             yield inside.as_posix()
 

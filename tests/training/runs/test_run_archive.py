@@ -90,6 +90,15 @@ def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dp
     assert check_manifest(run) == []
 
 
+def test_logs_of_trackers_of_a_run_inside_stay(run, tmp_path):
+    """They hold the times of lines, and names of machines and users."""
+    usual = set(archive(run, tmp_path / "usual.zip").files)
+    for name in ("sub/wandb/debug.log", "sub/tensorboard/events", "sub/a/wandb/run/x", "sub/wandb.txt", "sub/rounds"):
+        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.path / name).write_text(name)
+    assert set(archive(run, tmp_path / "a.zip").files) - usual == {"sub/wandb.txt", "sub/rounds"}
+
+
 def test_what_is_made_of_people_and_secrets_of_a_run_inside_stay(run, tmp_path):
     """Wherever they lie, and a copy of them under another name is refused."""
     usual = set(archive(run, tmp_path / "usual.zip").files)
