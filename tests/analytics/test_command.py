@@ -19,6 +19,8 @@ STROKES = "--algo dp-const --dataset strokes --clients 300"
         (f"quantile {STROKES} --epsilon nan", "--epsilon nan"),
         (f"quantile {STROKES} --delta 1", "--delta 1"),
         (f"quantile {STROKES} --cohort 301", "--cohort 301"),
+        (f"quantile {STROKES} --noise-seed -1", "--noise-seed -1: expected"),
+        (f"quantile {STROKES} --dry-run --noise-seed {2**128}", "--noise-seed 340282.*of at most 128 bits"),
         (f"quantile {STROKES} --quantile 1", "--quantile 1"),
         (f"quantile {STROKES} --lowest 3 --highest 2", "0 < lowest < highest"),
         (f"quantile {STROKES} --share 0.5", "--share: belongs to histogram"),

@@ -16,7 +16,7 @@ from typing import Literal
 
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps.sweep_file import Sweep
+from dpfedmeta.cli.sweeps.sweep_file import SET_BY_THE_SWEEP, Sweep
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, check_jobs, check_same, is_finished, opened
 from dpfedmeta.cli.sweeps.trials import (
     Outcome,
@@ -107,6 +107,8 @@ def prepare(sweep: Sweep, options: SweepOptions, *, private: bool = False) -> tu
     Raises:
         InputError: A combination would be refused, Optuna is missing for a search, or the folder holds another sweep.
     """
+    if own := next((name for name in options.fixed if name in SET_BY_THE_SWEEP), None):
+        raise InputError(f"{own}: the sweep sets it for each run; leave it out (--out names the folder of the sweep)")
     left = without_fixed(sweep, options.fixed)
     check_can_search(left)
     trials = grid(left, options.fixed) if left.method == "grid" else corners(left, options.fixed)

@@ -90,6 +90,13 @@ def test_finished_runs_are_not_done_again(sweep, tmp_path):
     assert before == {n: (tmp_path / "out/runs" / n / "summary.json").stat().st_mtime_ns for n in runs(tmp_path)}
 
 
+@pytest.mark.parametrize("name", ["run.name", "run.dir"])
+def test_name_and_place_of_runs_are_the_sweep_s(sweep, tmp_path, name):
+    with pytest.raises(InputError, match=rf"{name}: the sweep sets it for each run; leave it out \(--out names"):
+        sweep(fixed={name: "x"})
+    assert not (tmp_path / "out").exists()
+
+
 HALVES = {
     "no summary": lambda run: (run / "summary.json").unlink(),
     "half a summary": lambda run: (run / "summary.json").write_text('{"status": "comp'),
