@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from dpfedmeta.training.verification.verify import VerifiedLedger
 
 _NOT_VERIFIED = (
-    "not verified: accuracies, pictures, and sentences about the clients' data; a ledger holds none of them, so "
-    "measure again: dpfedmeta evaluate RUN --out DIR"
+    "not verified: accuracies, pictures, and how many records clients have; a ledger holds none of them, so measure "
+    "again: dpfedmeta evaluate RUN --out DIR"
 )
 _PRICED = "selection.json: the price of the choice is no less than what its list and the ledger give"
 

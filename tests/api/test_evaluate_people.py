@@ -3,6 +3,7 @@
 import csv
 import json
 import stat
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -148,6 +149,10 @@ def test_what_is_found_of_people_goes_nowhere_else_in_a_run(run, monkeypatch):
     assert not [path for path in home.rglob("people*") if "secret" not in path.parts]
     for place in (home / "secret" / "other", run / "elsewhere"):
         assert {path.parent for path in keep_people(found, place)} == {place}
+    # A folder of a disk with another encoding.
+    strange = [replace(each, name="M\udcfcller") for each in found.scores]
+    paths = keep_people(replace(found, scores=strange), run / "elsewhere")
+    assert all(r"M\udcfcller" in path.read_text() for path in paths)
 
 
 def test_repeats_are_of_people_alone(run):
