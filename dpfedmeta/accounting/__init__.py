@@ -4,10 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort, most_rounds
+    from dpfedmeta.accounting.calibration import Targets, calibrate
     from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
     from dpfedmeta.accounting.events.record_layer import RecordLayer
     from dpfedmeta.accounting.observers.four_guarantees import guarantees
+    from dpfedmeta.accounting.plan_sizes import largest_cohort, most_rounds
     from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 
 __all__ = [
@@ -31,8 +32,8 @@ _HOME = {
     "Targets": "calibration",
     "calibrate": "calibration",
     "guarantees": "observers.four_guarantees",
-    "largest_cohort": "calibration",
-    "most_rounds": "calibration",
+    "largest_cohort": "plan_sizes",
+    "most_rounds": "plan_sizes",
 }
 
 

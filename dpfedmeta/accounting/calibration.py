@@ -1,11 +1,11 @@
-"""Calibration of a plan to its targets: the smallest noise, the most rounds or the largest cohort that meets them."""
+"""Calibration of a plan to its targets: the smallest noise that meets them."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dpfedmeta.accounting.bisection import largest_whole, smallest_noise
+from dpfedmeta.accounting.bisection import smallest_noise
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon, gaussian_mu
 from dpfedmeta.accounting.divergences.pld_composition import COARSE, GRIDS
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon, round_event
@@ -16,9 +16,6 @@ from dpfedmeta.accounting.observers.server_observer import client_server, record
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import participations_of
 from dpfedmeta.core.errors import TOWARDS_MESSAGES, RefusedPlan
-
-# Fewer bits are solved for only where rounding lengthens a message by no more.
-_LITTLE_GROWTH = 1.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,7 @@ def calibrate(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     _check_left(plan, targets)
     if plan.secure is not None:
         return _calibrate_sum(plan, targets)
-    _check_observer(plan, targets)
+    check_observer(plan, targets)
     server_first = targets.record_observer == "public"
     if targets.client_epsilon is not None and server_first:
         plan = _calibrate_client(plan, targets.client_epsilon)
@@ -83,79 +80,15 @@ def _check_left(plan: PrivacyPlan, targets: Targets) -> None:
         spent = None if target is None else cells[observer == "public"]((), terms).epsilon
         if target is not None and spent is not None and spent >= target:
             raise RefusedPlan(
-                f"privacy.spent_before: ({cell}, {observer}): epsilon = {_shown(spent)} is spent already by earlier "
+                f"privacy.spent_before: ({cell}, {observer}): epsilon = {shown(spent)} is spent already by earlier "
                 f"releases, and the target for them and this plan together is {target!r}; raise privacy.{cell}.epsilon"
             )
 
 
-def _check_observer(plan: PrivacyPlan, targets: Targets) -> None:
+def check_observer(plan: PrivacyPlan, targets: Targets) -> None:
+    """Refuse a client target towards a server that sees every message."""
     if plan.secure is None and targets.client_epsilon is not None and targets.client_observer == "server":
         raise RefusedPlan(TOWARDS_MESSAGES)
-
-
-def most_rounds(plan: PrivacyPlan, targets: Targets, limit: int = 10_000_000) -> PrivacyPlan:
-    """The plan with as many rounds as its noise can afford within the targets, at most `limit`.
-
-    Raises:
-        RefusedPlan: Not even one round is within the targets.
-    """
-    rounds = largest_whole(lambda rounds: _reached(replace(plan, rounds=rounds), targets), limit, "server.rounds")
-    return replace(plan, rounds=rounds)
-
-
-def largest_cohort(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
-    """The plan with the largest (whole) expected cohort that its noise can afford within the targets.
-
-    Raises:
-        RefusedPlan: Not even an expected cohort of one is within the targets.
-    """
-    most = max([1.0, *(change.cohort_scale for change in plan.schedule)])
-    limit = int(plan.clients / most)
-
-    def reached(cohort: int) -> tuple[float, str]:
-        return _reached(replace(plan, cohort=float(cohort)), targets)
-
-    cohort = largest_whole(reached, limit, "population.cohort", least=_smallest_cohort(plan, limit))
-    return replace(plan, cohort=float(cohort))
-
-
-def _smallest_cohort(plan: PrivacyPlan, limit: int) -> int:
-    """A power of two; above 1 where clients make the noise, which too few cannot.
-
-    Raises:
-        RefusedPlan: No cohort can.
-    """
-    cohort = 1
-    while True:
-        try:
-            _ = replace(plan, cohort=float(cohort)).phases
-        except RefusedPlan:
-            if plan.secure is None or 2 * cohort > limit:
-                raise
-            cohort *= 2
-        else:
-            return cohort
-
-
-def fewest_bits(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
-    """The plan with the fewest bits with which rounding lengthens a message by at most a hundredth, and its noise.
-
-    Raises:
-        RefusedPlan: Even the most are too few, or no noise reaches a target.
-    """
-    from dpfedmeta.accounting.events.integer_sum import BITS
-    from dpfedmeta.accounting.privacy_plan.secure_round import is_fine, with_bits
-
-    finest = with_bits(plan, BITS[-1])
-    # About the noise that every grid needs that is fine enough.
-    enough = is_fine(replace(finest, noise_multiplier=plan.noise_multiplier or 1.0), _LITTLE_GROWTH)
-    found = calibrate(finest, targets) if enough else finest
-    for bits in BITS if enough else ():
-        if is_fine(with_bits(found, bits), _LITTLE_GROWTH):
-            solved = calibrate(with_bits(plan, bits), targets)
-            if is_fine(solved, _LITTLE_GROWTH):
-                return solved
-    raise RefusedPlan(f"--solve bits: even {BITS[-1]} bits are too few; lower population.cohort or the network's width")
 
 
 def with_local_mu(plan: PrivacyPlan, mu: float) -> PrivacyPlan:
@@ -164,40 +97,21 @@ def with_local_mu(plan: PrivacyPlan, mu: float) -> PrivacyPlan:
     return replace(plan, record=plan.record.with_mu(mu))
 
 
-def _reached(plan: PrivacyPlan, targets: Targets) -> tuple[float, str]:
-    """(the largest epsilon of a cell with a target, in parts of its target; that cell in words)."""
-    share, words = 0.0, ""
-    _check_observer(plan, targets)
-    if targets.client_epsilon is not None:
-        epsilon = _of_client(plan, targets.client_observer)
-        share = epsilon / targets.client_epsilon
-        words = _above(f"(client, {targets.client_observer})", epsilon, targets.client_epsilon)
-    if targets.record_epsilon is not None and share <= 1:
-        of_record = _of_record(plan, targets)
-        if of_record.epsilon / targets.record_epsilon > share:
-            share = of_record.epsilon / targets.record_epsilon
-            words = _above(of_record.name, of_record.epsilon, targets.record_epsilon)
-    return share, words
-
-
-def _above(cell: str, epsilon: float, target: float) -> str:
-    return f"{cell}: epsilon = {_shown(epsilon)} is above the target {target!r}"
-
-
-def _shown(epsilon: float) -> str:
+def shown(epsilon: float) -> str:
+    """An epsilon in a refusal."""
     from dpfedmeta.accounting.rounded import rounded_up
 
     return rounded_up(epsilon, 4)
 
 
-def _of_client(plan: PrivacyPlan, observer: Literal["server", "public"]) -> float:
+def epsilon_of_client(plan: PrivacyPlan, observer: Literal["server", "public"]) -> float:
     """Epsilon of the client cell that a target is for."""
     if observer == "server":
         return client_server(plan.phases, Terms.of(plan)).epsilon
     return client_public_epsilon((*plan.before, *plan.phases), plan.client_delta)
 
 
-def _of_record(plan: PrivacyPlan, targets: Targets) -> Guarantee:
+def cell_of_record(plan: PrivacyPlan, targets: Targets) -> Guarantee:
     """The record cell that a target is for."""
     of_record = record_server if targets.record_observer == "server" else record_public
     return of_record(plan.phases, Terms.of(plan))
@@ -211,13 +125,13 @@ def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     elif targets.client_epsilon is not None:
 
         def towards_the_server(noise: float) -> float:
-            return _of_client(replace(plan, noise_multiplier=noise), "server")
+            return epsilon_of_client(replace(plan, noise_multiplier=noise), "server")
 
         noise = _smallest_that_fits(towards_the_server, targets.client_epsilon, "(client, server)")
     if targets.record_epsilon is not None:
 
         def reached(noise: float) -> float:
-            return _of_record(replace(plan, noise_multiplier=noise), targets).epsilon
+            return cell_of_record(replace(plan, noise_multiplier=noise), targets).epsilon
 
         if not noise or reached(noise) > targets.record_epsilon:
             cell = f"(record, {targets.record_observer})"

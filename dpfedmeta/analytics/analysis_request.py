@@ -93,6 +93,8 @@ class Request:
             raise InputError(f"--delta {self.delta!r}: a number above 0 and below 1")
         if not 0 < self.cohort <= self.clients:
             raise InputError(f"--cohort {self.cohort:g}: expected above 0 and at most {self.clients:,}, all clients")
+        if self.noise_seed is not None and not 0 <= self.noise_seed < 2**128:
+            raise InputError(f"--noise-seed {self.noise_seed}: expected a whole number from 0 on, of at most 128 bits")
         if self.fixed is not None and not float(self.cohort).is_integer():
             raise InputError(f"--cohort {self.cohort:g}: a whole number, since exactly this many clients are asked")
         if self.clients > MOST_TRIALS and self.cohort > self.clients / 2:

@@ -25,6 +25,7 @@ from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
 from dpfedmeta.training.results.evaluation_store import keep_audit
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.terminal.tables import as_text
+from dpfedmeta.training.verification.file_claims import Proven, check_config
 
 Watch = Callable[[str, float], None]
 
@@ -69,7 +70,7 @@ class Audit:
             table.add_column(name, justify="right" if right else "left", no_wrap=name != "by")
         for each in self.findings:
             if each.audited is not None:
-                at = "estimate" if each.confidence is None else f"{100 * each.confidence:.3g}%"
+                at = "estimate" if each.confidence is None else f"{100 * each.confidence:.8g}%"
                 ratio = "-" if each.ratio is None else f"{each.ratio:.0%}"
                 shown = rounded_up(each.promised), rounded_down(each.audited), ratio, at, f"{each.runs:,}"
                 by = each.method.removeprefix("expected: ") + ("; second sample" if each.second else "")
@@ -148,6 +149,9 @@ def audit_of_run(
         InputError: It is no run, or none that releases.
     """
     check_releases(path)
+    snapshot = read_run(RunDirectory(path))
+    # The audit takes its settings from the file, and shall not write numbers of other settings beside the run.
+    check_config(snapshot.run, Proven.of(snapshot.run, snapshot.content))
     found = made(replace(request, config=path / CONFIG), watch, expected=expected)
     if not expected:
         run = RunDirectory(path)

@@ -240,7 +240,7 @@ def keep_people(evaluation: PeopleEvaluation, folder: Path | None) -> tuple[Path
     try:
         target.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_file(paths[0], (json.dumps(evaluation.content(), indent=1) + "\n").encode(), SECRET)
-        replace_file(paths[1], table.getvalue().encode(), SECRET)
+        replace_file(paths[1], table.getvalue().encode(errors="backslashreplace"), SECRET)
     except OSError as error:
         raise InputError(f"{target}: cannot be written ({error.strerror}); --out DIR names another folder") from error
     return paths

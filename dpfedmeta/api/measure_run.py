@@ -22,6 +22,7 @@ from dpfedmeta.learning.evaluation import (
     distribution,
     investigate,
 )
+from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes
 from dpfedmeta.learning.evaluation.held_out_clients import WholeClientsBenchmark
 from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.planning.client_population import authors_of
@@ -63,7 +64,10 @@ def _whole(request: EvaluationRequest, run: TrainedRun, dataset: Dataset, worker
     found = held_out.compete(workers, run.network, run.weights, run.untrained, run.adaptation, request.episodes)
     results: dict[str, object] = {name: accuracy.as_json() for name, accuracy in found.items()}
     spread = {name: distribution(found[name].values) for name in ("accuracy", "accuracy_untrained")}
-    return {"protocol": held_out.protocol, "note": request.note(), "results": [{**results, "clients": spread}]}
+    kept = KeptEpisodes.measured(held_out, workers, request.seeds[0], found["accuracy"])
+    assert kept is not None
+    results |= {"clients": spread, **kept.as_json()}
+    return {"protocol": held_out.protocol, "note": request.note(), "results": [results]}
 
 
 def _adapted(

@@ -86,7 +86,7 @@ def train(
     from dpfedmeta.training.state.resume import go_on
     from dpfedmeta.training.terminal.progress import Terminal
 
-    with Terminal(Console(emoji=False), _RESUME) as terminal:
+    with Terminal(Console(emoji=False, markup=False), _RESUME) as terminal:
         told = (*(() if quiet else (terminal,)), *callbacks)
         options = RunOptions(
             data_folder=folder,

@@ -83,7 +83,7 @@ class AuditRequest:
         if type(self.runs) is not int or not fewest <= self.runs <= MOST_RUNS:
             raise InputError(
                 f"runs = {self.runs}: give {fewest} to {MOST_RUNS:,}; fewer than {fewest} cannot prove anything at "
-                f"{self.confidence:.0%} confidence"
+                f"{100 * self.confidence:.8g}% confidence"
             )
         check_canaries(self.canaries)
         check_audit_seed(self.seed)

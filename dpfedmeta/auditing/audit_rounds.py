@@ -218,7 +218,7 @@ class _Trial:
         return max(found, key=lambda each: each[0])[1:]
 
     def scores(self, pattern: int, runs: int, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """(scores of runs with the canary, of runs without), half of them each: of all arrays, and of each alone."""
+        """(scores of runs with the canary, of runs without), half each: of all arrays, of each alone, and its sum."""
         drawn = generator.spawn(runs)
         halves = (drawn[: runs // 2], drawn[runs // 2 :])
         one, other = (
@@ -245,12 +245,14 @@ class _Trial:
         return updates
 
     def _score(self, generator: np.random.Generator, pattern: int, there: bool) -> FloatArray:
-        state, score = None, np.zeros(1 + len(self.like))
+        state, score = None, np.zeros(1 + 2 * len(self.like))
         for round_ in range(self.rounds):
             sends = round_ % pattern == 0
             state, released = self.function(state, self._updates(there, sends), generator)
-            parts = [np.sum(self._signs[name] * self._seen(released, name)) for name in self.like]
-            seen = np.array([sum(parts), *parts])
+            arrays = {name: self._seen(released, name) for name in self.like}
+            parts = [np.sum(self._signs[name] * value) for name, value in arrays.items()]
+            # The sums see what is one number for all coordinates, such as how many clients there are.
+            seen = np.array([sum(parts), *parts, *(np.sum(value) for value in arrays.values())])
             score += seen if sends else -seen
         return score
 

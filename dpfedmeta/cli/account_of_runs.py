@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from dpfedmeta.training.verification.verify import VerifiedLedger
 
 _NOT_VERIFIED = (
-    "not verified: accuracies and pictures; a ledger holds none, so measure again: dpfedmeta evaluate RUN --out DIR"
+    "not verified: accuracies, pictures, and how many records clients have; a ledger holds none of them, so measure "
+    "again: dpfedmeta evaluate RUN --out DIR"
 )
 _PRICED = "selection.json: the price of the choice is no less than what its list and the ledger give"
 
@@ -150,12 +151,15 @@ def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
     if register is not None:
         from dpfedmeta.accounting.ledger.population_register import check_reserved
 
-        shown += check_reserved(Path(register), snapshot.content)
+        shown += check_reserved(Path(register), snapshot.content.identity.run, snapshot.content.charges)
     return found, shown
 
 
 def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:
+    from dpfedmeta.accounting.ledger.ledger import read_content
+    from dpfedmeta.accounting.ledger.population_register import check_reserved
     from dpfedmeta.core.files.run_directory import SELECTION
+    from dpfedmeta.training.verification.replan import settings_of_ledger
     from dpfedmeta.training.verification.verify import compose
 
     chosen = next((run.path / SELECTION for run in runs if (run.path / SELECTION).exists()), None)
@@ -167,7 +171,10 @@ def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDire
     found = compose(runs)
     if found is None:
         raise InputError("--verify: these are not copies of one run; verify them one at a time")
-    for remark in found.remarks if not options.json else ():
+    remarks, content = list(found.remarks), read_content(runs[0].ledger, torn=True)
+    if (register := settings_of_ledger(runs[0].ledger, content).population.register) is not None:
+        remarks += check_reserved(Path(register), content.identity.run, found.charges)
+    for remark in remarks if not options.json else ():
         console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     simulation = next((one.simulation for one in each if one.simulation), None)
     title = "What the copies spent together"

@@ -160,6 +160,26 @@ def given_settings(made: argparse.ArgumentParser, words: Sequence[str]) -> dict[
     return settings_from(made.parse_known_args(words)[1], _own_options(made))
 
 
+def check_alone(
+    made: argparse.ArgumentParser, options: argparse.Namespace, chosen: str, beside: Collection[str]
+) -> None:
+    """Refuse options of a command that another option of it would leave without effect.
+
+    Args:
+        made: The parser.
+        options: What it parsed.
+        chosen: The other option, as it is typed.
+        beside: What goes with it, as attributes of `options`.
+
+    Raises:
+        InputError: One that does not go with it has another value than its default.
+    """
+    for action in made._actions:
+        value = getattr(options, action.dest, action.default)
+        if action.option_strings and value != action.default and action.dest not in beside:
+            raise InputError(f"{action.option_strings[0]}: does not go with {chosen}; leave it out")
+
+
 def _own_options(made: argparse.ArgumentParser) -> set[str]:
     return {option.removeprefix("--") for action in made._actions for option in action.option_strings}
 
@@ -220,7 +240,7 @@ def run_command(main: Callable[[Console], int]) -> None:
     with warnings.catch_warnings(), log_on_stderr():
         _warn_in_one_line(errors)
         try:
-            code = main(Console(emoji=False))
+            code = main(Console(emoji=False, markup=False))
         except InputError as error:
             code = _say(errors, str(error), BAD_INPUT)
         except KeyboardInterrupt:

@@ -214,9 +214,8 @@ def final_accuracies(workers: Workers, plan: Plan, test: HeldOutEvaluation, mode
 
 def _keep_episodes(run: RunDirectory, workers: Workers, test: HeldOutEvaluation, seed: int, accuracy: Accuracy) -> None:
     """The accuracy on every test episode, for a comparison with another run on the same ones; they are public."""
-    digest = test.episodes_digest(workers, accuracy.episodes)
-    if digest is not None:
-        kept = KeptEpisodes(digest=digest, seeds=(seed,), accuracies=accuracy.values)
+    kept = KeptEpisodes.measured(test, workers, seed, accuracy)
+    if kept is not None:
         run.write_json(EPISODES, {"protocol": test.protocol, **kept.as_json()})
 
 

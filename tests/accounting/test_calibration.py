@@ -5,18 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from dpfedmeta.accounting import bisection as search
-from dpfedmeta.accounting import calibration
-from dpfedmeta.accounting.calibration import (
-    Targets,
-    _check_left,
-    _reached,
-    calibrate,
-    largest_cohort,
-    most_rounds,
-)
+from dpfedmeta.accounting import calibration, plan_sizes
+from dpfedmeta.accounting.calibration import Targets, _check_left, calibrate
 from dpfedmeta.accounting.events.events import Earlier, surplus
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.plan_sizes import largest_cohort, most_rounds
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.core.errors import RefusedPlan
@@ -80,7 +74,7 @@ def test_what_surplus_clients_may_take_is_off_the_delta_that_noise_is_solved_at(
 @pytest.mark.parametrize("observer", ["server", "public"])
 def test_a_target_is_held_against_the_cell_of_its_observer(observer):
     plan = replace(AGRLR, noise_mode="stacked", noise_multiplier=1.0)
-    share, words = _reached(plan, Targets(record_epsilon=0.01, record_observer=observer))
+    share, words = plan_sizes._reached(plan, Targets(record_epsilon=0.01, record_observer=observer))
     assert share == epsilon(plan, "record", observer) / 0.01
     assert words.startswith(f"(record, {observer})")
 
@@ -127,6 +121,23 @@ def test_rounds_are_as_many_as_the_target_allows():
 
 
 @pytest.mark.slow
+def test_a_cohort_of_one_size_is_whole_in_every_stretch_of_a_schedule():
+    schedule = (Change(from_round=10, cohort_scale=0.5), Change(from_round=15, cohort_scale=0.75))
+    plan = PrivacyPlan(
+        clients=2000, cohort=4.0, rounds=20, noise_multiplier=2.0, sampler="fixed", schedule=schedule, client_delta=1e-5
+    )  # fmt: skip
+    targets = Targets(client_epsilon=4.0)
+    found = largest_cohort(plan, targets)
+    assert found.cohort % 4 == 0
+    assert (
+        plan_sizes._reached(found, targets)[0]
+        <= 1
+        < plan_sizes._reached(replace(found, cohort=found.cohort + 4), targets)[0]
+    )
+    with pytest.raises(RefusedPlan, match=r"even with population\.cohort / 4 = 1"):
+        largest_cohort(plan, Targets(client_epsilon=1e-4))
+
+
 def test_a_cohort_is_as_large_as_the_target_allows():
     noisy = replace(BASE, noise_multiplier=1.0, rounds=50)
     plan = largest_cohort(noisy, Targets(client_epsilon=1.0))
@@ -202,7 +213,7 @@ def test_what_is_spent_already_is_held_against_the_target_of_the_same_cell(unit,
 def test_the_target_that_is_missed_by_most_is_named_with_its_share(tighter):
     cells = {(cell.unit, cell.observer): cell.epsilon for cell in guarantees(SUMS)}
     shares = {"client": 0.7, "record": 0.7, tighter: 0.9}
-    share, words = _reached(
+    share, words = plan_sizes._reached(
         SUMS,
         Targets(
             client_epsilon=cells["client", "public"] / shares["client"],
@@ -251,7 +262,7 @@ LARGER = (Change(from_round=5, cohort_scale=2.5),)
 )
 def test_no_cohort_of_a_schedule_is_larger_than_the_population(schedule, most, monkeypatch):
     """Before the first change a round has the cohort itself, however small later ones are."""
-    monkeypatch.setattr(calibration, "_reached", lambda plan, targets: (0.0 * len(plan.phases), ""))
+    monkeypatch.setattr(plan_sizes, "_reached", lambda plan, targets: (0.0 * len(plan.phases), ""))
     plan = replace(BASE, clients=60, cohort=1.0, rounds=9, noise_multiplier=5000.0, schedule=schedule)
     assert largest_cohort(plan, Targets(client_epsilon=5.0)).cohort == most
 
@@ -266,11 +277,11 @@ def test_a_record_is_not_looked_at_where_the_client_is_above_its_target(monkeypa
     """It takes as long, and nothing would follow from it."""
     plan = replace(AGRLR, noise_mode="stacked", noise_multiplier=1.0)
     client = guarantees(plan)[0].epsilon
-    monkeypatch.setattr(calibration, "_of_record", lambda plan, targets: pytest.fail("asked"))
-    share, words = _reached(plan, Targets(client_epsilon=client / 1.5, record_epsilon=1e-9))
+    monkeypatch.setattr(plan_sizes, "cell_of_record", lambda plan, targets: pytest.fail("asked"))
+    share, words = plan_sizes._reached(plan, Targets(client_epsilon=client / 1.5, record_epsilon=1e-9))
     assert share == pytest.approx(1.5)
     assert words.startswith("(client, public): epsilon = ")
-    assert _reached(plan, Targets()) == (0.0, "")
+    assert plan_sizes._reached(plan, Targets()) == (0.0, "")
 
 
 @pytest.mark.parametrize(("unit", "name"), [("client", "privacy.client.epsilon"), ("record", "privacy.record.epsilon")])
@@ -301,10 +312,10 @@ def test_two_targets_of_a_sum_are_met_by_the_larger_noise(monkeypatch, observer,
     def client(plan, epsilon):
         return replace(plan, noise_multiplier=of_client)
 
-    monkeypatch.setattr(calibration, "_of_record", of_record)
+    monkeypatch.setattr(calibration, "cell_of_record", of_record)
     monkeypatch.setattr(calibration, "_calibrate_client", client)
     spent = 4.0 * of_client
-    monkeypatch.setattr(calibration, "_of_client", lambda plan, observer: spent / plan.noise_multiplier)
+    monkeypatch.setattr(calibration, "epsilon_of_client", lambda plan, observer: spent / plan.noise_multiplier)
     both = Targets(client_epsilon=4.0, client_observer=observer, record_epsilon=3.0)
     found = calibrate(replace(SUMS, noise_multiplier=0.5), both).noise_multiplier
     assert due <= found <= due * 1.0021

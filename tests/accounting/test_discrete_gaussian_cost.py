@@ -10,6 +10,7 @@ from dpfedmeta.accounting.divergences.discrete_gaussian_cost import (
     Coordinates,
     _moments,
     blended,
+    delta_of_discrete,
     epsilon_of_discrete,
     log_ratio,
     pointwise,
@@ -106,6 +107,26 @@ def test_without_the_change_of_measure_too_much_would_be_promised():
     )
     blends = [Coordinates(count=10.0, variance=400.0, blended=math.inf)]
     assert epsilon_of_discrete(lambda delta: 1.0, 1e-6, 1.0, blends) == math.inf
+
+
+@pytest.mark.parametrize(("deviation", "shift"), [(5.0, 5), (2.0, 3)])
+@pytest.mark.parametrize("epsilon", [0.7, 2.0])
+def test_delta_of_one_release_covers_its_exact_one(deviation, shift, epsilon):
+    variance, mu = deviation**2, shift / math.sqrt(deviation**2 - 1 / 12)
+    own = [Coordinates(count=1.0, variance=variance, blended=0.0)]
+    found = delta_of_discrete(lambda at: float(gaussian_delta(at, mu)), epsilon, own)
+    _, mass = masses(variance, 200)
+    exact = np.maximum(mass - math.exp(epsilon) * np.roll(mass, shift), 0).sum()
+    assert exact <= found <= 1.0
+    assert found <= 10.0 * exact
+
+
+def test_delta_is_1_where_the_two_laws_alone_differ_by_more_than_epsilon():
+    own = [Coordinates(count=3.0, variance=1e12, blended=0.1)]
+    assert delta_of_discrete(lambda at: math.exp(-at), 0.59, own) == 1.0
+    assert delta_of_discrete(lambda at: math.exp(-at), 5.0, own) == pytest.approx(math.exp(0.3 - 4.4), rel=1e-6)
+    for epsilon in (math.inf, math.nan):
+        assert delta_of_discrete(lambda at: 0.0, epsilon, own) == 1.0
 
 
 def test_a_change_of_measure_is_paid_at_both_ends_and_off_delta():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpfedmeta.accounting.calibration import Targets, calibrate, fewest_bits, largest_cohort
+from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.failure_probability import largest_cohort as largest_of
@@ -15,6 +15,7 @@ from dpfedmeta.accounting.events.integer_sum import rounded_length, units_of
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.plan_sizes import fewest_bits, largest_cohort
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import (
     LEAST_DEVIATION,

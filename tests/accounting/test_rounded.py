@@ -16,6 +16,7 @@ from hypothesis import given
 
 from dpfedmeta.accounting.events.guarantee import Bound, FourGuarantees, Guarantee
 from dpfedmeta.accounting.rounded import asked, nearest, rounded_down, rounded_up
+from dpfedmeta.config.load import resolve
 
 ROOT = Path(__file__).parents[2]
 HARD = (1.4999, 1.00005, 3.14159265, 2.4951, 0.0304049, 99.94999, 613.2, 1234.01)
@@ -89,7 +90,7 @@ def rows_in_python(four):
 def statement(four):
     from dpfedmeta.cli.run_statement import _of_cell
 
-    return "\n".join(line for cell in four for line in _of_cell(cell) if "epsilon =" in line)
+    return "\n".join(line for cell in four for line in _of_cell(cell, "messages") if "epsilon =" in line)
 
 
 def analysis(four):
@@ -102,7 +103,8 @@ def model_card(four):
     from dpfedmeta.training.results.model_card import _lines
 
     plan = SimpleNamespace(clients=7, cohort=7.0, sampler="fixed", noise="independent")
-    found = SimpleNamespace(plan=plan, simulation=None, chosen=None, word=None, guarantees=four)
+    proven = SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {}))
+    found = SimpleNamespace(plan=plan, proven=proven, simulation=None, chosen=None, word=None, guarantees=four)
     summary = {"algo": "dp-agr", "dataset": "strokes", "rounds": 7}
     return "\n".join(line for line in _lines("r", summary, found, "0") if line.startswith("| "))
 

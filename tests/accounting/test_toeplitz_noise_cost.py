@@ -9,7 +9,7 @@ import pytest
 from scipy.linalg import toeplitz
 from scipy.stats import norm
 
-from dpfedmeta.accounting.calibration import Targets, calibrate, most_rounds
+from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
 from dpfedmeta.accounting.events.events import Earlier, Event, Phase
@@ -21,6 +21,7 @@ from dpfedmeta.accounting.ledger.ledger import phases_of, spent
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.other_accountants import second_opinion
+from dpfedmeta.accounting.plan_sizes import most_rounds
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.accounting.release_costs import composed_delta, released

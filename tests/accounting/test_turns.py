@@ -11,7 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy.linalg import toeplitz
 from scipy.special import logsumexp
 
-from dpfedmeta.accounting.calibration import Targets, calibrate, largest_cohort
+from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
@@ -20,10 +20,13 @@ from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.other_accountants import second_opinion
+from dpfedmeta.accounting.plan_sizes import largest_cohort
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.release_costs import composed_delta, released
 from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.privacy.samplers import sampler_of
 
 BANDS = (1.0, 0.6, 0.3)
 
@@ -86,6 +89,17 @@ def test_whole_sequences_of_releases_differ_by_no_more_and_hardly_less():
     for epsilon, simulated in zip((0.1, 0.5, 1.0), found, strict=True):
         charged = composed_delta([Phase(event=event, rounds=rounds)], "add-remove", epsilon)
         assert simulated * 0.97 <= charged <= simulated * 1.06
+
+
+def test_with_more_groups_than_rounds_a_cohort_has_its_size():
+    """There are as many groups as rounds, so a client in its turn comes with T L/N, and not with b L/N."""
+    given = {"clients": 1000, "cohort": 30.0, "rounds": 3, "noise_multiplier": 2.0, "client_delta": 1e-5}
+    plan = PrivacyPlan(**given, sampler="cyclic", noise="banded", correlation=Correlation(separation=20, buffers=1))
+    assert plan.at(0).rate == pytest.approx(3 * 30 / 1000)
+    sampler = sampler_of(plan.at(0), None)
+    drawn = [len(sampler.draw(r, {}, KeyedSource(1).generator(Purpose.COHORT, r)).clients) for r in range(3)]
+    assert all(10 <= size <= 60 for size in drawn)
+    assert replace(plan, rounds=40).at(0).rate == pytest.approx(20 * 30 / 1000)
 
 
 def test_no_crash_tells_more_than_is_charged():

@@ -22,6 +22,8 @@ STROKES = "--algo dp-const --dataset strokes --clients 300"
         (f"quantile {STROKES} --epsilon nan", "--epsilon nan"),
         (f"quantile {STROKES} --delta 1", "--delta 1"),
         (f"quantile {STROKES} --cohort 301", "--cohort 301"),
+        (f"quantile {STROKES} --noise-seed -1", "--noise-seed -1: expected"),
+        (f"quantile {STROKES} --dry-run --noise-seed {2**128}", "--noise-seed 340282.*of at most 128 bits"),
         (f"quantile {STROKES} --quantile 1", "--quantile 1"),
         (f"quantile {STROKES} --lowest 3 --highest 2", "0 < lowest < highest"),
         (f"quantile {STROKES} --share 0.5", "--share: belongs to histogram"),
@@ -37,6 +39,14 @@ STROKES = "--algo dp-const --dataset strokes --clients 300"
         ("heavy-hitters --names SOME --noise-seed 3 --secure-rng", "drop one"),
         ("--resume NO", "no ledger of an analysis"),
         ("quantile --resume NO", "leave out its kind"),
+        *(
+            (f"--resume NO {words}", f"{words.split()[0]}: does not go with --resume, .*; leave it out")
+            for words in (
+                *("--dry-run", "--epsilon 0.01", "--delta 1e-7", "--cohort 9", "--algo maml", "--noise-seed 3"),
+                *("--secure-rng", "--fixed-cohort", "--bins 9", "--names SOME", "--dataset strokes", "--config X"),
+            )
+        ),
+        ("--resume NO --json --data-dir NO --wait 9", "no ledger of an analysis"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, words, problem):

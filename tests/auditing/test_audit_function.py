@@ -88,6 +88,14 @@ def test_a_right_function_is_not_refuted_and_a_wrong_one_is(folder):
         (("--algo", "dp-agr", "--confidence", "nan"), "confidence = nan"),
         (("--algo", "dp-agr", "--runs", "0"), "runs = 0"),
         (("--algo", "dp-agr", "--canaries", "15"), "canaries = 15"),
+        *(
+            (("--function", "theirs48:honest", "--promise", "1", *words), f"{words[0]}: does not go with --function")
+            for words in (
+                *(("--dry-run",), ("--confidence", "0.5"), ("--plot", "x.png"), ("--audits", "one-run")),
+                *(("--units", "record"), ("--observers", "server"), ("--canaries", "20"), ("--as-planned",)),
+                ("--whole-runs",),
+            )
+        ),
         (("--function", "theirs48:nan", "--promise", "1"), "'w' that is not finite"),
         (("--function", "theirs48:fails", "--promise", "1"), "no such device"),
         (("--function", "theirs48:honest", "--like", "theirs48:MODEL", "--promise", "1", "--badge", "x.png"), ".svg"),

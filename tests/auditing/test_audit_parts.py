@@ -349,10 +349,11 @@ def test_the_canary_sends_its_length_always_or_in_turns_and_all_others_nothing(r
                            for client, update in each.items()}  # fmt: skip
                 sends = there and number % pattern == 0
                 assert lengths == pytest.approx({client: 10.0 if client == 0 and sends else 0.0 for client in each})
-    # Signs in turns over 4 and 3 coordinates of a constant release: 0, and 1 more of one sign than of the other.
-    scores = trial._score(np.random.default_rng(0), 1, True)
-    assert scores.tolist() == pytest.approx([rounds, 0.0, rounds]) or scores.tolist() == [rounds, 0.0, rounds]
-    assert trial._score(np.random.default_rng(0), 2, True).tolist() == [rounds % 2, 0.0, rounds % 2]
+    # Signs in turns over 4 and 3 coordinates of a constant release: 0, and 1 more of one sign than of the other. Then
+    # the sums of both.
+    due = np.array([1.0, 0.0, 1.0, 4.0, 3.0])
+    assert trial._score(np.random.default_rng(0), 1, True).tolist() == (rounds * due).tolist()
+    assert trial._score(np.random.default_rng(0), 2, True).tolist() == (rounds % 2 * due).tolist()
 
 
 @pytest.mark.parametrize(("given", "words"), [

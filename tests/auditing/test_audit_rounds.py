@@ -236,7 +236,12 @@ def descends(state, updates, generator):
     return state, {name: -0.1 * value / CLIENTS for name, value in total(list(updates.values())).items()}
 
 
-@pytest.mark.parametrize("function", [quiet, descends])
+def counts(state, updates, generator):
+    """How many clients there are, in each coordinate: signs in turns do not see it."""
+    return state, {name: np.full(np.shape(value), float(len(updates))) for name, value in LIKE.items()}
+
+
+@pytest.mark.parametrize("function", [quiet, descends, counts])
 def test_rounds_without_noise_are_refuted_whichever_way_they_move(function):
     found = dp.audit_rounds(function, promise=PROMISE, like=LIKE, clients=3, rounds=1, runs=200, seed=4)
     assert found.refuted

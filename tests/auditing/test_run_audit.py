@@ -11,6 +11,8 @@ import torch
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_mu
 from dpfedmeta.accounting.events.events import surplus
+from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.api import audit as audit_api
 from dpfedmeta.auditing import run_audit
 from dpfedmeta.auditing.attacks.likelihood_ratio import NoAttack, attack_on
 from dpfedmeta.auditing.audit_request import AuditRequest
@@ -30,6 +32,7 @@ from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.training.results.evaluation_store import audited_cells
 from tests.auditing.mistakes import Steered, attack_of, plan_of
 from tests.golden.golden_runs import SMALL
+from tests.reporting.test_page import written_run
 
 FEW = {"server.rounds": "2", "population.clients": "4", "population.cohort": "4"}
 
@@ -265,6 +268,8 @@ def test_what_is_not_asked_for_is_not_forecast(plan):
         ({"runs": 3}, "runs = 3"),
         ({"canaries": 5}, "canaries = 5"),
         ({"confidence": 1.0}, "confidence"),
+        # Not 100%.
+        ({"confidence": 0.9996, "runs": 5}, "at 99.96% confidence"),
         ({"audits": ("guess",)}, "audits = guess"),
     ],
 )
@@ -277,6 +282,21 @@ def test_what_promises_nothing_is_refused(dpfedmeta):
     assert "no promise to audit" in dpfedmeta("audit", "--algo", "maml", code=2).error
     assert "holds no config.yaml" in dpfedmeta("audit", "nowhere", code=2).error
     assert "name a run first" in dpfedmeta("audit", "--runs", "10", code=2).error
+
+
+def test_a_run_is_audited_by_the_settings_of_its_ledger(tmp_path, monkeypatch):
+    """The file of settings can be edited; numbers of another promise shall not be kept beside the run."""
+    run = written_run(tmp_path, algo="dp-agr", given={"server.rounds": "3", "server.noise_multiplier": "1.0"})
+    asked = []
+    monkeypatch.setattr(audit_api, "made", lambda request, watch, *, expected: asked.append(request))
+    request = AuditRequest(algo=None, dataset=None, runs=50)
+    (run.path / "config.yaml").write_text(read_content(run.ledger).identity.config)
+    audit_api.audit_of_run(request, run.path, expected=True)
+    (run.path / "config.yaml").write_text(read_content(run.ledger).identity.config.replace("rounds: 3", "rounds: 9"))
+    with pytest.raises(InputError, match=r"config\.yaml, line"):
+        audit_api.audit_of_run(request, run.path)
+    assert len(asked) == 1
+    assert not (run.path / "audit.json").exists()
 
 
 def test_canaries_that_hide_each_other_are_refused(dpfedmeta):

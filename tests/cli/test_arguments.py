@@ -268,3 +268,10 @@ def test_each_part_of_a_command_reaches_its_settings(monkeypatch, keep):
     assert (options.algo, settings) == ("dp-agr", "settings")
     due = {"keep_both": keep, "default_dataset": "strokes"}
     assert seen == [(("dp-agr", None, Path("mine.yaml"), {"server.rounds": "7"}), due)]
+
+
+def test_words_of_others_are_no_markup(capfd):
+    with pytest.raises(SystemExit) as caught:
+        run_command(lambda console: console.print("report: runs/x [old]/[/b]/report.html") or 0)
+    assert caught.value.code == 0
+    assert capfd.readouterr().out == "report: runs/x [old]/[/b]/report.html\n"

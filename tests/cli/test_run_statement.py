@@ -12,6 +12,7 @@ import pytest
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.ledger.population_register import begin_register, reserve
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
@@ -221,3 +222,22 @@ def test_what_becomes_likelier_is_never_said_to_do_so_by_less_than_it_may(epsilo
     exact = (1 + 1e-5 * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
     assert exact <= right <= exact + 0.001
     assert epsilon <= float(re.search(r"epsilon = ([0-9.]+) at delta", shown)[1]) <= 1.001 * epsilon
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_copies_together_are_held_against_their_register(tmp_path, monkeypatch, times):
+    register = tmp_path / "register.jsonl"
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    given = {"server.rounds": "2", "server.noise_multiplier": "2.0", "population.register": str(register)}
+    run = written_run(tmp_path, algo="dp-agr", given=given, charged=2)
+    content = read_content(run.ledger)
+    begin_register(register, 8.0, 1e-4)
+    reserve(register, run=content.identity.run, data="d", plan=content.plan)
+    (run.path / "config.yaml").write_text(content.identity.config)
+    together = replace(audit(run), charges=content.charges * times)
+    monkeypatch.setattr("dpfedmeta.training.verification.verify.compose", lambda runs: together)
+    words = ("account", "--verify", str(run.path), str(run.path))
+    if times == 1:
+        assert "holds no less for this run than it charged" in " ".join(dpfedmeta(*words).out.split())
+    else:
+        assert "or by copies of it" in dpfedmeta(*words, code=2).error

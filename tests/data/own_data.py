@@ -2,10 +2,20 @@
 
 import csv
 import json
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import numpy as np
 import yaml
 from PIL import Image
+
+from dpfedmeta.training.verification.due_words import is_about_clients
+
+
+def is_due(statement, kind):
+    """Whether a run of such clients may state this of its population; `kind`: population.kind."""
+    settings = SimpleNamespace(population=SimpleNamespace(kind=kind))
+    return is_about_clients(json.loads(json.dumps(asdict(statement))), settings)
 
 
 def write_image(path, seed, *, size=12):

@@ -10,6 +10,8 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.disjoint import DisjointPopulation, NaturalPopulation
+from dpfedmeta.data.populations.population import population_statement
+from tests.data.own_data import is_due
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=1)
 
@@ -112,6 +114,7 @@ def test_natural_clients_hold_one_alphabet_by_the_same_drawers(tmp_path):
     population = NaturalPopulation(pool=pool, shape=SHAPE, clients=9, seed=0)
     # 10 drawers make 3 groups of 3; 7 and 3 characters make 2 and 1 groups of 3; 2 make none.
     assert population.most_clients() == 3 * (2 + 1)
+    assert is_due(population_statement(population), "natural")
     assert_sound(population, SHAPE)
     companies = set()
     for client in range(9):

@@ -24,6 +24,7 @@ from dpfedmeta.data.populations.natural import RealPopulation
 from dpfedmeta.data.populations.population import clients_digest, open_population, population_statement
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import read_table
+from tests.data.own_data import is_due
 
 PARTS = ("train", "val", "test")
 SHAPE = EpisodeShape(ways=2, shots=1, queries=1)
@@ -395,6 +396,7 @@ def test_real_clients_are_a_population(photos):
         assert (made.episode(client).query_images == episode.query_images).all()
     assert len(refused) == 1  # counts as zero, like any client whose data do not fit
     assert f"{len(names)} clients that the data name" in population_statement(made).text
+    assert is_due(population_statement(made), "natural")
     other = open_population("natural", dataset.train, SHAPE, len(names), 1)
     assert clients_digest(made) != clients_digest(other)
     with pytest.raises(IndexError):

@@ -10,8 +10,15 @@ import torch
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.disjoint import ShardPopulation
 from dpfedmeta.data.populations.from_pairs import from_pairs
-from dpfedmeta.data.populations.population import VirtualPopulation, open_population, population_statement
+from dpfedmeta.data.populations.population import (
+    VirtualPopulation,
+    asked_statement,
+    open_population,
+    population_statement,
+)
+from tests.data.own_data import is_due
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)
 
@@ -138,6 +145,9 @@ def test_the_statement_counts_how_often_an_image_recurs(tiny_strokes):
     counted = np.mean([sum(one.tobytes() in content for content in held) for one in image])
     assert statement.clients_per_image == pytest.approx(counted, rel=0.02) == 20.0
     assert "an image recurs in 20 clients on average, so a client is a simulated one," in statement.text
+    assert is_due(statement, "virtual")
+    for change in ({"records": 4801}, {"images": None}, {"kind": "disjoint"}, {"text": statement.text + "!"}):
+        assert not is_due(replace(statement, **change), "virtual")
 
 
 def test_the_statement_of_other_kinds(tiny_strokes):
@@ -149,6 +159,14 @@ def test_the_statement_of_other_kinds(tiny_strokes):
     own = population_statement(from_pairs([], SHAPE))
     assert (own.kind, own.clients, own.images) == ("own", 0, None)
     assert "\n" not in disjoint.text + unequal.text + own.text
+    shards = [
+        population_statement(ShardPopulation(pool=tiny_strokes.train, records=20, clients=clients, seed=0))
+        for clients in (3, 400)
+    ]
+    for each in (disjoint, unequal, own, asked_statement(7), *shards):
+        assert is_due(each, each.kind)
+    assert is_due(own, "virtual")
+    assert not is_due(disjoint, "virtual")
 
 
 @pytest.mark.slow  # all of it is unpacked

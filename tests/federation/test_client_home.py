@@ -208,6 +208,16 @@ def test_a_rotated_key_goes_on_with_what_was_spent(client, data, said):
     assert started(client, "third.pem", data).participations == 2
 
 
+def test_a_rotated_key_may_keep_the_name_before_its_last_dot(client, data, said):
+    said("keys", "--rotate", client / "clinic.pem", "--out", client / "clinic.new", "--flower")
+    assert (client / "clinic.flower").exists()
+    assert (
+        read_card((client / "clinic.card").read_text()).identity
+        == Identity(read_identity(client / "clinic.new")).public
+    )
+    assert started(client, "clinic.new", data).participations == 2
+
+
 def test_a_home_of_its_own_place_stays_there(client, data, said):
     (client / "clinic.home").rename(client / "place")
     said("keys", "--rotate", client / "clinic.pem", "--home", client / "place", "--out", client / "second.pem")

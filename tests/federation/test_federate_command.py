@@ -225,3 +225,32 @@ def test_a_demo_s_server_has_a_plan(tmp_path, plain):
 def test_a_demo_that_is_none(said, words):
     with pytest.raises(InputError):
         said("demo", *words)
+
+
+@pytest.mark.parametrize("ending", ["card", "home", "flower"])
+def test_a_key_does_not_have_the_name_of_what_lies_beside_it(said, tmp_path, ending):
+    """A key called me.card was written, and its card took its place."""
+    with pytest.raises(InputError, match=rf"me\.{ending}: \.card, \.flower, \.home are endings.*as .*me\.pem"):
+        said("keys", "--out", tmp_path / f"me.{ending}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_card_does_not_replace_that_of_another_key(said, tmp_path):
+    said("keys", "--out", tmp_path / "clinic.north", "--flower")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=r"clinic\.card: exists already.*another name before its last dot"):
+        said("keys", "--out", tmp_path / "clinic.south")
+    (tmp_path / "clinic.card").unlink()
+    with pytest.raises(InputError, match=r"clinic\.flower: exists already"):
+        said("keys", "--out", tmp_path / "clinic.south", "--flower")
+    del before[tmp_path / "clinic.card"]
+    assert before == {path: path.read_bytes() for path in tmp_path.iterdir()}
+    said("keys", "--out", tmp_path / "clinic-south.pem", "--flower")
+    assert (tmp_path / "clinic-south.card").exists()
+
+
+@pytest.mark.parametrize("words", [["--flower"], ["--name", "x"], ["--rotate", "old.pem"], ["--home", "x"]])
+def test_the_keys_of_a_server_take_no_option_of_a_client(said, tmp_path, words):
+    with pytest.raises(InputError, match=f"{words[0]}: does not go with --server; leave it out"):
+        said("keys", "--server", "--out", tmp_path / "operator", *words)
+    assert not list(tmp_path.iterdir())

@@ -141,6 +141,17 @@ REFUSED = [
         "client_ledgers",
     ),
     ("dp-agr", {"server.noise_site": "clients"}, "noise_site"),
+    # Noise that is counted towards a server that sees sums, and that whoever falls silent does not add.
+    (
+        "dp-agr",
+        {
+            "server.noise_site": "clients",
+            "population.sampler": "fixed",
+            "population.dropout": "0.1",
+            "aggregation.mode": "tests.seams.own_aggregation:Halves",
+        },
+        r"population\.dropout = 0\.1 with server\.noise_site = clients",
+    ),
     (
         "dp-agrlr-micro",
         {"population.sampler": "fixed", "population.max_participations": "null", "server.noise_site": "clients"},

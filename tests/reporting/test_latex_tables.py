@@ -100,8 +100,16 @@ def test_pictures_are_vectors_with_their_fonts(group, tmp_path):
         assert b"/Type3" not in content
         assert b"CreationDate" not in content
         assert b"/Subtype /Image" not in content
-    with pytest.raises(InputError, match="two runs have the name one"):
+    with pytest.raises(InputError, match="have the name one, so their pictures"):
         write_pictures([group, Group.of("again", [tmp_path / "one"])], folder)
+
+
+def test_a_run_that_is_called_as_the_comparison_keeps_its_pictures(group, tmp_path, monkeypatch):
+    (tmp_path / "two").rename(tmp_path / "comparison")
+    apart = [Group.of(name, [tmp_path / name]) for name in ("one", "comparison")]
+    with pytest.raises(InputError, match="a run and the comparison, have the name comparison"):
+        write_pictures(apart, tmp_path / "figures")
+    assert not (tmp_path / "figures").exists()
 
 
 def test_wrong_endings_are_refused(tmp_path, dpfedmeta):

@@ -9,12 +9,15 @@ import pytest
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes, PairedDifference
+from dpfedmeta.learning.evaluation.held_out_clients import WHOLE_PROTOCOL, WHOLE_TRANSDUCTIVE, over_clients
 from dpfedmeta.reporting.compare import paired_runs
 from dpfedmeta.reporting.compare.paired_runs import episodes_of, kept_episodes, pairs
 
 
-def kept(digest, what, *accuracies, protocol="p"):
-    return SimpleNamespace(digest=digest, what=what, protocol=protocol, accuracies=np.array(accuracies))
+def kept(digest, what, *accuracies, protocol="p", counted="episodes"):
+    return SimpleNamespace(
+        digest=digest, what=what, protocol=protocol, accuracies=np.array(accuracies), counted=counted
+    )
 
 
 def test_every_run_is_compared_with_the_first_once_for_each_of_the_episodes_that_both_have():
@@ -61,6 +64,35 @@ def test_each_result_of_a_file_is_of_its_size_and_the_file_s_protocol(monkeypatc
     results = [{"ways": 5, "shots": 1, "kept": 1}, {"ways": 7, "shots": 1}, {"ways": 9, "shots": 2, "kept": 1}]
     assert episodes_of({"protocol": "p", "results": results}) == [("5-way 1-shot", "p"), ("9-way 2-shot", "p")]
     assert episodes_of({"kept": 1}) == [("", "")]
+
+
+def whole(values, whose, protocol=WHOLE_PROTOCOL):
+    """The content of a file about whole clients."""
+    test = SimpleNamespace(sizes={}, episodes_digest=lambda workers, episodes: f"of {episodes}")
+    found = KeptEpisodes.measured(test, None, 3, over_clients(values, whose))
+    return {"protocol": protocol, **found.as_json()}
+
+
+def test_runs_of_whole_clients_are_compared_by_clients():
+    """Splits of one client are alike, so more of them say little more of other clients."""
+    turns, gain = 120, (0.05, -0.01, 0.04)
+    whose = [client for _ in range(turns) for client in range(3)]
+    contents = whole([0.5 + gain[client] for client in whose], whose), whole([0.5] * 3 * turns, whose)
+    (pair,) = pairs({"a": episodes_of(contents[0]), "b": episodes_of(contents[1])})
+    once = PairedDifference.of(gain, (0.0,) * 3)
+    assert (pair.difference.mean, pair.difference.ci95) == pytest.approx((once.mean, once.ci95))
+    assert "(paired t, 3 clients): not distinguishable" in str(pair)
+    # Each of another client: as of one split of one client, whose client is asked nowhere else.
+    contents = whole([0.5, 0.7], [0, 1]), whole([0.4, 0.7], [0, 1])
+    (pair,) = pairs({"a": episodes_of(contents[0]), "b": episodes_of(contents[1])})
+    assert "(paired t, 2 splits)" in str(pair)
+
+
+@pytest.mark.parametrize("protocol", [WHOLE_PROTOCOL, WHOLE_TRANSDUCTIVE])
+def test_splits_of_an_earlier_version_do_not_say_whose_they_are_and_are_not_compared(protocol):
+    old = {"episodes": [0.2, 0.4, 0.3], "episode_seeds": [3], "episodes_digest": "d", "protocol": protocol}
+    assert episodes_of(old) == []
+    assert len(episodes_of(old | {"counted": "clients"})) == len(episodes_of(old | {"protocol": "p"})) == 1
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])

@@ -13,6 +13,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.planning.client_population import clients_of
+from dpfedmeta.reporting.compare.paired_runs import kept_episodes
 from dpfedmeta.training import throughput
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions, prepared
@@ -215,6 +216,10 @@ def test_evaluate_judges_whole_clients_unless_sizes_are_given(ran, dpfedmeta):
     assert "whole held-out clients" in found.protocol
     assert found.results[0].keys() >= {"accuracy", "accuracy_before_adaptation", "accuracy_untrained", "clients"}
     assert "whole clients" in repr(found)
+    # As many as there are, kept for a comparison; also where every split is another client's.
+    kept = kept_episodes(run)[-1]
+    assert kept.counted == ("splits" if len(kept.accuracies) == 6 else "clients")
+    assert np.mean(kept.accuracies) == pytest.approx(found.results[0]["accuracy"]["mean"])
     assert (run.path / "evaluations" / "6-whole-clients.json").is_file()
     left = dpfedmeta("evaluate", run.path, "--steps", "3", code=2)
     assert "whole clients are judged once" in left.error

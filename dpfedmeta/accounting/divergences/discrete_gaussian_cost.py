@@ -112,6 +112,17 @@ def epsilon_of_discrete(
     return math.inf
 
 
+def delta_of_discrete(delta_at: Callable[[float], float], epsilon: float, coordinates: Sequence[Coordinates]) -> float:
+    """Delta at `epsilon` with discrete noise, at most; `delta_at` is that with Gaussian noise, as above."""
+    if not coordinates:
+        return delta_at(epsilon)
+    tails = 1e-18 * math.exp(-min(epsilon, 600.0))
+    a = sum(log_ratio(own, tails / len(coordinates)) for own in coordinates)
+    if not 2.0 * a <= epsilon <= 600.0:
+        return 1.0
+    return min(1.0, math.exp(a) * delta_at(epsilon - 2.0 * a) + tails + math.exp(epsilon - a) * tails)
+
+
 def log_ratio(coordinates: Coordinates, beta: float) -> float:
     """a: the log-ratio of all coordinates together exceeds it with probability `beta` at most, under either law.
 

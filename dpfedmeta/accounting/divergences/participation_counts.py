@@ -9,7 +9,7 @@ import numpy as np
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, smallest_epsilon
 from dpfedmeta.accounting.events.events import Phase
-from dpfedmeta.accounting.events.failure_probability import MOST_TRIALS, RARE_SHARE, exceeded, most, upper_quantile
+from dpfedmeta.accounting.events.failure_probability import RARE_SHARE, exceeded, fuller, most, upper_quantile
 from dpfedmeta.core.random import binomial
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 
@@ -57,12 +57,8 @@ def _numbers(phases: Sequence[Phase]) -> tuple[FloatArray, float]:
 
 
 def _counts(phase: Phase) -> tuple[IntArray, float]:
-    if phase.rounds > MOST_TRIALS:
-        last = most(phase.rounds, phase.event.rate, _NEGLIGIBLE)
-        return np.arange(last + 1), exceeded(last, phase.rounds, phase.event.rate)
-
     def tail(count: int) -> float:
-        return float(binomial.sf(count, phase.rounds, phase.event.rate))
+        return fuller(count + 1, phase.rounds, phase.event.rate)
 
     last = upper_quantile(tail, phase.rounds, _NEGLIGIBLE)
     return np.arange(last + 1), tail(last)

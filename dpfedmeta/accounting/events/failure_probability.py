@@ -50,11 +50,8 @@ def upper_quantile(tail: Callable[[int], float], largest: int, allowed: float) -
 
 def largest_cohort(clients: int, rate: float, allowed: float) -> tuple[int, float]:
     """(M, P(Bin(N, q) >= M)) for the smallest M with a probability of at most `allowed`, under Poisson sampling."""
-    if clients > MOST_TRIALS:
-        size = max(most(clients, rate, allowed) + 1, 1)
-        return size, exceeded(size - 1, clients, rate)
-    size = upper_quantile(lambda count: binomial.sf(count, clients, rate), clients, allowed) + 1
-    return size, float(binomial.sf(size - 1, clients, rate))
+    size = upper_quantile(lambda count: fuller(count + 1, clients, rate), clients, allowed) + 1
+    return size, fuller(size, clients, rate)
 
 
 def least_capacity(clients: int, rounds: int, delta: float) -> int:

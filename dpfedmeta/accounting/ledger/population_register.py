@@ -5,14 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
+from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
-from dpfedmeta.accounting.ledger.ledger import Budget, LedgerContent, phases_of
+from dpfedmeta.accounting.ledger.ledger import Budget, phases_of
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, lineage_folder
 from dpfedmeta.accounting.ledger.registered_budget import ROUNDING, RegisteredBudget, charged_cost, replaced_cost
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
@@ -184,23 +185,23 @@ def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan) -> Population
         return _read(path, lineage)
 
 
-def check_reserved(path: Path, ledger: LedgerContent) -> list[str]:
-    """Compare what a run charged with what its register holds for it; remarks.
+def check_reserved(path: Path, run: str, charges: Sequence[Charge]) -> list[str]:
+    """Compare what a run, or copies of one together, charged with what its register holds for it; remarks.
 
     Raises:
         InputError: The run cost more than is reserved, so the register's total is too small.
     """
     if not path.exists():
         return [f"register: {path} is not here, so what it reserved for this run was not compared"]
-    found, run = read_register(path), ledger.identity.run
+    found = read_register(path)
     if run not in {each.run for each in found.runs}:
         return [f"register: {path} does not hold this run, so its total does not count it"]
-    charged, reserved = charged_cost(phases_of(ledger.charges), found.order), found.reserved(run)
+    charged, reserved = charged_cost(phases_of(charges), found.order), found.reserved(run)
     if charged > reserved * ROUNDING:
         raise InputError(
             f"{path}: holds {asked(reserved)} at order {found.order} for run {run}, whose charges cost "
-            f"{rounded_up(charged, 4)} (rounds that were done again): its total is too small, so reserve nothing more "
-            "in it"
+            f"{rounded_up(charged, 4)} (rounds that were done again, or by copies of it): its total is too small, so "
+            "reserve nothing more in it"
         )
     return [f"register: {path} holds no less for this run than it charged"]
 

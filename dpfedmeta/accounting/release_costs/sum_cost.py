@@ -6,6 +6,7 @@ from typing import ClassVar
 from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase, have_whole_numbers, neighbours_of, surplus
 from dpfedmeta.accounting.events.guarantee import Bound
+from dpfedmeta.accounting.events.sampling import Neighbours
 from dpfedmeta.accounting.participation_cost import change_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.release_costs.independent_cost import IndependentCost
@@ -15,6 +16,16 @@ class SumCost(IndependentCost):
     """As rounds one by one, with what discrete noise costs more, and the published bound on it beside (zCDP)."""
 
     beside: ClassVar[frozenset[str]] = frozenset({"independent"})
+
+    def delta_at(self, phases: Sequence[Phase], neighbours: Neighbours, epsilon: float) -> float:
+        """Likewise, with what discrete noise costs more."""
+        base = super().delta_at
+        if not have_whole_numbers(phases):
+            return base(phases, neighbours, epsilon)
+        from dpfedmeta.accounting.divergences.discrete_gaussian_cost import delta_of_discrete, released_coordinates
+
+        found = released_coordinates(phases)
+        return delta_of_discrete(lambda left: base(phases, neighbours, left), epsilon, found)
 
     def public(self, phases: Sequence[Phase], delta: float, grids: tuple[float, ...] = GRIDS) -> list[Bound]:
         """Where all rounds are such sums, the published bound too."""

@@ -10,12 +10,23 @@ from rich.console import Console
 
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.account_of_runs import account_of_runs, show_cells
-from dpfedmeta.cli.arguments import DONE, PICTURE_ENDINGS, check_output, parse_with_settings, parser, print_json
+from dpfedmeta.cli.arguments import (
+    DONE,
+    PICTURE_ENDINGS,
+    check_alone,
+    check_output,
+    parse_with_settings,
+    parser,
+    print_json,
+)
 from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError
 
 SUMMARY = "guarantees of a plan or a run, also recomputed from a run's ledger (--verify)"
+
+# In the place of a plan.
+_KEPT = ("run", "verify", "statement", "realised", "population", "compare_paper", "compare_presets", "cross_check")
 
 
 def options_of() -> argparse.ArgumentParser:
@@ -98,6 +109,9 @@ def main(words: Sequence[str], console: Console) -> int:
                 "--run, --verify, --realised, --population, --compare-..., --cross-check take no --algo or --config"
             )
         made.parse_args(words)
+        asked = next(name for name in _KEPT if getattr(known, name))
+        shown = ("plot", "explain") if asked in ("run", "verify") else ()
+        check_alone(made, known, f"--{asked.replace('_', '-')}", {*_KEPT, "promise", "json", *shown})
     if known.population is not None:
         return _of_population(known, console)
     if compares:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, parser, print_json, settings_from
+from dpfedmeta.cli.arguments import DONE, check_alone, parser, print_json, settings_from
 from dpfedmeta.cli.server_arguments import add_real_clients, check_real_clients, server_options
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
@@ -65,11 +65,14 @@ def options_of() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str], console: Console) -> int:
     """Parse, ask, tell."""
-    options, rest = options_of().parse_known_args(words)
+    made = options_of()
+    options, rest = made.parse_known_args(words)
     _check_real(options)
     if options.resume is not None:
         if options.kind is not None or rest:
             raise InputError("--resume: the analysis continues as it began; leave out its kind and all settings")
+        beside = {"resume", "data_dir", "json", "keys", "roster", "listen", "port", "seconds", "fewest", "wait"}
+        check_alone(made, options, "--resume, which goes on with what was begun", beside)
         from dpfedmeta.analytics.execute import resume
         from dpfedmeta.analytics.verification import is_analysis
 
@@ -179,9 +182,14 @@ def _settings(options: argparse.Namespace, given: dict[str, str]) -> Settings | 
     if options.algo or options.dataset or options.config or set(given) - place:
         raise InputError(f"gain {options.run}: the run says who the clients are; drop --algo, --dataset and settings")
     from dpfedmeta.core.files.run_checks import check_is_run
-    from dpfedmeta.core.files.run_directory import CONFIG
+    from dpfedmeta.core.files.run_directory import CONFIG, RunDirectory
+    from dpfedmeta.training.results.snapshot import read_run
+    from dpfedmeta.training.verification.file_claims import Proven, check_config
 
     check_is_run(options.run)
+    run = RunDirectory(options.run)
+    # The file can be edited, and what is asked is charged by it.
+    check_config(run, Proven.of(run, read_run(run).content))
     return resolve(None, None, options.run / CONFIG, given)
 
 

@@ -8,7 +8,16 @@ from typing import Any
 from rich.console import Console
 
 from dpfedmeta.accounting.rounded import rounded_down, rounded_up
-from dpfedmeta.cli.arguments import DONE, FAILED, PICTURE_ENDINGS, check_output, given_settings, parser, print_json
+from dpfedmeta.cli.arguments import (
+    DONE,
+    FAILED,
+    PICTURE_ENDINGS,
+    check_alone,
+    check_output,
+    given_settings,
+    parser,
+    print_json,
+)
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_checks import check_is_run
 
@@ -70,6 +79,8 @@ def main(words: Sequence[str], console: Console) -> int:
     options, given = made.parse_known_args(typed)[0], given_settings(made, typed)
     check_output("--plot", options.plot, PICTURE_ENDINGS)
     if options.function is not None:
+        beside = {"function", "promise", "like", "badge", "runs", "audit_seed", "strict", "json"}
+        check_alone(made, options, "--function", {*beside, "algo", "dataset", "config"})
         return _of_function(options, run, given, console)
     for name in ("promise", "like", "badge"):
         if getattr(options, name) is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dpfedmeta.cli import plan_sites
-from dpfedmeta.cli.arguments import DONE, INTERRUPTED, parser, settings_from
+from dpfedmeta.cli.arguments import DONE, INTERRUPTED, check_alone, parser, settings_from
 from dpfedmeta.cli.server_arguments import (
     add_real_clients,
     check_port,
@@ -115,37 +115,58 @@ def _keys_parser() -> argparse.ArgumentParser:
 
 
 def _keys(words: Sequence[str], console: Console) -> int:
-    options = _keys_parser().parse_args(words)
+    made = _keys_parser()
+    options = made.parse_args(words)
     check_outside_runs("--out", options.out)
     from dpfedmeta.core.files.atomic_files import replace_file
-    from dpfedmeta.federation.identity.credentials import card_line, write_identity, write_node_keys
+    from dpfedmeta.federation.identity.credentials import card_line
     from dpfedmeta.federation.identity.invitation import INVITATION, make_operator
 
     random = os.urandom(32)
     if options.server:
+        check_alone(made, options, "--server", {"out", "server", "host", "port"})
         make_operator(options.out, options.host, options.port, random)
         _say(console)(f"{options.out}: keys of the server; give every client {options.out / INVITATION}")
         return DONE
+    _check_names(options)
     if options.rotate is not None:
         return _rotated(options, random, console)
     if options.home is not None:
         raise InputError("--home: the home of a key that is replaced; it goes with --rotate KEY")
     card = card_line(random, options.name or options.out.stem)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_identity(options.out, random)
-    if options.flower:
-        write_node_keys(options.out.with_suffix(".flower"), random)
+    _write_keys(options, random)
     public = options.out.with_suffix(".card")
     replace_file(public, f"{card}\n".encode())
     _say(console)(f"{options.out}: the secret key, keep it; give the operator {public}, a line for the roster")
     return DONE
 
 
+def _check_names(options: argparse.Namespace) -> None:
+    """Refuse names under which a file would take the place of a key, or of another client's card.
+
+    Raises:
+        InputError: Says which.
+    """
+    endings = (".card", ".flower", ".home")
+    if options.out.suffix in endings:
+        raise InputError(
+            f"--out {options.out}: {', '.join(endings)} are endings of what lies beside a key; give it another one, as "
+            f"{options.out.with_suffix('.pem')}"
+        )
+    replaced = None if options.rotate is None else options.rotate.with_suffix(".card")
+    for path in (options.out.with_suffix(ending) for ending in endings[: 1 + options.flower]):
+        if path.exists() and path != replaced:
+            raise InputError(
+                f"{path}: exists already, and belongs to another key; give --out another name before its last dot"
+            )
+
+
 def _rotated(options: argparse.Namespace, random: bytes, console: Console) -> int:
     """A new key in place of an old one; its home, with all that was spent, goes along."""
     from dpfedmeta.core.files.atomic_files import replace_file
     from dpfedmeta.federation.client.client_home import check_rotation, rotate
-    from dpfedmeta.federation.identity.credentials import card_line, named_on_card, read_identity, write_identity
+    from dpfedmeta.federation.identity.credentials import card_line, named_on_card, read_identity
 
     old, home = read_identity(options.rotate), options.home or options.rotate.with_suffix(".home")
     following = options.home or options.out.with_suffix(".home")
@@ -153,7 +174,7 @@ def _rotated(options: argparse.Namespace, random: bytes, console: Console) -> in
     name = options.name or named_on_card(options.rotate.with_suffix(".card")) or options.rotate.stem
     card, public = card_line(random, name), options.out.with_suffix(".card")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_identity(options.out, random)
+    _write_keys(options, random)
     replace_file(public, f"{card}\n".encode())
     rotate(old, random, home, following)
     say = _say(console)
@@ -161,6 +182,14 @@ def _rotated(options: argparse.Namespace, random: bytes, console: Console) -> in
     say(f"give the operator {public}, this line of the roster, in place of the old one of {name}:")
     say(card)
     return DONE
+
+
+def _write_keys(options: argparse.Namespace, random: bytes) -> None:
+    from dpfedmeta.federation.identity.credentials import write_identity, write_node_keys
+
+    write_identity(options.out, random)
+    if options.flower:
+        write_node_keys(options.out.with_suffix(".flower"), random)
 
 
 def _server(words: Sequence[str], console: Console) -> int:

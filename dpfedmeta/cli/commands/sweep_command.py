@@ -79,21 +79,29 @@ def main(words: Sequence[str], console: Console) -> int:
     if given.eta or given.cap is not None:
         raise InputError("--eta and --cap belong to --private")
     if given.count_tuning:
-        from dpfedmeta.cli.sweeps.private_sweep import price_lines, private_cost
-        from dpfedmeta.cli.sweeps.tuning_cost import cost_lines, tuning_cost
-
-        private = private_cost(options.out)
-        if private is not None:
-            words = ["A private sweep, of which nothing but the best may be shown; its price:", *price_lines(private)]
-            console.print("\n".join(words), highlight=False, soft_wrap=True)
-            return DONE
-        console.print("\n".join(cost_lines(tuning_cost(options.out))), highlight=False, soft_wrap=True)
-        return DONE
+        return _count(options.out, console)
     if given.dry_run:
         show_plan(sweep, options, console)
         return DONE
     status = run_sweep(sweep, options, console)
     return {"completed": DONE, "failed": FAILED, "interrupted": INTERRUPTED}[status]
+
+
+def _count(folder: Path, console: Console) -> int:
+    """Say what a folder's sweep cost; folders of earlier versions may hold both an ordinary and a private one."""
+    from dpfedmeta.cli.sweeps.private_sweep import price_lines, private_cost
+    from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder
+    from dpfedmeta.cli.sweeps.tuning_cost import cost_lines, tuning_cost
+
+    private, lines = private_cost(folder), []
+    if private is not None:
+        lines = ["A private sweep, of which nothing but the best may be shown; its price:", *price_lines(private)]
+        if SweepFolder(folder).shows_runs():
+            lines.append("An ordinary sweep lies in the same folder; its epsilon and delta add to that price:")
+    if private is None or SweepFolder(folder).shows_runs():
+        lines += cost_lines(tuning_cost(folder))
+    console.print("\n".join(lines), highlight=False, soft_wrap=True)
+    return DONE
 
 
 def _private(sweep: Sweep, options: SweepOptions, given: argparse.Namespace, console: Console) -> int:

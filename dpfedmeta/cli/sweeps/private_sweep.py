@@ -18,13 +18,13 @@ from dpfedmeta.accounting.private_selection import DRAWN_BITS, RunCount, Selecti
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, why_not_finished
 from dpfedmeta.cli.sweeps.sweep_file import Sweep
-from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
+from dpfedmeta.cli.sweeps.sweep_folder import PROMISED, SweepFolder, opened
 from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import SELECTION, SUMMARY, RunDirectory, write_text
 from dpfedmeta.training.verification.chosen_run import mark_of, selection_content, state_choice
 
-BEST, _SECRET, _DRAWN, _PROMISED = "best", "secret", "drawn.json", "private-sweep.json"
+BEST, _SECRET, _DRAWN = "best", "secret", "drawn.json"
 _RELEASED = "released.json"
 _PRIVATE_FOLDER = 0o700
 
@@ -67,7 +67,7 @@ def check_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> Priva
         )
     if options.jobs != 1 or options.launched:
         raise InputError("--private runs one at a time, on one machine: leave out --jobs and --launch")
-    left, trials = prepare(sweep, options)
+    left, trials = prepare(sweep, options, private=True)
     for trial in trials:
         settings = settings_of(trial)
         if settings.run.noise_seed is not None:
@@ -108,8 +108,8 @@ def run_private(
         InputError: As `check_private` says; or a run failed, whose output is in the private folder.
     """
     made = check_private(sweep, options, count)
-    with opened(options.out, made.sweep, options.fixed) as (folder, lock):
-        _check_promised(folder.path / _PROMISED, made.cost)
+    with opened(options.out, made.sweep, options.fixed, private=True) as (folder, lock):
+        _check_promised(folder.path / PROMISED, made.cost)
         best, hidden = RunDirectory(folder.path / BEST), folder.path / _SECRET
         if best.path.exists():
             if not (best.path / SELECTION).exists():
@@ -254,9 +254,9 @@ def private_cost(path: Path) -> SelectionCost | None:
     Raises:
         InputError: Its file is damaged.
     """
-    if not (path / _PROMISED).exists():
+    if not (path / PROMISED).exists():
         return None
     try:
-        return SelectionCost(**RunDirectory(path).read_json(_PROMISED))
+        return SelectionCost(**RunDirectory(path).read_json(PROMISED))
     except TypeError as error:
-        raise InputError(f"{path / _PROMISED}: damaged ({error}); restore it from a backup") from error
+        raise InputError(f"{path / PROMISED}: damaged ({error}); restore it from a backup") from error

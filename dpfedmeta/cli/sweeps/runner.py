@@ -16,7 +16,7 @@ from typing import Literal
 
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps.sweep_file import Sweep
+from dpfedmeta.cli.sweeps.sweep_file import SET_BY_THE_SWEEP, Sweep
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, check_jobs, check_same, is_finished, opened
 from dpfedmeta.cli.sweeps.trials import (
     Outcome,
@@ -34,6 +34,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.core.signals import deferred
+from dpfedmeta.core.still_working import EVERY_SECONDS
 from dpfedmeta.core.worker_pool import available_cores
 from dpfedmeta.training.state.private_timings import at_most, coarse
 from dpfedmeta.training.terminal.progress_bar import Heartbeat, clock
@@ -97,7 +98,7 @@ class SweepOptions:
         return [*words, f"--data-dir={self.data_folder.absolute()}"] if self.data_folder else words
 
 
-def prepare(sweep: Sweep, options: SweepOptions) -> tuple[Sweep, tuple[Trial, ...]]:
+def prepare(sweep: Sweep, options: SweepOptions, *, private: bool = False) -> tuple[Sweep, tuple[Trial, ...]]:
     """Check everything that can be checked before the first run.
 
     Returns:
@@ -106,12 +107,14 @@ def prepare(sweep: Sweep, options: SweepOptions) -> tuple[Sweep, tuple[Trial, ..
     Raises:
         InputError: A combination would be refused, Optuna is missing for a search, or the folder holds another sweep.
     """
+    if own := next((name for name in options.fixed if name in SET_BY_THE_SWEEP), None):
+        raise InputError(f"{own}: the sweep sets it for each run; leave it out (--out names the folder of the sweep)")
     left = without_fixed(sweep, options.fixed)
     check_can_search(left)
     trials = grid(left, options.fixed) if left.method == "grid" else corners(left, options.fixed)
     if options.launched and any("run.workers" in trial.options for trial in trials):
         raise InputError("run.workers: the ranks that --launch starts are the workers; leave out run.workers")
-    check_same(options.out, left, options.fixed)
+    check_same(options.out, left, options.fixed, private=private)
     check(trials)
     return left, trials
 
@@ -219,6 +222,7 @@ class _Work:
     seconds: list[float] = field(default_factory=list)
     total: int = 0
     heart: Heartbeat = field(init=False)
+    mark: float = EVERY_SECONDS
 
     def __post_init__(self) -> None:
         self.heart = Heartbeat(
@@ -275,8 +279,11 @@ class _Work:
         ended = [name for name, (_, child, _) in self.running.items() if child.poll() is not None]
         if not ended:
             time.sleep(_POLL_SECONDS)
-            # Which runs, and nothing of their rounds: when lines come would tell how long these take.
-            self.heart.beat(f"running: {', '.join(self.running)}")
+            # Nothing of their rounds, at 10, 20, 50, 100 s ...: lines in even steps would count what `at_most` hides.
+            quiet = self.heart.clock() - self.heart.last
+            if quiet > self.mark:
+                self.heart.say(f"running: {', '.join(self.running)}")
+            self.mark = coarse(max(quiet, EVERY_SECONDS))
         for name in ended:
             trial, child, begun = self.running.pop(name)
             self._note_end(trial)

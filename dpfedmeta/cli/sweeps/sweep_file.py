@@ -19,8 +19,11 @@ from dpfedmeta.core.pydantic_errors import YAML_ERRORS, first_problem, nearest, 
 METRIC = "validation_accuracy/mean"
 # Options of train that are no settings but may be swept.
 CHOICES = ("algo", "dataset", "config")
+SET_BY_THE_SWEEP = ("run.name", "run.dir")
 _PLACES = ("${env}", "${interpreter}", "${program}", "${args}")
 _DISTRIBUTIONS = ("uniform", "int_uniform", "q_uniform", "log_uniform", "log_uniform_values")
+# Runs of a grid: more would be a mistake in the file sooner than a plan. And e to this power is a float.
+MOST, _MOST_EXPONENT = 10_000, 700
 _STRICT = ConfigDict(extra="forbid")
 
 Value = str | bool | int | float
@@ -182,7 +185,7 @@ def _option_name(name: str) -> str:
     """Return the full name of a swept option."""
     full = SHORT_FORMS.get(name, name)
     known = [*(setting for setting, _, _ in setting_fields()), *CHOICES]
-    if full in ("run.name", "run.dir"):
+    if full in SET_BY_THE_SWEEP:
         raise InputError(f"{name}: the sweep sets it for each run; take it out")
     if inside := [setting for setting in known if setting.startswith(f"{name}.")]:
         raise InputError(
@@ -205,7 +208,10 @@ def _settings_of(command: tuple[str, ...]) -> dict[str, str]:
             continue
         if not word.startswith("--") or not equals:
             raise InputError(f"command: {word}: write settings as --name=value")
-        given[_option_name(name)] = value
+        full = _option_name(name)
+        if full in given:
+            raise InputError(f"command: {name} occurs twice (as {full})")
+        given[full] = value
     given.pop("track.wandb", None)
     return given
 
@@ -250,13 +256,21 @@ def _choices(where: str, values: list[Any]) -> Choices:
     return Choices(values=tuple(values))
 
 
+def _as_float(number: float) -> float:
+    """Infinite, which is refused, where a whole number is beyond all floats."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
 def _range(where: str, entry: _Entry, *, grid: bool) -> Parameter:
     both_whole = isinstance(entry.min, int) and isinstance(entry.max, int)
     kind, step = entry.distribution or ("int_uniform" if both_whole else "uniform"), entry.q
     if kind not in _DISTRIBUTIONS or entry.min is None or entry.max is None:
         needed = {"constant": "value", "categorical": "values"}.get(kind, "both min and max")
         raise InputError(f"{where}: distribution = {kind} needs {needed}")
-    low, high = float(entry.min), float(entry.max)
+    low, high = _as_float(entry.min), _as_float(entry.max)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InputError(f"{where}: min = {low:g} is not below max = {high:g}")
     if (step is not None) != (kind == "q_uniform") or (step is not None and not step > 0):
@@ -264,6 +278,11 @@ def _range(where: str, entry: _Entry, *, grid: bool) -> Parameter:
     if kind == "int_uniform" and not (low.is_integer() and high.is_integer()):
         raise InputError(f"{where}: int_uniform needs whole numbers, got {low:g} and {high:g}")
     if kind == "log_uniform":  # W&B's min and max are exponents of e
+        if max(abs(low), abs(high)) > _MOST_EXPONENT:
+            raise InputError(
+                f"{where}: log_uniform takes exponents of e, up to {_MOST_EXPONENT}, got {low:g} and {high:g}; for the "
+                "values themselves write distribution: log_uniform_values"
+            )
         low, high = math.exp(low), math.exp(high)
     if kind.startswith("log") and low <= 0:
         raise InputError(f"{where}: {kind} needs min above 0, got {low:g}")
@@ -273,5 +292,8 @@ def _range(where: str, entry: _Entry, *, grid: bool) -> Parameter:
     step = step or (1.0 if whole else None)
     if step is None:
         raise InputError(f"{where}: a grid needs values, int_uniform or q_uniform, not a range without steps")
-    numbers = [low + index * step for index in range(math.floor((high - low) / step + 1e-9) + 1)]
+    steps = (high - low) / step
+    if not steps < MOST:
+        raise InputError(f"{where}: has {steps:.3g} steps from min to max, a grid takes {MOST:,} runs at most")
+    numbers = [low + index * step for index in range(math.floor(steps + 1e-9) + 1)]
     return Choices(values=tuple(int(number) if whole else number for number in numbers))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # what is refused at once needs nothing heavy
     from dpfedmeta.cli.sweeps.sweep_file import Sweep, Value
     from dpfedmeta.cli.sweeps.trials import Trial
 
-MANIFEST, TRIALS = "sweep.json", "trials.jsonl"
+MANIFEST, TRIALS, PROMISED = "sweep.json", "trials.jsonl", "private-sweep.json"
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ class SweepFolder:
         """Every run that ever began, finished or not."""
         for parent in (self.runs, self.set_aside):
             yield from (RunDirectory(path) for path in sorted(parent.glob("*")) if path.is_dir())
+
+    def shows_runs(self) -> bool:
+        """Return whether an ordinary sweep started runs here, of which all may have been seen."""
+        return any(self.started()) or any(count > 0 for count in self.starts().values())
 
     def put_aside(self, trial: Trial) -> Path:
         """Move a half-finished run out of the way; nothing is deleted."""
@@ -158,13 +162,19 @@ def check_jobs(jobs: int) -> None:
         raise InputError(f"--jobs {jobs}: at least 1")
 
 
-def check_same(path: Path, sweep: Sweep, fixed: Mapping[str, str]) -> None:
+def check_same(path: Path, sweep: Sweep, fixed: Mapping[str, str], *, private: bool = False) -> None:
     """Look into a folder without writing anything.
 
     Raises:
-        InputError: It holds another sweep, or something that is no sweep.
+        InputError: It holds another sweep, a private one for an ordinary one or the reverse, or no sweep.
     """
     check_place(path)
+    if SweepFolder(path).shows_runs() if private else (path / PROMISED).exists():
+        kinds = ("an ordinary", "private") if private else ("a private", "ordinary")
+        raise InputError(
+            f"--out {path}: holds {kinds[0]} sweep. A private one's price is that of one run shown; choose another "
+            f"folder for the {kinds[1]} one"
+        )
     if is_sweep(path):
         held, wanted = read_manifest(path), _manifest(sweep, fixed)
         if held != wanted:
@@ -191,7 +201,9 @@ def _manifest(sweep: Sweep, fixed: Mapping[str, str]) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(path: Path, sweep: Sweep, fixed: Mapping[str, str]) -> Iterator[tuple[SweepFolder, int]]:
+def opened(
+    path: Path, sweep: Sweep, fixed: Mapping[str, str], *, private: bool = False
+) -> Iterator[tuple[SweepFolder, int]]:
     """Make the folder, or go on in it; one sweep at a time.
 
     Yields:
@@ -200,7 +212,7 @@ def opened(path: Path, sweep: Sweep, fixed: Mapping[str, str]) -> Iterator[tuple
     Raises:
         InputError: It holds another sweep, or another sweep is at work in it.
     """
-    check_same(path, sweep, fixed)
+    check_same(path, sweep, fixed, private=private)
     folder = SweepFolder(path)
     for part in (folder.runs, path / "logs"):
         part.mkdir(parents=True, exist_ok=True)

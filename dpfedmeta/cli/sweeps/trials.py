@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.cli.sweeps.sweep_file import CHOICES, Choices, Parameter, Sweep, Value
+from dpfedmeta.cli.sweeps.sweep_file import CHOICES, MOST, Choices, Parameter, Sweep, Value
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.config.load import resolve
@@ -26,8 +26,6 @@ from dpfedmeta.planning.early_checks import check_registered
 from dpfedmeta.planning.policy_from_settings import clip_policy
 from dpfedmeta.planning.privacy.solve import make_privacy
 
-# More would be a mistake in the file sooner than a plan.
-_MOST = 10_000
 # What does not change a result, so a finished run stays finished when it changes.
 _OF_NO_ACCOUNT = (
     *("run.name", "run.dir", "run.workers", "run.device"),
@@ -111,8 +109,8 @@ def grid(sweep: Sweep, fixed: Mapping[str, str]) -> tuple[Trial, ...]:
     """
     lists = [parameter.values for parameter in sweep.parameters.values()]
     count = math.prod(len(values) for values in lists)
-    if count > _MOST:
-        raise InputError(f"parameters: {count:,} combinations; more than {_MOST:,} are refused, use method: random")
+    if count > MOST:
+        raise InputError(f"parameters: {count:,} combinations; more than {MOST:,} are refused, use method: random")
     products = itertools.islice(itertools.product(*lists), sweep.run_cap)
     return tuple(
         make_trial(number, sweep, dict(zip(sweep.parameters, values, strict=True)), fixed)

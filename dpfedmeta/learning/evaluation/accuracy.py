@@ -28,7 +28,7 @@ class Accuracy:
         ci95: Half the width of the 95% interval of the mean (normal approximation).
         episodes: How many.
         counted: What was counted.
-        values: Of each, where they are at hand.
+        values: Of each, where they are at hand; of whole clients the mean of each client, in one order.
         score: What it is: accuracy, or error of numbers to predict, in their unit.
     """
 
@@ -120,6 +120,7 @@ class KeptEpisodes:
         accuracies: In [0, 1], in the order of the episodes.
         what: Size of the episodes in words.
         protocol: What the accuracies mean; those of two protocols are not compared.
+        counted: What each accuracy is of: an episode, the mean of a whole client, or a split of one.
     """
 
     digest: str
@@ -127,6 +128,15 @@ class KeptEpisodes:
     accuracies: tuple[float, ...]
     what: str = ""
     protocol: str = ""
+    counted: str = "episodes"
+
+    @classmethod
+    def measured(cls, test: HeldOutEvaluation, workers: Workers, seed: int, accuracy: Accuracy) -> KeptEpisodes | None:
+        """Keep an evaluation; None where it is not by episodes."""
+        digest = test.episodes_digest(workers, accuracy.episodes)
+        whole = "splits" if len(accuracy.values) == accuracy.episodes else "clients"
+        counted = "episodes" if test.sizes else whole
+        return digest and cls(digest=digest, seeds=(seed,), accuracies=accuracy.values, counted=counted)
 
     @classmethod
     def of(cls, what: str, protocol: str, content: Mapping[str, Any]) -> KeptEpisodes | None:
@@ -139,6 +149,7 @@ class KeptEpisodes:
             digest=str(content["episodes_digest"]),
             seeds=tuple(map(int, content["episode_seeds"])),
             accuracies=tuple(map(float, content["episodes"])),
+            counted=str(content.get("counted", "episodes")),
         )
 
     def as_json(self) -> dict[str, object]:
@@ -147,6 +158,7 @@ class KeptEpisodes:
             "episodes": list(self.accuracies),
             "episode_seeds": list(self.seeds),
             "episodes_digest": self.digest,
+            **({} if self.counted == "episodes" else {"counted": self.counted}),
         }
 
 
@@ -161,14 +173,16 @@ class PairedDifference:
         mean: Of the first minus the second, in accuracies.
         ci95: Half the width of its 95% interval.
         episodes: How many.
+        counted: What they are.
     """
 
     mean: float
     ci95: float
     episodes: int
+    counted: str = "episodes"
 
     @classmethod
-    def of(cls, first: Sequence[float], second: Sequence[float]) -> PairedDifference:
+    def of(cls, first: Sequence[float], second: Sequence[float], counted: str = "episodes") -> PairedDifference:
         """Compute the paired difference from accuracies on the same episodes, in the same order; at least 2.
 
         Raises:
@@ -180,7 +194,7 @@ class PairedDifference:
         difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
         deviation = float(np.std(difference, ddof=1))
         spread = float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
-        return cls(mean=float(difference.mean()), ci95=spread, episodes=count)
+        return cls(mean=float(difference.mean()), ci95=spread, episodes=count, counted=counted)
 
     @property
     def distinguishable(self) -> bool:
@@ -192,7 +206,7 @@ class PairedDifference:
         words = "distinguishable" if self.distinguishable else "not distinguishable"
         return (
             f"{100 * self.mean:+.2f} points, 95% interval {low:+.2f} to {high:+.2f} (paired t, {self.episodes} "
-            f"episodes): {words} from zero"
+            f"{self.counted}): {words} from zero"
         )
 
 

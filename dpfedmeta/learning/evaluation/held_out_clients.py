@@ -128,7 +128,7 @@ def over_clients(values: Sequence[float], whose: Sequence[int], score: str = "ac
         return plain
     means = [np.mean([value for value, own in zip(values, whose, strict=True) if own == client]) for client in clients]
     own = Accuracy.of([float(mean) for mean in means])
-    return replace(plain, mean=own.mean, ci95=own.ci95)
+    return replace(plain, mean=own.mean, ci95=own.ci95, values=own.values)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,12 +84,14 @@ class Classification:
         return float((predicted == targets).double().mean())
 
     def measures(self, outputs: Tensor, targets: Tensor) -> Mapping[str, float | None]:
-        """Accuracy; its mean over the classes that occur; area under the ROC curve, None with one class."""
+        """Accuracy; its mean over the classes that occur; area under the ROC curve, None with one class.
+
+        The area is the mean over the classes, each against the others, by their probabilities (softmax).
+        """
         right = (self.predicted(outputs) == targets).double()
         occurring = sorted({*targets.tolist()})
         each = [float(right[targets == label].mean()) for label in occurring]
-        areas = [area_under_roc(outputs[:, label], targets == label) for label in occurring]
-        # One against the others is the same curve for both of two classes.
+        areas = [area_under_roc(log_odds(outputs, label), targets == label) for label in occurring]
         known = [area for area in areas if area is not None]
         return {
             "accuracy": float(right.mean()),
@@ -115,6 +117,19 @@ class Classification:
             "nearest class prototype": PixelPrototype(vocabulary=vocabulary),
             "majority of own classes": Majority(label=counts.index(max(counts))),
         }
+
+
+def log_odds(outputs: Tensor, label: int) -> Tensor:
+    """Return the order of the records by the probability of a class: what softmax does not see moves nothing.
+
+    Args:
+        outputs: [n, ways].
+        label: The class.
+    """
+    import torch
+
+    others = torch.cat([outputs[:, :label], outputs[:, label + 1 :]], 1).double()
+    return outputs[:, label].double() - torch.logsumexp(others, 1)
 
 
 def area_under_roc(scores: Tensor, positive: Tensor) -> float | None:

@@ -21,6 +21,7 @@ from dpfedmeta.data.storage.downloads import without_downloads
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.models.spec import BUILT_IN, NetworkSpec, built_in_body
+from dpfedmeta.planning.caveats import beginning_words
 from dpfedmeta.planning.data_digests import HeldData, kept_data
 
 _BLOCK = 1024
@@ -229,9 +230,5 @@ def _source_of(settings: Settings) -> str | None:
 
 def initial_words(settings: Settings) -> str | None:
     """Note on the encoder or the initial weights, which no guarantee covers; None where all begins at random."""
-    encoding, initial = encoding_of_run(settings), settings.model.initial
-    said = [] if encoding is None else [encoding.words(shipped_task(settings.dataset))]
-    if initial is not None:
-        known = "generated images, not personal data" if initial in BUILT_IN else "taken as public"
-        said.append(f"begins with the body of {initial} ({known})")
-    return "; ".join([*said, "no guarantee covers the data it was learned from"]) if said else None
+    encoding = encoding_of_run(settings)
+    return beginning_words(settings, None if encoding is None else encoding.words(shipped_task(settings.dataset)))

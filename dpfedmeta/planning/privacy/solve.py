@@ -67,7 +67,8 @@ def make_privacy(
 
 
 def _solved(plan: PrivacyPlan, targets: Targets, solve: Solve, limit: float | None) -> PrivacyPlan:
-    from dpfedmeta.accounting.calibration import calibrate, fewest_bits, largest_cohort, most_rounds
+    from dpfedmeta.accounting.calibration import calibrate
+    from dpfedmeta.accounting.plan_sizes import fewest_bits, largest_cohort, most_rounds
 
     if solve == "noise":
         return _within_limit(calibrate(plan, targets), limit)
@@ -110,6 +111,7 @@ def check_asked(settings: Settings, task: Task) -> None:
     check_promises(settings, task)
     _check_sampler(settings)
     _check_abort(settings)
+    _check_split_noise(settings)
 
 
 def check_constants(settings: Settings, task: Task) -> None:
@@ -131,7 +133,8 @@ def _within_limit(plan: PrivacyPlan, limit: float | None) -> PrivacyPlan:
     """No more rounds than the limit allows with the noise that is given: they are known before the first one."""
     if limit is None:
         return plan
-    from dpfedmeta.accounting.calibration import Targets, most_rounds
+    from dpfedmeta.accounting.calibration import Targets
+    from dpfedmeta.accounting.plan_sizes import most_rounds
 
     return most_rounds(plan, Targets(client_epsilon=limit), limit=plan.rounds)
 
@@ -152,6 +155,18 @@ def _check_client_ledgers(settings: Settings, plan: PrivacyPlan) -> None:
         raise RefusedPlan(
             f"record.client_ledgers with meta.method = {settings.meta.method}: a client's ledger can only add up whole "
             "support steps, not sampled mini-batches; use --record.client_ledgers false"
+        )
+
+
+def _check_split_noise(settings: Settings) -> None:
+    """Refuse noise of clients that is counted towards a server and is not there where a client does not answer."""
+    sees_sums = settings.aggregation.mode != "secure" and aggregation_of(settings).sees == "sum"
+    if settings.server.noise_site == "clients" and settings.population.dropout and sees_sums:
+        raise RefusedPlan(
+            f"population.dropout = {settings.population.dropout:g} with server.noise_site = clients and "
+            f"aggregation.mode = {settings.aggregation.mode}: a client that does not answer adds no noise, which "
+            "the guarantees towards the server count on; use --population.dropout 0, --server.noise_site server or "
+            "--aggregation.mode secure"
         )
 
 

@@ -223,6 +223,8 @@ class PrivateRounds:
         due, shapes = ({name: value.shape for name, value in (each or {}).items()} for each in (form, found))
         if form is not None and due != shapes:
             raise InputError(f"PrivateRounds: an update has the form {due}, got {shapes}")
+        if not np.isfinite(sum(float(np.vdot(value, value)) for value in found.values())):
+            raise InputError("PrivateRounds: an update has a length that is not finite")
 
     def close(self) -> None:
         """Give the run directory back, for another process; the rounds go on from where they are."""

@@ -64,9 +64,9 @@ class CyclicSampler(Sampler):
 
     @classmethod
     def rate_of(cls, plan: PrivacyPlan, cohort: float) -> float:
-        """bL/N, of a client in its turn."""
-        separation = 1 if plan.correlation is None else plan.correlation.separation
-        return min(1.0, separation * plan.cohort / plan.clients)
+        """bL/N, of a client in its turn; there are no more groups than rounds."""
+        groups = 1 if plan.correlation is None else min(plan.correlation.separation, plan.rounds)
+        return min(1.0, groups * cohort / plan.clients)
 
     @classmethod
     def members(cls, event: Event) -> int:

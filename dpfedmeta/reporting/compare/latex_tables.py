@@ -170,6 +170,7 @@ def _epsilon(group: Group, cell: tuple[str, str]) -> str:
 
 
 _INFINITE = r"$\infty$"
+_TOGETHER = "comparison"
 
 
 def _finite(value: float | None) -> str:
@@ -188,16 +189,17 @@ def write_pictures(groups: Sequence[Group], folder: Path) -> list[Path]:
         InputError: Two runs have one name.
     """
     runs = [(run, s, r) for g in groups for run, s, r in zip(g.runs, g.summaries, g.rows, strict=True)]
-    names = [run.path.resolve().name for run, _, _ in runs]
+    # Pictures of several settings together begin with this name.
+    names = [run.path.resolve().name for run, _, _ in runs] + [_TOGETHER] * (len(groups) > 1)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(
-            f"--pdf {folder}: two runs have the name {twice}, so their pictures would overwrite each other; give one "
-            "at a time"
+            f"--pdf {folder}: two runs, or a run and the comparison, have the name {twice}, so their pictures would "
+            "overwrite each other; give one at a time, or rename a run"
         )
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, (_, summary, rows) in zip(names, runs, strict=True):
+    for name, (_, summary, rows) in zip(names, runs, strict=False):
         accuracy, clip, cells = (folder / f"{name}-{what}.pdf" for what in ("accuracy", "clip", "guarantees"))
         plots.accuracy_plot(accuracy, rows, summary)
         plots.clip_plot(clip, rows)
@@ -210,7 +212,7 @@ def write_pictures(groups: Sequence[Group], folder: Path) -> list[Path]:
             ("clip", comparison_plots.bound_plot),
             ("signal", comparison_plots.signal_plot),
         ):
-            path = folder / f"comparison-{what}.pdf"
+            path = folder / f"{_TOGETHER}-{what}.pdf"
             if plot(path, groups):
                 written.append(path)
             else:

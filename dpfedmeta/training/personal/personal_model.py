@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ class PersonalModel:
             InputError: The folder does not exist or cannot be written, or is inside a run and not in its secret folder.
         """
         target = Path(path)
+        if target.is_dir():
+            raise InputError(f"{target}: is a folder; name a file in it, as {target / 'model.safetensors'}")
         if not target.parent.is_dir():
             raise InputError(f"{target}: cannot be written: there is no folder {target.parent}; make it first")
         content = {
@@ -130,7 +133,7 @@ def load_personal(path: str | os.PathLike[str]) -> PersonalModel:
         form = TypeAdapter(InputForm).validate_python(content.get("form"))
         names = TypeAdapter(tuple[str, ...]).validate_python(content.get("class_names"))
         steps = TypeAdapter(int).validate_python(content.get("steps"))
-        module = restored_network(build_network(spec), tensors)
+        module = _restored(spec, tensors)
         model = PersonalModel(network=spec, module=module, form=form, steps=steps, class_names=names)
         _check(model, tensors)
         return model
@@ -155,6 +158,13 @@ def _read(path: Path) -> tuple[dict[str, Any], Params]:
     return content, tensors
 
 
+def _restored(spec: NetworkSpec, tensors: Params) -> nn.Module:
+    try:
+        return restored_network(build_network(spec), tensors)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"its network cannot be built ({' '.join(str(error).split())})") from error
+
+
 def _check(model: PersonalModel, tensors: Mapping[str, Tensor]) -> None:
     """Check that the parts of a model fit each other, also by computing the logits of one image."""
     form, network = model.form, model.network
@@ -168,11 +178,15 @@ def _check(model: PersonalModel, tensors: Mapping[str, Tensor]) -> None:
     if not is_finite(tensors):
         raise InputError("it holds values that are not finite")
     try:
-        shape = tuple(model.logits(torch.ones(1, *form.form.shape)).shape)
+        # Bytes are standardised, as floats of images are not.
+        kind = torch.uint8 if form.records == "images" else torch.float32
+        logits = model.logits(torch.ones(1, *form.form.shape, dtype=kind))
     except RuntimeError as error:
         raise InputError("its statistics do not fit its network") from error
-    if shape != (1, network.ways):
-        raise InputError(f"its network gives {list(shape)} for one image of {network.ways} classes")
+    if not bool(torch.isfinite(logits).all()):
+        raise InputError("its standardisation or its statistics give values that are not finite")
+    if tuple(logits.shape) != (1, network.ways):
+        raise InputError(f"its network gives {list(logits.shape)} for one image of {network.ways} classes")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -226,9 +240,9 @@ class Initialisation:
         targets = self.adaptation.targets
         if targets.numbers:
             raise InputError("the network predicts numbers, and a personal model has classes; no file of it is written")
-        how = self._adaptation(steps, lr)
+        how, names = self._adaptation(steps, lr), _checked_names(class_names)
         support = self.form.tensor(images)
-        wanted = _wanted_ways(ways, class_names)
+        wanted = _wanted_ways(ways, names)
         own_list = not targets.masked
         known, classes = checked_labels(labels, len(support), self.network.ways, wanted, shared=own_list)
         spec, weights = with_ways(self.network, self.weights, self.adaptation.targets.outputs(classes))
@@ -242,16 +256,29 @@ class Initialisation:
             module=frozen_network(network, params, support),
             form=self.form,
             steps=how.steps,
-            class_names=tuple(class_names),
+            class_names=names,
         )
 
     def _adaptation(self, steps: int | None, lr: float | None) -> Adaptation:
-        if steps is not None and steps < 0:
+        if steps is not None and not (isinstance(steps, Integral) and steps >= 0):
             raise InputError(f"steps = {steps}: expected a number of gradient steps, 0 or more")
-        if lr is not None and not (isfinite(lr) and lr > 0):
+        if lr is not None and not (isinstance(lr, Real) and isfinite(lr) and lr > 0):
             raise InputError(f"lr = {lr}: expected a step size above 0, and finite")
         known = self.adaptation
-        return replace(known, steps=known.steps if steps is None else steps, lr=known.lr if lr is None else lr)
+        return replace(
+            known, steps=known.steps if steps is None else int(steps), lr=known.lr if lr is None else float(lr)
+        )
+
+
+def _checked_names(class_names: Iterable[object]) -> tuple[str, ...]:
+    """As they are kept in a file: text, each once."""
+    names = tuple(class_names)
+    odd = next((name for name in names if not isinstance(name, str)), None)
+    if odd is not None:
+        raise InputError(f"class_names: {odd!r} is no text; give class_names=[str(name) for name in names]")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"class_names: {twice} stands there twice; give each class a name of its own")
+    return tuple(str(name) for name in names)
 
 
 def _wanted_ways(ways: int | None, class_names: Sequence[str]) -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +94,8 @@ class InputForm:
         values, length = _tensor(given, self.records), self.channels
         if values.ndim != 2 or values.shape[1] != length or not len(values):
             raise InputError(f"{self.records}: expected [n, {length}] with n >= 1, got {list(values.shape)}")
+        if values.is_complex():
+            raise InputError(f"{self.records}: expected numbers, got {values.dtype}")
         values = values.float()
         if not bool(torch.isfinite(values).all()):
             raise InputError(f"{self.records}: hold values that are not finite")
@@ -129,18 +132,19 @@ def checked_labels(
         InputError: Labels are no whole numbers, or too many or too few, or outside of 0 ... classes - 1, or a class
             has no image.
     """
-    if not isinstance(labels, Tensor) and any(isinstance(label, str) for label in labels):
+    if isinstance(labels, Iterable) and not isinstance(labels, Tensor) and _has_names(labels):
         raise InputError(
             "labels: are names, expected numbers; convert them with `names = sorted(set(labels)); labels = "
             "[names.index(label) for label in labels]`, and give the names as class_names=names"
         )
     given = _tensor(labels, "labels")
-    if given.is_floating_point() or given.dtype == torch.bool or given.ndim != 1:
+    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool or given.ndim != 1:
         raise InputError(f"labels: expected whole numbers [n], got {given.dtype} of shape {list(given.shape)}")
+    given = given.long()
     if len(given) != images:
         raise InputError(f"labels: got {len(given)} labels for {images} images")
-    if ways is not None and ways < 2:
-        raise InputError(f"ways = {ways}: at least 2 classes are needed")
+    if ways is not None and (not isinstance(ways, Integral) or ways < 2):
+        raise InputError(f"ways = {ways}: at least 2 classes are needed, a whole number of them")
     if shared and ways not in (None, trained_ways):
         raise InputError(
             f"ways = {ways}: the network was trained with a public list of {trained_ways} labels; leave it out"
@@ -151,12 +155,20 @@ def checked_labels(
         reason = "as many as were asked for" if ways else "as many as in training; ask for more with ways="
         raise InputError(f"labels: {wrong[0]} is unknown; labels are 0 ... {limit - 1}, {reason}")
     if shared:
-        return given.long(), trained_ways
+        return given, trained_ways
     classes = ways or max(2, int(given.max()) + 1)
-    absent = sorted(set(range(classes)) - set(given.tolist()))
-    if absent:
-        raise InputError(f"labels: class {absent[0]} has no image; every class of 0 ... {classes - 1} needs one")
-    return given.long(), classes
+    held = {*given.tolist()}
+    if len(held) < classes:
+        absent = next(label for label in range(classes) if label not in held)
+        raise InputError(f"labels: class {absent} has no image; every class of 0 ... {classes - 1} needs one")
+    return given, classes
+
+
+def _has_names(labels: Iterable[object]) -> bool:
+    try:
+        return any(isinstance(label, str) for label in labels)
+    except TypeError:  # an array without dimensions
+        return False
 
 
 def _tensor(values: Images | Labels, name: str) -> Tensor:

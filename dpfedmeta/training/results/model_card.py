@@ -111,8 +111,13 @@ def _slug(name: str) -> str:
 
 
 def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str) -> Iterator[str]:
+    from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words  # brings PyTorch
+
+    # By the ledger's settings: of the sentence in summary.json nothing but the names is compared.
+    assert found.proven is not None
     plan = found.plan
-    begins = _begins(summary["begins_with"]) if summary.get("begins_with") else ""
+    words = initial_words(found.proven.settings)
+    begins = "" if words is None else _begins(words)
     yield f"# {name}\n"
     yield (
         f"An initialisation that adapts to a new client in a few gradient steps, trained by {summary['algo']} on "
@@ -127,7 +132,12 @@ def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str)
         epsilon = rounded_up(cell.epsilon, 4) if math.isfinite(cell.epsilon) else "nothing is promised"
         yield f"| {cell.unit} | {cell.observer} | {epsilon} | {asked(cell.delta)} | {cell.adjacency} |"
     yield "\nOther runs over the same clients add to these numbers.\n\n## How to adapt it\n"
-    yield "```python\nimport dpfedmeta as dp\n\nmodel = dp.load(FOLDER).adapt(records, labels)  # a few of your own"
-    yield "print(model.predict(records))\n```\n\n## How to check it\n"
+    if any(name.startswith("error") for name in summary):
+        words = "adapts it to some records of each client in a table, and judges it on the client's others."
+        yield f"`dpfedmeta evaluate FOLDER --on TABLE` {words}"
+    else:
+        yield "```python\nimport dpfedmeta as dp\n\nmodel = dp.load(FOLDER).adapt(records, labels)  # a few of your own"
+        yield "print(model.predict(records))\n```"
+    yield "\n## How to check it\n"
     yield f"`dpfedmeta account --verify FOLDER` (version {__version__}) computes the table again from `ledger.jsonl`,"
     yield f"whose last line has the hash `{head}`."

@@ -30,9 +30,12 @@ MANIFEST = "MANIFEST.json"
 # The earliest time that a zip file can say: a file's own follows how many clients took part.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 # Trackers' own logs hold the times of lines, names of machines and users, and what is in them is in rounds.jsonl too.
-_STAYS = (SECRET_FOLDER, "wandb", "tensorboard", MANIFEST)
+_LOGS = ("wandb", "tensorboard")
+_STAYS = (SECRET_FOLDER, MANIFEST)
 # How the names of files begin that are made of people's records (api.evaluate_people).
 PEOPLE = "people-"
+# A folder may have any other dot in its name.
+_OTHERS = (".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".ZIP")
 # Shorter contents occur by chance, a `{}` or a single number.
 _TELLING = 16
 
@@ -65,10 +68,10 @@ def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Arc
         license_id: Of the weights, for the card of a folder.
 
     Guarantee:
-        Nothing under a `secret/`, of this run or of one inside it, nothing that is called `people-...`, no lock, no
-        hidden or temporary file and no link is in it, no file's content is that of a secret file, none holds the noise
-        seed, and no time of a file is told. What is left is post-processing of releases, settings, and accuracies on
-        public classes.
+        Nothing under a `secret/`, of this run or of one inside it, nothing that is called `people-...`, no log of a
+        tracker, no lock, no hidden or temporary file and no link is in it, no file's content is that of a secret file,
+        none holds the noise seed, and no time of a file is told. What is left is post-processing of releases, settings,
+        and accuracies on public classes.
 
     Raises:
         InputError: The run has not ended, another process writes it, a file holds what is secret, or contradicts the
@@ -115,12 +118,21 @@ def _for_hub(run: RunDirectory, found: VerifiedLedger, license_id: str | None) -
 
 
 def public_files(run: RunDirectory) -> Iterator[str]:
-    """Paths inside the run of what may leave it, in their order."""
+    """Paths inside the run of what may leave it, in their order.
+
+    Raises:
+        InputError: One of them is a link, and what is behind it would be missing.
+    """
     for path in sorted(run.path.rglob("*")):
         inside = path.relative_to(run.path)
         hidden = any(part.startswith(".") for part in inside.parts)
-        stays = hidden or inside.parts[0] in _STAYS or _is_secret(inside)
-        if path.is_file() and not path.is_symlink() and not stays:
+        logs = any(part in _LOGS for part in inside.parts)
+        stays = hidden or logs or inside.parts[0] in _STAYS or _is_secret(inside)
+        if path.is_symlink() and not stays:
+            raise InputError(
+                f"{path}: is a link, and an archive holds none; put what it leads to in its place, or move it out"
+            )
+        if path.is_file() and not stays:
             yield inside.as_posix()
 
 
@@ -230,7 +242,7 @@ def check_archive_place(run: Path, path: Path) -> None:
         InputError: Says which.
     """
     check_has_ledger(run)
-    if path.suffix not in (".zip", "") or not path.parent.is_dir():
+    if path.suffix in _OTHERS or not path.parent.is_dir():
         raise InputError(f"--out {path}: expected a .zip file, or a new folder, in a folder that exists")
     if path.exists():
         raise InputError(f"--out {path}: exists already; choose another name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from dpfedmeta.accounting.ledger.ledger import read_content, spent
 from dpfedmeta.accounting.rounded import rounded_up
@@ -21,7 +23,7 @@ from dpfedmeta.training.terminal.tables import accuracy_table, error_table, guar
 from dpfedmeta.training.tracking.callbacks import Callback, Row
 from dpfedmeta.training.tracking.plan_summary import Planned
 
-COMMAND = "dpfedmeta train --resume {path}"
+COMMAND = "dpfedmeta train --resume {quoted}"
 
 
 class Terminal(Callback):
@@ -31,7 +33,7 @@ class Terminal(Callback):
     """
 
     def __init__(self, console: Console, resume: str = COMMAND) -> None:
-        """`resume` says how to go on with the run at {path}."""
+        """`resume` says how to go on with the run at {path}, or in a shell at {quoted}."""
         self._console, self._resume = console, resume
         self._started = time.perf_counter()
         self._pace: Pace | None = None
@@ -46,9 +48,8 @@ class Terminal(Callback):
     def on_plan(self, planned: Planned) -> None:
         """The plan, its guarantees and its cautions."""
         self._pace, self._word = Pace.of(planned), word_of_authors(planned.settings)
-        self._console.print(
-            f"[bold]{planned.settings.algo}[/bold] on {planned.dataset}", highlight=False, soft_wrap=True
-        )
+        title = Text.assemble((planned.settings.algo, "bold"), f" on {planned.dataset}")
+        self._console.print(title, highlight=False, soft_wrap=True)
         for line in filter(None, (*planned.noise, *planned.network, planned.begins_with, planned.clients)):
             self._say(f"  {line}")
         if planned.minutes is not None:
@@ -101,7 +102,7 @@ class Terminal(Callback):
         """A line per round, or per ten seconds where rows tell their times: elsewhere lines must not follow them."""
         rounds = "" if self._pace is None else f" of {self._pace.rounds}"
         line = f"round {row['round'] + 1:5d}{rounds}  {self._spent}{_outcome(row)}".rstrip()
-        if "seconds" in row:
+        if row.get("seconds") is not None:
             self._heart.beat(line)
         else:
             self._say(line)
@@ -138,7 +139,8 @@ class Terminal(Callback):
             done = f"{summary['rounds']} of {ledger.plan.rounds} rounds, "
         self._say(f"{summary['status']} after {done}{minutes}; all files are in {self._path}")
         if summary["status"] == "interrupted":
-            self._say(f"go on with: {self._resume.format(path=str(self._path))}")
+            path = str(self._path)
+            self._say(f"go on with: {self._resume.format(path=path, quoted=shlex.quote(path))}")
 
     def close(self) -> None:
         """Take the bar away, if it is there."""

@@ -78,7 +78,7 @@ def share_bar(console: Console) -> Iterator[Callable[[str, float], None]]:
     if is_log(console):
         yield _lines(console)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
     with _progress(console, *columns, TimeRemainingColumn()) as progress:
         task = progress.add_task("", total=1.0, visible=False)
         shown = ""
@@ -116,7 +116,8 @@ class _LineBar:
 
     def __init__(self, console: Console, rounds: int) -> None:
         # The words take what is left of the line, so that the count of rounds is whole on a narrow screen too.
-        words = TextColumn("{task.fields[line]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+        left = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        words = TextColumn("{task.fields[line]}", markup=False, table_column=left)
         count = MofNCompleteColumn(table_column=Column(no_wrap=True))
         self._progress = _progress(console, TextColumn("round"), count, BarColumn(bar_width=12), words, expand=True)
         self._task = self._progress.add_task("rounds", total=rounds, line="")

@@ -22,7 +22,9 @@ from dpfedmeta.training.results.evaluation_store import row_label, size_and_coun
 def as_text(*printed: Table | str) -> str:
     """Return the text that a terminal would show, without colours."""
     out = io.StringIO()
-    console = Console(file=out, width=120, emoji=False, color_system=None, force_jupyter=False, force_terminal=False)
+    console = Console(
+        file=out, width=120, emoji=False, markup=False, color_system=None, force_jupyter=False, force_terminal=False
+    )
     for each in printed:
         console.print(each, highlight=False, soft_wrap=isinstance(each, str), markup=False)
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())

@@ -26,6 +26,7 @@ from dpfedmeta.training.results.evaluation_store import measured_on
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.results.summary import SIMULATION, aggregation
 from dpfedmeta.training.verification.chosen_run import CHOSEN, cells_of_choice, choice_words, verified_selection
+from dpfedmeta.training.verification.due_words import due_beginning, due_cautions, is_about_clients
 from dpfedmeta.training.verification.replan import settings_of_ledger
 
 # Epsilons of one ledger differ in their last digits from machine to machine.
@@ -145,8 +146,11 @@ def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
         else:
             phases = [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in content.plan.phases]
             check(path, "phases", stated["phases"], json_of(phases))
-        _check_statement(path, "population", stated["population"], content.plan.clients)
+        _check_statement(path, "population", stated["population"], proven)
         _check_beginning(path, stated, proven)
+        due = due_cautions(proven.settings) if "cautions" in stated and content.version == VERSION else None
+        if due is not None:
+            check(path, "cautions", stated["cautions"], due)
     return ["plan.json agrees"]
 
 
@@ -171,8 +175,9 @@ def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
             )
         check_claims(path, stated, proven)
         if "statement" in stated["population"]:
-            statement, clients = stated["population"]["statement"], proven.content.plan.clients
-            _check_statement(path, "population.statement", statement, clients)
+            _check_statement(path, "population.statement", stated["population"]["statement"], proven)
+            if "kind" in stated["population"]:
+                check(path, "population.kind", stated["population"]["kind"], stated["population"]["statement"]["kind"])
         algo = stated["algo"]
         if proven.content.version < VERSION:
             algo = name_of_today(algo, {"record.release": settings.record.release})
@@ -232,14 +237,19 @@ def _check_length(snapshot: Snapshot, stated: Mapping[str, Any], proven: Proven)
         )
 
 
-def _check_statement(path: Path, key: str, stated: Mapping[str, Any], clients: int) -> None:
-    """N, as a number and as the sentence about the population begins with it."""
+def _check_statement(path: Path, key: str, stated: Mapping[str, Any], proven: Proven) -> None:
+    """N, as a number and as the sentence about the population begins with it; of this version the whole sentence."""
+    clients = proven.content.plan.clients
     check(path, f"{key}.clients", stated["clients"], clients)
     check(path, f"{key}.text", stated["text"].split(" ")[0], f"{clients:,}")
+    if proven.content.version == VERSION and not is_about_clients(stated, proven.settings):
+        raise InputError(f"{path}: {key}.text: states {stated['text']!r}, as no run of {stated['kind']} clients does")
 
 
 def _check_beginning(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
     """Check that an encoder and initial weights, which no guarantee covers, are named where a run began with them."""
+    if "begins_with" in stated and proven.content.version == VERSION:
+        check(path, "begins_with", stated["begins_with"], due_beginning(stated["begins_with"], proven.settings))
     model = proven.settings.model
     used = [name for name in (model.encoder, model.initial) if name is not None]
     if "begins_with" in stated and (used or stated["begins_with"] is not None):

@@ -20,7 +20,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.planning.policy_from_settings import OWN
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
-from dpfedmeta.training.results.round_rows import TOO_LONG, cell
+from dpfedmeta.training.results.round_rows import TOO_LONG, cell, delta_at_limit
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.verification.file_claims import Proven, complete
 
@@ -52,6 +52,7 @@ def check_rows(snapshot: Snapshot, proven: Proven) -> list[str]:
         along = _Along(proven=proven, finished=snapshot.stage in ("completed", "budget"))
         for number in _chosen(len(rows)):
             along.check(f"{path}, line {number + 1}", number, stated[number])
+            along.check_limit(f"{path}, line {number + 1}", rows[number])
         for number, (before, after) in enumerate(pairwise(stated), start=2):
             fallen = next((name for name in after if after[name] < before[name] * (1 - _LAST_DIGITS)), None)
             if fallen is not None:
@@ -97,12 +98,16 @@ def _check_noise(run: RunDirectory, proven: Proven, rows: Sequence[Row]) -> list
     """
     unit, remark = _of_unit_bound(proven)
     for number, row in enumerate(rows, start=1):
-        if row.get("clip") is None or "noise_norm_expected" not in row:
-            continue
-        constants, stated = proven.content.plan.at(row["round"]), row["noise_norm_expected"]
+        constants = proven.content.plan.at(row["round"])
         planned = planned_deviation(constants, row["round"])
-        if planned is None:
+        if planned is None or row.get("aborted"):
             continue
+        missing = [name for name in ("clip", "noise_norm_expected") if row.get(name) is None]
+        if missing and not planned:
+            continue
+        if missing:
+            raise InputError(f"{run.rounds_file}, line {number}: {missing[0]}: is missing, but the round had noise")
+        stated = row["noise_norm_expected"]
         due = planned * row["clip"] / constants.cohort
         if unit is None:
             unit = max(stated / due, 1.0) if due else 1.0
@@ -171,6 +176,15 @@ class _Along:
                     f"{where}: epsilons.{name}: states {value!r}, but the ledger adds up to {asked(least[name])} after "
                     "that round"
                 )
+
+    def check_limit(self, where: str, row: Row) -> None:
+        """A delta at privacy.client.limit is no smaller than that of the charges."""
+        limit, stated = self.proven.settings.privacy.client.limit, row.get("delta_at_limit")
+        if limit is None or stated is None:
+            return
+        due = delta_at_limit((*self.proven.content.plan.before, *self._charged(row["round"])), limit)
+        if not due * (1 - _LAST_DIGITS) <= stated <= 1.0:
+            raise InputError(f"{where}: delta_at_limit: states {stated!r}, but the ledger adds up to {asked(due)}")
 
     @cached_property
     def _grids(self) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ import pytest
 from dpfedmeta.accounting.divergences.rdp import moments_of
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
-from dpfedmeta.accounting.ledger.ledger import Budget, LedgerContent, RunIdentity, phases_of
+from dpfedmeta.accounting.ledger.ledger import Budget, phases_of
 from dpfedmeta.accounting.ledger.population_register import begin_register, check_reserved, read_register, reserve
 from dpfedmeta.accounting.ledger.registered_budget import charged_cost, replaced_cost
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
@@ -393,14 +393,11 @@ def test_what_was_charged_is_compared_with_what_is_reserved(register):
     found = reserve(register, run="mine", data="d", plan=WHOLE_QUIET)
     charges = tuple(attempts_at(WHOLE_QUIET, 0, 11))
 
-    def content(name, count):
-        return LedgerContent(plan=WHOLE_QUIET, identity=RunIdentity(run=name), charges=charges[:count], heads=("",))
-
-    assert check_reserved(register, content("mine", 10)) == [
+    assert check_reserved(register, "mine", charges[:10]) == [
         f"register: {register} holds no less for this run than it charged"
     ]
     cost = "0.0962[56]"  # 11 rounds of 7 * 2^2 / (2 * 40^2)
     with pytest.raises(InputError, match=rf"order {found.order} for run mine, whose charges cost {cost} \(rounds"):
-        check_reserved(register, content("mine", 11))
-    assert "does not hold this run" in check_reserved(register, content("other", 11))[0]
-    assert "is not here" in check_reserved(register.with_name("none"), content("mine", 11))[0]
+        check_reserved(register, "mine", charges)
+    assert "does not hold this run" in check_reserved(register, "other", charges)[0]
+    assert "is not here" in check_reserved(register.with_name("none"), "mine", charges)[0]

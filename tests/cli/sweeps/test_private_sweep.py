@@ -1,5 +1,6 @@
 """A private sweep: what is drawn, what stays secret, and that only the best of all runs is released, at its price."""
 
+import io
 import json
 import math
 import os
@@ -8,14 +9,16 @@ import shutil
 import sys
 
 import pytest
+from rich.console import Console
 
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.private_selection import RunCount
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.sweeps import private_sweep
 from dpfedmeta.cli.sweeps.private_sweep import check_private, price_lines, run_private
-from dpfedmeta.cli.sweeps.runner import SweepOptions
+from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SELECTION
 from dpfedmeta.training.verification.chosen_run import mark_of
@@ -321,3 +324,31 @@ def test_what_an_earlier_version_released_is_noted_and_stays(searched, drawn, na
     assert searched() == (best, cost)
     assert (tmp_path / "out/released.json").read_text() == mark
     assert (best.path / SELECTION).exists()
+
+
+def ordinary(sweep, options, count):
+    return prepare(sweep, options)
+
+
+def test_a_private_sweep_and_an_ordinary_one_refuse_each_others_folder(searched, drawn, sweep_file, tmp_path):
+    """The ordinary one shows every run, and the private one's price is that of one run shown."""
+    drawn(0.0, [0])
+    searched()
+    with pytest.raises(InputError, match=r"out: holds a private sweep.*choose another folder for the ordinary one"):
+        searched(ordinary)
+    with pytest.raises(InputError, match="holds a private sweep"):
+        searched(lambda sweep, options, count: run_sweep(sweep, options, Console(file=io.StringIO())))
+    assert not list((tmp_path / "out/runs").iterdir())
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/sweep.json").write_bytes((tmp_path / "out/sweep.json").read_bytes())
+    folder, (_, (trial, *_)) = SweepFolder(tmp_path / "other"), searched(ordinary, out="other")
+    # A start that ended before its run began showed nothing.
+    for began in (True, False):
+        folder.note(trial, began=began)
+    searched(check_private, out="other")
+    folder.note(trial)
+    with pytest.raises(InputError, match=r"other: holds an ordinary sweep.*choose another folder for the private one"):
+        searched(check_private, out="other")
+    with pytest.raises(InputError, match="holds an ordinary sweep"):
+        searched(out="other")
+    searched(ordinary, out="other")

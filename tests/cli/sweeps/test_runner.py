@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -87,6 +88,13 @@ def test_finished_runs_are_not_done_again(sweep, tmp_path):
     assert status == "completed"
     assert printed.count("finished before") == 6
     assert before == {n: (tmp_path / "out/runs" / n / "summary.json").stat().st_mtime_ns for n in runs(tmp_path)}
+
+
+@pytest.mark.parametrize("name", ["run.name", "run.dir"])
+def test_name_and_place_of_runs_are_the_sweep_s(sweep, tmp_path, name):
+    with pytest.raises(InputError, match=rf"{name}: the sweep sets it for each run; leave it out \(--out names"):
+        sweep(fixed={name: "x"})
+    assert not (tmp_path / "out").exists()
 
 
 HALVES = {
@@ -341,3 +349,22 @@ def test_a_signal_while_a_run_is_started_leaves_no_run_behind(sweep, program, tm
     assert status == "interrupted"
     assert [child.poll() is None for child in children] == [False]
     assert sum(SweepFolder(tmp_path / "out").starts().values()) == 0
+
+
+def test_how_many_lines_a_running_sweep_says_tells_no_more_of_its_time_than_the_end_does(tmp_path, monkeypatch):
+    """A line every ten seconds counted the time of a private run, which is told rounded up."""
+    now, console = [0.0], Console(file=io.StringIO(), width=200)
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    work = runner._Work(sweep=None, options=SweepOptions(out=tmp_path), folder=None, lock=0, console=console)
+    work.heart.clock = lambda: now[0]
+    work.running = {"a": (None, SimpleNamespace(poll=lambda: None), 0.0)}
+    for end in (1150.0, 1190.0):
+        work.say("event")
+        begun, said = now[0], []
+        while now[0] - begun < end:
+            before = len(console.file.getvalue())  # type: ignore[attr-defined]
+            work._reap()
+            if len(console.file.getvalue()) > before:  # type: ignore[attr-defined]
+                said.append(now[0] - begun)
+        assert said == pytest.approx([10, 20, 50, 100, 200, 500, 1000], abs=0.5)
+    assert console.file.getvalue().count("running: a\n") == 14  # type: ignore[attr-defined]

@@ -61,6 +61,8 @@ def test_parameters_as_wandb_means_them(sweep_file, entry, meant):
 
 def test_a_grid_lists_what_can_be_listed(sweep_file):
     assert parameter(sweep_file, {"min": 1, "max": 4}, "grid") == Choices(values=(1, 2, 3, 4))
+    assert len(parameter(sweep_file, {"min": 1, "max": 10_000}, "grid").values) == 10_000
+    assert parameter(sweep_file, {"min": -700, "max": 700, "distribution": "log_uniform"}).high < math.inf
     stepped = {"min": 0.0, "max": 0.3, "q": 0.1, "distribution": "q_uniform"}
     assert parameter(sweep_file, stepped, "grid").values == pytest.approx((0.0, 0.1, 0.2, 0.3))
 
@@ -114,6 +116,14 @@ BAD = [
     (SEARCH | swept(server__lr={"min": "1e-4", "max": 0.1}), "1.0e-4"),
     (SEARCH | swept(server__lr={"min": 0.0, "max": 0.1, "distribution": "log_uniform_values"}), "above 0"),
     (SEARCH | swept(server__lr={"min": 0.1, "max": 1.0, "q": 0.1}), "q_uniform"),
+    (SEARCH | swept(server__lr={"min": 1, "max": 1000, "distribution": "log_uniform"}), "write distribution: log_unif"),
+    (SEARCH | swept(server__lr={"min": -1000, "max": 1, "distribution": "log_uniform"}), "exponents of e, up to 700"),
+    (SEARCH | swept(server__lr={"min": 10**400, "max": 1.0}), "min = inf is not below max = 1"),
+    (SEARCH | swept(server__lr={"min": 0, "max": 10**400}), "min = 0 is not below max = inf"),
+    (swept(run__seed={"min": 0, "max": 10**11}), "parameters.run.seed: has 1e+11 steps"),
+    (swept(run__seed={"min": 0, "max": 10_000}), "parameters.run.seed: has 1e+04 steps"),
+    (swept(server__lr={"min": 0.0, "max": 1e300, "q": 1e-300, "distribution": "q_uniform"}), "has inf steps"),
+    ({"command": [*COMMAND[:3], "--rounds=3", "--server.rounds=5", "${args}"]}, "server.rounds occurs twice"),
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@ import json
 import math
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -13,8 +13,11 @@ from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon, guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.accounting.private_selection import RunCount, selection_cost
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.sweeps.tuning_cost import compose, cost_lines, tuning_cost
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from tests.conftest import dpfedmeta
 
 PLAN = PrivacyPlan(clients=4000, cohort=20, rounds=6, noise_multiplier=0.9, client_delta=1e-5)
 RECORDS = replace(
@@ -306,3 +309,18 @@ def test_beside_an_analysis_nothing_is_stated_of_a_record_towards_the_server():
     assert math.isfinite(alone.record_replaced)
     assert (beside.record_server, beside.record_replaced) == (math.inf, math.inf)
     assert not any(re.search(r"\(record, server\).*epsilon = [0-9]", line) for line in cost_lines(beside))
+
+
+def test_where_a_private_sweep_showed_its_runs_too_both_are_counted(folder):
+    """Earlier versions allowed an ordinary sweep in the folder of a private one."""
+    made = RunCount(mean=2.0)
+    price = selection_cost([PLAN], made)
+    (folder / "private-sweep.json").write_text(json.dumps(asdict(price)))
+    words = ("sweep", "window", "--out", folder, "--count-tuning")
+    shown = dpfedmeta(*words).out
+    assert f"epsilon = {rounded_up(price.epsilon, 4)} of the chosen run" in shown
+    assert "its epsilon and delta add to that price:\n2 runs over the same 4,000 clients" in shown
+    for name in ("runs", "set-aside"):
+        shutil.rmtree(folder / name)
+    assert "2 runs in expectation" in (alone := dpfedmeta(*words).out)
+    assert "add to that price" not in alone

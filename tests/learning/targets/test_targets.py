@@ -6,7 +6,7 @@ from scipy.stats import mannwhitneyu
 
 from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.learning.meta.inner_loop import LinearSupport, descended_head
-from dpfedmeta.learning.targets.classification import OWN_CLASSES, Classification, area_under_roc
+from dpfedmeta.learning.targets.classification import OWN_CLASSES, Classification, area_under_roc, log_odds
 from dpfedmeta.learning.targets.regression import Regression
 
 
@@ -103,3 +103,26 @@ def test_classes_and_numbers_are_not_taken_for_each_other():
     assert not regression().sound(torch.tensor([0, 1]), 1)
     assert not OWN_CLASSES.sound(torch.tensor([0.0, 1.0]), 2)
     assert not Classification(shared=3).sound(torch.tensor([0, 3]), 3)
+
+
+def test_the_area_ranks_by_probabilities_so_what_softmax_does_not_see_moves_nothing():
+    """A network may add a number of its own to all outputs of a record."""
+    assert OWN_CLASSES.measures(torch.tensor([[0.0, 1.0], [10.0, 9.0]]), torch.tensor([1, 0]))["auc"] == 1.0
+    generator = torch.Generator().manual_seed(4)
+    outputs, targets = torch.randn(60, 3, generator=generator), torch.randint(3, (60,), generator=generator)
+    shares = torch.softmax(outputs, 1)
+    due = sum(area_under_roc(shares[:, label], targets == label) for label in range(3)) / 3
+    moved = outputs + 100 * torch.randn(60, 1, generator=generator)
+    for each in (outputs, moved.double()):
+        assert OWN_CLASSES.measures(each, targets)["auc"] == pytest.approx(due, abs=1e-3)
+    # Where shares are 0 or 1 in floating point, the order is still there.
+    far = torch.tensor([[200.0, 0.0], [100.0, 0.0], [0.0, 0.0]])
+    assert OWN_CLASSES.measures(far, torch.tensor([0, 1, 1]))["auc"] == 1.0
+
+
+def test_classes_without_records_to_adapt_on_rank_nobody():
+    none = -torch.inf
+    outputs = torch.tensor([[0.0, none, -1.0], [-1.0, none, 0.0], [2.0, none, 0.0]])
+    assert area_under_roc(log_odds(outputs, 1), torch.tensor([False, False, True])) == 0.5
+    assert area_under_roc(log_odds(outputs, 0), torch.tensor([True, False, False])) == 0.5
+    assert area_under_roc(log_odds(outputs, 2), torch.tensor([False, True, False])) == 1.0

@@ -917,6 +917,9 @@ def test_a_round_is_released_before_the_next_and_no_loop_goes_on_from_what_is_no
             private.check_update({"w": np.zeros(3)})
         with pytest.raises(dp.InputError, match="real numbers"):
             private.check_update([3])
+        for value in (np.nan, np.inf, 1e200):
+            with pytest.raises(dp.InputError, match="length that is not finite"):
+                private.check_update({name: np.full(np.shape(each), value) for name, each in MODEL.items()})
         private.check_update(MODEL)
     with pytest.raises(dp.InputError, match="is closed"):
         next(iter(private)).release()

@@ -180,7 +180,28 @@ BAD = [
     (images(), LABELS, {"lr": 0.0}, "lr = 0"),
     (images(), LABELS, {"lr": 1e300, "steps": 3}, "diverged"),
     (images(), LABELS, {"ways": 3, "class_names": ["a"]}, "class_names"),
+    (images(), None, {}, "labels: is not an array of numbers"),
+    (images(), 3, {}, "labels: expected whole numbers [n]"),
+    (images(), np.array(3), {}, "labels: expected whole numbers [n]"),
+    (images(), np.array(LABELS, dtype=complex), {}, "labels: expected whole numbers [n], got torch.complex128"),
+    (images(), LABELS, {"class_names": [1, 2, 3]}, "class_names: 1 is no text"),
+    (images(), LABELS, {"class_names": ["a", "b", "a"]}, "class_names: a stands there twice"),
+    (images(), LABELS, {"steps": 1.5}, "steps = 1.5"),
+    (images(), LABELS, {"lr": "x"}, "lr = x"),
+    (images(), LABELS, {"ways": 5.0}, "ways = 5.0"),
+    (images(), LABELS, {"ways": 10**12}, "class 3 has no image"),
 ]
+
+
+@pytest.mark.parametrize("names", [["1", "2", "3"], np.array(["1", "2", "3"]), ("1", "2", "3")])
+def test_labels_and_names_are_taken_as_numpy_gives_them(run, names, tmp_path):
+    """What pandas and scikit-learn give: other whole numbers, and arrays of text."""
+    for labels in (np.array(LABELS, dtype=np.uint16), np.array(LABELS, dtype=np.uint32), torch.tensor(LABELS)):
+        model = load(run).adapt(images(), labels, class_names=names, steps=np.int64(1))
+    model.save(tmp_path / "x.safetensors")
+    assert load_personal(tmp_path / "x.safetensors").class_names == ("1", "2", "3")
+    with pytest.raises(InputError, match=r"is a folder; name a file in it, as .*model\.safetensors"):
+        model.save(tmp_path)
 
 
 @pytest.mark.parametrize(("given", "labels", "more", "reason"), BAD)
@@ -236,6 +257,12 @@ def damaged(path, how):
         described["network"]["width"] = 8
     elif how == "key":
         del described["network"]["norm"]
+    elif how == "deviation":
+        described["form"]["deviation"] = [0.0]
+    elif how == "mean":
+        described["form"]["mean"] = [float("nan")]
+    elif how == "ways":
+        described["network"]["ways"] = -1
     elif how == "names":
         described["class_names"] = ["a"]
     elif how == "format":
@@ -245,7 +272,22 @@ def damaged(path, how):
 
 
 @pytest.mark.parametrize(
-    "how", ["cut", "statistics", "missing", "nan", "network", "key", "names", "format", "json", "description"]
+    "how",
+    [
+        "cut",
+        "statistics",
+        "missing",
+        "nan",
+        "network",
+        "key",
+        "names",
+        "format",
+        "json",
+        "description",
+        "deviation",
+        "mean",
+        "ways",
+    ],
 )
 def test_a_damaged_file_is_refused_in_one_line(model, tmp_path, how):
     path = tmp_path / "mine.safetensors"

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.results.model_card import check_license, hub_weights, model_card
 
@@ -39,7 +40,9 @@ RESULT = {
 
 def card(summary, license_id="apache-2.0", **cautions):
     plan = PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6)
-    found = SimpleNamespace(plan=plan, guarantees=(), **{"simulation": None, "chosen": None, "word": None, **cautions})
+    proven = SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {}))
+    said = {"simulation": None, "chosen": None, "word": None, **cautions}
+    found = SimpleNamespace(plan=plan, proven=proven, guarantees=(), **said)
     return model_card("mine", summary, found, "head", license_id).decode()
 
 

@@ -11,7 +11,9 @@ from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.honest_norm import CHANCE
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, read, spent
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.files.run_directory import create
 from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSource
@@ -136,6 +138,16 @@ def test_delta_at_the_limit_is_that_of_the_ledger(tiny_strokes, tmp_path):
     phase = Phase(event=plan.privacy.at(0), rounds=len(read(run.ledger)[1]))
     assert phase.rounds > len(rows)
     assert rows[-1]["delta_at_limit"] == pytest.approx(sampled_delta([phase], "add-remove", 2.0))
+
+
+@pytest.mark.parametrize("bits", [12, 18])
+def test_delta_at_the_limit_counts_what_discrete_noise_costs(bits):
+    sizes = {"clients": 10_000, "cohort": 300.0, "rounds": 5, "noise_multiplier": 1.0, "client_delta": 1e-6}
+    plan = PrivacyPlan(**sizes, sampler="fixed", server_sees="sum", secure=SecureRounds(bits=bits, dimension=64))
+    epsilon = next(cell.epsilon for cell in guarantees(plan) if cell.name == "(client, public)")
+    assert delta_at_limit(plan.phases, epsilon) == pytest.approx(1e-6, rel=0.01)
+    plain = replace(plan, secure=None, server_sees="messages")
+    assert delta_at_limit(plain.phases, epsilon) < (1e-8 if bits == 12 else 1.1e-6)
 
 
 def test_delta_at_the_limit_holds_what_surplus_clients_take():

@@ -20,6 +20,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.planning.network_trial import pretraining_overlap
 from dpfedmeta.training.results.model_card import model_card
 from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
 from dpfedmeta.training.run_training import run_training
@@ -47,15 +48,13 @@ def run(ended, tmp_path):
 
 def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dpfedmeta):
     (run.path / ".lock").touch()
-    # Logs of trackers hold times and names of machines; what is hidden is unfinished, and a link leads anywhere.
+    # Logs of trackers hold times and names of machines; what is hidden is unfinished.
     for tracker in ("wandb", "tensorboard"):
         (run.path / tracker).mkdir()
         (run.path / tracker / "events.log").write_text("somebody's machine")
     (run.path / ".hidden.txt").write_text("half a file")
     (run.path / "checkpoint" / ".old").mkdir()
     (run.path / "checkpoint" / ".old" / "hidden-too.txt").write_text("half a file")
-    (run.path / "link.txt").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere").write_text("somebody's home")
     said = dpfedmeta("archive", run.path, "--out", tmp_path / "a.zip")
     assert "secret files are not in it" in said.out
     os.utime(run.ledger, (1, 1))
@@ -67,7 +66,7 @@ def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dp
         names = file.namelist()
         assert names == sorted(names)  # whatever order a folder lists them in
         assert not any(file.read(name) in secrets for name in names)
-        left = ("secret", "lock", "wandb", "tensorboard", "hidden", "link")
+        left = ("secret", "lock", "wandb", "tensorboard", "hidden")
         assert not any(word in name for word in left for name in names)
         assert {entry.date_time for entry in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         file.extractall(tmp_path / "out")
@@ -88,6 +87,37 @@ def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dp
     with pytest.raises(InputError, match="not here"):
         check_manifest(unpacked)
     assert check_manifest(run) == []
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "ledger.jsonl", "more.txt"])
+def test_what_lies_behind_a_link_would_be_missing(run, tmp_path, name):
+    if (run.path / name).exists():
+        (run.path / name).rename(tmp_path / "elsewhere")
+    (run.path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=rf"{name}: is a link, and an archive holds none"):
+        archive(run, tmp_path / "a.zip")
+    assert not (tmp_path / "a.zip").exists()
+    # A secret folder may lie on another disk: it stays there.
+    (run.path / name).unlink()
+    if (tmp_path / "elsewhere").exists():
+        (tmp_path / "elsewhere").rename(run.path / name)
+    run.secret.rename(tmp_path / "kept")
+    run.secret.symlink_to(tmp_path / "kept")
+    archive(run, tmp_path / "a.zip")
+
+
+def test_a_folder_may_have_a_dot_in_its_name(run, tmp_path):
+    archive(run, tmp_path / "lg-v1.2")
+    assert (tmp_path / "lg-v1.2/README.md").exists()
+
+
+def test_logs_of_trackers_of_a_run_inside_stay(run, tmp_path):
+    """They hold the times of lines, and names of machines and users."""
+    usual = set(archive(run, tmp_path / "usual.zip").files)
+    for name in ("sub/wandb/debug.log", "sub/tensorboard/events", "sub/a/wandb/run/x", "sub/wandb.txt", "sub/rounds"):
+        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.path / name).write_text(name)
+    assert set(archive(run, tmp_path / "a.zip").files) - usual == {"sub/wandb.txt", "sub/rounds"}
 
 
 def test_what_is_made_of_people_and_secrets_of_a_run_inside_stay(run, tmp_path):
@@ -122,7 +152,7 @@ def test_what_is_secret_is_refused_under_any_name(run, tmp_path, leak):
 
 
 def test_a_run_that_has_not_ended_and_bad_names_are_refused(run, tmp_path):
-    for name in ("a.tar", "no/a.zip", "r/a.zip"):
+    for name in ("a.tar", "a.tgz", "a.ZIP", "no/a.zip", "r/a.zip"):
         with pytest.raises(InputError, match="--out"):
             archive(run, tmp_path / name)
     (tmp_path / "there.zip").touch()
@@ -171,6 +201,7 @@ def test_a_card_says_what_holds_and_no_more():
     none = SimpleNamespace(unit="client", observer="server", epsilon=math.inf, delta=1e-6, adjacency="replace-one")
     found = SimpleNamespace(
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
+        proven=SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {})),
         guarantees=(bound, none), simulation="a simulation", chosen="chosen by a private sweep: report 7", word=None,
     )  # fmt: skip
     summary = {"algo": "dp-agr", "dataset": "a: b\n---", "rounds": 2, "accuracy": None}
@@ -180,6 +211,10 @@ def test_a_card_says_what_holds_and_no_more():
     assert "**Attention:** chosen by a private sweep: report 7." in card
     assert "| client | public | 1.251 | 1e-06 | add-remove |" in card
     assert "| client | server | nothing is promised | 1e-06 | replace-one |" in card
+    assert "dp.load(FOLDER).adapt" in card
+    numbers = model_card("n", summary | {"error": {"mean": 0.5}}, found, "head").decode()
+    assert "dp.load" not in numbers
+    assert "`dpfedmeta evaluate FOLDER --on TABLE`" in numbers
 
 
 @pytest.mark.parametrize(
@@ -190,16 +225,20 @@ def test_a_card_says_what_holds_and_no_more():
         ("encoder lite0 (MIT/BSD)", "It learns on the features of encoder lite0 (MIT/BSD)."),
     ],
 )
-def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said):
+def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said, monkeypatch):
+    """What a run began with is said by its settings, whatever summary.json states."""
+    monkeypatch.setattr(pretraining_overlap, "initial_words", lambda settings: settings)
     found = SimpleNamespace(
+        proven=SimpleNamespace(settings=words),
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
         guarantees=(), simulation=None, chosen=None, word=None,
     )  # fmt: skip
     summary = {"algo": "dp-agr", "rounds": 2, "accuracy": {"mean": 0.5, "ci95": 0.1, "episodes": 4}}
-    summary |= {"begins_with": words, "dataset": "/home/ann/cifar-fs.csv"}
+    summary |= {"begins_with": "audited, and covered by every guarantee", "dataset": "/home/ann/cifar-fs.csv"}
     card = model_card("n", summary, found, "head").decode()
     assert said in card
     assert "ann" not in card
+    assert "audited" not in card
     assert "uoft-cs" not in card
     card = model_card("n", {**summary, "dataset": "cifar-fs"}, found, "head").decode()
     assert yaml.safe_load(card.split("---\n")[1])["datasets"] == ["uoft-cs/cifar100"]

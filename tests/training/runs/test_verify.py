@@ -12,10 +12,12 @@ import pytest
 import yaml
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.divergences.pld_composition import sampled_delta
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger import versions as ledger_versions
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Ledger, read_content, spent
+from dpfedmeta.accounting.ledger.versions import VERSION
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
@@ -34,6 +36,7 @@ from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.verification import file_claims as claims_beside
 from dpfedmeta.training.verification.row_claims import _chosen, check_rows
 from dpfedmeta.training.verification.verify import audit, realised
+from tests.reporting.test_page import written_run
 
 TINY = {
     "model.width": "4", "server.rounds": "6", "population.cohort": "6", "population.clients": "40", "task.ways": "3",
@@ -318,6 +321,23 @@ ALTERATIONS = {
     "plan.json: rate": (edited("plan.json", "phases", 0, "event", "rate", to=0.01), r"phases\[0\]\.event\.rate"),
     "plan.json: z_eff": (edited("plan.json", "phases", 0, "event", "noise", "multiplier", to=9.0), "noise.multiplier"),
     "plan.json: no phase": (edited("plan.json", "phases", to=[]), r"plan\.json: phases"),
+    "plan.json: cautions": (
+        edited("plan.json", "cautions", to=["every record is protected entirely"]), r"plan\.json: cautions"
+    ),
+    "plan.json: public weights": (edited("plan.json", "begins_with", to="begins with x"), r"plan\.json: begins_w"),
+    **{
+        f"{file}, {what} of the statement": (edited(file, *keys, key, to=to), rf"{file}: {'.'.join(keys)}\.")
+        for file, keys in (("plan.json", ("population",)), ("summary.json", ("population", "statement")))
+        for what, key, to in (
+            ("promise", "text", lambda text: f"{text}; nothing can be learned of them"),
+            ("people", "text", lambda text: "40 real patients, of whom nothing can be learned"),
+            ("kind", "kind", "natural"),
+            ("strange kind", "kind", "real"),
+            ("records", "records", 7),
+            ("images", "images", None),
+        )
+    },
+    "summary.json, kind": (edited("summary.json", "population", "kind", to="natural"), r"population\.kind"),
     "plan.json: N of the statement": (edited("plan.json", "population", "clients", to=4000), r"population\.clients"),
     "plan.json: N in its words": (
         edited("plan.json", "population", "text", to=lambda text: text.replace("40 ", "4,000 ", 1)),
@@ -346,6 +366,11 @@ ALTERATIONS = {
     "rounds: twice the noise in every row": (
         rows_as(lambda rows: [row | {"noise_norm_expected": row["noise_norm_expected"] * 2} for row in rows]),
         r"rounds\.jsonl, line 1: noise_norm_expected: states .* but the ledger's noise gives",
+    ),
+    "rounds: noise that is not said": (row(0, "clip", to=None), r"rounds\.jsonl, line 1: clip: is missing"),
+    "rounds: a bound without its noise": (
+        rows_as(lambda rows: [{k: v for k, v in row.items() if k != "noise_norm_expected"} for row in rows]),
+        r"rounds\.jsonl, line 1: noise_norm_expected: is missing",
     ),
     "rounds: clip bound": (row(4, "clip", to=half), r"rounds\.jsonl, line 5: noise_norm_expected"),
     "report: delta shown": (
@@ -583,7 +608,13 @@ IN_VERSION_3 = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in ALTERATIONS if not name.startswith(("report", "config"))])
+# Sentences that are compared exactly, which earlier versions may have put otherwise.
+SENTENCES = ("plan.json: cautions", "plan.json, ", "summary.json, ")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in ALTERATIONS if not name.startswith(("report", "config", *SENTENCES))]
+)
 def test_old_runs_are_compared_as_strictly(old, name):
     """But for the wording of sentences, whose numbers count."""
     alter, _ = {**ALTERATIONS, **IN_VERSION_3}[name]
@@ -732,10 +763,63 @@ def test_each_block_of_numbers_of_a_page_is_compared(run, proven, which):
     ],
 )
 def test_all_that_a_run_began_with_is_named(tmp_path, encoder, initial, said, agrees):
-    """No guarantee covers what either learned from."""
+    """No guarantee covers what either learned from. Earlier versions may have put it in other words."""
     model = SimpleNamespace(encoder=encoder, initial=initial)
-    proven = SimpleNamespace(settings=SimpleNamespace(model=model))
+    proven = SimpleNamespace(settings=SimpleNamespace(model=model), content=SimpleNamespace(version=4))
     with nullcontext() if agrees else pytest.raises(InputError, match="begins_with"):
         claims_beside._check_beginning(tmp_path / "summary.json", {"begins_with": said}, proven)
     # Files of earlier versions say nothing of it.
     claims_beside._check_beginning(tmp_path / "summary.json", {}, proven)
+
+
+@pytest.mark.parametrize("changed", [None, 0, 1, 2])
+def test_delta_at_a_limit_is_no_smaller_than_that_of_the_ledger(tmp_path, changed):
+    given = {"server.rounds": "3", "server.noise_multiplier": "1.5", "privacy.client.epsilon": "null"}
+    run = written_run(tmp_path, algo="dp-agr", given={**given, "privacy.client.limit": "1.5"})
+    proven = audit(run).proven
+    rows = run.rounds()
+    for number, each in enumerate(rows):
+        delta = sampled_delta(proven.content.plan.first(number + 1), "add-remove", 1.5)
+        each["delta_at_limit"] = delta * (0.9 if number == changed else 1.0)
+    write_rows(run, rows)
+    if changed is None:
+        assert "rounds.jsonl agrees" in audit(run).remarks
+        return
+    with pytest.raises(InputError, match=rf"rounds\.jsonl, line {changed + 1}: delta_at_limit: states"):
+        audit(run)
+
+
+UNCOVERED = "no guarantee covers the data it was learned from"
+TAKEN = "taken as public"
+
+
+@pytest.mark.parametrize(
+    ("encoder", "initial", "said", "agrees"),
+    [
+        (None, None, None, True),
+        (None, "strokes", f"begins with the body of strokes (generated images, not personal data); {UNCOVERED}", True),
+        (None, "strokes", "begins with the body of strokes (audited, and covered by every guarantee below)", False),
+        (None, "strokes", f"begins with the body of strokes (taken as public); {UNCOVERED}", False),
+        (None, "a/run", f"begins with the body of a/run (taken as public); {UNCOVERED}", True),
+        ("lite0", None, f"encoder lite0 at 64 pixels (Apache-2.0; trained on ImageNet); {UNCOVERED}", True),
+        ("lite0", None, "encoder lite0 at 64 pixels (Apache-2.0; covered by every guarantee below)", False),
+        ("lite0", None, None, False),
+        (
+            "lite0",
+            "a",
+            f"encoder lite0 at 64 pixels (x); begins with the body of a ({TAKEN}); {UNCOVERED}",
+            True,
+        ),
+        (
+            "lite0",
+            "a",
+            f"encoder lite0 at 64 pixels (x); begins with the body of b ({TAKEN}); {UNCOVERED}",
+            False,
+        ),
+    ],
+)
+def test_the_sentence_about_what_a_run_began_with_is_compared_exactly(tmp_path, encoder, initial, said, agrees):
+    model = SimpleNamespace(encoder=encoder, initial=initial)
+    proven = SimpleNamespace(settings=SimpleNamespace(model=model), content=SimpleNamespace(version=VERSION))
+    with nullcontext() if agrees else pytest.raises(InputError, match="begins_with: states"):
+        claims_beside._check_beginning(tmp_path / "summary.json", {"begins_with": said}, proven)

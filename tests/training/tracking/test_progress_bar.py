@@ -1,16 +1,20 @@
 import io
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
+import dpfedmeta as dp
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.worker_pool import InProcess, Watched
 from dpfedmeta.training.terminal import progress
 from dpfedmeta.training.terminal.progress import Terminal
-from dpfedmeta.training.terminal.progress_bar import Heartbeat, Pace, clock, share_bar
+from dpfedmeta.training.terminal.progress_bar import Heartbeat, Pace, bar, clock, share_bar
+from dpfedmeta.training.terminal.tables import as_text
 
 EPSILONS = {"client_public": 0.5, "client_server": None, "record_server": 2.25, "record_public": None}
 PUBLIC = Pace(rounds=10, every=4, final_validations=3.0, speed=50.0, round_seconds=2.0)
@@ -82,7 +86,13 @@ def test_where_nobody_looks_there_is_no_bar_and_no_control_character():
 def test_a_log_has_a_line_per_ten_seconds_where_rows_tell_their_times():
     """A private run's rows have none: there every round has its line, since when lines come would tell of cohorts."""
     now, console = [0.0], Console(file=io.StringIO(), width=200)
-    for times, numbers in (({"seconds": 4.0, "clients_per_second": 20.0}, [1, 4, 7, 10]), ({}, list(range(1, 13)))):
+    every = list(range(1, 13))
+    for times, numbers in (
+        ({"seconds": 4.0, "clients_per_second": 20.0}, [1, 4, 7, 10]),
+        # As the loop writes them, and as earlier versions did.
+        ({"seconds": None}, every),
+        ({}, every),
+    ):
         terminal = Terminal(console)
         terminal._heart = Heartbeat(say=terminal._say, clock=lambda: now[0])
         before = len(console.file.getvalue().splitlines())  # type: ignore[attr-defined]
@@ -128,16 +138,16 @@ def test_a_time_is_never_no_minutes(seconds, words):
     assert clock(seconds) == words
 
 
-def ended(monkeypatch, tmp_path, **summary):
+def ended(monkeypatch, path, resume="resume {path} now", **summary):
     """What is printed at the end of a run."""
     plan = PrivacyPlan(clients=40, cohort=10, rounds=9, noise_multiplier=2.0)
     monkeypatch.setattr(progress, "read_content", lambda path, torn: SimpleNamespace(plan=plan, charges=()))
     monkeypatch.setattr(progress, "spent", lambda plan, charges: guarantees(plan))
     for name in ("accuracy_table", "error_table"):
         monkeypatch.setattr(progress, name, lambda summary, name=name: name)
-    console = Console(file=io.StringIO(), width=300)
-    screen = Terminal(console, resume="resume {path} now")
-    screen.on_start(tmp_path)
+    console = Console(file=io.StringIO(), width=300, markup=False)
+    screen = Terminal(console, resume=resume)
+    screen.on_start(path)
     screen.on_end({"status": "completed", "rounds": 3, "times": None} | summary)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
@@ -195,3 +205,40 @@ def test_before_the_first_round_a_round_takes_its_part_of_what_was_measured(minu
 )  # fmt: skip
 def test_a_time_has_two_units(seconds, words):
     assert clock(seconds) == words
+
+
+@pytest.mark.parametrize("name", ["[/b]", "[anna]", "{x}"])
+def test_a_bar_shows_the_names_of_people_as_they_are(name):
+    console = Console(force_terminal=True, file=io.StringIO(), width=100)
+    with share_bar(console) as tell:
+        tell(name, 0.1)
+    line = bar(console, 4)
+    line.update(1, name)
+    line.stop()
+    assert console.file.getvalue().count(name) >= 2  # type: ignore[attr-defined]
+
+
+def test_how_to_go_on_can_be_typed_whatever_the_folder_is_called(monkeypatch, tmp_path):
+    shown = ended(monkeypatch, Path("runs [old]/a"), progress.COMMAND, status="interrupted")
+    assert "all files are in runs [old]/a\n" in shown
+    assert "go on with: dpfedmeta train --resume 'runs [old]/a'\n" in shown
+    shown = ended(monkeypatch, Path("runs/a"), progress.COMMAND, status="interrupted")
+    assert "go on with: dpfedmeta train --resume runs/a\n" in shown
+
+
+def test_words_of_others_are_no_markup_in_a_table_or_a_title():
+    table = Table("[/b]", title="by [anna]")
+    table.add_row("x [old]")
+    text = as_text(table)
+    assert all(word in text for word in ("[/b]", "by [anna]", "x [old]"))
+
+
+def test_words_of_others_are_no_markup_in_python(monkeypatch, capsys, tmp_path):
+    def say(console, resume):
+        console.print("all files are in [/b] [old]")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress, "Terminal", say)
+    with pytest.raises(KeyboardInterrupt):
+        dp.train(resume=tmp_path)
+    assert capsys.readouterr().out == "all files are in [/b] [old]\n"
