@@ -23,7 +23,7 @@ from dpfedmeta.analytics.verification import check_counted, is_analysis, verify
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_checks import check_is_run
-from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory, write_text
 from dpfedmeta.planning.privacy.prior_spending import check_still_there, earlier_releases
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.state.resume import settings_of_run
@@ -102,14 +102,16 @@ class Crash(Exception):
 def test_a_crash_between_the_last_files_leaves_one_that_goes_on_to_all_of_them(tmp_path, monkeypatch, before):
     """Where the summary is, an analysis is complete: nothing may be missing by then."""
     whole = done(tmp_path)
-    write, write_json = execute.write_text, RunDirectory.write_json
+    write_json = RunDirectory.write_json
 
     def at(name):
         if name == before:
             raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr(execute, "write_text", lambda path, *rest, **more: (at(path.name), write(path, *rest, **more)))
+        patched.setattr(
+            execute, "write_text", lambda path, *rest, **more: (at(path.name), write_text(path, *rest, **more))
+        )
         patched.setattr(RunDirectory, "write_json", lambda run, name, *rest: (at(name), write_json(run, name, *rest)))
         with pytest.raises(Crash):
             done(tmp_path, "b")
