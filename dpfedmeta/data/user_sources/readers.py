@@ -138,6 +138,16 @@ def own_digests(path: Path) -> list[tuple[str, str]]:
     return READERS[reader_name(path)].own_digests(path)
 
 
+def named_digests(path: Path) -> list[str]:
+    """SHA-256 of each record of a table of vectors by the names of its columns, in any order; of other data none.
+
+    Raises:
+        InputError: They cannot be read.
+    """
+    naming = {"vectors": vectors.named_digests}.get(reader_name(path))
+    return naming(path) if naming else []
+
+
 def image_files_of(reader: str, path: Path) -> Sequence[Path]:
     """The image files behind data of the user's own; of vectors and tokens none.
 

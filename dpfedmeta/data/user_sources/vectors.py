@@ -164,6 +164,24 @@ def own_digests(path: Path) -> list[tuple[str, str]]:
     return [(label, record_digest(label, records[number].tolist())) for label, number in every]
 
 
+def named_digests(path: Path) -> list[str]:
+    """SHA-256 of each vector of a table that one client takes part with, whatever the order of its columns.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    columns = sorted(columns_in(path))
+    if not columns:
+        return []
+    rows, records = _records(path, columns)
+    # 0 may be written -0.
+    return [
+        record_digest("\n".join([cell.entry.name, *columns]), (records[number] + 0.0).tolist())
+        for cell in own_cells(str(path), rows)
+        for number in cell.rows
+    ]
+
+
 def _records(path: Path, columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], Any]:
     """Whose each vector is, and the vectors [n, d]; of a table in the order of `columns`, where these are known."""
     if path.suffix.lower() == ".npz":
