@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -532,13 +533,13 @@ def test_records_of_numbers_to_predict_are_known_in_any_order(tmp_path):
 def test_a_home_of_before_knows_its_records_and_learns_their_names(tmp_path):
     """Earlier versions noted the numbers in the order of the file, and these alone."""
     data, home = tmp_path / "a.csv", tmp_path / "old.home"
-    data.write_text(TABLE)
+    data.write_text(TABLE.replace("ill", "Ill"))
     claim(home, data, OLD)
     (entry,) = (tmp_path / "state").rglob("homes/*.json")
     before = sorted(digest[:32] for _, digest in client_home.own_digests(data))
     for note in (entry, home / HOME):
         note.write_text(json.dumps(json.loads(note.read_text()) | {"images": before, "listed": "of before"}))
-    copy = copied_table(tmp_path, TABLE)
+    copy = copied_table(tmp_path, data.read_text())
     with pytest.raises(InputError, match="took part from"):
         claim(tmp_path / "new.home", copy, NEW)
     claim(home, data, OLD)
@@ -569,3 +570,24 @@ def test_records_that_came_while_a_client_waited_belong_to_its_home_too(client, 
     table.write_text(copy.read_text())
     with pytest.raises(InputError, match="took part from"):
         parties[0]._claimed()
+
+
+@pytest.mark.parametrize("other", ["Ill ", "2.0", "arrays", "tokens", "a"])
+def test_records_are_known_however_their_class_is_spelled(tmp_path, other):
+    """As check_spellings has it: one class; of a single letter `a` and `A` are two."""
+    data, copy = tmp_path / "a.csv", tmp_path / "b.csv"
+    label = {"Ill ": "ill", "tokens": "ill", "a": "A"}.get(other, "2")
+    data.write_text(f"class,age,pulse\n{label},50,70\n")
+    copy.write_text(f"class,pulse,age\n{other},70,50\n")
+    if other == "arrays":
+        copy = tmp_path / "b.npz"
+        np.savez(copy, records=[[50.0, 70.0]], classes=np.array([2.0]))
+    if other == "tokens":
+        data.write_text("class,tokens\nham,3 5\n")
+        copy.write_text("tokens,class\n3 5,Ham\n")
+    claim(tmp_path / "old.home", data, OLD)
+    if other == "a":
+        claim(tmp_path / "new.home", copy, NEW)
+    else:
+        with pytest.raises(InputError, match="took part from"):
+            claim(tmp_path / "new.home", copy, NEW)

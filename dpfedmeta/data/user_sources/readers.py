@@ -138,14 +138,14 @@ def own_digests(path: Path) -> list[tuple[str, str]]:
     return READERS[reader_name(path)].own_digests(path)
 
 
-def named_digests(path: Path) -> list[str]:
-    """SHA-256 of each record of a table of vectors by the names of its columns, in any order; of other data none.
+def spelled_digests(path: Path) -> list[str]:
+    """SHA-256 of each record of a table however class and numbers are written, and its columns ordered; else none.
 
     Raises:
         InputError: They cannot be read.
     """
-    naming = {"vectors": vectors.named_digests}.get(reader_name(path))
-    return naming(path) if naming else []
+    spelled = {"vectors": vectors.spelled, "tokens": tokens.spelled}.get(reader_name(path))
+    return spelled(path) if spelled else []
 
 
 def image_files_of(reader: str, path: Path) -> Sequence[Path]:

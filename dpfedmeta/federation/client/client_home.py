@@ -14,7 +14,7 @@ from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
 from dpfedmeta.core.files.run_checks import check_outside_runs
-from dpfedmeta.data.user_sources.readers import named_digests, own_digests
+from dpfedmeta.data.user_sources.readers import own_digests, spelled_digests
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 HOME, LEDGER = "home.json", "ledger.jsonl"
@@ -267,7 +267,7 @@ def _share(mine: Home, other: Home) -> bool:
 
 def _with_images(home: Home, data: Path) -> Home:
     # A copy as arrays has no names of columns, and neither has a home of an earlier version.
-    held = [*own_digests(data), *(("", digest) for digest in named_digests(data))]
+    held = [*own_digests(data), *(("", digest) for digest in spelled_digests(data))]
     listed = sha256(json.dumps([str(data.resolve()), held]).encode()).hexdigest()
     if listed == home.listed:
         return home
