@@ -126,6 +126,13 @@ def _keys(words: Sequence[str], console: Console) -> int:
         make_operator(options.out, options.host, options.port, random)
         _say(console)(f"{options.out}: keys of the server; give every client {options.out / INVITATION}")
         return DONE
+    public = options.out.with_suffix(".card")
+    if options.out.suffix in (".card", ".home", ".flower"):
+        raise InputError(
+            f"--out {options.out}: what belongs to a key lies there; give {options.out.with_suffix('.pem')}"
+        )
+    if public.exists():
+        raise InputError(f"{public}: is there already, perhaps of another key; give another --out, or move it away")
     if options.rotate is not None:
         return _rotated(options, random, console)
     if options.home is not None:
@@ -135,7 +142,6 @@ def _keys(words: Sequence[str], console: Console) -> int:
     write_identity(options.out, random)
     if options.flower:
         write_node_keys(options.out.with_suffix(".flower"), random)
-    public = options.out.with_suffix(".card")
     replace_file(public, f"{card}\n".encode())
     _say(console)(f"{options.out}: the secret key, keep it; give the operator {public}, a line for the roster")
     return DONE
