@@ -470,10 +470,10 @@ def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path, monkeypa
     (tmp_path / "few" / "only").mkdir(parents=True)
     picture = next(silos.folders[0].glob("*/*.png"))
     (tmp_path / "few" / "only" / picture.name).write_bytes(picture.read_bytes())
-    parties = silos.parties(tmp_path)
+    parties, claims = silos.parties(tmp_path), []
     parties[silos.roster[0]] = RealClient(
         tmp_path / "few", silos.keys[0], tmp_path / "client0" / "ledger.jsonl", noise_seed=NOISE,
-        server=Identity(silos.server).public, promise=Promise(participations=10),
+        server=Identity(silos.server).public, promise=Promise(participations=10), claimed=lambda: claims.append(1),
     )  # fmt: skip
     if how == "broken":
         (tmp_path / "few" / "only" / picture.name).write_bytes(b"no image")
@@ -492,3 +492,5 @@ def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path, monkeypa
     assert {each.answered for each in heard} == {CLIENTS}
     assert log_of(tmp_path).count("ONLY NOISE: ") == (how != "few")
     assert len(charges(tmp_path)) == len(kinds)
+    # Images that cannot be read take no part.
+    assert len(claims) == (0 if how == "broken" else len(kinds))

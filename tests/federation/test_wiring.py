@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -125,6 +126,12 @@ def test_every_option_of_a_client_arrives(monkeypatch, tmp_path, address, dry_ru
     expected = {"server": b"server", "promise": options.promise, "say": said.append, "dry_run": dry_run}
     expected["change_limit"] = not dry_run
     assert {name: given[name] for name in expected} == expected
+    # Asked again for every offer; where the register cannot be read, its owner is told.
+    for error in (None, OSError(13, "Permission denied", "homes")):
+        monkeypatch.setattr(entry_points, "claim", Mock(side_effect=error))
+        given["claimed"]()
+        entry_points.claim.assert_called_once_with(options.home, options.data, b"mine")
+    assert [line.split(";")[0] for line in said] == ["homes: Permission denied"]
     # Its noise is the system's: only tests choose a seed.
     assert "noise_seed" not in given
     assert {options.data, b"mine", tmp_path / "ledger.jsonl"} <= {each for each in given.values() if each is not None}
