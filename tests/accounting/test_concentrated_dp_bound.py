@@ -96,6 +96,20 @@ def test_the_bound_covers_the_exact_divergence(coarse):
     assert divergence(law, np.roll(law, 1), 20.0) > 20.0 * bound.rho
 
 
+@pytest.mark.parametrize(("count", "rounds"), [(64.0, 1), (192.0, 3), (5.0, 10)])
+@pytest.mark.parametrize("distance", [1.0, 2.0, 30.0])
+def test_sums_of_both_neighbours_may_differ_from_a_discrete_gaussian(count, rounds, distance):
+    """exp(+-blended) in each coordinate, of either law: twice that between them, however near they are."""
+    own = Coordinates(count=count, variance=2.5, blended=1e-3)
+    found = concentrated(own, distance, rounds)
+    assert found.tau == pytest.approx(2 * count / rounds * 1e-3)
+    assert found.rho == pytest.approx(distance**2 / 5.0)
+    # (order - 1) times for each law, and once for the mean.
+    orders = np.array([1.01, 1.5, 2.0, 64.0])
+    due = orders * found.rho + ((orders - 1) * found.tau + 0.5 * found.tau) / (orders - 1)
+    assert found.at(orders) == pytest.approx(due)
+
+
 @pytest.mark.parametrize("rate", [0.01, 0.2])
 def test_sampling_covers_the_exact_divergence(coarse, rate):
     """A client that is in a sum with this probability, in both directions, order by order."""

@@ -1,8 +1,11 @@
 """`dpfedmeta analyse`: bad input is one line, and leaves nothing behind."""
 
+from pathlib import Path
+
 import pytest
 from rich.console import Console
 
+from dpfedmeta.analytics import execute
 from dpfedmeta.cli.commands.analyse_command import main
 from dpfedmeta.core.errors import InputError
 
@@ -54,6 +57,46 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, words, problem):
         main(words.split(), Console(quiet=True))
     assert "\n" not in str(raised.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["EMPTY", "SOME"]
+
+
+class Asked(Exception):
+    """Clients would be asked."""
+
+
+@pytest.mark.parametrize(
+    ("words", "due"),
+    [
+        (f"quantile {STROKES}", {"epsilon": 0.1, "delta": 1e-6, "cohort": 300.0, "clients": 300, "noise_seed": None}),
+        (f"quantile {STROKES} --privacy.client.delta 3e-7", {"delta": 3e-7}),
+        (f"quantile {STROKES} --privacy.client.delta 3e-7 --delta 2e-8", {"delta": 2e-8}),
+        (f"histogram {STROKES} --delta 1e-9 --epsilon 0.25", {"delta": 1e-9, "epsilon": 0.25}),
+        ("heavy-hitters --names SOME", {"delta": 1e-6, "cohort": 2.0, "clients": 2, "names": "SOME"}),
+        ("heavy-hitters --names SOME --delta 1e-4 --noise-seed 0", {"delta": 1e-4, "noise_seed": 0}),
+        (f"quantile {STROKES[:-3]}2001", {"cohort": 2000.0, "clients": 2001}),
+        (f"quantile {STROKES} --cohort 7", {"cohort": 7.0}),
+        (f"heavy-hitters {STROKES[:-3]}20000", {"cohort": 20000.0, "clients": 20000}),
+        (f"heavy-hitters {STROKES[:-3]}20001", {"cohort": 2000.0, "clients": 20001}),
+        (f"quantile {STROKES}", {"own": {"quantile": 0.5, "lowest": 0.001, "highest": 1000.0, "bins": 60}}),
+        (f"quantile {STROKES} --quantile 0.75 --bins 9", {"own": {"quantile": 0.75, "bins": 9}}),
+        (f"quantile {STROKES} --clip.quantile 0.25", {"own": {"quantile": 0.25}}),
+    ],
+)
+def test_what_is_asked_is_what_is_given_else_as_the_settings_say(tmp_path, monkeypatch, words, due):
+    found, due = [], dict(due)
+
+    def begin(request, place, **given):
+        found.append(request)
+        raise Asked
+
+    monkeypatch.setattr(execute, "begin", begin)
+    monkeypatch.chdir(tmp_path)
+    Path("SOME").write_text("a\nb\n")
+    with pytest.raises(Asked):
+        main(words.split(), Console(quiet=True))
+    (request,) = found
+    own = due.pop("own", {})
+    assert {name: getattr(request, name) for name in due} == due
+    assert {name: request.own[name] for name in own} == own
 
 
 def test_training_with_a_private_start_is_planned_after_it():

@@ -18,7 +18,7 @@ from dpfedmeta.analytics.analyses import heavy_hitters
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import Place, begin, resume, summary_content
 from dpfedmeta.analytics.simulated_clients import SimulatedClients
-from dpfedmeta.analytics.statement import statement
+from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.analytics.verification import check_counted, is_analysis, verify
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
@@ -92,6 +92,35 @@ def test_it_is_charged_before_it_is_released_and_not_twice(tmp_path, monkeypatch
     before = (path / SUMMARY).read_bytes()
     resume(path)
     assert (path / SUMMARY).read_bytes() == before
+
+
+class Crash(Exception):
+    """Of the process, at a write."""
+
+
+@pytest.mark.parametrize("before", [STATEMENT, SUMMARY])
+def test_a_crash_between_the_last_files_leaves_one_that_goes_on_to_all_of_them(tmp_path, monkeypatch, before):
+    """Where the summary is, an analysis is complete: nothing may be missing by then."""
+    whole = done(tmp_path)
+    write, write_json = execute.write_text, RunDirectory.write_json
+
+    def at(name):
+        if name == before:
+            raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(execute, "write_text", lambda path, *rest, **more: (at(path.name), write(path, *rest, **more)))
+        patched.setattr(RunDirectory, "write_json", lambda run, name, *rest: (at(name), write_json(run, name, *rest)))
+        with pytest.raises(Crash):
+            done(tmp_path, "b")
+    path = tmp_path / "b"
+    assert (path / STATEMENT).exists() == (before == SUMMARY)
+    assert not (path / SUMMARY).exists()
+    again = resume(path)
+    assert (path / STATEMENT).read_text() == (whole.path / STATEMENT).read_text()
+    assert again.read_json(SUMMARY)["found"] == whole.read_json(SUMMARY)["found"]
+    assert len(read_content(again.ledger).charges) == 1
+    assert "statement.txt agrees" in verify(again).remarks
 
 
 @pytest.mark.parametrize(("secure", "charges"), [(False, 1), (True, 2)])

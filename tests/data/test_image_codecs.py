@@ -174,3 +174,31 @@ def test_colours_of_16_bits(most):
     else:
         with pytest.raises(UnknownRange, match="colours of 16 bits"):
             decode_image(png, 3, None)
+
+
+# What the camera did, and so what undoes it, by the number in the header.
+TURNED = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [None, 1, *TURNED])
+@pytest.mark.parametrize("kind", ["L", "RGB", "uint16"])
+@pytest.mark.parametrize("size", [None, 4])
+def test_a_photograph_stands_upright_however_the_camera_was_held(colours, number, kind, size):
+    """Whoever looks at it sees it so; as it lies in the file its records would be others than their owner thinks."""
+    pixels = colours[:4, :7] if kind == "RGB" else colours[:4, :7, 0]
+    upright = Image.fromarray(pixels.astype(np.uint16) * 257 if kind == "uint16" else pixels)
+    lying = upright.transpose(TURNED[number]) if number in TURNED else upright
+    header, files = Image.Exif(), []
+    if number is not None:
+        header[0x0112] = number
+    for image, more in ((upright, {}), (lying, {"exif": header})):
+        file = io.BytesIO()
+        image.save(file, format="PNG", **more)
+        files.append(file.getvalue())
+    plain, found = (decode_image(content, 3, size) for content in files)
+    assert plain.shape == (3, *((4, 7) if size is None else (4, 4)))
+    assert np.array_equal(found, plain)

@@ -1,5 +1,6 @@
 """`federate`: what is wrong is one line with an exit code, and nobody else is harmed."""
 
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -59,7 +60,9 @@ def test_keys_are_files_that_the_others_read(made):
 def test_a_key_does_not_lie_where_its_card_or_home_will(made, said, monkeypatch, name, more):
     """The card was written over it, and the key existed nowhere any more."""
     monkeypatch.chdir(made)
-    with pytest.raises(InputError, match=rf"^--out {name}: .* are endings of what lies beside a key; give it another one, as z\.pem$"):
+    with pytest.raises(
+        InputError, match=rf"^--out {name}: .* are endings of what lies beside a key; give it another one, as z\.pem$"
+    ):
         said("keys", "--out", name, *more)
     assert not (made / name).exists()
     assert said("keys", "--out", "z.pem")[0] == 0
@@ -105,6 +108,44 @@ def test_a_client_s_bad_input(said, made, given, reason, monkeypatch):
 def test_a_client_that_promises_nothing(said, made):
     with pytest.raises(InputError, match="epsilon and participations are both missing"):
         said(*client(made)[:-2])
+
+
+OPTIONS_OF_CLIENTS = [
+    ("--home", "there", "home", Path("there")),
+    ("--unit", "client", "promise.unit", "client"),
+    ("--epsilon", "2.5", "promise.epsilon", 2.5),
+    ("--delta", "1e-7", "promise.delta", 1e-7),
+    ("--participations", "4", "promise.participations", 4),
+    ("--adversarial", "0.25", "promise.floors.adversarial", 0.25),
+    ("--colluding", "3", "promise.floors.colluding", 3),
+    ("--server", "elsewhere:7", "server", "elsewhere:7"),
+    ("--patience", "12.5", "patience", 12.5),
+    ("--dry-run", None, "dry_run", True),
+    ("--stay", None, "stay", True),
+    ("--change-limit", None, "change_limit", True),
+]
+
+
+@pytest.mark.parametrize("option", [None, *OPTIONS_OF_CLIENTS], ids=lambda option: option and option[0])
+def test_every_option_of_a_client_is_what_it_promises_and_does(said, made, monkeypatch, option):
+    """One at a time: the others are what they are by default."""
+    given = []
+    monkeypatch.setattr(entry_points, "run_client", lambda options, say: given.append(options))
+    due = {
+        "data": made / "images", "invitation": made / "operator" / INVITATION, "identity": made / "a" / "clinic.pem",
+        "home": made / "a" / "clinic.home", "promise.unit": "record", "promise.epsilon": None, "promise.delta": 1e-5,
+        "promise.participations": 3, "promise.floors.adversarial": 0.0, "promise.floors.colluding": 0,
+        "server": None, "patience": 600.0, "dry_run": False, "stay": False, "change_limit": False,
+    }  # fmt: skip
+    name, word, field, value = option or (None, None, None, None)
+    words = client(made)
+    if option is not None:
+        words, due[field] = [*words, name, *([] if word is None else [word])], value
+    if name == "--participations":
+        words = [*client(made)[:-2], name, word]
+    assert said(*words)[0] == 0
+    (options,) = given
+    assert {each: attrgetter(each)(options) for each in due} == due
 
 
 def test_a_client_without_a_server(said, made):

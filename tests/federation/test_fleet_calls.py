@@ -1,15 +1,23 @@
 """What a node gets for its requests: its own questions, for its own signature, as long as it is there."""
 
 import time
+from datetime import timedelta
 
 import pytest
 from flwr.app import Message, RecordDict
-from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, TIMESTAMP_HEADER
+from flwr.common.constant import (
+    NOOP_ACCOUNT_NAME,
+    NOOP_FLWR_AID,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+)
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto import fleet_pb2, heartbeat_pb2, message_pb2
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -209,6 +217,26 @@ class TestSignatures:
         monkeypatch.setattr(fleet_gateway, "TIMESTAMP_TOLERANCE", 0.0)
         with pytest.raises(ValueError, match="clock differs"):
             gate._authenticated(first)
+
+    @pytest.mark.parametrize(
+        ("seconds", "hears"),
+        [
+            (-86_400, False), (-SYSTEM_TIME_TOLERANCE - 2, False), (-SYSTEM_TIME_TOLERANCE + 2, True), (0, True),
+            (TIMESTAMP_TOLERANCE - 2, True), (TIMESTAMP_TOLERANCE + 2, False), (86_400, False),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("known", [False, True])
+    def test_a_signature_is_heard_while_it_is_young_and_never_before_its_time(self, monkeypatch, seconds, hears, known):
+        """One of tomorrow would let in whoever holds it for a day; also where it was right before."""
+        gate, headers = self.gate(), {name.lower(): value for name, value in signed("anna").items()}
+        if known:
+            gate._authenticated(headers)
+        monkeypatch.setattr(fleet_gateway, "now", lambda: now() + timedelta(seconds=seconds))
+        if hears:
+            assert gate._authenticated(headers) == card("anna").wire_pem
+            return
+        with pytest.raises(ValueError, match=rf"clock differs from the server's by {abs(seconds)} s; set it"):
+            gate._authenticated(headers)
 
     def test_a_client_signs_once_a_minute(self, wire, monkeypatch):
         stamps, check = set(), wire.link.gate._authenticated

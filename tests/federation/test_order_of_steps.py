@@ -1,14 +1,18 @@
 """Steps in their order: a charge before its answer, a note before its charge, refusals before a plan is kept."""
 
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dpfedmeta.federation.client import client
+from dpfedmeta.federation.client import client, training_participation
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_state import asked_digest
 from dpfedmeta.federation.json_log import JsonLog
+from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
+from dpfedmeta.federation.offers.signed_plan import SignedPlan
 from dpfedmeta.federation.server import training_server
 from dpfedmeta.federation.server.training_server import Federation
 from dpfedmeta.federation.wire_format import Attempt, Offer, QuestionKind, RoundTask
@@ -140,6 +144,70 @@ def test_a_plan_is_kept_once_nothing_speaks_against_it(monkeypatch, case):
     assert (setup.number, setup.images, setup.folder, setup.noise_seed) == (given["number"], "images", "folder", 5)
     assert (setup.promise, setup.fresh_of, setup.log) == (own._promise, "fresh", said.append)
     assert lefts == ([] if given["answered"] else [(privacy, own._promise, own._ledger, b"run".hex())])
+
+
+OFFERED = Offer(number=1, signature=b"s" * 64, text=b"text")
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(
+    ("before", "fits"),
+    [
+        (None, True), (OFFERED, True), (replace(OFFERED, number=2), False), (replace(OFFERED, text=b"other"), False),
+        (replace(OFFERED, signature=b"t" * 64), False),
+    ],
+    ids=["none", "the same", "another number", "another plan", "another signature"],
+)  # fmt: skip
+@pytest.mark.parametrize("named", [{}, {"plan": b"another"}, {"attempt": SimpleNamespace(run=b"another")}], ids=repr)
+def test_a_run_is_joined_again_under_the_offer_that_was_kept_and_under_no_other(
+    monkeypatch, joined, before, fits, named
+):
+    """Under another number a client would be a second one of the cohort: two of its messages in one sum."""
+    signed, calls = SimpleNamespace(digest=b"digest", run=b"run"), []
+    monkeypatch.setattr(client, "kept_offer", lambda place, run: None if before is None else before.encode())
+    monkeypatch.setattr(client, "opened", lambda text, signature, server: calls.append((text, signature)) or signed)
+    own = SimpleNamespace(
+        _folder="folder", _server="server", _joined={b"digest": "already"} if joined else {},
+        _join=lambda signed, offer: calls.append(offer) or "now",
+    )  # fmt: skip
+    given = {"body": OFFERED.encode(), "plan": b"digest", "attempt": SimpleNamespace(run=b"run"), **named}
+    known = joined and before == OFFERED and "plan" not in named
+    with nullcontext() if known or (fits and not named) else pytest.raises(Refused):
+        assert RealClient._accepted(own, SimpleNamespace(**given)) == b""
+    assert calls == ([] if known else [(b"text", b"s" * 64), *([OFFERED] if fits and not named else [])])
+    assert own._joined == (
+        {b"digest": "now"} if fits and not named and not known else {b"digest": "already"} if joined else {}
+    )
+
+
+@pytest.mark.parametrize("kind", [SignedPlan, SignedAnalysis])
+@pytest.mark.parametrize("refused", [None, "floors", "allowed"])
+def test_an_offer_is_held_against_the_floors_and_the_promise_before_it_is_looked_at(monkeypatch, kind, refused):
+    """A training and an analysis alike."""
+    done = []
+
+    def step(name):
+        def act(*words, **named):
+            done.append((name, *words, *named.values()))
+            if name == refused:
+                raise Refused(name)
+            return name
+
+        return act
+
+    for name, step_of in (("check_allowed", "allowed"), ("join", "plan"), ("join_analysis", "analysis")):
+        monkeypatch.setattr(training_participation, name, step(step_of))
+    settings = SimpleNamespace(aggregation=SimpleNamespace(rough="rough"))
+    signed = kind.__new__(kind)
+    object.__setattr__(signed, "privacy", "privacy")
+    object.__setattr__(signed, "plan", SimpleNamespace(settings=settings))
+    promise = SimpleNamespace(floors=SimpleNamespace(check=step("floors")))
+    own = SimpleNamespace(promise=promise)
+    last = "plan" if kind is SignedPlan else "analysis"
+    with nullcontext() if refused is None else pytest.raises(Refused, match=refused):
+        assert training_participation.joined_by(signed, own) == last
+    due = [("floors", "privacy", "rough"), ("allowed", "privacy", promise), (last, signed, own)]
+    assert done == due[: {"floors": 1, "allowed": 2, None: 3}[refused]]
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -546,6 +546,24 @@ def test_the_server_accepts_each_message_once_and_only_as_it_was_signed():
     assert (table.through().total == plain_sum(range(8), table.numbers)).all()
 
 
+@pytest.mark.parametrize("malicious", [False, True])
+@pytest.mark.parametrize("phase", ["KEYS", "SHARES", "AGREE", "MASKED", "CONSENT", "REVEAL"])
+def test_in_no_phase_a_seat_is_heard_twice(phase, malicious):
+    """A vector that is added twice is a sum of one client more, with a mask that nothing takes out."""
+    if phase in ("AGREE", "CONSENT") and not malicious:
+        pytest.skip("no such phase")
+    table = Table(agreement(8, malicious=malicious)).until(ProtocolPhase[phase])
+    for seat, message in table.sent.items():
+        said = table.says(seat, message)
+        table.server.receive(said)
+        with pytest.raises(Refused, match=f"a second message of seat {seat} in phase {phase}"):
+            table.server.receive(said)
+    table.sent = table.server.close()
+    found = table.through()
+    assert found.survivors == tuple(range(8))
+    assert (found.total == plain_sum(range(8), table.numbers)).all()
+
+
 def test_who_sends_late_or_again_in_a_later_phase():
     table = Table(agreement(8)).until(ProtocolPhase.MASKED)
     early = [table.says(seat, table.sent[seat]) for seat in range(7)]

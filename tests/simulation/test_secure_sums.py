@@ -21,7 +21,7 @@ from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.client_runner import ClientRunner
-from dpfedmeta.simulation.cohort_sums import LocalBackend, SecureSums, added_up, survivors_sum
+from dpfedmeta.simulation.cohort_sums import LocalBackend, SecureSums, added_up, plain_sum, survivors_sum
 from dpfedmeta.training.build_data import client_side
 
 SMALL = {
@@ -294,3 +294,17 @@ def test_survivors_are_said_to_have_made_their_own_noise_alone():
         share = whole.share(9) if entered >= fewest else 0.0
         assert found.noise_variance == pytest.approx(entered * share)
         assert float(found.value["sum"].sum()) == (64 if share else 0)
+
+
+@pytest.mark.parametrize(("entered", "sent"), [(0, 0), (3, 3), (2, 5), (0, 4)])
+def test_messages_that_were_left_out_of_a_plain_sum_brought_no_noise(entered, sent):
+    """What is counted and is not there would be missing in the release: a mechanism tops up what is stated."""
+    form = {"w": torch.zeros(3)}
+    clients = SimpleNamespace(
+        form=lambda model: form, whole_numbers=lambda bound, size: SimpleNamespace(values=lambda total: 0.5 * total),
+        message_bound=lambda bound: 2 * bound, message_noise_variance=lambda bound: 7.0 * bound,
+    )  # fmt: skip
+    found = plain_sum(clients, {}, 0.5, (torch.ones(3, dtype=torch.float64), entered), sent)
+    assert found.noise_variance == pytest.approx(entered * 3.5)
+    assert (found.left_out, found.sensitivity) == (sent - entered, 1.0)
+    assert found.value["w"].tolist() == [0.5] * 3

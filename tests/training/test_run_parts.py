@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,12 +20,12 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training import run_training, setup, update_variance
 from dpfedmeta.training.results import snapshot, summary, trained_run
 from dpfedmeta.training.results.snapshot import Snapshot
-from dpfedmeta.training.run_training import _budget, _go_on_longer, _reserve, _tell_the_end
+from dpfedmeta.training.run_training import _budget, _go_on_longer, _reserve, _tell_the_end, _trackers
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state import extend, recover
 from dpfedmeta.training.state.private_timings import COARSE
 from dpfedmeta.training.tracking import plan_summary
-from dpfedmeta.training.tracking.callbacks import CallbackFailed
+from dpfedmeta.training.tracking.callbacks import CallbackFailed, JsonLines
 from dpfedmeta.training.update_variance import update_spread
 from dpfedmeta.training.verification import replan, verify
 
@@ -58,6 +59,38 @@ def test_what_ended_a_run_is_raised_after_everybody_was_told_and_the_first_cause
             "callback X.on_round raised; " if before else "callback Hears.on_end raised"
         )
         assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("fails", [None, 0, 1])
+def test_where_a_tracker_cannot_begin_a_new_run_leaves_nothing_and_a_resumed_one_stays(
+    monkeypatch, tmp_path, fails, resumed
+):
+    """What a run has spent and learned is in its folder, and nowhere else."""
+    run, opened = RunDirectory(tmp_path / "run"), []
+    run.path.mkdir()
+    run.ledger.write_text("what was spent")
+
+    def begin(number, tracked, say):
+        opened.append(tracked)
+        if number == fails:
+            raise InputError("no tracker here")
+        return f"tracker {number}"
+
+    trackers = [SimpleNamespace(opened=partial(begin, number)) for number in range(2)]
+    monkeypatch.setattr(run_training, "trackers_of", lambda track: trackers)
+    monkeypatch.setattr(run_training, "identity_of", lambda run: SimpleNamespace(run="name"))
+    monkeypatch.setattr(run_training, "hides_times", lambda plan: True)
+    plan, options = SimpleNamespace(settings=SimpleNamespace(track=None)), RunOptions(resume=run if resumed else None)
+    if fails is None:
+        lines, *found = _trackers(plan, run, options, print)
+        assert (type(lines), found) == (JsonLines, ["tracker 0", "tracker 1"])
+    else:
+        with pytest.raises(InputError, match="no tracker here"):
+            _trackers(plan, run, options, print)
+    assert [(each.run, each.identity, each.timed) for each in opened] == [(run, "name", False)] * len(opened)
+    assert run.path.exists() == (fails is None or resumed)
+    assert not run.path.exists() or run.ledger.read_text() == "what was spent"
 
 
 @pytest.mark.parametrize("own", [False, True])

@@ -47,6 +47,20 @@ def test_the_total_of_gaussian_sums_is_that_of_their_composition(register):
     assert read_register(register) == found
 
 
+@pytest.mark.parametrize("order", [2, 3, 8, 32])
+@pytest.mark.parametrize("cohort", [20.0, 4000.0])
+def test_replacing_is_out_and_in_by_the_triangle_inequality_of_renyi(order, cohort):
+    """D_a(P, R) <= (a - 1/2)/(a - 1) D_2a(P, Q) + D_(2a-1)(Q, R) (Mironov 2017, https://arxiv.org/abs/1702.07476)."""
+    plan = replace(PLAN, cohort=cohort)
+    twice, less = moments_of(plan.phases, (2 * order, 2 * order - 1))
+    due = (order - 0.5) / (order - 1) * twice + less
+    assert replaced_cost(plan, order) == pytest.approx(due, rel=1e-9)
+    if cohort == 4000.0:  # everybody, each time: a Gaussian sum, whose divergence of order a is a times another number
+        gaussian = 10 / (2 * 2.0**2)
+        due = (order - 0.5) / (order - 1) * 2 * order * gaussian + (2 * order - 1) * gaussian
+        assert charged_cost(plan.phases, order) == pytest.approx(due, rel=1e-6)
+
+
 def test_a_run_that_adds_or_removes_is_counted_for_replacing():
     for order in (2, 5, 9):  # beyond, the bound is loose
         adds, replaces = replaced_cost(PLAN, order), replaced_cost(FIXED, order)

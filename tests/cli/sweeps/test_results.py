@@ -46,3 +46,33 @@ def test_every_seed_is_a_dot_beside_the_mean_and_its_number(drawn):
     assert dots == {(2.0, 50), (2.0, 60), (2.0, 70), (3.0, 80), (3.0, 90)}
     assert [text.get_text() for text in axis.texts] == ["60.0", "83.3"]
     assert "3 seeds" in axis.get_title(loc="left")
+
+
+def setting(label, validation, test):
+    """A setting of a sweep with these accuracies; None: not measured."""
+    found = [None if mean is None else Measured(mean=mean, ci95=0.01) for mean in (validation, test)]
+    return SimpleNamespace(
+        group=SimpleNamespace(label=label, runs=[1, 2], validation=found[0], accuracy=lambda: found[1])
+    )
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "best"),
+    [
+        ([(0.6, 0.5), (0.5, 0.9)], "a"),
+        ([(0.5, 0.9), (0.6, 0.5)], "b"),
+        ([(0.5, 0.9), (0.6, None)], "b"),
+        ([(None, 0.9), (0.0, 0.1)], "b"),
+        ([(0.5, 0.1), (0.5, 0.9)], "a"),
+        ([(None, None), (0.1, 0.1), (0.3, 0.2), (0.2, 0.3)], "c"),
+    ],
+)
+def test_the_best_setting_is_marked_by_validation_classes_alone(accuracies, best):
+    """Test classes choose nothing."""
+    table = results.results_table([setting("abcd"[place], *each) for place, each in enumerate(accuracies)])
+    names, seeds, *measured = ([*column.cells] for column in table.columns)
+    assert [name for name in names if name.endswith(" *")] == [f"{best} *"]
+    assert [row.style for row in table.rows] == ["bold" if name[0] == best else "" for name in names]
+    assert seeds == ["2"] * len(accuracies)
+    words = [[f"{100 * mean:.1f} ± 1.0" if mean is not None else "none" for mean in each] for each in accuracies]
+    assert measured == [list(column) for column in zip(*words, strict=True)]

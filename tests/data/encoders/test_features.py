@@ -155,3 +155,15 @@ def test_images_grow_by_bicubic_interpolation_and_keep_to_their_range(encoding):
     found = encoded_images(torch.nn.Flatten(), sharp, pixels).reshape(3, 8, 8)
     assert (found.min(), found.max()) == (0.0, 1.0)
     np.testing.assert_allclose(found[0, 4], [0, 0, 0, 0.2265625, 0.7734375, 1, 1, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize(("side", "size"), [(8, 4), (16, 4), (12, 4), (9, 4)])
+def test_images_shrink_to_means_of_what_lies_behind_each_pixel(encoding, side, size):
+    """Without them stripes of one pixel would be black or white, as the places fall that are looked at."""
+    stripes = np.zeros((1, 3, side, side), dtype=np.uint8)
+    stripes[..., ::2] = 255
+    pixels = dataclasses.replace(encoding, size=size, card=dataclasses.replace(encoding.card, features=3 * size * size))
+    found = encoded_images(torch.nn.Flatten(), stripes, pixels).reshape(3, size, size)
+    assert np.abs(found[..., 1:-1] - 0.5).max() < 0.1
+    turned = encoded_images(torch.nn.Flatten(), np.rot90(stripes, axes=(2, 3)), pixels).reshape(3, size, size)
+    np.testing.assert_allclose(turned, np.rot90(found, axes=(1, 2)), atol=1e-5)

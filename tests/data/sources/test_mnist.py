@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.sources import mnist
@@ -106,3 +107,25 @@ def test_the_published_files(data_folder):
     assert opened.test.images.shape == (10_000, 1, 28, 28)
     assert opened.train.pool.counts == (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
     assert np.bincount(opened.test.labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+def test_images_of_a_digit_are_for_clients_or_public_and_none_is_both(tmp_path):
+    """Validation images are seen by everybody: one of a client among them would have no guarantee."""
+    counts = tuple(5000 + 3 * digit + 1 for digit in range(10))
+    first = tuple(sum(counts[:digit]) for digit in range(10))
+    names = tuple("0123456789")
+    train, test = (
+        mnist.MnistHalf(pool=ClassPool(path=tmp_path / name, names=names, first=first, counts=counts))
+        for name in ("train", "test")
+    )
+    pools = mnist.three_ways(mnist.Mnist(train=train, test=test))
+    assert pools["test"] is test.pool
+    for split in ("train", "val"):
+        assert (pools[split].path, pools[split].names) == (train.pool.path, names)
+    for digit, (begin, count) in enumerate(zip(first, counts, strict=True)):
+        clients, public = (
+            range(pools[split].first[digit], pools[split].first[digit] + pools[split].counts[digit])
+            for split in ("train", "val")
+        )
+        assert clients == range(begin, begin + 5000)
+        assert public == range(begin + 5000, begin + count)

@@ -1,10 +1,18 @@
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from dpfedmeta.core.params import Params
-from dpfedmeta.learning.meta.inner_loop import LinearSupport, descended_head
+from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.inner_loop import LinearSupport, descended_head, inner_problem
+from dpfedmeta.learning.models.functional import apply
+from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.registry import build_network
+from dpfedmeta.learning.models.spec import NetworkSpec
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -81,3 +89,31 @@ def test_a_wrong_step_would_be_seen() -> None:
     initial, support, _ = problem(bias=True)
     found, wanted = descended_head(initial, support, 5, 0.5), plain_steps(initial, support, 4, 0.5)
     assert not torch.allclose(found["head.weight"], wanted["head.weight"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("norm", ["batch", "none"])
+@pytest.mark.parametrize("transductive", [False, True])
+@pytest.mark.parametrize("adapt", ["all", "head"])
+def test_statistics_are_those_of_the_support_set_unless_all_records_are_seen(
+    adapt: Literal["all", "head"], transductive: bool, norm: Literal["batch", "none"]
+) -> None:
+    """In the steps as in the predictions; of a network without batch statistics nothing changes."""
+    spec = NetworkSpec(name="conv4-strided", channels=1, image_size=14, ways=3, width=4, norm=norm)
+    network, weights = build_network(spec), initial_weights(spec, 1)
+    labels = torch.arange(3)
+    episode = Episode(
+        support_images=torch.rand(3, 1, 14, 14, generator=generator()),
+        support_labels=labels,
+        query_images=1 + 3 * torch.rand(6, 1, 14, 14, generator=generator(1)),
+        query_labels=labels.repeat(2),
+    )
+    both = torch.cat([episode.support_images, episode.query_images])
+    how = Adaptation(adapt=adapt, steps=2, lr=0.3)
+    found = inner_problem(network, weights, episode, how, first_order=True, transductive=transductive)
+    outputs = apply(network, weights, both, None if transductive else 3)
+    torch.testing.assert_close(found.query_logits(found.initial), outputs[3:], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        found.support_loss(found.initial), cross_entropy(outputs[:3], labels), rtol=1e-4, atol=1e-5
+    )
+    other = apply(network, weights, both, 3 if transductive else None)
+    assert torch.allclose(outputs[:3], other[:3], rtol=1e-3) == (norm == "none")

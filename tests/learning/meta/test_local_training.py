@@ -6,10 +6,12 @@ import torch
 from scipy.stats import kstest
 from torch.nn.functional import cross_entropy
 
+from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.core.params import difference, flatten, norm
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.learning.algorithms.fedavg import LocalDpSgd
+from dpfedmeta.learning.algorithms.fedavg import FedAvg, LocalDpSgd
+from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.models.functional import apply
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import build_network
@@ -150,6 +152,29 @@ def test_extreme_records_stay_finite():
     data.support_images[0] = 1e30
     data.query_images[1] = math.inf
     assert torch.isfinite(flatten(update_of(data, private()).value)).all()
+
+
+@pytest.mark.parametrize(("batch", "rate"), [(None, 1.0), (12, 1.0), (6, 0.5), (3, 0.25), (1, 1 / 12)])
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_a_step_counts_as_many_records_as_it_takes(batch, rate, accountant):
+    """Without mini-batches all of them: no privacy comes of coins that do not fall."""
+    method = FedAvg(
+        adaptation=Adaptation(adapt="all", steps=7, lr=0.5), records=12, batch=batch,
+        private=LocalDpSgd(clip=0.1, noise=1.5, accountant=accountant),
+    )  # fmt: skip
+    assert method.record_layer() == RecordLayer(
+        support_noise=1.5, query_noise=None, support_steps=7, support_records=12, query_records=1, batch_rate=rate,
+        accountant=accountant,
+    )  # fmt: skip
+    quieter = method.with_noise(method.record_layer()).quiet(support=False, noise=0.5)
+    assert quieter.record_layer().support_noise == 0.5
+    assert method.quiet(support=True, noise=0.5) == method
+
+
+def test_steps_without_noise_promise_records_nothing():
+    method = FedAvg(adaptation=Adaptation(adapt="all", steps=7, lr=0.5), records=12)
+    assert method.record_layer() is None
+    assert method.quiet(support=False, noise=0.5) == method
 
 
 def test_coins_fall_independently_at_the_rate():

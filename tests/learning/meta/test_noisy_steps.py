@@ -116,6 +116,34 @@ def clipped_mean(gradients, bound):
     return total
 
 
+@pytest.mark.parametrize(
+    ("clip", "ratio", "bound", "due"),
+    [(None, 0.5, 0.08, 0.04), (None, 2.0, 0.02, 0.04), (0.01, 0.5, 0.08, 0.01), (0.03, 0.5, 0.02, 0.03)],
+)
+@pytest.mark.parametrize("update", [False, True])
+def test_support_steps_are_clipped_by_the_constant_of_the_plan_else_by_a_share_of_the_query_bound(
+    clip, ratio, bound, due, update
+):
+    """And the noise is as long as what clipped them."""
+    network, weights = network_of("mlp", "none")
+    adaptation = Adaptation(adapt="all", steps=1, lr=0.1)
+    method = Reptile(adaptation=adaptation) if update else Maml(order=1, adaptation=adaptation)
+    data, spec = episode(), steps_of(method, noise=1.5, records=6, ratio=ratio, clip=clip)
+    gradients = loop_gradients(network, weights, data.support_images, data.support_labels)
+    step = clipped_mean(gradients, due)
+    message = private_message(network, weights, {}, data, bound, noise_of(Silent()), spec, ENGINES["vmap"])
+    if update:
+        assert message.noise_deviation == pytest.approx(0.1 * 1.5 * due / 6)
+        found = {name: value / 0.1 for name, value in message.value.items()}
+    else:
+        assert message.noise_deviation == pytest.approx(1.5 * bound / 6)
+        theta = {name: value - 0.1 * step[name] for name, value in weights.items()}
+        found = message.value
+        step = clipped_mean(loop_gradients(network, theta, data.query_images, data.query_labels), bound)
+    for name in step:
+        torch.testing.assert_close(found[name], step[name], rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_message_without_its_noise_is_at_most_the_query_bound(precision):
     network, weights = network_of(precision=precision)

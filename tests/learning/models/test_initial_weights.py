@@ -4,7 +4,7 @@ from safetensors.torch import save_file
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.models.functional import apply_body
-from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.initial_weights import check_weights, initial_weights
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 
@@ -65,6 +65,23 @@ def test_a_missing_or_damaged_file_is_named(saved, tmp_path):
     save_file({**weights, "body.layers.0.norm.bias": torch.full((8,), torch.nan)}, path)
     with pytest.raises(InputError, match=r"layers\.0\.norm\.bias: holds values that are not finite"):
         initial_weights(spec_of(initial=str(path)), 0)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("name", ["body.layers.0.convolution.weight", "body.layers.3.norm.bias"])
+@pytest.mark.parametrize("place", [0, -1])
+def test_one_value_that_is_not_finite_is_enough(saved, value, name, place):
+    """Wherever it stands; in the head it does not matter, since that is not taken."""
+    path, weights = saved
+    changed = {each: weight.clone() for each, weight in weights.items()}
+    changed[name].view(-1)[place] = value
+    save_file(changed, path)
+    with pytest.raises(InputError, match=rf"^model\.initial: .*: {name}: holds values that are not finite$"):
+        initial_weights(spec_of(initial=str(path)), 0)
+    with pytest.raises(InputError, match=rf"^here: {name}: holds values that are not finite$"):
+        check_weights(spec_of(), changed, "here")
+    save_file({**weights, "head.weight": torch.full_like(weights["head.weight"], value)}, path)
+    assert initial_weights(spec_of(initial=str(path)), 0).keys() == weights.keys()
 
 
 def test_a_network_without_a_body_has_nothing_to_begin_with(saved):

@@ -53,6 +53,20 @@ def test_a_total_is_that_of_one_process_however_it_is_dealt_out(size, shares):
             assert counted == count == shares
 
 
+def several(number):
+    """A chunk of which some clients enter, or none."""
+    return np.full(SHAPE, number, dtype=np.int64), number % 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("chunks", [1, 2, 30])
+def test_clients_that_entered_are_counted_on_every_rank_and_not_their_chunks(size, chunks):
+    with threads(size) as (ranks, _, _):
+        total, entered = ranks.total(several, (), [(number,) for number in range(chunks)], SHAPE)
+    assert entered == sum(number % 4 for number in range(chunks))
+    assert (total == sum(range(chunks))).all()
+
+
 def test_results_come_in_order_and_every_rank_has_some_of_the_work():
     with threads(3) as (ranks, _, codes):
         found = list(ranks.map(whose, [(number,) for number in range(60)]))

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,20 @@ def test_steps_ways_and_gradients_switched_off(run, tiny_strokes):
     few = more.support_labels < 2
     fewer = load(run).adapt(more.support_images[few], more.support_labels[few], steps=0)
     assert fewer.logits(more.query_images).shape == (10, 2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "lr"), [(None, None), (0, None), (0, 0.5), (1, None), (2, 0.5), (5, None), (None, 0.01)]
+)
+def test_steps_and_rate_are_those_that_are_given_else_those_of_the_run(run, episode, steps, lr):
+    """No step at all is a number of steps: the initialisation as it was learned."""
+    start = load(run)
+    model = start.adapt(episode.support_images, episode.support_labels, steps=steps, lr=lr)
+    known = start.adaptation
+    how = replace(known, steps=known.steps if steps is None else steps, lr=known.lr if lr is None else lr)
+    assert model.steps == how.steps
+    due = adapted_logits(build_network(start.network), start.weights, episode, how)
+    torch.testing.assert_close(model.logits(episode.query_images), due, rtol=1e-4, atol=1e-4)
 
 
 def test_a_network_of_ones_own_works_the_same(tiny_task_file, tmp_path, episode):

@@ -1,6 +1,7 @@
 """A model card is what Hugging Face's hub reads: by its package where that is installed, and by its specification."""
 
 import json
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy
@@ -22,6 +23,8 @@ OTHERS = {
     "numbers": {"algo": "dp-agr", "dataset": "sinusoids", "rounds": 2, "accuracy": None, "error": {"mean": 0.2}},
     "neither": {"algo": "dp-agr", "dataset": "strokes", "rounds": 2, "accuracy": None},
 }
+# Of a run, by the name of what says it, in the order of a card.
+CAUTIONS = {"simulation": "it is a simulation", "chosen": "report 7", "word": "its noise rests on an author's word"}
 # huggingface/hub-docs, modelcard.md of 2026-08: what may stand where, and what has to (True).
 CARD = {
     "license": False, "license_name": False, "license_link": False, "library_name": False, "language": False,
@@ -35,10 +38,11 @@ RESULT = {
 }
 
 
-def card(summary, license_id="apache-2.0"):
+def card(summary, license_id="apache-2.0", **cautions):
     plan = PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6)
     proven = SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {}))
-    found = SimpleNamespace(plan=plan, proven=proven, guarantees=(), simulation=None, chosen=None, word=None)
+    said = {"simulation": None, "chosen": None, "word": None, **cautions}
+    found = SimpleNamespace(plan=plan, proven=proven, guarantees=(), **said)
     return model_card("mine", summary, found, "head", license_id).decode()
 
 
@@ -71,6 +75,14 @@ def check(content):
 def test_the_metadata_keep_to_the_hubs_specification(summary):
     check(metadata(card(summary)))
     check(metadata(card(summary, license_id=None)))
+
+
+@pytest.mark.parametrize("said", [each for size in range(4) for each in combinations(CAUTIONS, size)], ids=str)
+def test_each_caution_stands_before_the_numbers_that_it_is_about(said):
+    text = card(SUMMARY, **{name: CAUTIONS[name] for name in said})
+    promised = text.partition("## What is promised\n")[2].partition("| whose data")[0]
+    lines = [line for line in promised.splitlines() if line]
+    assert lines == [f"**Attention:** {CAUTIONS[name]}." for name in said]
 
 
 def test_the_specification_is_held_to():

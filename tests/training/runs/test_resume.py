@@ -213,6 +213,23 @@ def test_what_resume_does_not_take_is_named(tmp_path):
             train.main(["--resume", str(tmp_path / "absent"), *words], QUIET)
 
 
+@pytest.mark.parametrize("option", ["--resume", "--extend"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--algo", "maml"), ("--dataset", "strokes"), ("--config", "c.yaml"), ("--dry-run",), ("--calibration", "3"),
+        ("--secure-rng",), ("--candidate", "0" * 64),
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_whoever_goes_on_with_a_run_gives_nothing_that_it_began_with(tmp_path, option, words):
+    """Whatever cannot hold for the rounds before; a look alone (--dry-run) would be a training."""
+    (tmp_path / "run").mkdir()
+    told = f"{words[0]}: {option} goes on with the settings that the run began with; leave it out"
+    with pytest.raises(InputError, match=f"^{told}$"):
+        train.main([option, str(tmp_path / "run"), *words], QUIET)
+
+
 def files_of(run):
     return sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
 
