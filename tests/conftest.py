@@ -88,8 +88,15 @@ def pytest_collection():
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
-    """Folders of this session in the place of the user's cache and state."""
-    folder = tmp_path_factory.mktemp("cache")
+    """Folders of this session in the place of the user's cache and state.
+
+    Workers share the cache: what one has drawn or decoded, the others read.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder /= "cache"
+    folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPFEDMETA_CACHE", str(folder))
         patch.setenv("DPFEDMETA_STATE", str(tmp_path_factory.mktemp("state")))
