@@ -119,7 +119,10 @@ def disk_is_not_waited_for():
 # Folders and files whose tests end in reports and look at other things: pictures would be a sixth of the suite's time.
 BESIDE = (
     "api",
+    "auditing",
     "cli",
+    "documentation",
+    "examples",
     "faults",
     "federation",
     "golden",

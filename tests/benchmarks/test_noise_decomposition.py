@@ -54,7 +54,7 @@ def test_cosines_are_those_of_simulated_aggregates(scatter, noise):
     size, bound = 200, 0.5
     common = torch.ones(size, dtype=torch.float64) / math.sqrt(size)
     side = Scattered(common, scatter)
-    found = decompose(plan_with(noise), side, {"w": torch.zeros(size)}, bound, range(4000))
+    found = decompose(plan_with(noise), side, {"w": torch.zeros(size)}, bound, range(1000))
     generator = np.random.default_rng(1)
     cosines = []
     for _ in range(400):
@@ -102,7 +102,8 @@ def test_weaker_noise_costs_less(steps):
 
 def test_noise_that_clients_add_to_their_messages_is_counted_once(tiny_task_file):
     dataset = open_dataset(str(tiny_task_file))
-    given = {"model.width": "4", "task.ways": "3", "run.noise_seed": "1", "server.noise_site": "clients"}
+    given = {"model.width": "4", "task.ways": "3", "run.noise_seed": "1", "server.noise_site": "clients",
+             "privacy.client.epsilon": "null", "server.noise_multiplier": "3"}  # fmt: skip
     plan = make_plan(resolve("dp-fedavg-fixed", str(tiny_task_file), None, given), dataset.task)
     side = client_side(plan, population(plan, dataset, None), KeyedSource(seed=1), torch.device("cpu"))
     assert side.message_noise
