@@ -1,5 +1,6 @@
 import gc
 import io
+import logging
 import os
 import signal
 import sys
@@ -12,12 +13,14 @@ from types import CellType, FunctionType
 
 import pytest
 import yaml
+from _pytest import logging as captured
 
 from dpfedmeta.__main__ import main
 
 # PyTorch keeps to one thread, as the workers do. Tests that need it import it; a file of others takes 2 s.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+THOROUGH = captured.catching_logs.__enter__
 TINY = {
     "name": "tiny",
     "source": {"reader": "strokes", "seed": 1, "variation": 1.0},
@@ -86,6 +89,28 @@ def pytest_collection():
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Unless the test reads what was logged, pytest listens at the root alone.
+
+    Six times a test it looks for loggers that keep to themselves, among the thousands of all libraries: a third of what
+    a test costs besides itself.
+    """
+    if "caplog" in item.fixturenames:
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(captured.catching_logs, "__enter__", _at_the_root)
+        return (yield)
+
+
+def _at_the_root(self):
+    if self.level is not None:
+        return THOROUGH(self)
+    logging.getLogger().addHandler(self.handler)
+    self.attached_loggers.append(logging.getLogger())
+    return self.handler
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -100,7 +100,7 @@ def test_the_code_of_every_run_is_compared_between_machines(run, tmp_path, tiny_
 
 
 def test_the_step_size_is_chosen_on_validation_classes_alone(run, tmp_path, tiny_task_file, monkeypatch):
-    monkeypatch.setattr(few_shot, "MOST_VALIDATION_EPISODES", 8)
+    monkeypatch.setattr(few_shot, "LEAST_STEPS", 3)
     before, _ = evaluated(tmp_path, run, fine_tuning=True)
     other = tmp_path / "other.yaml"
     content = yaml.safe_load(tiny_task_file.read_text())

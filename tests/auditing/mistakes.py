@@ -27,7 +27,7 @@ from dpfedmeta.privacy.samplers import Cohort
 TINY = {
     "model.name": "linear", "model.width": "1", "meta.learn": "all", "meta.adapt": "all", "population.clients": "4",
     "population.cohort": "4", "server.rounds": "2", "clip.policy": "constant", "privacy.client.epsilon": "null",
-    "server.noise_multiplier": "2.0", "model.downscale": "4",
+    "server.noise_multiplier": "2.0",
 }  # fmt: skip
 
 

@@ -86,7 +86,7 @@ def steps(tiny_task_file):
 
 def test_each_noise_costs_and_both_cost_most(steps):
     plan, side, model = steps
-    found = decompose(plan, side, model, 0.003, range(80))
+    found = decompose(plan, side, model, 0.003, range(40))
     assert found.without > 0.95
     assert found.both < found.query_only < found.without
     assert found.both < found.support_only < found.without
@@ -96,7 +96,7 @@ def test_each_noise_costs_and_both_cost_most(steps):
 def test_weaker_noise_costs_less(steps):
     plan, side, model = steps
     weak = replace(side, algorithm=replace(side.algorithm, support_noise=0.05))
-    strong, weaker = (decompose(plan, s, model, 0.003, range(60)) for s in (side, weak))
+    strong, weaker = (decompose(plan, s, model, 0.003, range(30)) for s in (side, weak))
     assert weaker.both > strong.both + 0.1
 
 
