@@ -60,9 +60,7 @@ def test_keys_are_files_that_the_others_read(made):
 def test_a_key_does_not_lie_where_its_card_or_home_will(made, said, monkeypatch, name, more):
     """The card was written over it, and the key existed nowhere any more."""
     monkeypatch.chdir(made)
-    with pytest.raises(
-        InputError, match=rf"^--out {name}: .* are endings of what lies beside a key; give it another one, as z\.pem$"
-    ):
+    with pytest.raises(InputError, match=rf"^--out {name}: .* are endings of what lies beside a key; .*z\.pem$"):
         said("keys", "--out", name, *more)
     assert not (made / name).exists()
     assert said("keys", "--out", "z.pem")[0] == 0
