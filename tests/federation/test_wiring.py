@@ -92,6 +92,7 @@ def test_every_option_of_an_analysis_s_server_arrives(server, monkeypatch, fewes
     expected = {
         "channel": server.wire, "identity": b"private", "roster": ROSTER, "seconds": 7.0,
         "fewest": 3 if fewest is None else 2, "wait": 9.0, "data_folder": Path("data"),
+        "waiting": server.said.append,
     }  # fmt: skip
     assert {name: given[name] for name in expected} == expected
     given["blamed"](SimpleNamespace(text=lambda name: f"{name(2)} did it"))
