@@ -30,6 +30,7 @@ from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, participation
 from dpfedmeta.federation.client.local_data import OwnRecords
+from dpfedmeta.federation.flower.flower_environment import ROOM_BYTES
 from dpfedmeta.federation.offers.signed_analysis import sign_analysis
 from dpfedmeta.federation.server import federation_checks, quorum
 from dpfedmeta.federation.server.analytics_server import Company
@@ -503,7 +504,7 @@ def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path, monkeypa
 def test_an_answer_that_no_message_holds_is_refused_before_it_is_charged(silos, tmp_path, monkeypatch, fits):
     request = request_of(silos, "histogram")
     form = request.analysis.form(request.planned())
-    room = federation_checks.ROOM_BYTES + form.dimension * form.bits // 8
+    room = ROOM_BYTES + form.dimension * form.bits // 8
     monkeypatch.setattr(federation_checks, "MOST_BYTES", room - (not fits))
     clients = company(silos, tmp_path).asked_of(request)
     with nullcontext() if fits else pytest.raises(RefusedPlan, match=f"^{form.dimension} numbers are too many for an"):

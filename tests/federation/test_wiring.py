@@ -129,9 +129,10 @@ def test_every_option_of_a_client_arrives(monkeypatch, tmp_path, address, dry_ru
     assert {name: given[name] for name in expected} == expected
     # Asked again for every offer; where the register cannot be read, its owner is told.
     for error in (None, OSError(13, "Permission denied", "homes")):
-        monkeypatch.setattr(entry_points, "claim", Mock(side_effect=error))
+        again = Mock(side_effect=error)
+        monkeypatch.setattr(entry_points, "claim", again)
         given["claimed"]()
-        entry_points.claim.assert_called_once_with(options.home, options.data, b"mine")
+        again.assert_called_once_with(options.home, options.data, b"mine")
     assert [line.split(";")[0] for line in said] == ["homes: Permission denied"]
     # Its noise is the system's: only tests choose a seed.
     assert "noise_seed" not in given
