@@ -1,6 +1,6 @@
 """Verification of the folder of an analysis: recomputed from its ledger, compared with every file beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -90,7 +90,8 @@ def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) 
         check_same(run.path / SUMMARY, name, stated.get(name), due.get(name))
     try:
         words, cells = request.analysis.words(stated["found"]), spent(content.plan, content.charges)
-        kinds = product(((), cells), (rounded_up, nearest), (plain_line, str))
+        plain: tuple[Callable[[str], str], ...] = (plain_line, str)
+        kinds = product(((), cells), (rounded_up, nearest), plain)
         texts = {statement(stated, words, *kind) for kind in kinds}
     except DAMAGED_JSON as error:
         raise InputError(f"{run.path / SUMMARY}: found: incomplete ({error!r})") from error

@@ -161,6 +161,7 @@ def asking_clients(options: ServerOptions, cards: Sequence[Card], say: Say) -> I
             wait=options.wait,
             heard=lambda heard: say(str(heard)),
             blamed=lambda blame: say(blame.text(lambda number: cards[number].name)),
+            waiting=say,
             data_folder=options.data_folder,
         ).asked_of
 

@@ -1,8 +1,10 @@
 """Analyses of real clients: the numbers of the simulation, charged by who answers, and one answer for one charge."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +30,9 @@ from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, participation
 from dpfedmeta.federation.client.local_data import OwnRecords
+from dpfedmeta.federation.flower.flower_environment import ROOM_BYTES
 from dpfedmeta.federation.offers.signed_analysis import sign_analysis
+from dpfedmeta.federation.server import federation_checks, quorum
 from dpfedmeta.federation.server.analytics_server import Company
 from dpfedmeta.federation.wire_format import Attempt, Offer, Question, Said, opened_answer
 from dpfedmeta.federation.wire_format import QuestionKind as Kind
@@ -494,3 +498,26 @@ def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path, monkeypa
     assert len(charges(tmp_path)) == len(kinds)
     # Images that cannot be read take no part.
     assert len(claims) == (0 if how == "broken" else len(kinds))
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_an_answer_that_no_message_holds_is_refused_before_it_is_charged(silos, tmp_path, monkeypatch, fits):
+    request = request_of(silos, "histogram")
+    form = request.analysis.form(request.planned())
+    room = ROOM_BYTES + form.dimension * form.bits // 8
+    monkeypatch.setattr(federation_checks, "MOST_BYTES", room - (not fits))
+    clients = company(silos, tmp_path).asked_of(request)
+    with nullcontext() if fits else pytest.raises(RefusedPlan, match=f"^{form.dimension} numbers are too many for an"):
+        clients.check(request.analysis)
+
+
+def test_who_is_waited_for_is_said(silos, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(quorum, "Heartbeat", lambda *, say: SimpleNamespace(beat=say))
+    clients = replace(company(silos, tmp_path, parties={}), waiting=said.append, wait=-1.0)
+    with pytest.raises(InputError, match=r"only 0 of 5 clients are connected after -1 s, .*; nothing was started"):
+        clients.asked_of(request_of(silos, "histogram")).ready()
+    clients = replace(clients, wait=0.01)
+    with pytest.raises(InputError, match="nothing was started"):
+        clients.asked_of(request_of(silos, "histogram")).ready()
+    assert said[0].startswith("0 of 5 clients are connected; waiting for 1")

@@ -14,6 +14,7 @@ from rich.console import Console
 from dpfedmeta.cli.commands.federate_command import main
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import cut_torn_line, replace_file
+from dpfedmeta.data.user_sources.readers import own_digests
 from dpfedmeta.federation import entry_points as running
 from dpfedmeta.federation.client import client_home
 from dpfedmeta.federation.client.client import RealClient
@@ -240,7 +241,7 @@ def test_a_home_of_an_earlier_version_is_taken_over(client, data, said):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--rotate", "clinic.pem", "--out", "clinic.pem"], "exists already|there is a key already"),
+        (["--rotate", "clinic.pem", "--out", "clinic.pem"], "clinic.card: is there already, perhaps of another key"),
         (["--rotate", "nowhere.pem", "--out", "second.pem"], "the identity key cannot be read"),
         (["--rotate", "other.pem", "--out", "second.pem"], r"other\.home: is not a client's home"),
         (["--rotate", "other.pem", "--home", "clinic.home", "--out", "second.pem"], "is the home of another key"),
@@ -546,7 +547,7 @@ def test_a_home_of_before_knows_its_records_and_learns_their_names(tmp_path):
     data.write_text(TABLE.replace("ill", "Ill").replace("well", "Well"))
     claim(home, data, OLD)
     (entry,) = (tmp_path / "state").rglob("homes/*.json")
-    before = sorted(digest[:32] for _, digest in client_home.own_digests(data))
+    before = sorted(digest[:32] for _, digest in own_digests(data))
     for note in (entry, home / HOME):
         note.write_text(json.dumps(json.loads(note.read_text()) | {"images": before, "listed": "of before"}))
     copy = copied_table(tmp_path, data.read_text())

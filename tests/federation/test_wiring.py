@@ -92,6 +92,7 @@ def test_every_option_of_an_analysis_s_server_arrives(server, monkeypatch, fewes
     expected = {
         "channel": server.wire, "identity": b"private", "roster": ROSTER, "seconds": 7.0,
         "fewest": 3 if fewest is None else 2, "wait": 9.0, "data_folder": Path("data"),
+        "waiting": server.said.append,
     }  # fmt: skip
     assert {name: given[name] for name in expected} == expected
     given["blamed"](SimpleNamespace(text=lambda name: f"{name(2)} did it"))
@@ -128,9 +129,10 @@ def test_every_option_of_a_client_arrives(monkeypatch, tmp_path, address, dry_ru
     assert {name: given[name] for name in expected} == expected
     # Asked again for every offer; where the register cannot be read, its owner is told.
     for error in (None, OSError(13, "Permission denied", "homes")):
-        monkeypatch.setattr(entry_points, "claim", Mock(side_effect=error))
+        again = Mock(side_effect=error)
+        monkeypatch.setattr(entry_points, "claim", again)
         given["claimed"]()
-        entry_points.claim.assert_called_once_with(options.home, options.data, b"mine")
+        again.assert_called_once_with(options.home, options.data, b"mine")
     assert [line.split(";")[0] for line in said] == ["homes: Permission denied"]
     # Its noise is the system's: only tests choose a seed.
     assert "noise_seed" not in given

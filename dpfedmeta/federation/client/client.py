@@ -262,8 +262,14 @@ class RealClient:
         masked = self._masked
         if masked is None or masked.place != (joined.signed.run, attempt.key, step.protocol):
             raise Refused(f"round {attempt.round}: a step of secure aggregation that this client never began")
-        new = step.phase == ProtocolPhase.MASKED and self._charged(joined, attempt, masked.asked)
-        body = masked.answer(ProtocolPhase(step.phase), step.said)
+        # What is not due is refused below, and costs nothing.
+        new = step.phase == ProtocolPhase.MASKED and masked.agreed and self._charged(joined, attempt, masked.asked)
+        try:
+            body = masked.answer(ProtocolPhase(step.phase), step.said)
+        except (Refused, Aborted):
+            if new:
+                self._log(f"round {attempt.round}: charged, though no vector leaves this machine; its charge stays")
+            raise
         if step.phase == ProtocolPhase.MASKED:
             vector = "one vector under masks" if new else "the same vector as before under other masks (asked again)"
             what = f"{vector}, {len(body):,} bytes"
