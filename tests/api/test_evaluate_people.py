@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
+from rich.console import Console
 
 from dpfedmeta.api.evaluate_people import _protocol, evaluate_people, keep_people
+from dpfedmeta.cli.commands import evaluate_command
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.learning.evaluation.people import RecordSplit
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
@@ -100,8 +102,6 @@ def test_the_same_seed_repeats_and_another_one_divides_otherwise(run):
         (("all.csv", "--no-fine-tuning"), "--on: goes with --shots"),
         (("all.csv", "--episodes", "9"), "--on: goes with --shots"),
         (("all.csv", "--shots", "0"), "--on: --repeats has to be at least 2, --shots at least 1"),
-        (("all.csv", "--repeats", "1"), "--on: --repeats has to be at least 2"),
-        (("all.csv", "--repeats", "0"), "--on: --repeats has to be at least 2"),
         (("all.csv", "--seeds", "-1"), "--on: --repeats has to be at least 2"),
         (("all.csv", "--seeds", "1", "2"), "--on: judges one run"),
         (("all.csv", "--steps", "3"), "--on: goes with --shots"),
@@ -160,6 +160,42 @@ def test_what_is_found_of_people_goes_nowhere_else_in_a_run(run, monkeypatch):
     strange = [replace(each, name="M\udcfcller") for each in found.scores]
     paths = keep_people(replace(found, scores=strange), run / "elsewhere")
     assert all(r"M\udcfcller" in path.read_text() for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("words", "due"),
+    [
+        ((), (None, 20, 0)),
+        (("--repeats", "2"), (None, 2, 0)),
+        (("--shots", "1"), (1, 20, 0)),
+        (("--seeds", "7", "--repeats", "5", "--shots", "3"), (3, 5, 7)),
+        (("--repeats", "1"), None),
+        (("--repeats", "0"), None),
+        (("--repeats", "-2"), None),
+        (("--shots", "0"), None),
+        (("--seeds", "-1"), None),
+    ],
+)
+@pytest.mark.parametrize("asked", ["--on", "--own-test"])
+def test_records_are_split_as_it_is_asked_for_and_often_enough_for_an_interval(run, monkeypatch, asked, words, due):
+    """One split alone has no interval; whom a run names is judged on what the run says."""
+    given = []
+
+    def evaluate(path, on, split, *rest):
+        given.append((split.shots, split.repeats, split.seed))
+        raise Asked
+
+    monkeypatch.setattr("dpfedmeta.api.evaluate_people.evaluate_people", evaluate)
+    line = [str(run / "runs" / "mine"), *(("--on", str(run / "all.csv")) if asked == "--on" else (asked,)), *words]
+    refused = "at least 2, --shots at least 1, and a seed" if asked == "--on" else "the run says who is judged on what"
+    due = due if asked == "--on" or not words else None
+    with pytest.raises(Asked if due else InputError, match=None if due else refused):
+        evaluate_command.main(line, Console(quiet=True))
+    assert given == ([due] if due else [])
+
+
+class Asked(Exception):
+    """Records would be split."""
 
 
 def test_repeats_are_of_people_alone(run):

@@ -199,8 +199,9 @@ def test_an_offer_is_held_against_the_floors_and_the_promise_before_it_is_looked
         monkeypatch.setattr(training_participation, name, step(step_of))
     settings = SimpleNamespace(aggregation=SimpleNamespace(rough="rough"))
     signed = kind.__new__(kind)
-    object.__setattr__(signed, "privacy", "privacy")
-    object.__setattr__(signed, "plan", SimpleNamespace(settings=settings))
+    object.__setattr__(signed, "plan", SimpleNamespace(settings=settings, privacy="privacy"))
+    if kind is SignedAnalysis:  # of a plan it is the plan's own
+        object.__setattr__(signed, "privacy", "privacy")
     promise = SimpleNamespace(floors=SimpleNamespace(check=step("floors")))
     own = SimpleNamespace(promise=promise)
     last = "plan" if kind is SignedPlan else "analysis"

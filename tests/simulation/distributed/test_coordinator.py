@@ -1,5 +1,6 @@
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.simulation.distributed.coordinator import Deal
-from dpfedmeta.simulation.distributed.worker_rank import serve
+from dpfedmeta.simulation.distributed.worker_rank import Job, _add, serve
 from tests.simulation.distributed.threads import threads
 
 SHAPE = (2, 3)
@@ -55,16 +56,24 @@ def test_a_total_is_that_of_one_process_however_it_is_dealt_out(size, shares):
 
 def several(number):
     """A chunk of which some clients enter, or none."""
+    if number == 7:
+        raise InputError("seven: is wrong; take eight")
     return np.full(SHAPE, number, dtype=np.int64), number % 4
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("chunks", [1, 2, 30])
-def test_clients_that_entered_are_counted_on_every_rank_and_not_their_chunks(size, chunks):
-    with threads(size) as (ranks, _, _):
-        total, entered = ranks.total(several, (), [(number,) for number in range(chunks)], SHAPE)
-    assert entered == sum(number % 4 for number in range(chunks))
-    assert (total == sum(range(chunks))).all()
+@pytest.mark.parametrize("numbers", [(), (3,), (4, 3, 6), (1, 7, 2), (7,)])
+def test_a_rank_adds_up_its_chunks_and_the_clients_that_entered_them(numbers):
+    """Not the chunks, and nothing of one that failed, which it says."""
+    dealt, said, sums = iter([*enumerate((number,) for number in numbers), None]), [], []
+    line = SimpleNamespace(ask=lambda words: (said.append(words), next(dealt))[1], added=sums.append)
+    _add(line, Job(function=several, common=(), shape=SHAPE), SHAPE)
+    added = [number for number in numbers if number != 7]
+    assert [total.tolist() for total in sums] == [[sum(added)] * 6 + [sum(number % 4 for number in added)]]
+    assert said[0] is None
+    assert [place for place, _ in said[1:]] == list(range(len(numbers)))
+    assert [failure and failure.words for _, failure in said[1:]] == [
+        "seven: is wrong; take eight" if number == 7 else None for number in numbers
+    ]
 
 
 def test_results_come_in_order_and_every_rank_has_some_of_the_work():
