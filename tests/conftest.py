@@ -245,10 +245,10 @@ def solve_once():
         module = sys.modules.get(f"dpfedmeta.{place[0]}")
         if module is not None and place not in KEPT:
             KEPT[place] = vars(module)[place[1]]
-            vars(module)[place[1]] = _once(KEPT[place])
+            vars(module)[place[1]] = once(KEPT[place])
 
 
-def _once(function):
+def once(function):
     kept = lru_cache(maxsize=4096)(function)
 
     def called(*given, **named):
