@@ -1,9 +1,9 @@
-"""What is kept between tests of dp-accounting's numbers is what it computes."""
+"""What is kept between tests is what would be computed."""
 
 import numpy as np
 import pytest
 
-from tests.conftest import KEPT, keep_what_dp_accounting_computes
+from tests.conftest import KEPT, PATCHED, keep_what_dp_accounting_computes, once
 
 
 @pytest.mark.parametrize(("noise", "rate"), [(0.5, 0.3), (1.3, 0.01), (20.0, 0.5)])
@@ -31,3 +31,17 @@ def test_a_kept_distribution_is_not_changed_by_who_uses_it():
         assert one._lower_loss == other._lower_loss
         assert one._infinity_mass == other._infinity_mass
         assert np.array_equal(one._probs, other._probs)
+
+
+def test_a_function_is_asked_once_where_a_test_is_about_something_else(monkeypatch):
+    asked = []
+    function = once(lambda phases, *, cap: asked.append(cap) or (phases, cap))
+    for solved, cap, times in ((True, 1, 1), (True, 2, 1), (False, 2, 2)):
+        asked.clear()
+        monkeypatch.setitem(PATCHED, "solved", solved)
+        assert function([1, 2], cap=cap) == function((1, 2), cap=cap) == ((1, 2), cap)
+        assert asked == [cap] * times
+    monkeypatch.setitem(PATCHED, "solved", True)
+    # What cannot be compared is asked for each time.
+    assert function({}, cap={}) == function({}, cap={})
+    assert asked == [2, 2, {}, {}]
