@@ -38,12 +38,12 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/check_search.py docs/_build/html
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "not slow" -q -n 2
+	$(BIN)/python -m pytest -m "not slow" -q -n 2 --dist worksteal
 
 test-slow: $(VENV)/.installed-test
 	DPFEDMETA_FUZZ=100000 $(BIN)/python -m pytest -m slow -q -s
 	# As on a processor without AVX: other kernels, other last bits.
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -m "not slow" -q -n 2 $(OF_KERNELS)
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -m "not slow" -q -n 2 --dist worksteal $(OF_KERNELS)
 
 # Plants mistakes one at a time: hours, not in CI; MUTANTS=ledger for some. First those in functions, each in a fork that
 # has imported all and within a budget; what is not seen then, or is run by the import, is tried with all its tests.

@@ -4,22 +4,16 @@ import ast
 import re
 from collections import Counter
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "dpfedmeta"
-
-
-@cache
-def tree_of(path):
-    return ast.parse(path.read_text())
+from tests.parsed import PACKAGE, modules, nodes_of, tree_of
 
 
 @cache
 def names_used(path):
     found = set()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Name):
@@ -30,7 +24,7 @@ def names_used(path):
 
 
 def test_the_seal_stays_inside_mechanisms():
-    users = [p for p in PACKAGE.rglob("*.py") if "_SEAL" in names_used(p)]
+    users = [p for p in modules() if "_SEAL" in names_used(p)]
     assert [p.name for p in users] == ["mechanisms.py"]
 
 
@@ -52,7 +46,7 @@ DOORS = {"privacy/rounds/round_journal.py": "Journal", "auditing/observed_loop.p
 
 
 def users_of(*names):
-    return {str(p.relative_to(PACKAGE)) for p in PACKAGE.rglob("*.py") if names_used(p) & {*names}}
+    return {str(p.relative_to(PACKAGE)) for p in modules() if names_used(p) & {*names}}
 
 
 def test_what_releases_is_known_and_comes_through_one_door():
@@ -87,8 +81,8 @@ def holds(node, name):
 
 def calls_of(name):
     found = set()
-    for path in PACKAGE.rglob("*.py"):
-        calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
+    for path in modules():
+        calls = (node for node in nodes_of(path) if isinstance(node, ast.Call))
         if any(isinstance(call.func, ast.Name) and call.func.id == name for call in calls):
             found.add(str(path.relative_to(PACKAGE)))
     return found
@@ -101,7 +95,7 @@ DEFINED = re.compile(r"(?m)^\s*(?:def|class) (\w+)|^(\w+)(?:: [^=\n]+)? = ")
 def known_names():
     """Every module and what it defines, by each ending of its dotted name; by lines, since trees take seconds."""
     found = set()
-    for path in PACKAGE.rglob("*.py"):
+    for path in modules():
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
         inside = {match[1] or match[2] for match in DEFINED.finditer(path.read_text())}
@@ -110,6 +104,11 @@ def known_names():
             found |= {module, *(f"{module}.{name}" for name in inside)}
     exported = re.findall(r"\w+", (PACKAGE / "__init__.py").read_text())
     return found | {f"dpfedmeta.{name}" for name in exported}
+
+
+@cache
+def last_names():
+    return {name.rpartition(".")[2] for name in known_names()}
 
 
 NAMED = re.compile(r"(?<![\w./-])((?:dpfedmeta\.)?[a-z_]\w*(?:\.[A-Za-z_]\w*)+)(?![\w/-])")
@@ -128,8 +127,7 @@ def prose_of(path):
 
 def gone(text):
     """Names of modules, or of what is in one, that resolve to nothing."""
-    rooms, known = {room for rooms in ROOMS for room in rooms}, known_names()
-    defined = {name.rpartition(".")[2] for name in known}
+    rooms, known, defined = {room for rooms in ROOMS for room in rooms}, known_names(), last_names()
     for match in NAMED.finditer(text):
         name = match[1]
         first, last = name.removeprefix("dpfedmeta.").split(".")[0], name.rpartition(".")[2]
@@ -148,7 +146,7 @@ def gone(text):
 
 def written():
     pages = [*(PACKAGE.parent / "docs").glob("*.md"), PACKAGE.parent / "README.md"]
-    return [*sorted(PACKAGE.rglob("*.py")), *sorted(pages)]
+    return [*modules(), *sorted(pages)]
 
 
 def test_every_module_that_prose_names_exists():
@@ -180,7 +178,7 @@ def test_rooms_after_the_release_know_no_secret_values(path):
 
 
 def test_no_room_deserialises_code():
-    for path in PACKAGE.rglob("*.py"):
+    for path in modules():
         used = names_used(path)
         if path.name == "safe_pickle.py":
             # Its own machine on top of the opcodes' names, which looks nothing up; what it refuses is tested beside it.
@@ -218,7 +216,7 @@ LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 
 def imports(path):
     """(what is imported, whether only where a function asks for it)."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -229,24 +227,20 @@ def room_of(module):
     return module.split(".")[1]
 
 
-def modules():
-    return [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"]
-
-
 def place(path):
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 def test_every_room_has_its_place():
-    assert {place(path) for path in modules()} == set(LEVEL)
+    assert {place(path) for path in modules()} - {"__init__"} == set(LEVEL)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_arrows_run_downwards(path):
-    own = place(path)
-    for name in imports(path):
-        if name.startswith("dpfedmeta.") and name.split(".")[1] not in ("tasks", "configs"):
-            assert room_of(name) == own or LEVEL[room_of(name)] < LEVEL[own], f"{path} imports {name}"
+@pytest.mark.parametrize("room", LEVEL)
+def test_arrows_run_downwards(room):
+    for path in modules():
+        for name in imports(path) if place(path) == room else ():
+            if name.startswith("dpfedmeta.") and name.split(".")[1] not in ("tasks", "configs"):
+                assert room_of(name) == room or LEVEL[room_of(name)] < LEVEL[room], f"{path} imports {name}"
 
 
 def public_classes(path):
@@ -256,14 +250,14 @@ def public_classes(path):
 def test_nothing_is_loose_and_no_folder_is_crowded():
     assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
     assert len([path for path in PACKAGE.iterdir() if (path / "__init__.py").exists()]) <= 16
-    counts = Counter(path.parent for path in PACKAGE.rglob("*.py"))
+    counts = Counter(path.parent for path in modules())
     assert not {folder: count for folder, count in counts.items() if count > 12}
 
 
 def test_no_name_of_a_file_or_a_public_class_stands_twice():
-    files = Counter(path.stem for path in PACKAGE.rglob("*.py") if path.stem != "__init__")
+    files = Counter(path.stem for path in modules() if path.stem != "__init__")
     assert not [name for name, count in files.items() if count > 1]
-    classes = Counter(name for path in PACKAGE.rglob("*.py") for name in public_classes(path))
+    classes = Counter(name for path in modules() for name in public_classes(path))
     assert not {name for name, count in classes.items() if count > 1} - MEMBERS_OWN
 
 

@@ -4,10 +4,9 @@ import ast
 import re
 from collections import Counter, defaultdict
 from functools import cache
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "dpfedmeta"
+from tests.parsed import PACKAGE, modules, nodes_of, tree_of
+
 # Used from outside: by programs of users, the examples, the documentation's generator, and tests of what it is for.
 DOORS = {
     "accounting/divergences/pld_composition.py forget", "cli/commands/federate_command.py parsers_of",
@@ -51,17 +50,19 @@ LEFT_OUT |= {
 
 
 @cache
+def files():
+    own = [path for path in modules() if path.relative_to(PACKAGE).parts[0] not in ("configs", "tasks")]
+    return {str(path.relative_to(PACKAGE)): path for path in own}
+
+
+@cache
 def trees():
-    return {
-        str(path.relative_to(PACKAGE)): ast.parse(path.read_text())
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path.relative_to(PACKAGE).parts[0] not in ("configs", "tasks")
-    }
+    return {file: tree_of(path) for file, path in files().items()}
 
 
 @cache
 def nodes():
-    return {file: [*ast.walk(tree)] for file, tree in trees().items()}
+    return {file: nodes_of(path) for file, path in files().items()}
 
 
 @cache

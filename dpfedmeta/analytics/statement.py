@@ -6,6 +6,7 @@ from typing import Any
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import plain_line
 from dpfedmeta.training.terminal.tables import ANSWERED, HOLDS, why_above
 
 STATEMENT = "statement.txt"
@@ -16,6 +17,7 @@ def statement(
     words: Sequence[str],
     cells: Sequence[Guarantee] = (),
     shown: Callable[[float | None], str] = rounded_up,
+    plain: Callable[[str], str] = plain_line,
 ) -> str:
     """Return the statement of an analysis, from summary.json and the lines on its result.
 
@@ -25,11 +27,12 @@ def statement(
         cells: The guarantees of the summary, for the reason why one lies above another; none: the text of versions that
             gave no reason.
         shown: How an epsilon is written: `nearest` for the text of earlier versions.
+        plain: How a line on the result is written, which may hold names that clients chose: `str` likewise.
     """
     lines = [
         f"{summary['analysis']}: {summary['clients']:,} clients, {_asked(summary)} asked once",
         "",
-        *words,
+        *map(plain, words),
         "",
         "spent, from the ledger alone:",
         *(f"  {cell_words(cell, shown)}" for cell in summary["guarantees"]),

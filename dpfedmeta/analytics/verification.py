@@ -1,6 +1,7 @@
 """Verification of the folder of an analysis: recomputed from its ledger, compared with every file beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
@@ -12,6 +13,7 @@ from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
 from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending, check_same
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import plain_line
 
 
 def is_analysis(path: Path) -> bool:
@@ -88,10 +90,14 @@ def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) 
         check_same(run.path / SUMMARY, name, stated.get(name), due.get(name))
     try:
         words, cells = request.analysis.words(stated["found"]), spent(content.plan, content.charges)
-        texts = {statement(stated, words, *more) for more in ((), (cells,), ((), nearest), (cells, nearest))}
+        plain: tuple[Callable[[str], str], ...] = (plain_line, str)
+        kinds = product(((), cells), (rounded_up, nearest), plain)
+        texts = {statement(stated, words, *kind) for kind in kinds}
     except DAMAGED_JSON as error:
         raise InputError(f"{run.path / SUMMARY}: found: incomplete ({error!r})") from error
     path = run.path / STATEMENT
-    if path.exists() and path.read_text(encoding="utf-8") not in texts:
+    if not path.exists():
+        return ["summary.json agrees"]
+    if path.read_text(encoding="utf-8") not in texts:
         raise InputError(f"{path}: does not agree with summary.json and the ledger")
     return ["summary.json agrees", "statement.txt agrees"]

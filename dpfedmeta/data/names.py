@@ -64,8 +64,7 @@ def check_spellings(where: str, names: Iterable[tuple[str, str, str]]) -> None:
     first: dict[tuple[str, Hashable], str] = {}
     problems = []
     for (what, name), place in places.items():
-        alone = what == "class" and len(unicodedata.normalize("NFC", name)) == 1
-        other = first.setdefault((what, unicodedata.normalize("NFC", name) if alone else _spelled_out(name)), name)
+        other = first.setdefault((what, _class_key(name) if what == "class" else _spelled_out(name)), name)
         if other != name:
             show = ascii if unicodedata.normalize("NFKC", other) == unicodedata.normalize("NFKC", name) else repr
             problems.append(f"{what} {show(other)} ({places[what, other]}) and {show(name)} ({place})")
@@ -75,6 +74,17 @@ def check_spellings(where: str, names: Iterable[tuple[str, str, str]]) -> None:
             "another one: write them alike; if they are different, give names that differ in more than capitals, "
             "spaces, how an accent is encoded, quotes, or the way a number is written"
         )
+
+
+def same_class(name: str) -> str:
+    """Return one spelling for all spellings of a class."""
+    key = _class_key(name)
+    return str(key.normalize()) if isinstance(key, Decimal) else str(key)
+
+
+def _class_key(name: str) -> Hashable:
+    one = unicodedata.normalize("NFC", name)
+    return one if len(one) == 1 else _spelled_out(name)
 
 
 def _spelled_out(name: str) -> Hashable:

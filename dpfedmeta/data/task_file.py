@@ -300,10 +300,14 @@ def _check_numbers(task: Task, where: str) -> None:
 
 def _read_split(text: str, where: str) -> dict[str, Split]:
     reader = csv.DictReader(io.StringIO(text))
-    if reader.fieldnames != ["class", "split"]:
-        raise InputError(f"{where}: the first line must be class,split, found {reader.fieldnames}")
+    try:
+        names, rows = reader.fieldnames, [*reader]
+    except csv.Error as error:
+        raise InputError(f"{where}, line {reader.line_num}: {error}; is a quote missing?") from error
+    if names != ["class", "split"]:
+        raise InputError(f"{where}: the first line must be class,split, found {names}")
     splits: dict[str, Split] = {}
-    for number, row in enumerate(reader, start=2):
+    for number, row in enumerate(rows, start=2):
         name, split = row["class"], part_of(row["split"] or "")
         if split is None:
             raise InputError(f"{where}, line {number}: {not_a_part(row['split'] or '')}")

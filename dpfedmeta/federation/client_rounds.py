@@ -30,6 +30,7 @@ from dpfedmeta.accounting.participation_cost import participation
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.lock import only_writer
+from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.params import Params, host
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.core.random.random_sources import Purpose
@@ -161,10 +162,10 @@ class ClientRounds:
     Guarantee:
         (record, server), zero-out: over all messages of this folder, in all runs, what `spent` says and never more than
         was promised here; a message beyond it is declined. A charge is on disk before a record counts. A round is
-        answered once: asked again it gets the same bytes, whatever update is handed over, and asked otherwise (another
-        bound, another plan) it is declined. A folder that was restored from a backup can answer one more message than
-        it counts, with noise of its own. Without `record` in the offer the server sees exact messages, clipped; then
-        participations alone are counted.
+        answered once. The last one asked again gets the same bytes, whatever update is handed over; asked otherwise
+        (another bound, another plan), or once another round was answered, it is declined. A folder that was restored
+        from a backup can answer one more message than it counts, with noise of its own. Without `record` in the offer
+        the server sees exact messages, clipped; then participations alone are counted.
 
     Attributes:
         record: What is done to the gradients of records; None: an update is handed over, and clipped.
@@ -195,13 +196,15 @@ class ClientRounds:
 
         Raises:
             InputError: The offer is another server's, or is none, or states other numbers than it comes to; or nothing
-                is promised.
+                is promised; or the folder is inside a run, which may be published.
         """
         for name, value in (("offer", offer), ("server", server)):
             if not isinstance(value, bytes | bytearray):
                 raise InputError(
                     f"ClientRounds: {name}: expected bytes, as sign_rounds gives them, got {type(value).__name__}"
                 )
+        check_outside_runs("ClientRounds: folder", Path(folder))  # its noise keys would be published
+        offer, server = bytes(offer), bytes(server)
         signature, text = offer[:SIGNATURE_BYTES], offer[SIGNATURE_BYTES:]
         if not signed_by(server, signature, _MARK + text):
             raise InputError("ClientRounds: the offer is not signed by the server whose key was given")
@@ -230,7 +233,7 @@ class ClientRounds:
         return self._ledger().epsilon
 
     def message(self, number: int, bound: float, update: Any) -> bytes:
-        """The bytes to send for a round: charged, on disk, and the same again if the round is asked again.
+        """The bytes to send for a round: charged, on disk, and the same again if the last round is asked again.
 
         Args:
             number: Of the round.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.client_home import LEDGER, note_answered, open_home
+from dpfedmeta.federation.client.client_home import LEDGER, claim, note_answered, open_home
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, prepare_flower
 from dpfedmeta.federation.identity.credentials import Card, checked_fewest, read_identity, read_roster
 from dpfedmeta.federation.identity.invitation import (
@@ -161,6 +161,7 @@ def asking_clients(options: ServerOptions, cards: Sequence[Card], say: Say) -> I
             wait=options.wait,
             heard=lambda heard: say(str(heard)),
             blamed=lambda blame: say(blame.text(lambda number: cards[number].name)),
+            waiting=say,
             data_folder=options.data_folder,
         ).asked_of
 
@@ -242,13 +243,15 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         RuntimeError: No server for so long as the client has patience.
     """
     private, invitation = read_identity(options.identity), read_invitation(options.invitation)
-    try:
+    with _unnoticed(say):
         keep, accept = not options.dry_run, options.change_limit
         if told := open_home(options.home, options.data, private, accept=accept, keep=keep):
             say(told)
-    except OSError as error:
-        unseen = "a second home for the same images, or an older copy of it, would go unnoticed here"
-        say(f"{error.filename}: {error.strerror}; so {unseen}")
+
+    def claimed() -> None:
+        with _unnoticed(say):
+            claim(options.home, options.data, private)
+
     prepare_flower(None if options.dry_run else options.home / "flower")
     from dpfedmeta.federation.client.client import MODEL, RealClient
     from dpfedmeta.federation.flower.flower_client import attend
@@ -263,6 +266,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         say=say,
         dry_run=options.dry_run,
         change_limit=options.change_limit,
+        claimed=claimed,
     )
     wire = Wire(
         server=options.server or invitation.server,
@@ -285,6 +289,16 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
     if party.unfit is not None:
         raise InputError(party.unfit)
     return model if _changed(model) != before else None
+
+
+@contextmanager
+def _unnoticed(say: Say) -> Iterator[None]:
+    """Say so where the register of homes cannot be read or written."""
+    try:
+        yield
+    except OSError as error:
+        unseen = "a second home for the same images, or an older copy of it, would go unnoticed here"
+        say(f"{error.filename}: {error.strerror}; so {unseen}")
 
 
 def _changed(path: Path) -> int | None:

@@ -65,6 +65,7 @@ def check_first(settings: Settings, data_folder: Path | None = None, *, simulate
     check_clip(settings)
     if whole_shape(settings) is None:
         _check_episodes(settings, task, splits, simulated=simulated)
+    sampling_of(settings.population.sampler).check_begins(settings)
     _check_asked(settings, task)
 
 

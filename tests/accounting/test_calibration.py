@@ -24,8 +24,13 @@ def epsilon(plan, unit, observer):
     return next(g.epsilon for g in guarantees(plan) if (g.unit, g.observer) == (unit, observer))
 
 
-@pytest.mark.parametrize("target", [0.3, 1.5, 8.0])
-@pytest.mark.parametrize(("cohort", "rounds"), [(1500, 266), (50, 20)])
+@pytest.mark.parametrize(
+    ("target", "cohort", "rounds"),
+    [
+        *((1.5, 1500, 266), (0.3, 50, 20), (8.0, 50, 20)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0.3, 1500, 266), (8.0, 1500, 266), (1.5, 50, 20))),
+    ],
+)
 def test_client_noise_meets_its_target_and_wastes_less_than_one_percent(target, cohort, rounds):
     plan = calibrate(replace(BASE, cohort=cohort, rounds=rounds), Targets(client_epsilon=target))
     assert 0.99 * target <= epsilon(plan, "client", "public") <= target
@@ -155,7 +160,7 @@ def test_a_schedule_is_calibrated_as_a_whole():
     assert plan.noise_multiplier > constant.noise_multiplier
 
 
-@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+@pytest.mark.parametrize("sampler", ["poisson", pytest.param("fixed", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("target", [0.05, pytest.param(30.0, marks=pytest.mark.slow)])
 def test_extreme_targets_are_met_too(sampler, target):
     plan = calibrate(replace(BASE, sampler=sampler), Targets(client_epsilon=target))

@@ -3,11 +3,9 @@
 import ast
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-import dpfedmeta
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.events import Earlier, Phase
 from dpfedmeta.accounting.events.record_layer import RecordLayer
@@ -16,6 +14,7 @@ from dpfedmeta.accounting.observers.server_observer import record_server, record
 from dpfedmeta.accounting.participation_cost import participation
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from tests.parsed import PACKAGE, modules, nodes_of
 
 OWN = RecordLayer(support_noise=3.0, query_noise=2.0, support_steps=4, support_records=25, query_records=20)
 PARTS = RecordLayer(
@@ -102,11 +101,10 @@ READERS = {
 
 @pytest.mark.parametrize("field", READERS)
 def test_nobody_else_reads_what_it_is_computed_from(field):
-    root = Path(dpfedmeta.__file__).parent
     found = {
-        str(path.relative_to(root))
-        for path in root.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        str(path.relative_to(PACKAGE))
+        for path in modules()
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr == field
     }
     assert found == READERS[field]

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import hypothesis.strategies as st
@@ -17,8 +16,8 @@ from hypothesis import given
 from dpfedmeta.accounting.events.guarantee import Bound, FourGuarantees, Guarantee
 from dpfedmeta.accounting.rounded import asked, nearest, rounded_down, rounded_up
 from dpfedmeta.config.load import resolve
+from tests.parsed import PACKAGE, modules, nodes_of
 
-ROOT = Path(__file__).parents[2]
 HARD = (1.4999, 1.00005, 3.14159265, 2.4951, 0.0304049, 99.94999, 613.2, 1234.01)
 DELTA = 1 / 299_999
 
@@ -191,9 +190,9 @@ COUNTS = ("max(1.0, delta * records)",)
 NAMES = re.compile(r"epsilon|delta|spent|promised|audited|confirmed")
 
 
-def formatted(tree):
+def formatted(nodes):
     """Pieces of f-strings that format what is called like a bound."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
             spec, shown = ast.unparse(node.format_spec), ast.unparse(node.value)
             if re.search(r"[gfe]'?$", spec) and NAMES.search(shown) and shown not in COUNTS:
@@ -202,10 +201,10 @@ def formatted(tree):
 
 def test_bounds_are_written_by_one_function():
     wrong = {
-        f"{path.relative_to(ROOT)}: {shown}"
-        for path in (ROOT / "dpfedmeta").rglob("*.py")
-        if str(path.relative_to(ROOT / "dpfedmeta")) not in ECHOES
-        for shown in formatted(ast.parse(path.read_text(encoding="utf-8")))
+        f"{path.relative_to(PACKAGE)}: {shown}"
+        for path in modules()
+        if str(path.relative_to(PACKAGE)) not in ECHOES
+        for shown in formatted(nodes_of(path))
     }
     assert not wrong
 
@@ -213,7 +212,7 @@ def test_bounds_are_written_by_one_function():
 @pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js on this machine")
 def test_the_page_of_a_server_rounds_up_in_every_form():
     """Small and large numbers have fewer digits there; a delta is always small."""
-    page = (ROOT / "dpfedmeta/federation/server/page.html").read_text(encoding="utf-8")
+    page = (PACKAGE / "federation/server/page.html").read_text(encoding="utf-8")
     script = page[page.index("const number") : page.index("function table")]
     values = [*HARD, DELTA, 1.2344e-5, 1.0004e-3, 9.9999e-4, 1e-5, 0.1, 8.0, 999.97, 3730673.2]
     run = f"{script} console.log(JSON.stringify({values}.map(upper)))"

@@ -24,9 +24,11 @@ from dpfedmeta.accounting.plan_sizes import largest_cohort
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.release_costs import composed_delta, released
+from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import RefusedPlan
-from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
-from dpfedmeta.privacy.samplers import sampler_of
+from dpfedmeta.data.task_file import load_task
+from dpfedmeta.planning.early_checks import check_first
+from dpfedmeta.planning.privacy.solve import make_privacy
 
 BANDS = (1.0, 0.6, 0.3)
 
@@ -91,15 +93,18 @@ def test_whole_sequences_of_releases_differ_by_no_more_and_hardly_less():
         assert simulated * 0.97 <= charged <= simulated * 1.06
 
 
-def test_with_more_groups_than_rounds_a_cohort_has_its_size():
-    """There are as many groups as rounds, so a client in its turn comes with T L/N, and not with b L/N."""
-    given = {"clients": 1000, "cohort": 30.0, "rounds": 3, "noise_multiplier": 2.0, "client_delta": 1e-5}
-    plan = PrivacyPlan(**given, sampler="cyclic", noise="banded", correlation=Correlation(separation=20, buffers=1))
-    assert plan.at(0).rate == pytest.approx(3 * 30 / 1000)
-    sampler = sampler_of(plan.at(0), None)
-    drawn = [len(sampler.draw(r, {}, KeyedSource(1).generator(Purpose.COHORT, r)).clients) for r in range(3)]
-    assert all(10 <= size <= 60 for size in drawn)
-    assert replace(plan, rounds=40).at(0).rate == pytest.approx(20 * 30 / 1000)
+@pytest.mark.parametrize(("rounds", "begins"), [(19, False), (20, True), (21, True)])
+def test_no_run_begins_with_more_groups_than_rounds(rounds, begins):
+    """Some groups would have no turn, and cohorts are larger than planned; a run that began so is still read."""
+    given = {"population.sampler": "cyclic", "server.noise": "banded", "population.separation": "20"}
+    given |= {"population.clients": "1000", "population.cohort": "30", "server.rounds": str(rounds)}
+    settings = resolve("dp-agr", "strokes", None, given)
+    if begins:
+        check_first(settings)
+    else:
+        with pytest.raises(RefusedPlan, match=r"more groups than server\.rounds = 19; give 19 or less"):
+            check_first(settings)
+    assert make_privacy(settings, load_task("strokes")[0]).sampler == "cyclic"
 
 
 def test_no_crash_tells_more_than_is_charged():

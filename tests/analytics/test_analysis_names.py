@@ -219,6 +219,24 @@ def test_bytes_that_read_alike_are_one_name():
     assert own.decode(rows.reshape(-1) % PRIME) == {"\\xff": 5}
 
 
+@pytest.mark.parametrize(("length", "due"), [(1, ["b"]), (2, ["b"]), (3, ["日本", "中国"]), (4, ["日本", "中国"])])
+def test_a_name_of_which_nothing_is_kept_is_not_said(length, due):
+    """All of them would be one name without a letter, with the clients of all."""
+    analysis: Any = HeavyHitters(most_names=2, length=length)
+    own = asking(analysis, size=50)
+    held = SimpleNamespace(names=lambda client: {"日本": 9, "中国": 9, "b": 1})
+    told, tables = analysis.told(own, None), _Tables.of(analysis, own.plan)
+    sent = analysis.sent(Handing(plan=own.plan, told=told, held=held, client=0, invited=50, source=own.source), 0)
+    assert analysis._counts(tables, told, SimpleNamespace(part=lambda part: sent)) == dict.fromkeys(
+        (decoded(encode(name, length)) for name in due), 1
+    )
+
+
+def test_what_an_earlier_client_says_of_nothing_is_no_name():
+    own = table(length=3)
+    assert own.decode((7 * of(own, ["\0"]) + 2 * of(own, ["a"])) % PRIME) == {"a": 2}
+
+
 def test_a_folder_whose_name_is_no_text_keeps_nobody_from_answering():
     name = os.fsdecode(b"caf\xe9")
     assert table().decode(of(table(), [name, "b"])) == {"caf\\udce9": 1, "b": 1}

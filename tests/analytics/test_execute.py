@@ -18,7 +18,7 @@ from dpfedmeta.analytics.analyses import heavy_hitters
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import Place, begin, resume, summary_content
 from dpfedmeta.analytics.simulated_clients import SimulatedClients
-from dpfedmeta.analytics.statement import STATEMENT
+from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.analytics.verification import check_counted, is_analysis, verify
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
@@ -201,6 +201,24 @@ def test_a_statement_of_before_there_were_reasons_is_none_that_was_edited(tmp_pa
     assert any(line.startswith(reason) for line in lines)
     (run.path / "statement.txt").write_text("".join(line for line in lines if "lies above" not in line))
     assert "statement.txt agrees" in verify(run).remarks
+
+
+def test_a_name_in_a_statement_of_before_may_hold_marks(tmp_path):
+    """They were written as they came; a statement that is gone is not said to agree."""
+    run = done(tmp_path)
+    content = run.read_json(SUMMARY)
+    content["found"]["names"] = {"soft\xadhyphen": 99}
+    run.write_json(SUMMARY, content)
+    path = run.path / "statement.txt"
+    due = statement(content, heavy_hitters.HeavyHitters().words(content["found"]), plain=str)
+    for written in (due, due.replace("\xad", r"\xad")):
+        path.write_text(written)
+        assert "statement.txt agrees" in verify(run).remarks
+    path.write_text(due.replace("\xad", "-"))
+    with pytest.raises(InputError, match="does not agree with summary"):
+        verify(run)
+    path.unlink()
+    assert verify(run).remarks[-1] == "summary.json agrees"
 
 
 def test_an_edited_ledger_is_found(tmp_path):

@@ -336,6 +336,16 @@ def test_a_client_is_in_one_bin_of_each_histogram(images):
     ]
 
 
+def test_no_bin_of_a_histogram_has_more_than_all_clients():
+    """Of six clients the noise is most of the counts."""
+    analysis = Histogram()
+    counts = np.zeros(77)
+    counts[2] = 17.0
+    found = analysis.read(counts, 3.0)
+    assert found["clients"] == 17.0
+    assert "classes of a client: 2 100.0%" in analysis.words(found)
+
+
 def test_a_histogram_states_both_of_its_marginals_and_how_many_clients_there_are():
     held = [[12] * 7] * 30 + [[3, 3]] * 10 + [[]] * 5
     counts = np.sum([Histogram().vector(images) for images in held], axis=0).astype(float)

@@ -37,6 +37,14 @@ def test_a_statement_line_by_line():
     assert text.endswith("spent_before\n")
 
 
+def test_a_name_that_a_client_chose_is_no_line_of_the_statement():
+    """Nor anything that a terminal obeys."""
+    forged = "  1,000  x\x1b[2J\nspent, from the ledger alone:\n  (client, public): epsilon = 0"
+    text = statement(SUMMARY, ["the first", forged])
+    assert text.splitlines()[3] == forged.replace("\x1b", r"\x1b").replace("\n", r"\x0a")
+    assert len(text.splitlines()) == len(statement(SUMMARY, ["the first", "name"]).splitlines())
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

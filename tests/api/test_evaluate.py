@@ -23,6 +23,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory, create, save_weight
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.task_file import load_task
+from dpfedmeta.learning.evaluation import few_shot
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.planning.client_spec import network_spec
 from dpfedmeta.planning.data_digests import held_data, keep_data
@@ -98,7 +99,8 @@ def test_the_code_of_every_run_is_compared_between_machines(run, tmp_path, tiny_
     assert roots == [["code of one", "code of two"]]
 
 
-def test_the_step_size_is_chosen_on_validation_classes_alone(run, tmp_path, tiny_task_file):
+def test_the_step_size_is_chosen_on_validation_classes_alone(run, tmp_path, tiny_task_file, monkeypatch):
+    monkeypatch.setattr(few_shot, "LEAST_STEPS", 3)
     before, _ = evaluated(tmp_path, run, fine_tuning=True)
     other = tmp_path / "other.yaml"
     content = yaml.safe_load(tiny_task_file.read_text())

@@ -114,9 +114,10 @@ def test_nobody_is_judged_where_it_is_not_known_what_trained(run, tmp_path):
         evaluate_people(tmp_path / "runs/mine", None, SPLIT)
 
 
-def test_a_dry_run_refuses_what_a_run_does():
-    said = dpfedmeta("train", "--dry-run", *TRAIN[1:3], "--dataset", "strokes", "--population.own_test", "0.3", code=2)
-    assert "strokes does not name clients" in said.error
+def test_a_dry_run_refuses_what_a_run_does(tiny_task_file):
+    words = ("--dataset", tiny_task_file, "--population.own_test", "0.3")
+    said = dpfedmeta("train", "--dry-run", *TRAIN[1:3], *words, code=2)
+    assert "tiny does not name clients" in said.error
 
 
 def test_what_does_not_fit_is_one_line(run, tmp_path):

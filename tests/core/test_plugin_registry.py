@@ -3,7 +3,6 @@
 import ast
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -12,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins import plugin_names
 from dpfedmeta.core.plugins import plugin_registry as members
+from tests.parsed import PACKAGE, modules, nodes_of
 
 POLICIES = "dpfedmeta.privacy.clip_policies"
 
@@ -146,16 +146,16 @@ OF_OURS = {
 
 
 def test_whoever_finds_a_member_checks_that_it_is_one():
-    package, found = Path(members.__file__).parents[2], {}
-    for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    found = {}
+    for path in (path for path in modules() if "find" in path.read_text()):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef):
                 called = [ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)]
                 if "find(archive" in ast.unparse(node) or node.name == "find_any":
                     continue  # a file to download
                 if {"members.find", "find"} & {*called}:
                     checks = [name.removeprefix("members.") for name in called]
-                    found[f"{path.relative_to(package)} {node.name}"] = sum(
+                    found[f"{path.relative_to(PACKAGE)} {node.name}"] = sum(
                         checks.count(name) for name in ("check_protocol", "issubclass", "callable")
                     )
     assert found == CHECKED | OF_OURS

@@ -203,6 +203,15 @@ def test_the_named_folder_wins(tmp_path, monkeypatch):
     assert cache_folder(tmp_path) == tmp_path / "named"
 
 
+def test_a_named_folder_is_in_no_run(tmp_path, monkeypatch):
+    """An archive of the run would hold decoded records of people."""
+    for name in ("config.yaml", "ledger.jsonl"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("DPFEDMETA_CACHE", str(tmp_path / "named"))
+    with pytest.raises(InputError, match=rf"^DPFEDMETA_CACHE {tmp_path}/named: is inside the run {tmp_path}, which"):
+        cache_folder(None)
+
+
 def test_the_data_folder_holds_the_cache_unless_it_is_read_only(tmp_path, monkeypatch):
     monkeypatch.delenv("DPFEDMETA_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))

@@ -113,6 +113,17 @@ def test_folders_of_classes_in_all_parts(tmp_path):
         open_dataset(str(tmp_path / "p"), ways=1)
 
 
+@pytest.mark.parametrize("name", ["classes", "clients"])
+def test_names_that_are_bytes_are_refused(tmp_path, name):
+    """As h5py gives them: a class would be called b'ill'."""
+    held = {"classes": np.array(["ill", "well"]), "clients": np.array(["ann", "ann"])}
+    np.savez(tmp_path / "v.npz", records=np.ones((2, 1)), **held)
+    assert [label for label, _ in own_digests(tmp_path / "v.npz")] == ["ill", "well"]
+    np.savez(tmp_path / "v.npz", records=np.ones((2, 1)), **held | {name: held[name].astype("S")})
+    with pytest.raises(InputError, match=rf"v\.npz: {name}: bytes; store them as text: {name}\.astype\(str\)"):
+        own_digests(tmp_path / "v.npz")
+
+
 @pytest.mark.parametrize("kind", ["table", "arrays", "folder", "list"])
 def test_a_real_client_is_told_before_it_connects(tmp_path, kind):
     """federate client --data asks for these digests before it waits for a server."""

@@ -176,6 +176,7 @@ def test_a_class_in_the_split_twice_is_refused_with_its_line(tmp_path, again):
         ("class,split\na/b\n", "line 2: split must be one of"),
         ("name,part\na/b,train\n", "the first line must be class,split"),
         ("", "the first line must be class,split"),
+        pytest.param(f'class,split\na/b,train\n"{"c" * 140_000}', "field larger than field limit (131072)", id="quote"),
     ],
 )
 def test_a_wrong_split_file_names_the_line(tmp_path, rows, reason):

@@ -1,8 +1,10 @@
 """Analyses of real clients: the numbers of the simulation, charged by who answers, and one answer for one charge."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +30,9 @@ from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, participation
 from dpfedmeta.federation.client.local_data import OwnRecords
+from dpfedmeta.federation.flower.flower_environment import ROOM_BYTES
 from dpfedmeta.federation.offers.signed_analysis import sign_analysis
+from dpfedmeta.federation.server import federation_checks, quorum
 from dpfedmeta.federation.server.analytics_server import Company
 from dpfedmeta.federation.wire_format import Attempt, Offer, Question, Said, opened_answer
 from dpfedmeta.federation.wire_format import QuestionKind as Kind
@@ -182,7 +186,7 @@ class Killed(BaseException):
     """The server's process ends here."""
 
 
-@pytest.mark.parametrize("after", range(1, 7))
+@pytest.mark.parametrize("after", [1, 3, 6, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 4, 5))])
 def test_a_server_that_was_killed_goes_on_with_the_same_answers(silos, tmp_path, after):
     count = [0]
 
@@ -470,10 +474,10 @@ def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path, monkeypa
     (tmp_path / "few" / "only").mkdir(parents=True)
     picture = next(silos.folders[0].glob("*/*.png"))
     (tmp_path / "few" / "only" / picture.name).write_bytes(picture.read_bytes())
-    parties = silos.parties(tmp_path)
+    parties, claims = silos.parties(tmp_path), []
     parties[silos.roster[0]] = RealClient(
         tmp_path / "few", silos.keys[0], tmp_path / "client0" / "ledger.jsonl", noise_seed=NOISE,
-        server=Identity(silos.server).public, promise=Promise(participations=10),
+        server=Identity(silos.server).public, promise=Promise(participations=10), claimed=lambda: claims.append(1),
     )  # fmt: skip
     if how == "broken":
         (tmp_path / "few" / "only" / picture.name).write_bytes(b"no image")
@@ -492,3 +496,28 @@ def test_a_client_with_too_little_answers_as_others_do(silos, tmp_path, monkeypa
     assert {each.answered for each in heard} == {CLIENTS}
     assert log_of(tmp_path).count("ONLY NOISE: ") == (how != "few")
     assert len(charges(tmp_path)) == len(kinds)
+    # Images that cannot be read take no part.
+    assert len(claims) == (0 if how == "broken" else len(kinds))
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_an_answer_that_no_message_holds_is_refused_before_it_is_charged(silos, tmp_path, monkeypatch, fits):
+    request = request_of(silos, "histogram")
+    form = request.analysis.form(request.planned())
+    room = ROOM_BYTES + form.dimension * form.bits // 8
+    monkeypatch.setattr(federation_checks, "MOST_BYTES", room - (not fits))
+    clients = company(silos, tmp_path).asked_of(request)
+    with nullcontext() if fits else pytest.raises(RefusedPlan, match=f"^{form.dimension} numbers are too many for an"):
+        clients.check(request.analysis)
+
+
+def test_who_is_waited_for_is_said(silos, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(quorum, "Heartbeat", lambda *, say: SimpleNamespace(beat=say))
+    clients = replace(company(silos, tmp_path, parties={}), waiting=said.append, wait=-1.0)
+    with pytest.raises(InputError, match=r"only 0 of 5 clients are connected after -1 s, .*; nothing was started"):
+        clients.asked_of(request_of(silos, "histogram")).ready()
+    clients = replace(clients, wait=0.01)
+    with pytest.raises(InputError, match="nothing was started"):
+        clients.asked_of(request_of(silos, "histogram")).ready()
+    assert said[0].startswith("0 of 5 clients are connected; waiting for 1")

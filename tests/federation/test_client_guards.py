@@ -132,7 +132,9 @@ def test_a_step_of_an_attempt_that_was_not_begun_is_refused(place):
 @pytest.mark.parametrize("new", [False, True])
 def test_a_vector_under_masks_is_charged_for_what_was_asked_and_said_to_be_new_or_not(new):
     charged, said = [], []
-    masked = SimpleNamespace(place=("run", (2,), 5), answer=lambda phase, said: b"four", asked="asked", task=b"task")
+    masked = SimpleNamespace(
+        place=("run", (2,), 5), answer=lambda phase, said: b"four", asked="asked", task=b"task", agreed=True
+    )
     own = SimpleNamespace(
         _masked=masked, _charged=lambda *given: charged.append(given) or new, _log=said.append, _ledger="ledger",
         _promise="promise",
@@ -146,6 +148,26 @@ def test_a_vector_under_masks_is_charged_for_what_was_asked_and_said_to_be_new_o
     assert (ledger, promise, attempt, task) == ("ledger", "promise", question.attempt, b"task")
     kind = "one vector under masks" if new else "the same vector as before under other masks (asked again)"
     assert what == f"{kind}, 4 bytes"
+
+
+@pytest.mark.parametrize("agreed", [False, True])
+@pytest.mark.parametrize("new", [False, True])
+def test_a_vector_that_does_not_leave_costs_nothing_or_its_owner_is_told(agreed, new):
+    """A server that skips steps gets nothing, and spends nothing of a promise."""
+    charged, said = [], []
+
+    def refuses(phase, message):
+        raise Refused("a step of phase MASKED, which is not due now")
+
+    masked = SimpleNamespace(place=("run", (2,), 5), answer=refuses, asked="asked", task=b"task", agreed=agreed)
+    own = SimpleNamespace(_masked=masked, _charged=lambda *given: charged.append(given) or new, _log=said.append)
+    joined = SimpleNamespace(signed=SimpleNamespace(masked=True, run="run"))
+    step = ProtocolStep(protocol=5, phase=ProtocolPhase.MASKED, said=b"").encode()
+    question = SimpleNamespace(body=step, attempt=Attempt(run=b"r", round=2))
+    with pytest.raises(Refused, match="not due now"):
+        client.RealClient._phase(own, joined, question)
+    assert len(charged) == agreed
+    assert said == (["round 2: charged, though no vector leaves this machine; its charge stays"] * (agreed and new))
 
 
 CHARGES = {

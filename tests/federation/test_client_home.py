@@ -7,17 +7,20 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from dpfedmeta.cli.commands.federate_command import main
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import cut_torn_line, replace_file
+from dpfedmeta.data.user_sources.readers import own_digests
 from dpfedmeta.federation import entry_points as running
 from dpfedmeta.federation.client import client_home
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_home import HOME, check_newest, claim, note_answered, open_home, rotate
+from dpfedmeta.federation.flower import flower_client
 from dpfedmeta.federation.identity.credentials import read_card, read_identity, read_roster, write_identity
 from dpfedmeta.federation.identity.invitation import INVITATION
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
@@ -238,7 +241,7 @@ def test_a_home_of_an_earlier_version_is_taken_over(client, data, said):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--rotate", "clinic.pem", "--out", "clinic.pem"], "exists already|there is a key already"),
+        (["--rotate", "clinic.pem", "--out", "clinic.pem"], "clinic.card: is there already, perhaps of another key"),
         (["--rotate", "nowhere.pem", "--out", "second.pem"], "the identity key cannot be read"),
         (["--rotate", "other.pem", "--out", "second.pem"], r"other\.home: is not a client's home"),
         (["--rotate", "other.pem", "--home", "clinic.home", "--out", "second.pem"], "is the home of another key"),
@@ -468,7 +471,7 @@ def test_records_of_a_home_are_listed_in_one_order(tmp_path):
     data.write_text("class,age\n" + "".join(f"ill,{number}\n" for number in range(20)))
     claim(home, data, OLD)
     images = json.loads((home / HOME).read_text())["images"]
-    assert len(images) == 20
+    assert len(images) == 40  # in the order of the file, and by names
     assert images == sorted(images)
 
 
@@ -496,3 +499,106 @@ def test_a_home_does_not_lie_in_a_run(tmp_path, data):
         assert not place.exists()
     open_home(run / "secret" / "home", data, OLD)
     assert (run / "secret" / "home").exists()
+
+
+TABLE = "class,age,pulse\nill,50,70\nwell,0,40\n"
+
+
+def copied_table(folder, text):
+    (folder / "copy").mkdir()
+    (folder / "copy" / "b.csv").write_text(text)
+    return folder / "copy" / "b.csv"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["pulse,class,age\n7e1,ill,50\n", "class,pulse,age\nnew,1,2\nwell,40.0,-0\n", TABLE],
+    ids=["other order", "one of them", "as it is"],
+)
+def test_a_table_whose_columns_stand_in_another_order_holds_the_same_records(tmp_path, text):
+    data = tmp_path / "a.csv"
+    data.write_text(TABLE)
+    claim(tmp_path / "old.home", data, OLD)
+    with pytest.raises(InputError, match="took part from"):
+        claim(tmp_path / "new.home", copied_table(tmp_path, text), NEW)
+
+
+@pytest.mark.parametrize(
+    "text", ["class,age,pulse\nill,70,50\n", "class,pulse,age\nwell,70,50\n", "class,z,y\nill,70,50\n"]
+)
+def test_other_numbers_in_the_columns_are_other_records(tmp_path, text):
+    data = tmp_path / "a.csv"
+    data.write_text(TABLE)
+    claim(tmp_path / "old.home", data, OLD)
+    claim(tmp_path / "new.home", copied_table(tmp_path, text), NEW)
+
+
+def test_records_of_numbers_to_predict_are_known_in_any_order(tmp_path):
+    data = tmp_path / "a.csv"
+    data.write_text("target,age,pulse\n1.5,50,70\n")
+    claim(tmp_path / "old.home", data, OLD)
+    with pytest.raises(InputError, match="took part from"):
+        claim(tmp_path / "new.home", copied_table(tmp_path, "pulse,age,target\n70,50,1.5\n"), NEW)
+
+
+def test_a_home_of_before_knows_its_records_and_learns_their_names(tmp_path):
+    """Earlier versions noted the numbers in the order of the file, and these alone."""
+    data, home = tmp_path / "a.csv", tmp_path / "old.home"
+    data.write_text(TABLE.replace("ill", "Ill").replace("well", "Well"))
+    claim(home, data, OLD)
+    (entry,) = (tmp_path / "state").rglob("homes/*.json")
+    before = sorted(digest[:32] for _, digest in own_digests(data))
+    for note in (entry, home / HOME):
+        note.write_text(json.dumps(json.loads(note.read_text()) | {"images": before, "listed": "of before"}))
+    copy = copied_table(tmp_path, data.read_text())
+    with pytest.raises(InputError, match="took part from"):
+        claim(tmp_path / "new.home", copy, NEW)
+    claim(home, data, OLD)
+    assert set(before) < set(json.loads((home / HOME).read_text())["images"])
+    copy.write_text("class,pulse,age\nill,70,50\n")
+    with pytest.raises(InputError, match="took part from"):
+        claim(tmp_path / "new.home", copy, NEW)
+
+
+def test_records_that_came_while_a_client_waited_belong_to_its_home_too(client, monkeypatch, tmp_path):
+    """They are read when a plan is offered: a client that stays for months has others by then."""
+    table, parties = tmp_path / "a.csv", []
+    table.write_text(TABLE)
+    monkeypatch.setattr(flower_client, "attend", lambda counted, *given, **named: parties.append(counted.party))
+    options = running.ClientOptions(
+        data=table, invitation=client / "operator" / INVITATION, identity=client / "clinic.pem",
+        home=client / "table.home", promise=Promise(participations=3), stay=True,
+    )  # fmt: skip
+    running.run_client(options, print)
+    table.write_text("class,age,pulse\nill,1,2\n")
+    copy = copied_table(tmp_path, table.read_text())
+    claim(tmp_path / "early.home", copy, NEW, keep=False)
+    parties[0]._claimed()
+    with pytest.raises(InputError, match="took part from"):
+        claim(tmp_path / "new.home", copy, NEW)
+    copy.write_text("class,age,pulse\nill,3,4\n")
+    claim(tmp_path / "new.home", copy, NEW)
+    table.write_text(copy.read_text())
+    with pytest.raises(InputError, match="took part from"):
+        parties[0]._claimed()
+
+
+@pytest.mark.parametrize("other", ["Ill ", "2.0", "arrays", "tokens", "a"])
+def test_records_are_known_however_their_class_is_spelled(tmp_path, other):
+    """As check_spellings has it: one class; of a single letter `a` and `A` are two."""
+    data, copy = tmp_path / "a.csv", tmp_path / "b.csv"
+    label = {"Ill ": "ill", "tokens": "ill", "a": "A"}.get(other, "2")
+    data.write_text(f"class,age,pulse\n{label},50,70\n")
+    copy.write_text(f"class,pulse,age\n{other},70,50\n")
+    if other == "arrays":
+        copy = tmp_path / "b.npz"
+        np.savez(copy, records=[[50.0, 70.0]], classes=np.array([2.0]))
+    if other == "tokens":
+        data.write_text("class,tokens\nham,3 5\n")
+        copy.write_text("tokens,class\n3 5,Ham\n")
+    claim(tmp_path / "old.home", data, OLD)
+    if other == "a":
+        claim(tmp_path / "new.home", copy, NEW)
+    else:
+        with pytest.raises(InputError, match="took part from"):
+            claim(tmp_path / "new.home", copy, NEW)

@@ -189,6 +189,23 @@ def test_sentences_of_an_analysis(counted, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("epsilon", [None, 10.0])
+def test_an_answer_s_cost_is_said_as_the_ledger_counts_it(counted, monkeypatch, epsilon, answered):
+    """The promise is compared with that number, which lies above the answer's own where bounds are added up."""
+    monkeypatch.setattr(client_log, "participation", lambda plan, promise, round_: ("one", round_))
+    monkeypatch.setattr(client_log, "run_cost", lambda plan: "besides")
+    after = {(("one", 0),): 11.01}
+    ledger = SimpleNamespace(
+        keys=lambda run: [(0,)] if answered else [], participations=31, epsilon=1.75,
+        after=lambda layers, *, run, cost: after[tuple(layers)] if (run, cost) == (OFFERED.run.hex(), "besides") else 0,
+    )  # fmt: skip
+    promise = SimpleNamespace(unit="record", epsilon=epsilon, words="little")
+    more = "; with it this client's ledger counts epsilon 11.01 in all, by a bound that adds up"
+    due = "the answer would cost epsilon 0.25 of (record, server)" + (more if epsilon and not answered else "")
+    assert list(answering_words(SimpleNamespace(signed=OFFERED), ledger, promise))[1] == due
+
+
 def test_a_promise_without_an_epsilon_names_none(counted):
     assert spent_words(counted, SimpleNamespace(words="much", epsilon=None)) == (
         "promised here: much; so far 31 participations in all runs"

@@ -203,7 +203,20 @@ def test_an_offer_and_a_key_are_bytes(rounds, tmp_path, value):
         (name,) = given
         with pytest.raises(InputError, match=f"^ClientRounds: {name}: expected bytes, as sign_rounds gives them, got "):
             dp.ClientRounds(words["offer"], tmp_path / "c", server=words["server"], participations=3)
-    dp.ClientRounds(bytearray(offer), tmp_path / "c", server=key, participations=3)
+    given = {"server": bytearray(key), "participations": 3}
+    dp.ClientRounds(bytearray(offer), tmp_path / "c", **given).message(0, 2.0, {"a": np.ones(3), "b": np.zeros((2, 2))})
+
+
+def test_a_folder_does_not_lie_in_a_run(client, tmp_path):
+    """An archive of the run would hold the key of the noise, and the bytes that make it."""
+    run = tmp_path / "run"
+    (run / "secret").mkdir(parents=True)
+    for name in ("config.yaml", "ledger.jsonl"):
+        (run / name).touch()
+    with pytest.raises(InputError, match=rf"^ClientRounds: folder {run}/client: is inside the run {run}, which may be"):
+        client(folder="run/client")
+    assert not (run / "client").exists()
+    client(folder="run/secret/client")
 
 
 def test_without_a_record_release_an_update_is_clipped_before_it_leaves(client):

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.federation.identity import invitation
 from dpfedmeta.federation.identity.credentials import (
     _CARD,
     _ORDER,
@@ -162,10 +163,36 @@ def test_an_invitation_is_what_the_operator_has(tmp_path):
             read_invitation(path)
 
 
-@pytest.mark.parametrize("address", ["host", "host:0", "host:65536", "https://host:1", "a b:1", "host:1/x"])
+@pytest.mark.parametrize("address", [
+    "host", "host:0", "host:65536", "https://host:1", "a b:1", "host:1/x",
+    "[1.2.3.4]:1", "[abc]:1", "[::1::]:1", "a..b:1", f"{'a' * 64}.example:1",
+])  # fmt: skip
 def test_addresses(address):
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r": expected HOST:PORT, such as fed\.example\.org:9443"):
         checked_address(address)
+
+
+def test_a_key_that_is_there_leaves_a_folder_as_it_is(tmp_path, monkeypatch):
+    """And what goes wrong with a certificate leaves none."""
+    with monkeypatch.context() as patch:
+        patch.setattr(invitation, "make_certificates", lambda hosts: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            make_operator(tmp_path / "operator", ["x"], 7, ONE)
+    assert not (tmp_path / "operator").exists()
+    make_operator(tmp_path / "operator", ["x"], 7, ONE)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "operator").iterdir()}
+    with pytest.raises(InputError, match="there is a key already"):
+        make_operator(tmp_path / "operator", ["y"], 7, TWO)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "operator").iterdir()} == before
+
+
+@pytest.mark.parametrize("wrong", ["ünï.de", "", "a b", "a..b", "x:1"])
+def test_every_name_of_a_server_is_looked_at_before_a_key_is_written(tmp_path, wrong):
+    for hosts in ([wrong, "x"], ["x", "10.0.0.7", wrong]):
+        with pytest.raises(InputError, match="expected HOST:PORT"):
+            make_operator(tmp_path / "operator", hosts, 7, ONE)
+        assert not (tmp_path / "operator").exists()
+    make_operator(tmp_path / "operator", ["x", "10.0.0.7"], 7, ONE)
 
 
 def test_the_authority_can_sign_only_for_its_own_and_the_server_cannot_sign():
@@ -256,6 +283,13 @@ def test_a_server_s_key_is_in_the_folder_that_was_made(tmp_path, folder):
     (tmp_path / "a file").write_text("")
     words = {"nowhere": "no such folder", "a file": "is a file; name the folder"}
     if folder == "operator":
+        assert operator_identity(tmp_path / folder) == ONE
+        for name in ("tls.key", "authority.key", "identity.pem"):
+            (tmp_path / folder / name).chmod(0o640)
+            with pytest.raises(InputError, match=rf"{name}: other users can read this key; type: chmod 600 "):
+                operator_identity(tmp_path / folder)
+            (tmp_path / folder / name).chmod(0o600)
+        (tmp_path / folder / "authority.key").unlink()
         assert operator_identity(tmp_path / folder) == ONE
         return
     with pytest.raises(InputError, match=words[folder]):

@@ -55,6 +55,25 @@ def test_keys_are_files_that_the_others_read(made):
     assert card.name == "clinic"
 
 
+@pytest.mark.parametrize("name", ["z.card", "z.home", "z.flower"])
+@pytest.mark.parametrize("more", [(), ("--rotate", "a/clinic.pem")])
+def test_a_key_does_not_lie_where_its_card_or_home_will(made, said, monkeypatch, name, more):
+    """The card was written over it, and the key existed nowhere any more."""
+    monkeypatch.chdir(made)
+    with pytest.raises(InputError, match=rf"^--out {name}: .* are endings of what lies beside a key; .*z\.pem$"):
+        said("keys", "--out", name, *more)
+    assert not (made / name).exists()
+    assert said("keys", "--out", "z.pem")[0] == 0
+
+
+def test_the_card_of_another_key_stays(made, said):
+    before = (made / "a" / "clinic.card").read_bytes()
+    with pytest.raises(InputError, match=r"clinic\.card: exists already, perhaps of another key"):
+        said("keys", "--out", made / "a" / "clinic.key")
+    assert not (made / "a" / "clinic.key").exists()
+    assert (made / "a" / "clinic.card").read_bytes() == before
+
+
 def client(made, **given):
     words = {
         "data": made / "images",

@@ -10,6 +10,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
+    iterate_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.task_identity import TaskIdentity
@@ -60,6 +61,33 @@ def test_a_question_is_as_long_as_was_said(size, taken):
 
 def test_a_question_whose_parts_are_damaged_is_none():
     assert node(b"x", 100, damaged=True)[0]._question() == (None, None)
+
+
+def test_a_question_without_parts_is_none():
+    found, _ = node(b"x", 100)
+    pulled = found._client.PullMessages(None)
+    found._client.PullMessages = lambda request: SimpleNamespace(
+        messages_list=pulled.messages_list, message_object_trees=[]
+    )
+    assert found._question() == (None, None)
+
+
+@pytest.mark.parametrize("more", [[], ["0" * 64]])
+def test_a_server_gets_the_parts_of_an_answer_and_no_others(more):
+    found, _ = node(b"x", 100)
+    question, _ = found._question()
+    pushed = []
+
+    def push(request):
+        return SimpleNamespace(
+            objects_to_push=[*(part.object_id for part in iterate_object_tree(request.message_object_trees[0])), *more],
+            session_id="1",
+        )
+
+    found._client.PushMessages, found._client.PushObject = push, lambda request: pushed.append(request.object_id)
+    assert found._send(Message(record_of(b"answer"), reply_to=question), question)
+    assert len(pushed) == len({*pushed}) > 1
+    assert not {*more} & {*pushed}
 
 
 def test_a_question_of_many_parts_is_not_fetched(monkeypatch):

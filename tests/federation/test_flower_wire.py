@@ -42,7 +42,7 @@ from dpfedmeta.federation.flower.http_client import (
     _context,
     wrong_certificate,
 )
-from dpfedmeta.federation.flower.superlink import Link
+from dpfedmeta.federation.flower.superlink import Link, _listening
 from dpfedmeta.federation.identity.credentials import wire_key
 from dpfedmeta.federation.identity.invitation import make_certificates
 from tests.federation.wires import MOST, Echo, card, loopback, private_key, until
@@ -294,6 +294,11 @@ class TestRefusals:
         with pytest.raises(InputError, match=f"127.0.0.1:{wire.link.port}: cannot listen there"):
             Link([card("anna")], host="127.0.0.1", port=wire.link.port, **files)
 
+    @pytest.mark.parametrize("host", ["a..b", "a" * 64, "nowhere.invalid"])
+    def test_a_name_that_nobody_can_have(self, host):
+        with pytest.raises(InputError, match=f"^{host}:0: cannot listen there .*choose another --port or --listen"):
+            _listening(host, 0, None)
+
     def test_a_certificate_without_its_key(self, wire, tmp_path):
         (tmp_path / "other.key").write_bytes(make_certificates(["127.0.0.1"]).key)
         with pytest.raises(InputError, match="are not a TLS certificate and its key"):
@@ -481,6 +486,18 @@ class TestWhatAClientReads:
         with pytest.raises(ConnectionRefused) as found:
             self.client(httpx.Response(403, content=content)).get("https://x/")
         assert str(found.value) == f"the server refuses this client (403): {words}"
+
+    def test_a_reason_that_is_nested_very_deep_is_none(self):
+        client = httpx.Client(
+            transport=_Bounded(httpx.MockTransport(lambda request: httpx.Response(401, content=b"[" * 2000)), 9_000)
+        )
+        with pytest.raises(ConnectionRefused, match=r"\(401\): no reason given"):
+            client.get("https://x/")
+
+    @pytest.mark.parametrize("authority", [b"", b"x", "ü".encode(), b"-----BEGIN CERTIFICATE-----\n"])
+    def test_an_authority_that_is_none_is_the_invitation_s(self, authority):
+        with pytest.raises(InputError, match="the invitation's certificate is not PEM text"):
+            _context(authority)
 
     @pytest.mark.parametrize(("made", "why"), [
         (lambda: ssl.SSLCertVerificationError("x"), "verified"), (lambda: ssl.SSLEOFError("x"), None),

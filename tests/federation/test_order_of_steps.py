@@ -109,10 +109,12 @@ JOINS = {
 def test_a_plan_is_kept_once_nothing_speaks_against_it(monkeypatch, case):
     given = {"number": 1, "roster": (b"a", b"me", b"c"), "left": 2, "answered": [], "dry": False, "why": None}
     given |= JOINS[case]
-    kept, said, lefts = [], [], []
+    kept, said, lefts, claims = [], [], [], []
     privacy = SimpleNamespace(clients=3)
     signed = SimpleNamespace(privacy=privacy, roster=given["roster"], words=lambda: ["an offer"], run=b"run")
-    joined = SimpleNamespace(words=lambda ledger, promise: [f"{ledger} {promise.words}"], kept="place")
+    joined = SimpleNamespace(
+        words=lambda ledger, promise: [f"{ledger} {promise.words}"], kept="place", holds=case != "the first"
+    )
     setups = []
     monkeypatch.setattr(client, "joined_by", lambda signed, own: setups.append(own) or joined)
     monkeypatch.setattr(client, "left_of_run", lambda *words: lefts.append(words) or given["left"])
@@ -125,16 +127,18 @@ def test_a_plan_is_kept_once_nothing_speaks_against_it(monkeypatch, case):
     own = SimpleNamespace(
         identity=b"me", _images="images", _folder="folder", _promise=SimpleNamespace(words="little"), _noise_seed=5,
         _fresh_of="fresh", _log=said.append, _ledger=Ledger("ledger"), _dry_run=given["dry"],
+        _claimed=lambda: claims.append(len(kept)),
     )  # fmt: skip
     offer = Offer(number=max(given["number"], 0), signature=b"s" * 64, text=b"text")
     offer = SimpleNamespace(number=given["number"], encode=offer.encode)
     if given["why"] is not None:
         with pytest.raises(Refused, match=given["why"]):
             RealClient._join(own, signed, offer)
-        assert kept == []
+        assert kept == claims == []
         return
     assert RealClient._join(own, signed, offer) is joined
     assert kept == [("place", offer.encode())]
+    assert claims == ([0] if joined.holds else [])  # before it is kept
     assert said == ["an offer", "ledger little"]
     (setup,) = setups
     assert (setup.number, setup.images, setup.folder, setup.noise_seed) == (given["number"], "images", "folder", 5)

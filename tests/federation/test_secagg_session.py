@@ -42,7 +42,7 @@ def session(before=None, may=True):
     found._joined, found._attempt = SimpleNamespace(kept=kept), SimpleNamespace(round=3)
     found._round = SimpleNamespace(identities=SimpleNamespace(keys=KEYS))
     found._client, found._invited, found.task, found.asked = Anything(), (0, 1, 2, 3), None, b""
-    found._agreed = found._consented = False
+    found.agreed = found._consented = False
     return found, asked
 
 
@@ -101,7 +101,7 @@ def test_shares_are_revealed_where_the_survivors_were_agreed_to(may):
 
 def test_a_phase_in_which_clients_do_not_speak_is_refused():
     found, _ = session()
-    found._agreed = found._consented = True
+    found.agreed = found._consented = True
     speaking = {"KEYS", "SHARES", "AGREE", "MASKED", "CONSENT", "REVEAL"}
     for phase in ProtocolPhase:
         if phase.name not in speaking:

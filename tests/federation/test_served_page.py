@@ -152,6 +152,15 @@ def test_it_serves_two_things_and_is_bound_to_this_machine(served):
         Page(progress(), port=int(page.address.rstrip("/").rpartition(":")[2]))
 
 
+def test_it_is_served_at_an_address_of_version_6_too():
+    page = Page(progress(), "::1")
+    try:
+        assert page.address.startswith("http://[::1]:")
+        assert "<html" in read(page.address)[0]
+    finally:
+        page.close()
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [

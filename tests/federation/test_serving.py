@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from dpfedmeta.accounting.ledger.ledger import Ledger, read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
@@ -14,10 +15,12 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.training_participation import Joined
+from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, ROOM_BYTES
 from dpfedmeta.federation.offers.signed_plan import agreement_of
 from dpfedmeta.federation.server import federation_checks
-from dpfedmeta.federation.server.federation_checks import check_agreements, check_federation
+from dpfedmeta.federation.server.federation_checks import check_agreements, check_federation, check_length
 from dpfedmeta.federation.server.quorum import TooFew
+from dpfedmeta.federation.server.training_server import Federation
 from dpfedmeta.federation.wire_format import QuestionKind
 from dpfedmeta.learning.record_dp import micro_episode_gradients
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
@@ -333,3 +336,22 @@ def test_every_cohort_that_may_be_invited_has_to_agree(monkeypatch, refused):
     with nullcontext() if refused is None else pytest.raises(RefusedPlan, match="too few to agree; lower aggregation"):
         check_agreements(SimpleNamespace(privacy=privacy, settings=settings))
     assert asked == ["picked", *range(4, (refused or 7) + 1)]
+
+
+def test_a_message_that_the_wire_does_not_take_is_refused_before_it_is_charged():
+    check_length("few numbers", MOST_BYTES - ROOM_BYTES)
+    with pytest.raises(RefusedPlan, match=r"^many: a message of 67,104,769 bytes, and the wire takes 67,108,864$"):
+        check_length("many", MOST_BYTES - ROOM_BYTES + 1)
+
+
+@pytest.mark.parametrize("numbers", [9, MOST_BYTES // 4])
+def test_a_network_that_no_message_holds_is_no_plan_of_a_federation(silos, numbers):
+    initial = {"w": torch.empty(numbers, device="meta")}
+    algorithm = SimpleNamespace(initial=lambda network, seed: initial, learned=lambda network, initial: {})
+    plan = SimpleNamespace(
+        privacy=SimpleNamespace(clients=CLIENTS, secure=None, at=lambda round_: SimpleNamespace(whole=None)),
+        algorithm=algorithm, network=None, settings=SimpleNamespace(run=SimpleNamespace(seed=0)),
+    )  # fmt: skip
+    federation = Federation(channel=None, identity=silos.server, roster=silos.roster, seconds=1.0)
+    with nullcontext() if numbers == 9 else pytest.raises(RefusedPlan, match="16,777,216 weights are too many for a"):
+        federation.population(plan)

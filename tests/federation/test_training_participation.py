@@ -8,11 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import dimension
 from dpfedmeta.core.version import __version__
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.client.client_state import kept_offer
 from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords
 from dpfedmeta.federation.offers.signed_plan import FORM, sign_plan
 from dpfedmeta.federation.wire_format import Attempt, Offer, QuestionKind, Said, opened_answer
@@ -88,6 +90,39 @@ def test_an_offer_is_accepted_whatever_the_folder_holds(silos, tmp_path, kind):
     assert party.unfit is None
     assert "ONLY NOISE: " in log_of(tmp_path)
     assert "the server is not told" in log_of(tmp_path)
+
+
+def elsewhere():
+    raise InputError("these records took part from another home")
+
+
+def test_an_offer_is_declined_where_its_records_belong_to_another_home(silos, tmp_path):
+    """They may have come into the folder long after the client was started."""
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
+    party = with_folder(session, tmp_path, few_images, claimed=elsewhere)
+    assert offered(session, party)[6] == Said.DECLINED
+    assert party.unfit == "these records took part from another home"
+    assert kept_offer(tmp_path / "client0", RUN) is None
+    assert not party._joined
+
+
+def test_records_are_claimed_whenever_they_are_read(silos, tmp_path):
+    """For each offer, and again by a process that was started anew in the middle of a run."""
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
+    claims = []
+    for count in (1, 2):
+        party = with_folder(session, tmp_path, lambda folder: folder.exists() or few_images(folder),
+                            claimed=lambda: claims.append(1))  # fmt: skip
+        if count == 1:
+            assert [offered(session, party)[6] for _ in range(2)] == [Said.ACCEPTED] * 2
+        assert party.answer(session.question(0))[6] == Said.VECTOR
+        assert len(claims) == count
+
+
+def test_records_that_cannot_be_read_take_no_part_and_are_not_claimed(silos, tmp_path):
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
+    party = with_folder(session, tmp_path, broken_file, claimed=elsewhere)
+    assert offered(session, party)[6] == Said.ACCEPTED
 
 
 def test_offers_of_other_sizes_count_no_images(silos, tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -91,6 +92,7 @@ def test_every_option_of_an_analysis_s_server_arrives(server, monkeypatch, fewes
     expected = {
         "channel": server.wire, "identity": b"private", "roster": ROSTER, "seconds": 7.0,
         "fewest": 3 if fewest is None else 2, "wait": 9.0, "data_folder": Path("data"),
+        "waiting": server.said.append,
     }  # fmt: skip
     assert {name: given[name] for name in expected} == expected
     given["blamed"](SimpleNamespace(text=lambda name: f"{name(2)} did it"))
@@ -125,6 +127,13 @@ def test_every_option_of_a_client_arrives(monkeypatch, tmp_path, address, dry_ru
     expected = {"server": b"server", "promise": options.promise, "say": said.append, "dry_run": dry_run}
     expected["change_limit"] = not dry_run
     assert {name: given[name] for name in expected} == expected
+    # Asked again for every offer; where the register cannot be read, its owner is told.
+    for error in (None, OSError(13, "Permission denied", "homes")):
+        again = Mock(side_effect=error)
+        monkeypatch.setattr(entry_points, "claim", again)
+        given["claimed"]()
+        again.assert_called_once_with(options.home, options.data, b"mine")
+    assert [line.split(";")[0] for line in said] == ["homes: Permission denied"]
     # Its noise is the system's: only tests choose a seed.
     assert "noise_seed" not in given
     assert {options.data, b"mine", tmp_path / "ledger.jsonl"} <= {each for each in given.values() if each is not None}

@@ -25,6 +25,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.reporting.html import page as page_module
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.state.resume import reported, settings_of_run
+from tests.faults.kills import ended, start
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -309,25 +310,16 @@ def test_an_existing_run_is_never_overwritten(train, seeded):
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_and_sigterm_leave_a_clean_checkpoint_and_what_was_spent(tiny_task_file, tmp_path, number):
     words = [*TINY, "--rounds=5000", "--noise-multiplier=1", "--run.name=r", "--evaluation.every=5"]
-    running = subprocess.Popen(
-        [sys.executable, ROOT / "scripts/train.py", "--algo", "dp-agr", "--dataset", str(tiny_task_file), *words],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        # A background shell starts its children deaf to SIGINT; a user's shell does not.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    rounds = tmp_path / "runs/r/rounds.jsonl"
+    running = start(["--algo=dp-agr", f"--dataset={tiny_task_file}", *words], tmp_path)
+    rounds, code = tmp_path / "runs/r/rounds.jsonl", None
     deadline = time.monotonic() + 120
-    while not (rounds.exists() and rounds.read_text().count("\n") >= 3):
+    while code is None and not (rounds.exists() and rounds.read_text().count("\n") >= 3):
         assert time.monotonic() < deadline
-        assert running.poll() is None, running.communicate()[0]
-        time.sleep(0.05)
-    os.killpg(running.pid, number)
-    output, _ = running.communicate(timeout=60)
-    assert running.returncode == 130, output
+        code = ended(running, 0.05)
+    assert code is None, (tmp_path / "output.txt").read_text()
+    os.killpg(running, number)
+    code, output = ended(running, 60.0), (tmp_path / "output.txt").read_text()
+    assert code == 130, output
     assert "Traceback" not in output
     assert re.search(r"interrupted after \d+ of \d+ rounds, at most", output), output
     assert "go on with: dpfedmeta train --resume runs/r" in output

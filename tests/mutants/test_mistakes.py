@@ -14,11 +14,24 @@ def beside(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(HERE), *sys.path])
 
 
+def compiles(mutant):
+    """Alone what stands between two empty lines and the next two around the change; the whole file takes 2 ms."""
+    from mistakes import ROOT, changed
+
+    before, whole = (ROOT / "dpfedmeta" / mutant.file).read_text(), changed(mutant)
+    start = before.index(mutant.old)
+    first, last = before.rfind("\n\n\n", 0, start), whole.find("\n\n\n", start + len(mutant.new))
+    try:
+        return compile(whole[max(first, 0) : last if last > 0 else len(whole)], mutant.file, "exec")
+    except SyntaxError:  # of a text that holds empty lines, half of it
+        return compile(whole, mutant.file, "exec")
+
+
 def test_every_mistake_that_is_written_down_can_be_planted():
-    from mistakes import ROOT, catalogue, changed
+    from mistakes import ROOT, catalogue
 
     for mutant in catalogue():
-        compile(changed(mutant), mutant.file, "exec")
+        assert compiles(mutant)
         for test in mutant.tests:
             file, _, function = test.partition("::")
             assert f"def {function}" in (ROOT / file).read_text(), (mutant.name, test)

@@ -52,11 +52,23 @@ def test_a_constant_policy_stays():
     assert bound == state.bound == 0.3
 
 
-@pytest.mark.parametrize("factor", [0.01, 1.0, 100.0])
+LARGE = [
+    pytest.param(1_000_000, cohort, factor, marks=pytest.mark.slow)
+    if (cohort, factor) not in ((200, 100.0), (5_000, 0.01))
+    else (1_000_000, cohort, factor)
+    for cohort in (200, 5_000)
+    for factor in (0.01, 1.0, 100.0)
+]
+
+
 @pytest.mark.parametrize(
-    ("size", "cohort"), [(1_000, 200), (1_000, 5_000), (30_000, 500), (1_000_000, 200), (1_000_000, 5_000)]
+    ("size", "cohort", "factor"),
+    [
+        *((*case, factor) for case in ((1_000, 200), (1_000, 5_000), (30_000, 500)) for factor in (0.01, 1.0, 100.0)),
+        *LARGE,
+    ],
 )
-def test_the_window_policy_finds_the_knee_from_far_above_and_far_below(factor, size, cohort):
+def test_the_window_policy_finds_the_knee_from_far_above_and_far_below(size, cohort, factor):
     rounds = 40 if size > 100_000 else 60
     bounds = simulate(Window(initial_bound=factor), size=size, cohort=cohort, z=0.7, rounds=rounds)
     centre = np.exp(np.log(bounds[-12:]).mean())

@@ -1,8 +1,11 @@
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.reporting.compare import seed_groups
@@ -179,6 +182,18 @@ def test_more_than_four_differences_say_less_than_a_name(make_run, count):
     assert (labels == ["a0", "b"]) == (count > 4)
     if count == 4:
         assert labels[1] == ", ".join(f"s{number}=1" for number in range(4))
+
+
+def test_an_extended_run_is_no_further_seed_of_the_first_plan(make_run, monkeypatch):
+    first, second, extended = (make_run(name, 0.9) for name in "abc")
+    plan = PrivacyPlan(clients=100, cohort=10.0, rounds=3, noise_multiplier=1.0)
+    plans = {first.ledger: plan, second.ledger: plan, extended.ledger: replace(plan, rounds=9, ends=(3,))}
+    for path in plans:
+        path.touch()
+    monkeypatch.setattr(seed_groups, "read_content", lambda path, torn: SimpleNamespace(plan=plans[path]))
+    groups = group_runs([first, extended, second])
+    assert [[run.path.name for run in group.runs] for group in groups] == [["a", "b"], ["c"]]
+    assert groups[1].label == "rounds=9"
 
 
 def test_what_a_run_is_called_and_tracked_by_makes_no_setting_of_its_own(make_run):

@@ -22,6 +22,7 @@ from dpfedmeta.reporting.html.top_of_page import (
     promised_words,
     reached_words,
 )
+from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.tracking.flatten_rows import flat_summary, guarantee_sheet
 from dpfedmeta.training.verification.verify import audit
 from tests.conftest import dpfedmeta
@@ -119,11 +120,12 @@ def test_another_number_in_who_sees_what_is_refused(tmp_path, who):
     run = written_run(tmp_path)
     page = write_report(run)
     text = page.read_text(encoding="utf-8")
-    assert check_report(audit(run).snapshot, audit(run).proven) == ["report.html agrees"]
+    found = audit(run)
+    assert check_report(found.snapshot, found.proven) == ["report.html agrees"]
     start = text.index(f">the {who}<")
     page.write_text(text[:start] + text[start:].replace("epsilon ", "epsilon 0.", 1))
     with pytest.raises(InputError, match=r"report\.html: who sees what"):
-        check_report(audit(run).snapshot, audit(run).proven)
+        check_report(read_run(run), found.proven)
 
 
 def test_who_sees_what_under_another_heading_is_refused(tmp_path):
@@ -132,12 +134,13 @@ def test_who_sees_what_under_another_heading_is_refused(tmp_path):
     page = write_report(run)
     text = page.read_text(encoding="utf-8")
     assert ">sees<" in text
+    proven = audit(run).proven
     page.write_text(text.replace(">sees<", ">learns<", 1).replace("epsilon ", "epsilon 0.", 1))
     with pytest.raises(InputError, match=r"report\.html: "):
-        check_report(audit(run).snapshot, audit(run).proven)
+        check_report(read_run(run), proven)
     page.write_text(text.replace(">sees<", ">learns<", 1))
     with pytest.raises(InputError, match=r"report\.html: tables of who sees what"):
-        check_report(audit(run).snapshot, audit(run).proven)
+        check_report(read_run(run), proven)
 
 
 def test_the_line_of_what_was_reached_has_every_baseline():
@@ -223,13 +226,18 @@ def scrolled(browser, page, width, folder):
     return int(size), wide
 
 
+@pytest.fixture(scope="module")
+def both(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("both")
+    runs = [run, written_run(folder, "another-name-that-is-long-enough-to-push-columns-off", algo="dp-agr")]
+    return write_comparison(group_runs(runs), folder / "comparison.html")
+
+
 @pytest.mark.parametrize("width", [390, 1400])
-def test_no_page_is_moved_sideways_in_a_browser(run, tmp_path, width):
+def test_no_page_is_moved_sideways_in_a_browser(run, both, tmp_path, width):
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium on this machine (apt-get install chromium)")
-    runs = [run, written_run(tmp_path, "another-name-that-is-long-enough-to-push-columns-off", algo="dp-agr")]
-    both = write_comparison(group_runs(runs), tmp_path / "comparison.html")
     for page in (run.path / "report.html", both):
         assert scrolled(browser, page, width, tmp_path) == (width, []), page
 

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache, partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -63,7 +64,7 @@ class Hostile:
         return self.change(episode) if client == self.client else episode
 
 
-def side_of(tiny_strokes, algo):
+def made(tiny_strokes, algo):
     algo, _, divisions = algo.partition(" in ")
     given = {**SMALL, "meta.divisions": divisions or "1"}
     plan = make_plan(resolve(algo, "strokes", None, given), tiny_strokes.task)
@@ -81,15 +82,32 @@ def sum_over(side, model, *clients):
     return LocalBackend(clients=side, workers=InProcess()).cohort_sum(model, 0.3, cohort)
 
 
+@pytest.fixture(scope="module")
+def side_of(tiny_strokes):
+    """(plan, clients, model) of an algorithm; nobody changes them."""
+    return cache(partial(made, tiny_strokes))
+
+
+@pytest.fixture(scope="module")
+def sums_of(side_of):
+    """The sums with client 2 and without it, where nobody is hostile."""
+
+    @cache
+    def sums(algo):
+        _, side, model = side_of(algo)
+        return sum_over(side, model, 2, 1, 3), sum_over(side, model, 1, 3)
+
+    return sums
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("algo", ["dp-agr", "dp-agr in 3", "dp-agrlr-micro", "dp-agrlr", "dp-aqc"])
 @pytest.mark.parametrize("how", HOSTILE)
-def test_a_hostile_client_touches_no_other_contribution_and_no_noise(tiny_strokes, algo, how):
-    plan, side, model = side_of(tiny_strokes, algo)
+def test_a_hostile_client_touches_no_other_contribution_and_no_noise(side_of, sums_of, algo, how):
+    plan, side, model = side_of(algo)
+    honest, without = sums_of(algo)
     # First: what is shared by a chunk is often taken from there.
-    honest = sum_over(side, model, 2, 1, 3)
     hostile = sum_over(replace(side, population=Hostile(side.population, 2, HOSTILE[how])), model, 2, 1, 3)
-    without = sum_over(side, model, 1, 3)
     assert hostile.sensitivity == honest.sensitivity
     moved = torch.cat([(hostile.value[n] - without.value[n]).flatten() for n in model])
     assert torch.isfinite(moved).all()
@@ -110,9 +128,9 @@ def test_a_hostile_client_touches_no_other_contribution_and_no_noise(tiny_stroke
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("algo", ["dp-agr", "dp-agr in 3", "dp-aqc"])
 @pytest.mark.parametrize("how", HOSTILE)
-def test_data_that_are_not_sound_are_no_failure(tiny_strokes, algo, how):
+def test_data_that_are_not_sound_are_no_failure(side_of, algo, how):
     """Whether a client failed may be seen, what it holds may not: it sends zeros, which enter the sum."""
-    _, side, model = side_of(tiny_strokes, algo)
+    _, side, model = side_of(algo)
     poisoned = replace(side, population=Hostile(side.population, 2, HOSTILE[how]))
     _, entered = poisoned.clipped_sum(model, 0.3, 0, [2, 1, 3])
     assert entered == 3
@@ -135,8 +153,8 @@ def test_data_that_are_not_sound_are_no_failure(tiny_strokes, algo, how):
         "reshaped",
     ],
 )
-def test_a_hostile_message_is_thrown_away_by_the_server(tiny_strokes, monkeypatch, message):
-    _, side, model = side_of(tiny_strokes, "dp-agrlr-micro")
+def test_a_hostile_message_is_thrown_away_by_the_server(side_of, monkeypatch, message):
+    _, side, model = side_of("dp-agrlr-micro")
     forged = {
         "scaled": {n: torch.full_like(v, 1e30) for n, v in model.items()},
         "integers": {n: v.to(torch.int64) for n, v in model.items()},
@@ -237,9 +255,9 @@ def test_messages_that_were_thrown_away_are_counted_for_the_owner_and_nobody_els
 
 @pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr"])
 @pytest.mark.parametrize("how", ["empty", "one record less", "wrong shape", "label out of range"])
-def test_no_noise_is_credited_to_a_private_client_that_is_not_sound(tiny_strokes, algo, how):
+def test_no_noise_is_credited_to_a_private_client_that_is_not_sound(side_of, algo, how):
     """It sends nothing, so zeros in its place would stand for noise that is not there."""
-    _, side, model = side_of(tiny_strokes, algo)
+    _, side, model = side_of(algo)
     unsound = sum_over(replace(side, population=Hostile(side.population, 2, HOSTILE[how])), model, 2, 1, 3)
     assert unsound.noise_variance == pytest.approx(2 * side.message_noise_variance(0.3))
 

@@ -130,6 +130,10 @@ class Sampling:
         """
 
     @classmethod
+    def check_begins(cls, settings: Settings) -> None:
+        """Refuse settings with which no run should begin; a run that began with them is read, and goes on."""
+
+    @classmethod
     def check_settings(cls, settings: Settings) -> None:
         """Refuse settings that do not go with this sampler, before anything is computed.
 

@@ -157,10 +157,12 @@ class ClientLedger:
 
     def _fit(self, layers: Sequence[Spending], run: str, cost: RunCost) -> bool:
         limit = self._budget.epsilon
-        if limit is None:
-            return True
+        return limit is None or self.after(layers, run=run, cost=cost) <= limit * _ROUNDING
+
+    def after(self, layers: Sequence[Spending], *, run: str = "", cost: RunCost = NO_COST) -> float:
+        """Epsilon that this ledger would count after these participations: what its limit is compared with."""
         squared = math.fsum([self._squared, *(max(layer.roles()) ** 2 for layer in layers)])
-        return self._epsilon(squared, _together(self._cost, self._due(run, cost))) <= limit * _ROUNDING
+        return self._epsilon(squared, _together(self._cost, self._due(run, cost)))
 
     def _due(self, run: str, cost: RunCost) -> RunCost:
         """Return the part of the run's cost that is not charged yet.

@@ -12,7 +12,15 @@ from dpfedmeta.accounting.events.failure_probability import RARE_SHARE, largest_
 from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
-from dpfedmeta.analytics.invertible_bloom_table import SUM_BITS, DecodingFailed, Limbs, NameTable, form_for, heaviest
+from dpfedmeta.analytics.invertible_bloom_table import (
+    SUM_BITS,
+    DecodingFailed,
+    Limbs,
+    NameTable,
+    encode,
+    form_for,
+    heaviest,
+)
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import IntArray, Purpose, SecretGenerator
 from dpfedmeta.privacy.mechanisms import Released
@@ -87,7 +95,9 @@ class HeavyHitters:
     def sent(self, handing: Handing, part: int) -> IntArray:
         """SECRET: a table of the client's names."""
         tables = _Tables.of(self, handing.plan)
-        names = heaviest(handing.held.names(handing.client), self.most_names)
+        held = handing.held.names(handing.client)
+        # Of a name whose first character is longer than the table keeps, nothing is left.
+        names = heaviest({name: held[name] for name in held if any(encode(name, self.length))}, self.most_names)
         return tables.with_seed(_seed(handing.told, part)).of(names, tables.limbs)
 
     def longest(self, plan: PrivacyPlan) -> float:

@@ -78,8 +78,8 @@ class Histogram(CountedAnalysis):
         """Post-processing of noisy counts."""
         split = self._rows * len(_CLASSES)
         classes, sizes = counts[:split].reshape(self._rows, -1), counts[split:]
-        # Every client is in each histogram once.
-        total = max(float(classes.sum() + sizes.sum()) / (self._rows + 1), 1.0)
+        # Every client is in each histogram once; where the noise is most of it, a bin has no more than all.
+        total = max(float(classes.sum() + sizes.sum()) / (self._rows + 1), float(counts.max()), 1.0)
         return {
             "clients": total,
             "deviation": deviation,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import io
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.sources import ArchiveSource, Located, PublishedReader, entries_of, images_of_a_class
 from dpfedmeta.data.storage.decoded_cache import Contents, Split, cache_folder, source_key
 from dpfedmeta.data.storage.downloads import find, warn_if_unknown
+from dpfedmeta.data.storage.image_codecs import UNREADABLE
 
 if TYPE_CHECKING:
     from dpfedmeta.data.task import Task
@@ -68,7 +68,7 @@ def _members(path: Path) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return [member for member in archive.namelist() if member.endswith(".png")]
-    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: not a readable zip archive ({error}); fetch it again") from error
 
 
@@ -76,16 +76,7 @@ def _image(archive: zipfile.ZipFile, path: Path, member: str, size: int) -> Imag
     try:
         with Image.open(io.BytesIO(archive.read(member))) as image:
             grey = image.convert("L").resize((size, size), Image.Resampling.LANCZOS)
-    # RuntimeError: flipped bits can claim that a member is encrypted or packed in an unknown way.
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        UnidentifiedImageError,
-        OSError,
-        EOFError,
-        SyntaxError,
-        RuntimeError,
-    ) as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: {member} does not decode ({error}); fetch the archive again") from error
     return 255 - np.asarray(grey, dtype=np.uint8)
 

@@ -56,12 +56,11 @@ def _curve(controls: FloatArray) -> FloatArray:
 def _render(points: FloatArray, width: float, size: int) -> ImageArray:
     """Distance of every pixel to the nearest point of the strokes, as ink with a soft edge of one pixel."""
     grid = (np.arange(size) + 0.5) / size * 2.0 - 1.0
-    pixels = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
-    path = points.reshape(-1, 2)
-    squared = (pixels**2).sum(1)[:, None] + (path**2).sum(1) - 2.0 * pixels @ path.T
-    distance = np.sqrt(np.maximum(squared.min(1), 0.0))
+    x, y = points.reshape(-1, 2).T
+    down, across = (grid - y[:, None]) ** 2, (grid - x[:, None]) ** 2
+    distance = np.sqrt((down[:, :, None] + across[:, None, :]).min(0))
     ink = np.clip((width - distance) * size / 2.0 + 0.5, 0.0, 1.0)
-    image: ImageArray = np.rint(255.0 * ink).astype(np.uint8).reshape(size, size)
+    image: ImageArray = np.rint(255.0 * ink).astype(np.uint8)
     return image
 
 

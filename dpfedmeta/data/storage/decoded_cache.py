@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import digest_of
+from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.still_working import told_while
 from dpfedmeta.data.episodes.class_pool import FloatRecords, ImageArray
 
@@ -231,6 +232,7 @@ def cache_folder(data_folder: Path | None) -> Path:
     """DPFEDMETA_CACHE, else the data folder when it can be written, else the user's cache folder."""
     chosen = os.environ.get("DPFEDMETA_CACHE")
     if chosen:
+        check_outside_runs("DPFEDMETA_CACHE", Path(chosen))  # records of people are decoded there
         return Path(chosen)
     if data_folder is not None and _writable(data_folder):
         return data_folder / ".dpfedmeta-cache"

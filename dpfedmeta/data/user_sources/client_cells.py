@@ -2,10 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
+from dpfedmeta.data.names import same_class
 from dpfedmeta.data.storage.decoded_cache import ClassEntry, Split
 from dpfedmeta.data.user_sources.csv_table import Cell, Row, check_all_or_none
 
@@ -68,8 +70,38 @@ def people_cells(where: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
     )
 
 
-def record_digest(label: str, values: Sequence[float] | Sequence[int]) -> str:
-    """SHA-256 of a record of a table: the same however its numbers are written, and in whichever file it stands."""
+def record_digests(where: str, rows: Sequence[Row], records: Sequence[Any]) -> list[tuple[str, str]]:
+    """(class, SHA-256) of each record of a table that one client takes part with, however its numbers are written.
+
+    Args:
+        where: The data, for errors.
+        rows: Where each record belongs.
+        records: The numbers of each.
+
+    Raises:
+        InputError: See `own_cells`.
+    """
+    made = own_cells(where, rows)
+    return [(cell.entry.name, _digest(cell.entry.name, records[number])) for cell in made for number in cell.rows]
+
+
+def spelled_digests(where: str, rows: Sequence[Row], records: Sequence[Any], columns: Sequence[str] = ()) -> list[str]:
+    """SHA-256 of each of them by one spelling of its class and of 0, which may be written -0.
+
+    Args:
+        where: The data, for errors.
+        rows: Where each record belongs.
+        records: The numbers of each.
+        columns: Their names, in the order of the numbers; empty: these are not looked at.
+    """
+    return [
+        _digest("\n".join([same_class(cell.entry.name), *columns]), [value + 0.0 for value in records[number]])
+        for cell in own_cells(where, rows)
+        for number in cell.rows
+    ]
+
+
+def _digest(label: str, values: Iterable[float]) -> str:
     numbers = [float(value) for value in values]
     while numbers and numbers[-1] == 0.0:  # padding of a sequence
         numbers.pop()

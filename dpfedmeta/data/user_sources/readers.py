@@ -138,6 +138,16 @@ def own_digests(path: Path) -> list[tuple[str, str]]:
     return READERS[reader_name(path)].own_digests(path)
 
 
+def spelled_digests(path: Path) -> list[str]:
+    """SHA-256 of each record of a table however class and numbers are written, and its columns ordered; else none.
+
+    Raises:
+        InputError: They cannot be read.
+    """
+    spelled = {"vectors": vectors.spelled, "tokens": tokens.spelled}.get(reader_name(path))
+    return spelled(path) if spelled else []
+
+
 def image_files_of(reader: str, path: Path) -> Sequence[Path]:
     """The image files behind data of the user's own; of vectors and tokens none.
 

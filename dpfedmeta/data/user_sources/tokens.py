@@ -12,7 +12,7 @@ from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.client_cells import own_cells, people_cells, record_digest
+from dpfedmeta.data.user_sources.client_cells import own_cells, people_cells, record_digests, spelled_digests
 from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, part_words, read_table
 from dpfedmeta.data.user_sources.vectors import read_array
 
@@ -91,10 +91,21 @@ def own_digests(path: Path) -> list[tuple[str, str]]:
     Raises:
         InputError: The file is wrong; says where.
     """
+    return record_digests(str(path), *_written(path))
+
+
+def spelled(path: Path) -> list[str]:
+    """SHA-256 of each by one spelling of its class.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    return spelled_digests(str(path), *_written(path))
+
+
+def _written(path: Path) -> tuple[tuple[Row, ...], list[list[float]]]:
     rows = read_table(path, COLUMN).rows
-    written = [[float(word) for word in row.values[0].split() if _is_number(word)] for row in rows]
-    every = [(cell.entry.name, number) for cell in own_cells(str(path), rows) for number in cell.rows]
-    return [(label, record_digest(label, written[number])) for label, number in every]
+    return rows, [[float(word) for word in row.values[0].split() if _is_number(word)] for row in rows]
 
 
 def _records(path: Path, form: RecordForm) -> tuple[tuple[Row, ...], Any]:

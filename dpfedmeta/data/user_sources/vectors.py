@@ -16,7 +16,7 @@ from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.client_cells import own_cells, people_cells, record_digest
+from dpfedmeta.data.user_sources.client_cells import own_cells, people_cells, record_digests, spelled_digests
 from dpfedmeta.data.user_sources.columns import OWNERS, TARGET, feature_words, telling_columns
 from dpfedmeta.data.user_sources.csv_table import (
     Cell,
@@ -159,9 +159,22 @@ def own_digests(path: Path) -> list[tuple[str, str]]:
     Raises:
         InputError: The file is wrong; says where.
     """
-    rows, records = read_array(path, "numbers") if path.suffix.lower() == ".npz" else _records(path)
-    every = [(cell.entry.name, number) for cell in own_cells(str(path), rows) for number in cell.rows]
-    return [(label, record_digest(label, records[number].tolist())) for label, number in every]
+    return record_digests(str(path), *_numbers(path))
+
+
+def spelled(path: Path) -> list[str]:
+    """SHA-256 of each by one spelling of its class; of a table also by the names of its columns, whatever their order.
+
+    Raises:
+        InputError: The file is wrong; says where.
+    """
+    columns = sorted(columns_in(path))
+    named = spelled_digests(str(path), *_records(path, columns), columns) if columns else []
+    return [*spelled_digests(str(path), *_numbers(path)), *named]
+
+
+def _numbers(path: Path) -> tuple[tuple[Row, ...], Any]:
+    return read_array(path, "numbers") if path.suffix.lower() == ".npz" else _records(path)
 
 
 def _records(path: Path, columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], Any]:
@@ -356,7 +369,9 @@ def _check_records(path: Path, what: str, records: Any) -> None:
 
 
 def _check_told_apart(path: Path, name: str, values: Any) -> None:
-    """Refuse names as floats so large that neighbours are one: several classes or clients would be the same."""
+    """Refuse names as bytes, and as floats so large that neighbours are one: several of them would be the same."""
+    if values is not None and values.dtype.kind == "S":
+        raise InputError(f"{path}: {name}: bytes; store them as text: {name}.astype(str)")
     if values is None or values.dtype.kind != "f" or not np.isfinite(values).all():
         return
     largest, exact = float(np.abs(values).max(initial=0.0)), 2.0 ** (np.finfo(values.dtype).nmant + 1)

@@ -31,6 +31,7 @@ class JoinedAnalysis:
         number: The client's.
         kept: What must survive.
         held: Its own images.
+        holds: SECRET: whether they could be read.
         source: Its noise, of a key that no other run has.
         fresh_of: What the streams of a charged attempt are keyed by.
         log: Told what is for the owner alone.
@@ -40,6 +41,7 @@ class JoinedAnalysis:
     number: int
     kept: Kept
     held: Held
+    holds: bool
     source: KeyedSource | FreshSource
     fresh_of: FreshOf
     log: Callable[[str], None]
@@ -103,6 +105,7 @@ def join_analysis(
         number=number,
         kept=kept,
         held=HeldImages(plan=plan, population=held),
+        holds=not isinstance(pool, str),
         source=kept.source(own.noise_seed),
         fresh_of=own.fresh_of,
         log=own.log,

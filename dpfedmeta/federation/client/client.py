@@ -65,6 +65,8 @@ class RealClient:
         dry_run: Look at plans, say what would be promised and sent, and decline. It works on a copy of its
             home, so that nothing is changed or written: neither a limit nor a log.
         change_limit: The promise replaces the one that the ledger has; what was spent stays counted.
+        claimed: Called once the records of an offer are read, before it is kept: records come and go while a client
+            waits, and each has one home. The offer is declined where it raises.
 
     Guarantee:
         (record or client, server), as `promise` says, over everything that ever leaves this object: a participation is
@@ -90,6 +92,7 @@ class RealClient:
         noise_seed: int | None = None,
         dry_run: bool = False,
         change_limit: bool = False,
+        claimed: Callable[[], object] = lambda: None,
     ) -> None:
         own_digests(images)
         self._images, self._private, self._server = images, identity, server
@@ -106,7 +109,7 @@ class RealClient:
         except InputError as error:
             raise InputError(self._in_home(str(error))) from error
         self._size = ledger.stat().st_size
-        self._say, self._noise_seed, self._dry_run = say, noise_seed, dry_run
+        self._say, self._noise_seed, self._dry_run, self._claimed = say, noise_seed, dry_run, claimed
         self._joined: dict[bytes, SignedParticipation] = {}
         self._masked: MaskedRound | None = None
         self._unfit: str | None = None
@@ -212,6 +215,8 @@ class RealClient:
             raise Refused(f"the promise is used up ({self._promise.words}), so this client cannot take part")
         if self._dry_run:
             raise Refused("this is a dry run; nothing is sent")
+        if joined.holds:
+            self._claimed()
         keep_offer(joined.kept, offer.encode())
         return joined
 
@@ -257,8 +262,14 @@ class RealClient:
         masked = self._masked
         if masked is None or masked.place != (joined.signed.run, attempt.key, step.protocol):
             raise Refused(f"round {attempt.round}: a step of secure aggregation that this client never began")
-        new = step.phase == ProtocolPhase.MASKED and self._charged(joined, attempt, masked.asked)
-        body = masked.answer(ProtocolPhase(step.phase), step.said)
+        # What is not due is refused below, and costs nothing.
+        new = step.phase == ProtocolPhase.MASKED and masked.agreed and self._charged(joined, attempt, masked.asked)
+        try:
+            body = masked.answer(ProtocolPhase(step.phase), step.said)
+        except (Refused, Aborted):
+            if new:
+                self._log(f"round {attempt.round}: charged, though no vector leaves this machine; its charge stays")
+            raise
         if step.phase == ProtocolPhase.MASKED:
             vector = "one vector under masks" if new else "the same vector as before under other masks (asked again)"
             what = f"{vector}, {len(body):,} bytes"

@@ -14,7 +14,7 @@ from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
 from dpfedmeta.core.files.run_checks import check_outside_runs
-from dpfedmeta.data.user_sources.readers import own_digests
+from dpfedmeta.data.user_sources.readers import own_digests, spelled_digests
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 HOME, LEDGER = "home.json", "ledger.jsonl"
@@ -54,7 +54,7 @@ def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
 
     Records count as those of another home where they lie in a folder or table that it took part with, or where one of
     them is in it: what that record spent would be forgotten. Records of tables are the same where class and numbers
-    are.
+    are, in whichever order their columns stand.
 
     Args:
         home: The client's home.
@@ -266,7 +266,8 @@ def _share(mine: Home, other: Home) -> bool:
 
 
 def _with_images(home: Home, data: Path) -> Home:
-    held = own_digests(data)
+    # A copy as arrays has no names of columns, and neither has a home of an earlier version.
+    held = [*own_digests(data), *(("", digest) for digest in spelled_digests(data))]
     listed = sha256(json.dumps([str(data.resolve()), held]).encode()).hexdigest()
     if listed == home.listed:
         return home

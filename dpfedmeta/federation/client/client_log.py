@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, left_of_run
+from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, left_of_run, participation, run_cost
 from dpfedmeta.planning.caveats import dishonest_words
 
 if TYPE_CHECKING:
@@ -125,7 +125,12 @@ def answering_words(joined: JoinedAnalysis, ledger: ClientLedger, promise: Promi
     signed = joined.signed
     cost, form = epsilon_after(signed.privacy, promise, 1), signed.analysis.form(signed.privacy)
     yield spent_words(ledger, promise)
-    yield f"the answer would cost {epsilon_words(cost)} of ({promise.unit}, server)"
+    counted = ""
+    if promise.epsilon is not None and not ledger.keys(signed.run.hex()):
+        one = participation(signed.privacy, promise, 0)
+        after = ledger.after([one], run=signed.run.hex(), cost=run_cost(signed.privacy))
+        counted = f"; with it this client's ledger counts {epsilon_words(after)} in all, by a bound that adds up"
+    yield f"the answer would cost {epsilon_words(cost)} of ({promise.unit}, server){counted}"
     yield (
         f"what would leave this machine: one vector of {form.dimension:,} whole numbers under masks, once"
         + (", with this client's share of the noise" if math.isfinite(cost) else "")

@@ -61,7 +61,8 @@ class MaskedRound:
         self._round = round_of(joined.signed, attempt, protocol, start)
         self._seat = start.invited.index(joined.number)
         self._client = Client(round_=self._round, seat=self._seat, identity=identity)
-        self._agreed = self._consented = False
+        self._consented = False
+        self.agreed = False
 
     def answer(self, phase: ProtocolPhase, said: bytes) -> bytes:
         """Return the client's message of a phase.
@@ -77,7 +78,7 @@ class MaskedRound:
             return self._client.share(said)
         if phase is ProtocolPhase.AGREE:
             return self._agree(said)
-        if phase is ProtocolPhase.MASKED and self._agreed:
+        if phase is ProtocolPhase.MASKED and self.agreed:
             return self._client.mask(said, self._vector())
         if phase is ProtocolPhase.CONSENT:
             return self._consent(said)
@@ -92,7 +93,7 @@ class MaskedRound:
         before = self._joined.kept.survivors(self._attempt)
         if before is not None and not before <= self._identities(sharers):
             raise self._others()
-        self._agreed = True
+        self.agreed = True
         return signature
 
     def _consent(self, said: bytes) -> bytes:

@@ -107,6 +107,11 @@ class SignedParticipation(Protocol):
         ...
 
     @property
+    def holds(self) -> bool:
+        """SECRET: whether the client's records could be read, so that they take part."""
+        ...
+
+    @property
     def kept(self) -> Kept:
         """State that must survive a restart."""
         ...

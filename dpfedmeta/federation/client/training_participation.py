@@ -66,6 +66,11 @@ class Joined:
     log: Callable[[str], None]
 
     @property
+    def holds(self) -> bool:
+        """SECRET: whether its images could be read."""
+        return isinstance(self.images, OwnRecords)
+
+    @property
     def dimension(self) -> int:
         """Weights that are learned."""
         return dimension(self.signed.learned)

@@ -155,7 +155,7 @@ class _Node:
         response = self._client.PushMessages(
             PushMessagesRequest(node=self._node, messages_list=[head], message_object_trees=[tree])
         )
-        for name in response.objects_to_push:
+        for name in parts.keys() & set(response.objects_to_push):
             self._client.PushObject(
                 PushObjectRequest(
                     node=self._node,
@@ -169,7 +169,7 @@ class _Node:
 
     def _question(self) -> tuple[Message | None, bytes | None]:
         response = self._client.PullMessages(PullMessagesRequest(node=self._node))
-        if not response.messages_list:
+        if not response.messages_list or not response.message_object_trees:
             return None, None
         question, tree = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
         names = [part.object_id for part in iterate_object_tree(tree)][: _MOST_PARTS + 1]

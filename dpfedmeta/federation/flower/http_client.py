@@ -16,7 +16,7 @@ from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, PATIENT, ROOM_BYTES
 from dpfedmeta.federation.identity.credentials import wire_key
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import plain_line
@@ -120,7 +120,7 @@ def _context(authority: bytes) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
         context.load_verify_locations(cadata=authority.decode("ascii"))
-    except (ssl.SSLError, UnicodeDecodeError):
+    except (ssl.SSLError, ValueError):  # a text that is empty, or no ASCII
         raise InputError(
             "the invitation's certificate is not PEM text; ask the server's operator for the invitation again"
         ) from None
@@ -176,7 +176,7 @@ def _reason(response: httpx.Response) -> str:
         content = (response.read() or b"{}")[:2000]
         found = httpx.Response(200, content=content).json()
         words = str(found.get("detail") or found.get("message") or found)
-    except (ValueError, AttributeError, TooLong):
+    except (*DAMAGED_JSON, TooLong):
         words = "no reason given"
     return f"the server refuses this client ({response.status_code}): {plain_line(words)[:200]}"
 

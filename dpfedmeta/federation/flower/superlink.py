@@ -153,11 +153,12 @@ def _listening(host: str, port: int, strangers: Strangers) -> Listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name with an empty label, or one that is too long
         if listening is not None:
             listening.close()
         raise InputError(
-            f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port or --listen"
+            f"{host}:{port}: cannot listen there ({getattr(error, 'strerror', error)}); choose another "
+            "--port or --listen"
         ) from None
     return listening
 

@@ -206,12 +206,21 @@ def read_identity(path: Path) -> bytes:
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(f"{path}: is not an Ed25519 private key in PEM; `dpfedmeta federate keys` writes one")
-    if path.stat().st_mode & 0o077:
-        raise InputError(f"{path}: other users can read this key; type: chmod 600 {path}")
+    check_own(path)
     private = key.private_bytes_raw()
     if len(private) != SECRET_BYTES:
         raise InputError(f"{path}: the key has {len(private)} bytes, expected {SECRET_BYTES}")
     return private
+
+
+def check_own(path: Path) -> None:
+    """Check that nobody but its owner can read a secret key.
+
+    Raises:
+        InputError: Somebody can; says what to type.
+    """
+    if path.stat().st_mode & 0o077:
+        raise InputError(f"{path}: other users can read this key; type: chmod 600 {path}")
 
 
 def _signed(name: str, wire: bytes) -> bytes:

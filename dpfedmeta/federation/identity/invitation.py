@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 import yaml
@@ -19,7 +19,7 @@ from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.read_files import read_text
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.federation.channel import IDENTITY_BYTES
-from dpfedmeta.federation.identity.credentials import read_identity, write_identity
+from dpfedmeta.federation.identity.credentials import check_own, read_identity, write_identity
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Identity
 
 IDENTITY, INVITATION, ROSTER = "identity.pem", "invitation.yaml", "roster.txt"
@@ -56,11 +56,10 @@ def make_operator(folder: Path, hosts: Sequence[str], port: int, random: bytes) 
     Raises:
         InputError: There are keys already, or the address is none.
     """
-    host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
-    address = checked_address(f"{host}:{port}")
+    address, *_ = [checked_address(f"[{host}]:{port}" if ":" in host else f"{host}:{port}") for host in hosts]
+    made = make_certificates(hosts)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_identity(folder / IDENTITY, random)
-    made = make_certificates(hosts)
     secret = ((_AUTHORITY_KEY, made.authority_key), (CERTIFICATE_KEY, made.key))
     for name, content in secret:
         replace_file(folder / name, content, SECRET)
@@ -114,9 +113,16 @@ def checked_address(address: str) -> str:
         InputError: It is not one.
     """
     found = _ADDRESS.fullmatch(address)
-    if found is None or not 0 < int(found[2]) < 65536:
+    if found is None or not 0 < int(found[2]) < 65536 or not _is_host(found[1]):
         raise InputError(f"{address}: expected HOST:PORT, such as fed.example.org:9443")
     return address
+
+
+def _is_host(host: str) -> bool:
+    try:
+        return bool(IPv6Address(host[1:-1]) if host.startswith("[") else host.encode("idna"))
+    except ValueError:  # labels that are empty or too long, too
+        return False
 
 
 def port_of(invitation: Invitation) -> int:
@@ -128,13 +134,16 @@ def operator_identity(folder: Path) -> bytes:
     """The server's private key.
 
     Raises:
-        InputError: No such folder or file.
+        InputError: No such folder or file, or others can read one of the keys in it.
     """
     if folder.is_file():
         raise InputError(f"{folder}: is a file; name the folder that `dpfedmeta federate keys --server` made")
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; `dpfedmeta federate keys --server --out {folder}` makes it")
     private = read_identity(folder / IDENTITY)
+    for name in (CERTIFICATE_KEY, _AUTHORITY_KEY):
+        if (folder / name).exists():  # the authority's may lie elsewhere
+            check_own(folder / name)
     assert len(private) == SECRET_BYTES
     return private
 

@@ -21,7 +21,7 @@ from dpfedmeta.federation.offers.offered_settings import for_clients
 from dpfedmeta.federation.offers.signed_analysis import agreement_for, sign_analysis
 from dpfedmeta.federation.server.client_requests import TOLD, Blame, Heard, Told
 from dpfedmeta.federation.server.client_requests import ClientRequests as Questions
-from dpfedmeta.federation.server.federation_checks import check_federation
+from dpfedmeta.federation.server.federation_checks import check_federation, check_length
 from dpfedmeta.federation.server.quorum import wait_for
 from dpfedmeta.federation.server.remote_sums import NoSum, secure_sum
 from dpfedmeta.federation.wire_format import Attempt, Start
@@ -45,6 +45,7 @@ class Company:
         wait: How long to wait for these.
         heard: Told how each question went; who answered is for who runs the server alone.
         blamed: Told whose shares were wrong; for who runs the server alone, too.
+        waiting: Told every ten seconds for how many clients it waits.
         data_folder: Where the server's own data sets are; None: DPFEDMETA_DATA.
     """
 
@@ -56,6 +57,7 @@ class Company:
     wait: float = 600.0
     heard: Callable[[Heard], None] = lambda heard: None
     blamed: Callable[[Blame], None] = lambda blame: None
+    waiting: Callable[[str], object] = lambda line: None
     data_folder: Path | None = None
 
     @property
@@ -101,11 +103,14 @@ class RemoteClients:
         plan = self.request.planned()
         check_graph(plan)
         agreement_for(self.request, plan)
+        form = analysis.form(plan)
+        check_length(f"{form.dimension:,} numbers are too many for an answer", form.dimension * form.bits // 8)
+        check_length("the model is too large to be asked for", len(self.ground.model) if self.request.run else 0)
 
     def ready(self) -> None:
         """Wait until enough clients are connected (see `Clients`)."""
         company = self.company
-        wait_for(company.channel, company.roster, company.fewest, company.wait)
+        wait_for(company.channel, company.roster, company.fewest, company.wait, company.waiting)
 
     def sums(self, analysis: Analysis, asking: PendingRelease, told: bytes, run: RunDirectory) -> Sums:
         """SECRET: as `Clients`, by the protocol of secure aggregation, or what it gave before the server was killed.

@@ -6,6 +6,7 @@ from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.federation.channel import IDENTITY_BYTES
+from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, ROOM_BYTES
 from dpfedmeta.federation.offers.signed_plan import agreement_of
 from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
 from dpfedmeta.planning.privacy.secure_sum_settings import check_company
@@ -66,3 +67,17 @@ def check_agreements(plan: Plan) -> None:
                 f"aggregation.mode = secure among real clients: {error}; lower aggregation.dropout or "
                 "aggregation.adversarial"
             ) from None
+
+
+def check_length(what: str, length: int) -> None:
+    """Check that a message fits the wire, before anything is charged: a client drops what is longer.
+
+    Args:
+        what: It holds, and what to change.
+        length: In bytes, without what is around it.
+
+    Raises:
+        RefusedPlan: It does not.
+    """
+    if length > MOST_BYTES - ROOM_BYTES:
+        raise RefusedPlan(f"{what}: a message of {length:,} bytes, and the wire takes {MOST_BYTES:,}")

@@ -90,8 +90,8 @@ def wait_for(
     while (there := len(named & {*channel.present()})) < fewest:
         if time.monotonic() > until:
             raise TooFew(
-                f"only {there} of {len(named)} clients are connected after {seconds:g} s, and {fewest} are needed; no "
-                "round was started"
+                f"only {there} of {len(named)} clients are connected after {seconds:g} s, and {fewest} are needed; "
+                "nothing was started"
             )
         heart.beat(f"{there} of {len(named)} clients are connected; waiting for {fewest}, {seconds:g} s at most")
         time.sleep(_LOOK_SECONDS)

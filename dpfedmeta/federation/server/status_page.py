@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -193,13 +194,16 @@ class Page:
             def log_message(self, format: str, *args: Any) -> None:
                 """Nothing: it is no news who looked."""
 
+        class Server(ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
         Handler.timeout = 10
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            self._server = Server((host, port), Handler)
         except OSError as error:
             raise InputError(f"--page: cannot listen on {host}:{port} ({error.strerror}); give another port") from None
         self._server.daemon_threads = True
-        self.address = f"http://{host}:{self._server.server_address[1]}/"
+        self.address = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_address[1]}/"
         self._thread = threading.Thread(target=self._server.serve_forever, name="page", daemon=True)
         self._thread.start()
 

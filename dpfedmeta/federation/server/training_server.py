@@ -12,12 +12,12 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, load_weights
-from dpfedmeta.core.params import flatten
+from dpfedmeta.core.params import dimension, flatten
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan, sign_plan
 from dpfedmeta.federation.server.client_requests import TOLD, Blame, ClientRequests, Heard, Told
-from dpfedmeta.federation.server.federation_checks import check_agreements, check_federation
+from dpfedmeta.federation.server.federation_checks import check_agreements, check_federation, check_length
 from dpfedmeta.federation.server.quorum import Presence, TooFew, all_are_asked, offer_until_answered, wait_for
 from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums
 from dpfedmeta.federation.wire_format import Attempt, QuestionKind, packed_floats
@@ -108,6 +108,9 @@ class Federation:
                 f"give --clients {len(self.roster)}"
             )
         check_agreements(plan)
+        initial = plan.algorithm.initial(plan.network, plan.settings.run.seed)
+        numbers = max(dimension(initial), dimension(plan.algorithm.learned(plan.network, initial)))
+        check_length(f"{numbers:,} weights are too many for a federation; take a smaller network", 4 * numbers)
         population: Population = RemotePopulation(roster=self.roster)  # type: ignore[assignment]
         return population
 

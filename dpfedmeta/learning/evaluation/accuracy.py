@@ -136,7 +136,9 @@ class KeptEpisodes:
         digest = test.episodes_digest(workers, accuracy.episodes)
         whole = "splits" if len(accuracy.values) == accuracy.episodes else "clients"
         counted = "episodes" if test.sizes else whole
-        return digest and cls(digest=digest, seeds=(seed,), accuracies=accuracy.values, counted=counted)
+        if digest is None:
+            return None
+        return cls(digest=digest, seeds=(seed,), accuracies=accuracy.values, counted=counted)
 
     @classmethod
     def of(cls, what: str, protocol: str, content: Mapping[str, Any]) -> KeptEpisodes | None:

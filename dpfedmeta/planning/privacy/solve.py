@@ -51,8 +51,9 @@ def make_privacy(
     check_asked(settings, task)
     if settings.clip.start != "given":
         raise InputError(
-            f"clip.start = {settings.clip.start}: the plan needs the result of an analysis. Train without --dry-run, "
-            "which runs it first; or run dpfedmeta analyse quantile, and give --clip.initial and --privacy.spent_before"
+            f"clip.start = {settings.clip.start}: the plan needs the result of an analysis. Run dpfedmeta analyse "
+            "quantile, and give --clip.initial and --privacy.spent_before; or train without --dry-run, which runs it "
+            "first among simulated clients"
         )
     check_solve(settings, solve)
     before = earlier_releases(settings) if earlier is None else earlier

@@ -64,9 +64,9 @@ class CyclicSampler(Sampler):
 
     @classmethod
     def rate_of(cls, plan: PrivacyPlan, cohort: float) -> float:
-        """bL/N, of a client in its turn; there are no more groups than rounds."""
-        groups = 1 if plan.correlation is None else min(plan.correlation.separation, plan.rounds)
-        return min(1.0, groups * cohort / plan.clients)
+        """bL/N, of a client in its turn."""
+        separation = 1 if plan.correlation is None else plan.correlation.separation
+        return min(1.0, separation * plan.cohort / plan.clients)
 
     @classmethod
     def members(cls, event: Event) -> int:
@@ -118,6 +118,16 @@ class CyclicSampler(Sampler):
             raise RefusedPlan(
                 "population.separation is missing: with population.sampler = cyclic it is the number of client groups "
                 "that take turns; dpfedmeta account --advise finds the number with the least error (often 16 to 32)"
+            )
+
+    @classmethod
+    def check_begins(cls, settings: Settings) -> None:
+        """Refuse more groups than rounds: some would have no turn, and the others' clients come too often."""
+        groups, rounds = settings.population.separation, settings.server.rounds
+        if groups is not None and groups > rounds:
+            raise RefusedPlan(
+                f"population.separation = {groups} with population.sampler = cyclic: more groups than server.rounds = "
+                f"{rounds}; give {rounds} or less"
             )
 
     @classmethod

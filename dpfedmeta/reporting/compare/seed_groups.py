@@ -241,7 +241,10 @@ def _settings(run: RunDirectory) -> dict[str, Any]:
         content = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, *YAML_ERRORS) as error:
         raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
-    return {name: value for name, value in _flat(content) if not name.startswith(_OF_A_RUN)}
+    found = {name: value for name, value in _flat(content) if not name.startswith(_OF_A_RUN)}
+    # config.yaml is that of the first plan; a run that was extended since has more rounds.
+    plan = read_content(run.ledger, torn=True).plan if run.ledger.exists() else None
+    return found | ({"server.rounds": plan.rounds} if plan is not None and plan.ends else {})
 
 
 def _flat(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

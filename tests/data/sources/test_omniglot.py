@@ -1,5 +1,7 @@
 import io
+import struct
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -79,6 +81,21 @@ def test_a_character_that_is_in_no_archive(archives):
 def test_a_member_that_is_no_image_names_its_archive(archives):
     write_archive(archives[1], EVALUATION, len(BACKGROUND), spoil={("Tengwar/character01", 2)})
     with pytest.raises(InputError, match=r"images_evaluation\.zip.*Tengwar/character01/0003_02\.png does not decode"):
+        decode(archives, NAMES, 28, DRAWINGS)
+
+
+def test_a_member_that_claims_to_be_huge_names_its_archive(archives):
+    """Nobody takes memory for 60,000 x 60,000 pixels."""
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
+    image = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        for name, content in ((b"IHDR", header), (b"IDAT", b""))
+    )
+    with zipfile.ZipFile(archives[1], "w") as archive:
+        for offset, name in enumerate(EVALUATION, len(BACKGROUND)):
+            for number in range(DRAWINGS):
+                archive.writestr(f"x/{name}/{offset:04d}_{number + 1:02d}.png", image)
+    with pytest.raises(InputError, match=r"images_evaluation\.zip: .*_01\.png does not decode \(Image size"):
         decode(archives, NAMES, 28, DRAWINGS)
 
 

@@ -1,39 +1,54 @@
 """Loops that kill -9 ends at random instants: the ledger is whole, no round is charged twice, one release a round."""
 
 import json
+import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
+import traceback
 
 import pytest
 
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
+from tests.privacy.rounds import killed_loop
 
-PROGRAM, ROUNDS = Path(__file__).parent / "killed_loop.py", 6
+ROUNDS = 6
+
+
+def started(folder, out):
+    """(Number of a process with the loop, a pipe that ends when it has begun): forked, since it holds all libraries."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            killed_loop.main(folder, out, lambda: os.close(writer))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writer)
+    return child, reader
 
 
 def killed_at_random(folder, kills, chance, longest=0.0):
     """Start the loop again after each kill until it ends; (instants of kills, what it was handed)."""
-    run, out, instants = folder / "mine", folder / "handed.jsonl", []
-    words = [sys.executable, str(PROGRAM), str(run), str(out)]
-    while True:
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
-            # From its first line on: before, nothing is written.
-            assert child.stdout.readline() == "begun\n"
-            begun = time.monotonic()
-            if len(instants) < kills:
-                instants.append(chance.uniform(0.0, longest))
-                time.sleep(instants[-1])
-                child.kill()
-            child.wait()
-        if child.returncode != -signal.SIGKILL:
-            assert child.returncode == 0
-            break
+    out, instants, code = folder / "handed.jsonl", [], -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        child, reader = started(folder / "mine", out)
+        # From its first round on: before, nothing is written.
+        assert os.read(reader, 1) == b""
+        os.close(reader)
+        begun = time.monotonic()
+        if len(instants) < kills:
+            instants.append(chance.uniform(0.0, longest))
+            time.sleep(instants[-1])
+            os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0
     return time.monotonic() - begun, len(instants), [json.loads(line) for line in out.read_text().splitlines()]
 
 

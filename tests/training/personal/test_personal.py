@@ -94,6 +94,7 @@ def test_a_file_gives_the_model_back(model, episode, tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_a_file_predicts_in_a_fresh_process(model, episode, tmp_path):
     model.save(tmp_path / "mine.safetensors")
     np.save(tmp_path / "images.npy", episode.query_images.numpy())

@@ -498,7 +498,7 @@ def full_disk(monkeypatch, after, number=errno.ENOSPC):
     monkeypatch.setattr(os, "write", write)
 
 
-@pytest.mark.parametrize("after", [0, 1, 2, 3, 5, 11])
+@pytest.mark.parametrize("after", [0, 2, 11, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 3, 5))])
 def test_a_full_disk_loses_nothing(tiny_task_file, tmp_path, monkeypatch, whole, after):
     run = halted(tiny_task_file, tmp_path, monkeypatch, 1)
     with monkeypatch.context() as patch:
@@ -509,7 +509,7 @@ def test_a_full_disk_loses_nothing(tiny_task_file, tmp_path, monkeypatch, whole,
     assert results(run) == whole
 
 
-@pytest.mark.parametrize("which", [0, 1, 3])
+@pytest.mark.parametrize("which", [0, pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_disk_that_fills_while_a_checkpoint_is_written(tiny_task_file, tmp_path, monkeypatch, whole, which):
     run = halted(tiny_task_file, tmp_path, monkeypatch, 3)
     before = sorted(path.name for path in (run.path / "checkpoint").iterdir())

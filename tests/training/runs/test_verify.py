@@ -148,8 +148,8 @@ def test_what_really_happened_is_in_the_private_folder_only(run):
 @pytest.mark.parametrize("algo", ["dp-agrlr-secure", "dp-agr-secure", "dp-agrlr-micro"])
 def test_what_happened_to_a_record_is_the_cell_of_so_many_participations(tmp_path, algo):
     """Under sums it was 0, and what discrete noise costs was missing."""
-    settings = Settings.preset(algo, "strokes", {"server.rounds": 3})
-    plan = make_plan(settings, load_task("strokes")[0]).privacy
+    given = {"server.rounds": 3, "privacy.client.epsilon": None, "server.noise_multiplier": 1.0}
+    plan = make_plan(Settings.preset(algo, "strokes", given), load_task("strokes")[0]).privacy
     place = RunDirectory(tmp_path)
     place.secret.mkdir()
     lines = [{"round": round_, "clients": clients} for round_, clients in enumerate(([3, 4], [4], [4, 5]))]
