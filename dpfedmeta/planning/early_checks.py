@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError

@@ -63,11 +63,12 @@ def start(words: list[str], folder: Path, environment: Mapping[str, str] | None 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ |= environment or {}
         os.chdir(folder)
-        with Path("output.txt").open("a", buffering=1, encoding="utf-8") as output:
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-            sys.stdout = sys.stderr = output  # in a test they are pytest's own
-            dpfedmeta(["train", *words])
+        # Not closed: what ends the process is written to it too.
+        output = os.fdopen(os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), "w", buffering=1)
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        sys.stdout = sys.stderr = output  # in a test they are pytest's own
+        dpfedmeta(["train", *words])
     except SystemExit as end:
         code = int(end.code or 0)
     except KeyboardInterrupt:

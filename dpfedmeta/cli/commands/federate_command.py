@@ -160,8 +160,8 @@ def _check_names(options: argparse.Namespace) -> None:
     for path in (options.out.with_suffix(ending) for ending in endings[: 1 + options.flower]):
         if path.exists() and path != replaced:
             raise InputError(
-                f"{path}: exists already, perhaps of another key; give --out another name before its last dot, or move it "
-                "away"
+                f"{path}: exists already, perhaps of another key; give --out another name before its last dot, or move "
+                "the file away"
             )
 
 
