@@ -11,7 +11,9 @@ TOLERANCE = 0.002
 _LARGEST_NOISE = 1e6
 
 
-def largest_whole(reached: Callable[[int], tuple[float, str]], limit: int, knob: str, least: int = 1) -> int:
+def largest_whole(
+    reached: Callable[[int], tuple[float, str]], limit: int, knob: str, least: int = 1, unit: int = 1
+) -> int:
     """The largest number within the targets, where what is reached grows with it.
 
     Interpolates between the logarithms, since an epsilon is close to a power of the rounds and of the cohort; each
@@ -19,7 +21,7 @@ def largest_whole(reached: Callable[[int], tuple[float, str]], limit: int, knob:
     """
     share, words = reached(least)
     if share > 1:
-        raise RefusedPlan(f"{words} even with {knob} = {least}; raise the noise, the target or delta")
+        raise RefusedPlan(f"{words} even with {knob} = {least * unit}; raise the noise, the target or delta")
     low, below, high, above = least, share, 2 * least, math.inf
     while high <= limit and (above := reached(high)[0]) <= 1:
         # As if epsilon grew with the number itself: never further than eightfold in one step.

@@ -45,10 +45,8 @@ def largest_cohort(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     def reached(steps: int) -> tuple[float, str]:
         return _reached(replace(plan, cohort=float(steps * step)), targets)
 
-    knob = "population.cohort" if step == 1 else f"population.cohort / {step}"
-    return replace(
-        plan, cohort=float(step * largest_whole(reached, limit, knob, least=_fewest_steps(plan, step, limit)))
-    )
+    steps = largest_whole(reached, limit, "population.cohort", _fewest_steps(plan, step, limit), step)
+    return replace(plan, cohort=float(steps * step))
 
 
 def _fewest_steps(plan: PrivacyPlan, step: int, limit: int) -> int:

@@ -250,7 +250,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
 
     def claimed() -> None:
         with _unnoticed(say):
-            claim(options.home, options.data, private)
+            claim(options.home, options.data, private, keep=keep)
 
     prepare_flower(None if options.dry_run else options.home / "flower")
     from dpfedmeta.federation.client.client import MODEL, RealClient

@@ -15,7 +15,6 @@ from dpfedmeta.config.presets import remark_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.random import binomial
 from dpfedmeta.data.task import OwnSource, Task
-from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.planning.client_spec import records_of_a_client
 from dpfedmeta.planning.policy_from_settings import bounds_clients
 
@@ -41,15 +40,6 @@ def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
             ),
         )
     )
-
-
-def beginning_words(settings: Settings, encoder: str | None) -> str | None:
-    """Note on the encoder, in these words, and the initial weights; None where all begins at random."""
-    said, initial = [] if encoder is None else [encoder], settings.model.initial
-    if initial is not None:
-        known = "generated images, not personal data" if initial in BUILT_IN else "taken as public"
-        said.append(f"begins with the body of {initial} ({known})")
-    return "; ".join([*said, "no guarantee covers the data it was learned from"]) if said else None
 
 
 def word_of_authors(settings: Settings) -> str | None:

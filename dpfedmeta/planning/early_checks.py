@@ -66,7 +66,7 @@ def check_first(settings: Settings, data_folder: Path | None = None, *, simulate
     check_clip(settings)
     if whole_shape(settings) is None:
         _check_episodes(settings, task, splits, simulated=simulated)
-    sampling_of(settings.population.sampler).check_begins(settings)
+    sampling_of(settings.population.sampler).check_begins(settings.population.separation, settings.server.rounds)
     _check_asked(settings, task)
 
 

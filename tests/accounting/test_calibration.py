@@ -139,7 +139,7 @@ def test_a_cohort_of_one_size_is_whole_in_every_stretch_of_a_schedule():
         <= 1
         < plan_sizes._reached(replace(found, cohort=found.cohort + 4), targets)[0]
     )
-    with pytest.raises(RefusedPlan, match=r"even with population\.cohort / 4 = 1"):
+    with pytest.raises(RefusedPlan, match=r"even with population\.cohort = 4;"):
         largest_cohort(plan, Targets(client_epsilon=1e-4))
 
 

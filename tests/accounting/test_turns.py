@@ -102,7 +102,7 @@ def test_no_run_begins_with_more_groups_than_rounds(rounds, begins):
     if begins:
         check_first(settings)
     else:
-        with pytest.raises(RefusedPlan, match=r"more groups than server\.rounds = 19; give 19 or less"):
+        with pytest.raises(RefusedPlan, match="more groups than rounds, of which there are 19; give 19 or less"):
             check_first(settings)
     assert make_privacy(settings, load_task("strokes")[0]).sampler == "cyclic"
 

@@ -241,7 +241,7 @@ def test_a_home_of_an_earlier_version_is_taken_over(client, data, said):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--rotate", "clinic.pem", "--out", "clinic.pem"], "clinic.card: is there already, perhaps of another key"),
+        (["--rotate", "clinic.pem", "--out", "clinic.pem"], "clinic.pem: there is a key already; it is not replaced"),
         (["--rotate", "nowhere.pem", "--out", "second.pem"], "the identity key cannot be read"),
         (["--rotate", "other.pem", "--out", "second.pem"], r"other\.home: is not a client's home"),
         (["--rotate", "other.pem", "--home", "clinic.home", "--out", "second.pem"], "is the home of another key"),

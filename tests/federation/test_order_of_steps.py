@@ -112,9 +112,7 @@ def test_a_plan_is_kept_once_nothing_speaks_against_it(monkeypatch, case):
     kept, said, lefts, claims = [], [], [], []
     privacy = SimpleNamespace(clients=3)
     signed = SimpleNamespace(privacy=privacy, roster=given["roster"], words=lambda: ["an offer"], run=b"run")
-    joined = SimpleNamespace(
-        words=lambda ledger, promise: [f"{ledger} {promise.words}"], kept="place", holds=case != "the first"
-    )
+    joined = SimpleNamespace(words=lambda ledger, promise: [f"{ledger} {promise.words}"], kept="place")
     setups = []
     monkeypatch.setattr(client, "joined_by", lambda signed, own: setups.append(own) or joined)
     monkeypatch.setattr(client, "left_of_run", lambda *words: lefts.append(words) or given["left"])
@@ -134,15 +132,16 @@ def test_a_plan_is_kept_once_nothing_speaks_against_it(monkeypatch, case):
     if given["why"] is not None:
         with pytest.raises(Refused, match=given["why"]):
             RealClient._join(own, signed, offer)
-        assert kept == claims == []
+        assert kept == []
         return
     assert RealClient._join(own, signed, offer) is joined
     assert kept == [("place", offer.encode())]
-    assert claims == ([0] if joined.holds else [])  # before it is kept
     assert said == ["an offer", "ledger little"]
     (setup,) = setups
     assert (setup.number, setup.images, setup.folder, setup.noise_seed) == (given["number"], "images", "folder", 5)
     assert (setup.promise, setup.fresh_of, setup.log) == (own._promise, "fresh", said.append)
+    setup.claimed()
+    assert claims == [1]
     assert lefts == ([] if given["answered"] else [(privacy, own._promise, own._ledger, b"run".hex())])
 
 

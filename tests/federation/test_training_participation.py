@@ -1,6 +1,7 @@
 """A folder that does not fit a plan changes what a client sends, and nothing else that a server could see."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,6 @@ from dpfedmeta.core.version import __version__
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.client_state import kept_offer
 from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords
 from dpfedmeta.federation.offers.signed_plan import FORM, sign_plan
 from dpfedmeta.federation.wire_format import Attempt, Offer, QuestionKind, Said, opened_answer
@@ -96,14 +96,16 @@ def elsewhere():
     raise InputError("these records took part from another home")
 
 
-def test_an_offer_is_declined_where_its_records_belong_to_another_home(silos, tmp_path):
-    """They may have come into the folder long after the client was started."""
+def test_records_that_belong_to_another_home_take_no_part_and_the_server_is_not_told(silos, tmp_path):
+    """They may have come into the folder long after the client was started; a decline would tell of them."""
     session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
     party = with_folder(session, tmp_path, few_images, claimed=elsewhere)
-    assert offered(session, party)[6] == Said.DECLINED
-    assert party.unfit == "these records took part from another home"
-    assert kept_offer(tmp_path / "client0", RUN) is None
-    assert not party._joined
+    assert offered(session, party)[6] == Said.ACCEPTED
+    assert party.unfit is None
+    assert re.search("ONLY NOISE: .*these records took part from another home; this client sends", log_of(tmp_path))
+    (joined,) = party._joined.values()
+    assert isinstance(joined.images, NullRecords)
+    assert party.answer(session.question(0))[6] == Said.VECTOR
 
 
 def test_records_are_claimed_whenever_they_are_read(silos, tmp_path):

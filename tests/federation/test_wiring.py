@@ -132,7 +132,7 @@ def test_every_option_of_a_client_arrives(monkeypatch, tmp_path, address, dry_ru
         again = Mock(side_effect=error)
         monkeypatch.setattr(entry_points, "claim", again)
         given["claimed"]()
-        again.assert_called_once_with(options.home, options.data, b"mine")
+        again.assert_called_once_with(options.home, options.data, b"mine", keep=not dry_run)
     assert [line.split(";")[0] for line in said] == ["homes: Permission denied"]
     # Its noise is the system's: only tests choose a seed.
     assert "noise_seed" not in given

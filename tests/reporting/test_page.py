@@ -204,11 +204,8 @@ def test_cautions_are_those_of_the_settings_whatever_plan_json_says(make_run, mo
     assert "client-level privacy is out of reach" in page
     assert "an auditor certified it" not in page
 
-    def missing(settings):
-        raise InputError("no such task")
-
     # A page of a run whose data are elsewhere says what its plan did.
-    monkeypatch.setattr("dpfedmeta.reporting.html.page.task_of", missing)
+    monkeypatch.setattr("dpfedmeta.reporting.html.page.due_cautions", lambda settings: None)
     assert "an auditor certified it" in write_report(run).read_text(encoding="utf-8")
     (run.path / "plan.json").unlink()
     assert "auditor" not in write_report(run).read_text(encoding="utf-8")

@@ -130,8 +130,8 @@ class Sampling:
         """
 
     @classmethod
-    def check_begins(cls, settings: Settings) -> None:
-        """Refuse settings with which no run should begin; a run that began with them is read, and goes on."""
+    def check_begins(cls, separation: int | None, rounds: int) -> None:
+        """Refuse what no run should begin with; a run that began so is read, and goes on."""
 
     @classmethod
     def check_settings(cls, settings: Settings) -> None:

@@ -154,7 +154,7 @@ def _check_names(options: argparse.Namespace) -> None:
             f"--out {options.out}: {', '.join(endings)} are endings of what lies beside a key; give it another one, as "
             f"{options.out.with_suffix('.pem')}"
         )
-    if options.out.exists():
+    if options.out.is_file():
         raise InputError(f"{options.out}: there is a key already; it is not replaced")
     replaced = None if options.rotate is None else options.rotate.with_suffix(".card")
     for path in (options.out.with_suffix(ending) for ending in endings[: 1 + options.flower]):

@@ -12,6 +12,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.core.random.random_sources import IntArray, KeyedSource
+from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_log import answered_words, answering_words, without_images
 from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
@@ -31,7 +32,6 @@ class JoinedAnalysis:
         number: The client's.
         kept: What must survive.
         held: Its own images.
-        holds: SECRET: whether they could be read.
         source: Its noise, of a key that no other run has.
         fresh_of: What the streams of a charged attempt are keyed by.
         log: Told what is for the owner alone.
@@ -41,7 +41,6 @@ class JoinedAnalysis:
     number: int
     kept: Kept
     held: Held
-    holds: bool
     source: KeyedSource | FreshSource
     fresh_of: FreshOf
     log: Callable[[str], None]
@@ -92,7 +91,13 @@ def join_analysis(
         own: The client.
     """
     plan, clients, number = signed.plan, signed.privacy.clients, own.number
-    pool = opened_or_why(lambda: open_records(own.images, signed.task, signed.columns, own.folder / "images"))
+
+    def records() -> ClassPool:
+        found = open_records(own.images, signed.task, signed.columns, own.folder / "images")
+        own.claimed()
+        return found
+
+    pool = opened_or_why(records)
     held: OwnRecords | NoRecords
     if isinstance(pool, str):
         held = NoRecords(clients=clients, number=number, why=pool)
@@ -105,7 +110,6 @@ def join_analysis(
         number=number,
         kept=kept,
         held=HeldImages(plan=plan, population=held),
-        holds=not isinstance(pool, str),
         source=kept.source(own.noise_seed),
         fresh_of=own.fresh_of,
         log=own.log,

@@ -65,8 +65,8 @@ class RealClient:
         dry_run: Look at plans, say what would be promised and sent, and decline. It works on a copy of its
             home, so that nothing is changed or written: neither a limit nor a log.
         change_limit: The promise replaces the one that the ledger has; what was spent stays counted.
-        claimed: Called once the records of an offer are read, before it is kept: records come and go while a client
-            waits, and each has one home. The offer is declined where it raises.
+        claimed: Called once the records of an offer are read: records come and go while a client waits, and each has
+            one home. Those that it refuses are as data that cannot be read.
 
     Guarantee:
         (record or client, server), as `promise` says, over everything that ever leaves this object: a participation is
@@ -206,6 +206,7 @@ class RealClient:
             noise_seed=self._noise_seed,
             fresh_of=self._fresh_of,
             log=self._log,
+            claimed=self._claimed,
         )
         joined = joined_by(signed, own)
         for line in joined.words(self._ledger, self._promise):
@@ -215,8 +216,6 @@ class RealClient:
             raise Refused(f"the promise is used up ({self._promise.words}), so this client cannot take part")
         if self._dry_run:
             raise Refused("this is a dry run; nothing is sent")
-        if joined.holds:
-            self._claimed()
         keep_offer(joined.kept, offer.encode())
         return joined
 

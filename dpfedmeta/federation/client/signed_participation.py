@@ -82,6 +82,7 @@ class ClientSetup:
         noise_seed: Given, in a simulation; None: a key is drawn once for the run, and kept.
         fresh_of: What the streams of a charged attempt are keyed by.
         log: Told, for the owner alone, why there is nothing but noise to send.
+        claimed: Called once its data are read; what it refuses is as data that cannot be read.
     """
 
     number: int
@@ -91,6 +92,7 @@ class ClientSetup:
     noise_seed: int | None
     fresh_of: FreshOf
     log: Callable[[str], None]
+    claimed: Callable[[], object] = lambda: None
 
 
 class SignedParticipation(Protocol):
@@ -104,11 +106,6 @@ class SignedParticipation(Protocol):
     @property
     def number(self) -> int:
         """The client's."""
-        ...
-
-    @property
-    def holds(self) -> bool:
-        """SECRET: whether the client's records could be read, so that they take part."""
         ...
 
     @property

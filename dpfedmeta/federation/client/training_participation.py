@@ -66,11 +66,6 @@ class Joined:
     log: Callable[[str], None]
 
     @property
-    def holds(self) -> bool:
-        """SECRET: whether its images could be read."""
-        return isinstance(self.images, OwnRecords)
-
-    @property
     def dimension(self) -> int:
         """Weights that are learned."""
         return dimension(self.signed.learned)
@@ -181,7 +176,9 @@ def _held(signed: SignedPlan, own: ClientSetup) -> tuple[OwnRecords | NullRecord
     plan, task, number = signed.plan, signed.task, own.number
 
     def records() -> ClassPool:
-        return training_pool(plan.settings, open_records(own.images, task, signed.columns, own.folder / "images"))
+        found = training_pool(plan.settings, open_records(own.images, task, signed.columns, own.folder / "images"))
+        own.claimed()
+        return found
 
     pool = opened_or_why(records)
     clients, why = plan.privacy.clients, pool if isinstance(pool, str) else None

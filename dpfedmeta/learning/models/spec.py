@@ -73,3 +73,12 @@ def built_in_body(spec: NetworkSpec) -> Traversable:
             f"with --algo maml --dataset {spec.initial} and give the directory of that run"
         )
     return file
+
+
+def beginning_words(initial: str | None, encoder: str | None) -> str | None:
+    """Note on the encoder, in these words, and the initial weights; None where all begins at random."""
+    said = [] if encoder is None else [encoder]
+    if initial is not None:
+        known = "generated images, not personal data" if initial in BUILT_IN else "taken as public"
+        said.append(f"begins with the body of {initial} ({known})")
+    return "; ".join([*said, "no guarantee covers the data it was learned from"]) if said else None

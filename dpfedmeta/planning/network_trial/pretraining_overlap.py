@@ -20,8 +20,7 @@ from dpfedmeta.data.storage.decoded_cache import Split
 from dpfedmeta.data.storage.downloads import without_downloads
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.data.task_file import load_task
-from dpfedmeta.learning.models.spec import BUILT_IN, NetworkSpec, built_in_body
-from dpfedmeta.planning.caveats import beginning_words
+from dpfedmeta.learning.models.spec import BUILT_IN, NetworkSpec, beginning_words, built_in_body
 from dpfedmeta.planning.data_digests import HeldData, kept_data
 
 _BLOCK = 1024
@@ -231,4 +230,5 @@ def _source_of(settings: Settings) -> str | None:
 def initial_words(settings: Settings) -> str | None:
     """Note on the encoder or the initial weights, which no guarantee covers; None where all begins at random."""
     encoding = encoding_of_run(settings)
-    return beginning_words(settings, None if encoding is None else encoding.words(shipped_task(settings.dataset)))
+    encoder = None if encoding is None else encoding.words(shipped_task(settings.dataset))
+    return beginning_words(settings.model.initial, encoder)

@@ -10,6 +10,7 @@ from secrets import token_hex
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import FourGuarantees
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content, spent
 from dpfedmeta.accounting.ledger.ledger_register import registered
 from dpfedmeta.accounting.ledger.open_ledger import open_ledger
@@ -250,6 +251,7 @@ def begun(path: Path, request: RoundsRequest, noise_seed: int | None, *, secure_
     if not path.exists():
         if request.sampler == "check-ins" and request.cohort % 1:  # earlier versions cut it off
             raise InputError(f"PrivateRounds: cohort = {request.cohort!r}, expected a whole number under check-ins")
+        sampling_of(request.sampler).check_begins(request.separation, request.rounds)
         source = new_source(noise_seed, secure_rng=secure_rng)
 
         def fill(made: RunDirectory) -> None:

@@ -223,7 +223,9 @@ class PrivateRounds:
         due, shapes = ({name: value.shape for name, value in (each or {}).items()} for each in (form, found))
         if form is not None and due != shapes:
             raise InputError(f"PrivateRounds: an update has the form {due}, got {shapes}")
-        if not np.isfinite(sum(float(np.vdot(value, value)) for value in found.values())):
+        with np.errstate(over="ignore"):
+            length = sum(float(np.square(value, dtype=np.float64).sum()) for value in found.values())
+        if not np.isfinite(length):
             raise InputError("PrivateRounds: an update has a length that is not finite")
 
     def close(self) -> None:

@@ -121,13 +121,12 @@ class CyclicSampler(Sampler):
             )
 
     @classmethod
-    def check_begins(cls, settings: Settings) -> None:
+    def check_begins(cls, separation: int | None, rounds: int) -> None:
         """Refuse more groups than rounds: some would have no turn, and the others' clients come too often."""
-        groups, rounds = settings.population.separation, settings.server.rounds
-        if groups is not None and groups > rounds:
+        if separation is not None and separation > rounds:
             raise RefusedPlan(
-                f"population.separation = {groups} with population.sampler = cyclic: more groups than server.rounds = "
-                f"{rounds}; give {rounds} or less"
+                f"separation = {separation} with sampler = cyclic: more groups than rounds, of which there are {rounds}"
+                f"; give {rounds} or less"
             )
 
     @classmethod

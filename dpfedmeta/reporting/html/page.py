@@ -14,11 +14,10 @@ from jinja2 import Environment, UndefinedError
 from markupsafe import Markup
 
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
-from dpfedmeta.planning.caveats import cautions, dishonest_words
+from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.reporting.compare.seed_groups import Group, Measured, differing_settings
 from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluations_section
 from dpfedmeta.reporting.html.privacy_statement import (
@@ -48,6 +47,7 @@ from dpfedmeta.training.state.how_to_resume import how_to_go_on, repeated
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import clock
 from dpfedmeta.training.terminal.tables import HOLDS, why_above
+from dpfedmeta.training.verification.due_words import due_cautions
 from dpfedmeta.training.verification.file_claims import Proven
 from dpfedmeta.training.verification.verify import audit
 
@@ -152,11 +152,10 @@ def _too_long(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _cautions(run: RunDirectory, settings: Settings) -> Sequence[str]:
     """Cautions that follow from the ledger's settings; where their task is not at hand, those that plan.json states."""
-    try:
-        task, _ = task_of(settings)
-    except InputError:
-        return list(run.read_json(PLAN).get("cautions", [])) if (run.path / PLAN).exists() else []
-    return cautions(settings, task)
+    due = due_cautions(settings)
+    if due is not None:
+        return due
+    return list(run.read_json(PLAN).get("cautions", [])) if (run.path / PLAN).exists() else []
 
 
 def write_comparison(groups: Sequence[Group], path: Path) -> Path:

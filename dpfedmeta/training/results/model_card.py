@@ -15,6 +15,7 @@ from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import size_and_count
+from dpfedmeta.training.verification.due_words import due_beginning
 
 if TYPE_CHECKING:
     from dpfedmeta.training.verification.verify import VerifiedLedger
@@ -111,12 +112,10 @@ def _slug(name: str) -> str:
 
 
 def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str) -> Iterator[str]:
-    from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words  # brings PyTorch
-
-    # By the ledger's settings: of the sentence in summary.json nothing but the names is compared.
+    # What summary.json says of it was compared with the ledger's settings, as far as nothing but an encoder knows it.
     assert found.proven is not None
     plan = found.plan
-    words = initial_words(found.proven.settings)
+    words = due_beginning(summary.get("begins_with"), found.proven.settings)
     begins = "" if words is None else _begins(words)
     yield f"# {name}\n"
     yield (

@@ -11,7 +11,8 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import ASKED, OWN
 from dpfedmeta.data.episodes.whole_episode import too_few
-from dpfedmeta.planning.caveats import beginning_words, cautions
+from dpfedmeta.learning.models.spec import beginning_words
+from dpfedmeta.planning.caveats import cautions
 
 _N = r"[\d,.]+(?:e[+-]?\d+)?"
 _LEAST = "|".join(re.escape(words) for words in ("no two classes of two records", too_few(shared=True)))
@@ -61,8 +62,8 @@ def due_beginning(stated: object, settings: Settings) -> str | None:
     """Return the sentence about initial weights and an encoder; what only the encoder's package knows is as stated."""
     encoder = settings.model.encoder
     if encoder is None or not isinstance(stated, str):
-        return beginning_words(settings, None if encoder is None else f"encoder {encoder} ...")
-    begins, ends = f"encoder {encoder} at ", str(beginning_words(settings, ""))
+        return beginning_words(settings.model.initial, None if encoder is None else f"encoder {encoder} ...")
+    begins, ends = f"encoder {encoder} at ", str(beginning_words(settings.model.initial, ""))
     return stated if stated.startswith(begins) and stated.endswith(ends) else f"{begins}...{ends}"
 
 

@@ -831,6 +831,7 @@ def test_noise_follows_from_key_and_fresh_bytes_and_a_charge_is_on_disk_before_t
         ({"promise": 4.0}, "expected dpfedmeta.Promise|not iterable"),
         ({"sampler": "shuffled"}, "sampler"),
         ({"sampler": "cyclic", "noise": "banded"}, "separation is missing"),
+        ({"sampler": "cyclic", "noise": "banded", "separation": 99, "rounds": 4}, "more groups than rounds"),
         ({"noise": "pink"}, "noise"),
         ({"noise": "own:Noise"}, "has a place in a training"),
         ({"separation": 3, "noise": "independent"}, "separation is of use to correlated noise alone"),
@@ -921,6 +922,8 @@ def test_a_round_is_released_before_the_next_and_no_loop_goes_on_from_what_is_no
             with pytest.raises(dp.InputError, match="length that is not finite"):
                 private.check_update({name: np.full(np.shape(each), value) for name, each in MODEL.items()})
         private.check_update(MODEL)
+        # A length beyond float32 is one that a round clips.
+        private.check_update({name: np.full(np.shape(each), 1e30, np.float32) for name, each in MODEL.items()})
     with pytest.raises(dp.InputError, match="is closed"):
         next(iter(private)).release()
 

@@ -20,7 +20,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.planning.network_trial import pretraining_overlap
+from dpfedmeta.training.results import model_card as model_card_module
 from dpfedmeta.training.results.model_card import model_card
 from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
 from dpfedmeta.training.run_training import run_training
@@ -227,7 +227,7 @@ def test_a_card_says_what_holds_and_no_more():
 )
 def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said, monkeypatch):
     """What a run began with is said by its settings, whatever summary.json states."""
-    monkeypatch.setattr(pretraining_overlap, "initial_words", lambda settings: settings)
+    monkeypatch.setattr(model_card_module, "due_beginning", lambda stated, settings: settings)
     found = SimpleNamespace(
         proven=SimpleNamespace(settings=words),
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
