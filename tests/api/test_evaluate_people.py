@@ -160,6 +160,7 @@ def test_what_is_found_of_people_goes_nowhere_else_in_a_run(run, monkeypatch):
     strange = [replace(each, name="M\udcfcller") for each in found.scores]
     paths = keep_people(replace(found, scores=strange), run / "elsewhere")
     assert all(r"M\udcfcller" in path.read_text() for path in paths)
+    assert [path.stat().st_mode & 0o777 for path in paths[:2]] == [0o600] * 2
 
 
 @pytest.mark.parametrize(

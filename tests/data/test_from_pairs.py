@@ -299,7 +299,11 @@ def test_a_query_set_of_support_records_is_told():
     support = (np.arange(6.0)[:, None], np.repeat([0, 1, 2], 2))
     once, one_other = (np.array([[value], [2.0], [4.0]]) for value in (0.0, 7.0))
     found = dict(from_pairs([(support, (query, [0, 1, 2])) for query in (once, one_other)], SHAPE).problems())
-    assert found == {0: "all query records are in the support set too (it takes part); hold other records back"}
+    words = "all query records are in the support set too (it takes part); hold other records back"
+    assert found == {0: words}
+    # The same records on both sides.
+    shape = EpisodeShape(ways=3, shots=2, queries=2)
+    assert dict(from_pairs([(support, support)], shape).problems()) == {0: words}
 
 
 def test_labels_that_a_float_makes_one_are_refused():

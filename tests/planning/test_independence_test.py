@@ -16,6 +16,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.record_dp.per_example_gradients import LayeredGradients
+from dpfedmeta.planning.network_trial import independence_test
 from dpfedmeta.planning.network_trial.independence_test import check_uncoupled
 from dpfedmeta.planning.network_trial.synthetic_clients import RehearsedClients, rehearsal_of
 from dpfedmeta.planning.run_plan import make_plan
@@ -93,6 +94,16 @@ def test_records_that_are_mixed_are_refused(name, engine, adapt):
     assert "record-level privacy would not hold" in message
     share = float(re.search(r"by ([\d.e-]+) of its length", message)[1])
     assert 1e-4 < share <= 2.0
+
+
+@pytest.mark.parametrize("algo", [STEPS, EXACT])
+def test_images_are_changed_to_brighter_and_to_black_ones_where_records_stand_together(monkeypatch, algo):
+    """A maximum over the batch moves by a brighter image, and a minimum by a black one."""
+    rehearsal, asked = plain(algo, ()), []
+    monkeypatch.setattr(independence_test, "_try", lambda tried, used, *how: asked.append(how) or True)
+    independence_test._try_out(rehearsal)
+    assert asked == [(0, 1.0), (1, 1.0)] + [(2, 0.0)] * (not rehearsal.trial.apart)
+    assert rehearsal.trial.apart is (algo == EXACT)
 
 
 def test_a_gate_that_is_shut_at_first_hides_nothing():

@@ -27,6 +27,18 @@ from dpfedmeta.secure_aggregation.crypto.neighbour_graph import (
 
 
 @pytest.mark.parametrize(
+    ("clients", "colluding", "malicious"), [(9, 2, False), (9, 2, True), (6, 4, False), (7, 0, True)]
+)
+def test_of_a_complete_graph_as_many_stay_as_unmask(clients, colluding, malicious):
+    """Each of those who stay has the others who stay as its neighbours."""
+    for gone in range(clients):
+        found = graph._complete(clients, colluding, gone, malicious)
+        enough = (clients - 1 + colluding) // 2 + 1 if malicious else colluding + 1
+        due = (clients - 1, max(2, enough))
+        assert found == (due if due[1] <= clients - 1 - gone else None)
+
+
+@pytest.mark.parametrize(
     ("clients", "adversarial", "dropout", "malicious", "known"),
     [
         (1000, 0.33, 0.33, False, (286, 150)),
