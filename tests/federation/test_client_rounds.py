@@ -217,6 +217,10 @@ def test_a_folder_does_not_lie_in_a_run(client, tmp_path):
         client(folder="run/client")
     assert not (run / "client").exists()
     client(folder="run/secret/client")
+    # One of a version that took such a place: under another name alone its budget would begin anew.
+    (run / "secret" / "client").rename(run / "client")
+    with pytest.raises(InputError, match=f"or {run}/secret, and move there what it holds: a ledger goes along$"):
+        client(folder="run/client")
 
 
 def test_without_a_record_release_an_update_is_clipped_before_it_leaves(client):

@@ -43,6 +43,7 @@ def check_outside_runs(name: str, path: Path) -> None:
         raise InputError(
             f"{name} {path}: is inside the run {folder}, which may be published (dpfedmeta archive); choose a "
             f"place outside it, or {folder / SECRET_FOLDER}"
+            + (", and move there what it holds: a ledger goes along" if path.is_dir() else "")
         )
 
 
