@@ -12,9 +12,9 @@ from PIL import Image
 from dpfedmeta.training.verification.due_words import is_about_clients
 
 
-def is_due(statement, kind):
+def is_due(statement, kind, own_test=0.0):
     """Whether a run of such clients may state this of its population; `kind`: population.kind."""
-    settings = SimpleNamespace(population=SimpleNamespace(kind=kind))
+    settings = SimpleNamespace(population=SimpleNamespace(kind=kind, own_test=own_test))
     return is_about_clients(json.loads(json.dumps(asdict(statement))), settings)
 
 

@@ -1,6 +1,7 @@
 import gzip
 import io
 import lzma
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from dpfedmeta.data.names import split_of, splits_of
 from dpfedmeta.data.populations.capacity_checks import check_shape, largest_shape
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.natural import RealPopulation
+from dpfedmeta.data.populations.own_test import kept_back
 from dpfedmeta.data.populations.population import clients_digest, open_population, population_statement
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import read_table
@@ -397,6 +399,9 @@ def test_real_clients_are_a_population(photos):
     assert len(refused) == 1  # counts as zero, like any client whose data do not fit
     assert f"{len(names)} clients that the data name" in population_statement(made).text
     assert is_due(population_statement(made), "natural")
+    kept = replace(population_statement(made), text=population_statement(made).text + kept_back(0.34))
+    assert [is_due(kept, "natural", share) for share in (0.34, 0.0, 0.2)] == [True, False, False]
+    assert not is_due(population_statement(made), "natural", 0.34)
     other = open_population("natural", dataset.train, SHAPE, len(names), 1)
     assert clients_digest(made) != clients_digest(other)
     with pytest.raises(IndexError):

@@ -11,6 +11,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import ASKED, OWN
 from dpfedmeta.data.episodes.whole_episode import too_few
+from dpfedmeta.data.populations.own_test import kept_back
 from dpfedmeta.learning.models.spec import beginning_words
 from dpfedmeta.planning.caveats import cautions
 
@@ -55,7 +56,8 @@ def is_about_clients(stated: Mapping[str, Any], settings: Settings) -> bool:
     # A sentence whose numbers are not stated matches nothing.
     forms = (re.sub(r"\{(clients|records|images)\}", lambda at: written[at[1]] or "(?!)", form)
              for form in _ABOUT_CLIENTS.get(kind, ()))  # fmt: skip
-    return of_settings and any(re.fullmatch(form, stated["text"]) for form in forms)
+    text, kept = stated["text"], kept_back(settings.population.own_test)
+    return of_settings and text.endswith(kept) and any(re.fullmatch(form, text.removesuffix(kept)) for form in forms)
 
 
 def due_beginning(stated: object, settings: Settings) -> str | None:
