@@ -13,7 +13,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.own_test import without_own_test
-from dpfedmeta.data.populations.population import population_statement
+from dpfedmeta.data.populations.population_statement import population_statement
 from dpfedmeta.data.repeated_images import check_parts_apart
 from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.learning.models.weight_shapes import built_in_channels, check_convolutions

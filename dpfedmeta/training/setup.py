@@ -21,8 +21,13 @@ from dpfedmeta.core.random.fresh_seeds import new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.populations.own_test import kept_back, without_own_test
-from dpfedmeta.data.populations.population import Population, PopulationStatement, asked_statement, population_statement
+from dpfedmeta.data.populations.own_test import without_own_test
+from dpfedmeta.data.populations.population import Population
+from dpfedmeta.data.populations.population_statement import (
+    PopulationStatement,
+    asked_statement,
+    population_statement,
+)
 from dpfedmeta.data.repeated_images import check_parts_apart
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
@@ -160,8 +165,9 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         plan = _extended(plan if options.elsewhere is None else plan.among_real_clients(), options)
         clients_of = _clients(plan, dataset, options)
         simulated = options.elsewhere is None
-        statement = population_statement(clients_of) if simulated else asked_statement(clients_of.clients)
-        statement = replace(statement, text=f"{statement.text}{kept_back(settings.population.own_test)}")
+        statement = asked_statement(clients_of.clients)
+        if simulated:
+            statement = population_statement(clients_of, settings.population.own_test)
         validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
         source = _secret_source(settings, options)
         held, repeatable = _checked_data(settings, dataset, options, clients_of)

@@ -10,7 +10,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.disjoint import DisjointPopulation, NaturalPopulation
-from dpfedmeta.data.populations.population import population_statement
+from dpfedmeta.data.populations.population_statement import population_statement
 from tests.data.own_data import is_due
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=1)

@@ -12,7 +12,8 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.inspection import Episodes, inspect_task
-from dpfedmeta.data.populations.population import clients_digest, open_population, population_statement
+from dpfedmeta.data.populations.population import clients_digest, open_population
+from dpfedmeta.data.populations.population_statement import population_statement
 from dpfedmeta.data.sources.sinusoids import draw_curve
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.data_digests import held_data

@@ -23,7 +23,8 @@ from dpfedmeta.data.populations.capacity_checks import check_shape, largest_shap
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.natural import RealPopulation
 from dpfedmeta.data.populations.own_test import kept_back
-from dpfedmeta.data.populations.population import clients_digest, open_population, population_statement
+from dpfedmeta.data.populations.population import clients_digest, open_population
+from dpfedmeta.data.populations.population_statement import population_statement
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import read_table
 from tests.data.own_data import is_due

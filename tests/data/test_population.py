@@ -12,12 +12,8 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.disjoint import ShardPopulation
 from dpfedmeta.data.populations.from_pairs import from_pairs
-from dpfedmeta.data.populations.population import (
-    VirtualPopulation,
-    asked_statement,
-    open_population,
-    population_statement,
-)
+from dpfedmeta.data.populations.population import VirtualPopulation, open_population
+from dpfedmeta.data.populations.population_statement import asked_statement, population_statement
 from tests.data.own_data import is_due
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)

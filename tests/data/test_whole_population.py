@@ -17,7 +17,8 @@ from dpfedmeta.data.episodes.gpu_sampling import drawn
 from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
 from dpfedmeta.data.episodes.whole_episode import choose_whole, split_whole
 from dpfedmeta.data.populations.natural import RealPopulation
-from dpfedmeta.data.populations.population import clients_digest, population_statement
+from dpfedmeta.data.populations.population import clients_digest
+from dpfedmeta.data.populations.population_statement import population_statement
 from dpfedmeta.data.populations.whole_population import (
     AbleClients,
     WholePopulation,

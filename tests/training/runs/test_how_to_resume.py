@@ -17,7 +17,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory, save_weights
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.from_pairs import from_pairs
-from dpfedmeta.data.populations.population import asked_statement, population_statement
+from dpfedmeta.data.populations.population_statement import asked_statement, population_statement
 from dpfedmeta.training.state import resume
 from dpfedmeta.training.state.how_to_resume import check_simulated, how_to_go_on, repeated
 from dpfedmeta.training.state.resume import begun_by, keep_launch
