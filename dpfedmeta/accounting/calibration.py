@@ -80,7 +80,7 @@ def _check_left(plan: PrivacyPlan, targets: Targets) -> None:
         spent = None if target is None else cells[observer == "public"]((), terms).epsilon
         if target is not None and spent is not None and spent >= target:
             raise RefusedPlan(
-                f"privacy.spent_before: ({cell}, {observer}): epsilon = {shown(spent)} is spent already by earlier "
+                f"privacy.spent_before: ({cell}, {observer}): epsilon = {_shown(spent)} is spent already by earlier "
                 f"releases, and the target for them and this plan together is {target!r}; raise privacy.{cell}.epsilon"
             )
 
@@ -97,8 +97,7 @@ def with_local_mu(plan: PrivacyPlan, mu: float) -> PrivacyPlan:
     return replace(plan, record=plan.record.with_mu(mu))
 
 
-def shown(epsilon: float) -> str:
-    """An epsilon in a refusal."""
+def _shown(epsilon: float) -> str:
     from dpfedmeta.accounting.rounded import rounded_up
 
     return rounded_up(epsilon, 4)

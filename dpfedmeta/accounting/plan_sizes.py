@@ -5,15 +5,9 @@ from fractions import Fraction
 from math import lcm
 
 from dpfedmeta.accounting.bisection import largest_whole
-from dpfedmeta.accounting.calibration import (
-    Targets,
-    calibrate,
-    cell_of_record,
-    check_observer,
-    epsilon_of_client,
-    shown,
-)
+from dpfedmeta.accounting.calibration import Targets, calibrate, cell_of_record, check_observer, epsilon_of_client
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import RefusedPlan
 
 # Fewer bits are solved for only where rounding lengthens a message by no more.
@@ -50,7 +44,7 @@ def largest_cohort(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
 
 
 def _fewest_steps(plan: PrivacyPlan, step: int, limit: int) -> int:
-    """A power of two; above 1 where clients make the noise, which too few cannot.
+    """The fewest steps with which a plan can be made: a power of two, above 1 where clients make the noise.
 
     Raises:
         RefusedPlan: No cohort can.
@@ -105,4 +99,4 @@ def _reached(plan: PrivacyPlan, targets: Targets) -> tuple[float, str]:
 
 
 def _above(cell: str, epsilon: float, target: float) -> str:
-    return f"{cell}: epsilon = {shown(epsilon)} is above the target {target!r}"
+    return f"{cell}: epsilon = {rounded_up(epsilon, 4)} is above the target {target!r}"

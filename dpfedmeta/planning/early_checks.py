@@ -66,7 +66,10 @@ def check_first(settings: Settings, data_folder: Path | None = None, *, simulate
     check_clip(settings)
     if whole_shape(settings) is None:
         _check_episodes(settings, task, splits, simulated=simulated)
-    sampling_of(settings.population.sampler).check_begins(settings.population.separation, settings.server.rounds)
+    population = settings.population
+    sampling_of(population.sampler).check_new_run(
+        cohort=population.cohort, separation=population.separation, rounds=settings.server.rounds
+    )
     _check_asked(settings, task)
 
 

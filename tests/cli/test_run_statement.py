@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -39,17 +40,21 @@ def test_no_guess_about_a_gaussian_is_right_more_often_than_is_said(mu, delta):
     assert most_right_guesses(math.inf, delta) == 1.0
 
 
+def loop_of(folder, rounds, released):
+    """The run of a loop, of whose rounds so many were released, and its spent cells."""
+    with dp.PrivateRounds(
+        clients=400, cohort=40, rounds=rounds, promise=dp.Promise(epsilon=6.0, delta=1e-4), like={"w": np.zeros(3)},
+        clip=dp.clip.Constant(initial=1.0), run_dir=folder,
+    ) as private:  # fmt: skip
+        for round_ in islice(private, released):
+            round_.release()
+        return folder, private.spent
+
+
 @pytest.fixture
 def loop(tmp_path, monkeypatch):
-    """The run of a loop, and its spent cells."""
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
-    with dp.PrivateRounds(
-        clients=400, cohort=40, rounds=2, promise=dp.Promise(epsilon=6.0, delta=1e-4), like={"w": np.zeros(3)},
-        clip=dp.clip.Constant(initial=1.0), run_dir=tmp_path / "mine",
-    ) as private:  # fmt: skip
-        for round_ in private:
-            round_.release()
-        return tmp_path / "mine", private.spent
+    return loop_of(tmp_path / "mine", 2, 2)
 
 
 def test_the_page_of_a_loop_says_what_its_ledger_proves(loop):
@@ -71,15 +76,11 @@ def test_the_page_of_a_loop_says_what_its_ledger_proves(loop):
 
 def test_of_a_loop_that_may_go_on_the_page_says_what_it_may_spend(tmp_path, monkeypatch):
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
-    with dp.PrivateRounds(
-        clients=400, cohort=40, rounds=3, promise=dp.Promise(epsilon=6.0, delta=1e-4), like={"w": np.zeros(3)},
-        clip=dp.clip.Constant(initial=1.0), run_dir=tmp_path / "mine",
-    ) as private:  # fmt: skip
-        next(iter(private)).release()
-        spent = private.spent.of("client", "public").epsilon
-    promised = guarantees(read_content(tmp_path / "mine" / "ledger.jsonl").plan)
+    run, cells = loop_of(tmp_path / "mine", 3, 1)
+    spent = cells.of("client", "public").epsilon
+    promised = guarantees(read_content(run / "ledger.jsonl").plan)
     epsilon = next(cell.epsilon for cell in promised if cell.name == "(client, public)")
-    shown = json.loads(dpfedmeta("account", "--statement", str(tmp_path / "mine"), "--json").out)
+    shown = json.loads(dpfedmeta("account", "--statement", str(run), "--json").out)
     found = {(cell["unit"], cell["observer"]): cell["epsilon"] for cell in shown["guarantees"]}
     assert found["client", "public"] == epsilon > 1.2 * spent
     text = "\n".join(shown["statement"])

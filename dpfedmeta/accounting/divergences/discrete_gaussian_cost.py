@@ -116,6 +116,7 @@ def delta_of_discrete(delta_at: Callable[[float], float], epsilon: float, coordi
     """Delta at `epsilon` with discrete noise, at most; `delta_at` is that with Gaussian noise, as above."""
     if not coordinates:
         return delta_at(epsilon)
+    # Nothing beside any delta in use, with its factor e^(epsilon - a) too.
     tails = 1e-18 * math.exp(-min(epsilon, 600.0))
     a = sum(log_ratio(own, tails / len(coordinates)) for own in coordinates)
     if not 2.0 * a <= epsilon <= 600.0:

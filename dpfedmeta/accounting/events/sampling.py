@@ -130,8 +130,12 @@ class Sampling:
         """
 
     @classmethod
-    def check_begins(cls, separation: int | None, rounds: int) -> None:
-        """Refuse what no run should begin with; a run that began so is read, and goes on."""
+    def check_new_run(cls, *, cohort: float, separation: int | None, rounds: int) -> None:
+        """Refuse what no run should begin with; one that began so under an earlier version is read, and goes on.
+
+        Raises:
+            RefusedPlan: Says what, and what to give.
+        """
 
     @classmethod
     def check_settings(cls, settings: Settings) -> None:

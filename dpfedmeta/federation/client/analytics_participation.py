@@ -12,7 +12,6 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.core.random.random_sources import IntArray, KeyedSource
-from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_log import answered_words, answering_words, without_images
 from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
@@ -91,13 +90,8 @@ def join_analysis(
         own: The client.
     """
     plan, clients, number = signed.plan, signed.privacy.clients, own.number
-
-    def records() -> ClassPool:
-        found = open_records(own.images, signed.task, signed.columns, own.folder / "images")
-        own.claimed()
-        return found
-
-    pool = opened_or_why(records)
+    decoded = own.folder / "images"
+    pool = opened_or_why(lambda: open_records(own.images, signed.task, signed.columns, decoded), own.claimed)
     held: OwnRecords | NoRecords
     if isinstance(pool, str):
         held = NoRecords(clients=clients, number=number, why=pool)

@@ -166,15 +166,21 @@ class NullRecords(NoRecords):
         )
 
 
-def opened_or_why(opened: Callable[[], ClassPool]) -> ClassPool | str:
+def opened_or_why(opened: Callable[[], ClassPool], claimed: Callable[[], object]) -> ClassPool | str:
     """SECRET: a client's own records, or what is wrong with them.
+
+    Args:
+        opened: Reads them.
+        claimed: Refuses them where they belong to another home (client_home.claim).
 
     Guarantee:
         Whatever they are, and whatever form a plan asks for, there is no exception: a client that declines
         would tell the server of its records, as often as it is offered a plan of another form.
     """
     try:
-        return opened()
+        found = opened()
+        claimed()
+        return found
     except InputError as error:
         return str(error)
     except Exception as error:

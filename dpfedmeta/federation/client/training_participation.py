@@ -176,11 +176,9 @@ def _held(signed: SignedPlan, own: ClientSetup) -> tuple[OwnRecords | NullRecord
     plan, task, number = signed.plan, signed.task, own.number
 
     def records() -> ClassPool:
-        found = training_pool(plan.settings, open_records(own.images, task, signed.columns, own.folder / "images"))
-        own.claimed()
-        return found
+        return training_pool(plan.settings, open_records(own.images, task, signed.columns, own.folder / "images"))
 
-    pool = opened_or_why(records)
+    pool = opened_or_why(records, own.claimed)
     clients, why = plan.privacy.clients, pool if isinstance(pool, str) else None
     targets = plan.algorithm.adaptation.targets
     blank = targets.blank if targets.numbers else None

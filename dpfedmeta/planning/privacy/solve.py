@@ -161,13 +161,13 @@ def _check_client_ledgers(settings: Settings, plan: PrivacyPlan) -> None:
 
 def _check_split_noise(settings: Settings) -> None:
     """Refuse noise of clients that is counted towards a server and is not there where a client does not answer."""
-    sees_sums = settings.aggregation.mode != "secure" and aggregation_of(settings).sees == "sum"
-    if settings.server.noise_site == "clients" and settings.population.dropout and sees_sums:
+    if settings.server.noise_site != "clients" or not settings.population.dropout:
+        return
+    if aggregation_of(settings).sees == "sum":
         raise RefusedPlan(
             f"population.dropout = {settings.population.dropout:g} with server.noise_site = clients and "
             f"aggregation.mode = {settings.aggregation.mode}: a client that does not answer adds no noise, which "
-            "the guarantees towards the server count on; use --population.dropout 0, --server.noise_site server or "
-            "--aggregation.mode secure"
+            "the guarantees towards the server count on; use --population.dropout 0, or --server.noise_site server"
         )
 
 

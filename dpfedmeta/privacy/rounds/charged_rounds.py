@@ -249,9 +249,9 @@ def begun(path: Path, request: RoundsRequest, noise_seed: int | None, *, secure_
     """
     run = RunDirectory(path)
     if not path.exists():
-        if request.sampler == "check-ins" and request.cohort % 1:  # earlier versions cut it off
-            raise InputError(f"PrivateRounds: cohort = {request.cohort!r}, expected a whole number under check-ins")
-        sampling_of(request.sampler).check_begins(request.separation, request.rounds)
+        sampling_of(request.sampler).check_new_run(
+            cohort=request.cohort, separation=request.separation, rounds=request.rounds
+        )
         source = new_source(noise_seed, secure_rng=secure_rng)
 
         def fill(made: RunDirectory) -> None:

@@ -128,6 +128,15 @@ class CheckInSampler(Sampler):
         return f"each client in one of t = {event.slots}, which it drew itself; at most {event.largest_cohort} in one"
 
     @classmethod
+    def check_new_run(cls, *, cohort: float, separation: int | None, rounds: int) -> None:
+        """Refuse a part of a client, which earlier versions cut off."""
+        if cohort % 1:
+            raise RefusedPlan(
+                f"cohort = {cohort:g} with sampler = check-ins: it is the most clients that a round accepts; give a "
+                "whole number"
+            )
+
+    @classmethod
     def cohort_words(cls, plan: PrivacyPlan) -> str:
         """Description of a cohort, in the plan and the report."""
         return f"each in a round of its own choice, {plan.cohort:.4g} expected per round and at most {plan.capacity}"
@@ -211,11 +220,7 @@ def _refusals(settings: Settings) -> list[tuple[str, bool, str]]:
 
 def _check_capacity(settings: Settings) -> None:
     population, rounds = settings.population, settings.server.rounds
-    if not float(population.cohort).is_integer():
-        raise InputError(
-            f"population.cohort = {population.cohort:g}: under population.sampler = check-ins this is the most "
-            "clients that a round accepts; give a whole number"
-        )
+    CheckInsSampler.check_new_run(cohort=population.cohort, separation=population.separation, rounds=rounds)
     delta = min(settings.privacy.client.delta, settings.privacy.record.delta)
     least = least_capacity(population.clients, rounds, delta)
     if population.cohort < least:

@@ -121,7 +121,7 @@ class CyclicSampler(Sampler):
             )
 
     @classmethod
-    def check_begins(cls, separation: int | None, rounds: int) -> None:
+    def check_new_run(cls, *, cohort: float, separation: int | None, rounds: int) -> None:
         """Refuse more groups than rounds: some would have no turn, and the others' clients come too often."""
         if separation is not None and separation > rounds:
             raise RefusedPlan(

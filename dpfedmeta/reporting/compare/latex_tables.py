@@ -189,9 +189,10 @@ def write_pictures(groups: Sequence[Group], folder: Path) -> list[Path]:
         InputError: Two runs have one name.
     """
     runs = [(run, s, r) for g in groups for run, s, r in zip(g.runs, g.summaries, g.rows, strict=True)]
+    names = [run.path.resolve().name for run, _, _ in runs]
     # Pictures of several settings together begin with this name.
-    names = [run.path.resolve().name for run, _, _ in runs] + [_TOGETHER] * (len(groups) > 1)
-    twice = next((name for name in names if names.count(name) > 1), None)
+    taken = [*names, *([_TOGETHER] if len(groups) > 1 else [])]
+    twice = next((name for name in taken if taken.count(name) > 1), None)
     if twice is not None:
         raise InputError(
             f"--pdf {folder}: two runs, or a run and the comparison, have the name {twice}, so their pictures would "
@@ -199,7 +200,7 @@ def write_pictures(groups: Sequence[Group], folder: Path) -> list[Path]:
         )
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, (_, summary, rows) in zip(names, runs, strict=False):
+    for name, (_, summary, rows) in zip(names, runs, strict=True):
         accuracy, clip, cells = (folder / f"{name}-{what}.pdf" for what in ("accuracy", "clip", "guarantees"))
         plots.accuracy_plot(accuracy, rows, summary)
         plots.clip_plot(clip, rows)

@@ -819,7 +819,7 @@ def test_noise_follows_from_key_and_fresh_bytes_and_a_charge_is_on_disk_before_t
         ({"promise": 5}, r"promise: expected dpfedmeta\.Promise\(\.\.\.\), got 5"),
         (
             {"sampler": "check-ins", "noise": "independent", "cohort": 300.7},
-            "cohort = 300.7, expected a whole number under check-ins",
+            "cohort = 300.7 with sampler = check-ins: .*; give a whole number",
         ),
         ({"clients": 400.0}, "clients = 400.0, expected a whole number"),
         ({"rounds": True}, "rounds = True, expected a whole number"),
