@@ -220,7 +220,7 @@ def _refusals(settings: Settings) -> list[tuple[str, bool, str]]:
 
 def _check_capacity(settings: Settings) -> None:
     population, rounds = settings.population, settings.server.rounds
-    CheckInsSampler.check_new_run(cohort=population.cohort, separation=population.separation, rounds=rounds)
+    CheckInSampler.check_new_run(cohort=population.cohort, separation=population.separation, rounds=rounds)
     delta = min(settings.privacy.client.delta, settings.privacy.record.delta)
     least = least_capacity(population.clients, rounds, delta)
     if population.cohort < least:
