@@ -39,11 +39,11 @@ class PopulationSettings:
         int, Field(ge=2, description="records per client, for a benchmark that is split into shards, two per client")
     ] = 500
     kind: Annotated[
-        Literal["virtual", "disjoint", "natural"],
+        Literal["virtual", "disjoint", "natural", "real"],
         Field(
             description="virtual: clients draw from all training images. disjoint: each image belongs to at most one "
             "client. natural: disjoint, and grouped as in the data (the clients that your data name; on omniglot one "
-            "alphabet by the same drawers)"
+            "alphabet by the same drawers). real: clients of a federation, which hold their own data"
         ),
     ] = "virtual"
     episodes: Annotated[

@@ -31,6 +31,16 @@ _Deviation = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Size = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
+def holds_rows(kind: str, task: "Task") -> bool:
+    """Return whether clients hold rows of their own, which may come and go, rather than slots of a simulation.
+
+    Args:
+        kind: population.kind; `real` in a federation, where a client's data are its own whatever the server's are.
+        task: The data.
+    """
+    return kind == "real" or (kind == "natural" and isinstance(task.source, OwnSource))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """Content of a task file: data source, form of the records, classes and preprocessing.

@@ -9,12 +9,14 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.row_layout import Layout
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.disjoint import ShardPopulation
 from dpfedmeta.data.populations.population import Population, open_population
 from dpfedmeta.data.populations.whole_population import open_whole
 from dpfedmeta.data.task_file import load_task
-from dpfedmeta.planning.client_spec import episode_shape, whole_shape
+from dpfedmeta.learning.meta.row_layouts import episode_shape
+from dpfedmeta.planning.client_spec import layout_of, whole_shape
 
 
 def clients_of(settings: Settings, dataset: Dataset, clients: int, own: Population | None = None) -> Population:
@@ -31,7 +33,8 @@ def clients_of(settings: Settings, dataset: Dataset, clients: int, own: Populati
         RefusedPlan: The record-level accountant would count with sizes that the clients do not have.
     """
     if dataset.task.shared_classes is None:
-        return plan_population(settings, dataset.train, episode_shape(settings), own)
+        layout = layout_of(settings, dataset.task)
+        return plan_population(settings, dataset.train, episode_shape(settings), own, layout)
     chosen = settings.population
     if own is not None or chosen.kind != "virtual" or chosen.most_shots is not None or settings.task.shift:
         raise InputError(
@@ -42,7 +45,11 @@ def clients_of(settings: Settings, dataset: Dataset, clients: int, own: Populati
 
 
 def plan_population(
-    settings: Settings, pool: ClassPool, shape: EpisodeShape, own: Population | None = None
+    settings: Settings,
+    pool: ClassPool,
+    shape: EpisodeShape,
+    own: Population | None = None,
+    layout: Layout | None = None,
 ) -> Population:
     """The clients that the settings describe, or the caller's own.
 
@@ -51,6 +58,7 @@ def plan_population(
         pool: The training classes.
         shape: The episode that the plan counts with.
         own: Clients in place of those made from the pool.
+        layout: Of the algorithm, where relations between rows are promised.
 
     Raises:
         InputError: There are fewer images or clients than the settings say.
@@ -66,7 +74,7 @@ def plan_population(
         pool, whole = training_pool(settings, pool), whole_shape(settings)
         if whole is not None:
             return open_whole(chosen.kind, pool, whole, chosen.clients, settings.run.seed, authors_of(settings))
-        return open_population(chosen.kind, pool, shape, chosen.clients, settings.run.seed, chosen.most_shots)
+        return open_population(chosen.kind, pool, shape, chosen.clients, settings.run.seed, chosen.most_shots, layout)
     if settings.task.shift:
         raise InputError(
             f"task.shift = {settings.task.shift} with clients of your own: their records are used unchanged; shift the "
@@ -82,6 +90,11 @@ def plan_population(
         )
     _check_form(own, pool)
     _check_labels(own, pool)
+    if layout is not None:
+        raise RefusedPlan(
+            f"population.kind = {chosen.kind}: promises something of rows that come and go, and clients of your own "
+            "hold a fixed number of records each; give the setting population.kind = virtual"
+        )
     if record and not _of_shape(own, shape):
         raise RefusedPlan(
             "population: with record-level privacy the sizes of your clients must be checked against the plan; hand "

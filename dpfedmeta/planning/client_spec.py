@@ -13,12 +13,14 @@ from dpfedmeta.data.episodes.shape import LEAST_RECORDS, EpisodeShape, WholeShap
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, Method
+from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.meta.whole_clients import WholeClients
 from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.privacy_plan import NoiseMode
+    from dpfedmeta.data.episodes.row_layout import Layout
     from dpfedmeta.learning.models.spec import NetworkSpec
 
 _METHODS, _RELEASES = "dpfedmeta.learning.algorithms", "dpfedmeta.learning.releases"
@@ -52,6 +54,11 @@ def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
     members.check_protocol("record.release", name, made, *_COMMON, "towards_a_sum")
     algorithm: ClientAlgorithm = made.towards_a_sum() if clients_make_the_noise(settings) else made
     return algorithm
+
+
+def layout_of(settings: Settings, task: Task) -> Layout | None:
+    """Places of clients' rows by their hash, as the accountant counts with them; None: nothing is promised of rows."""
+    return algorithm_of(settings, task).needs.layout if settings.record.enabled else None
 
 
 def whole_shape(settings: Settings) -> WholeShape | None:
@@ -262,11 +269,6 @@ def sizes_of_clients(settings: Settings) -> dict[str, object]:
     if whole is None:
         return {"ways": sizes.ways, "shots": sizes.shots, "queries": sizes.queries}
     return {"episodes": "whole", **asdict(whole), "balance": sizes.balance}
-
-
-def episode_shape(settings: Settings) -> EpisodeShape:
-    """A client's training episode, where these have a fixed size."""
-    return EpisodeShape(ways=settings.task.ways, shots=settings.task.shots, queries=settings.task.queries)
 
 
 def evaluation_shape(settings: Settings) -> EpisodeShape:

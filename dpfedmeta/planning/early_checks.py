@@ -15,6 +15,7 @@ from dpfedmeta.data.storage.decoded_cache import Split
 from dpfedmeta.data.storage.downloads import check_data_folder
 from dpfedmeta.data.task import Task
 from dpfedmeta.data.task_file import task_names
+from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.models.spec import BUILT_IN, NETWORKS
 from dpfedmeta.learning.models.weight_shapes import (
     built_in_channels,
@@ -24,14 +25,7 @@ from dpfedmeta.learning.models.weight_shapes import (
     stand_ins,
     weight_shapes,
 )
-from dpfedmeta.planning.client_spec import (
-    algorithm_of,
-    check_protocol,
-    episode_shape,
-    evaluation_shape,
-    network_spec,
-    whole_shape,
-)
+from dpfedmeta.planning.client_spec import algorithm_of, check_protocol, evaluation_shape, network_spec, whole_shape
 from dpfedmeta.planning.network_trial.pretraining_overlap import check_built_in
 from dpfedmeta.planning.policy_from_settings import check_clip
 from dpfedmeta.planning.privacy.solve import check_asked, check_constants

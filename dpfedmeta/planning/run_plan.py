@@ -21,6 +21,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
+from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.meta.whole_clients import WholeClients
 from dpfedmeta.learning.models.registry import (
     build_network,
@@ -36,7 +37,6 @@ from dpfedmeta.learning.server_step import Moments, Rule
 from dpfedmeta.planning.client_spec import (
     algorithm_of,
     check_protocol,
-    episode_shape,
     evaluation_adaptation,
     message_clip_ratio,
     network_spec,

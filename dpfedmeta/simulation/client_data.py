@@ -35,6 +35,7 @@ class DataForm:
         divided: Way in which records are cut into smaller episodes, or None.
         vocabulary: Tokens are whole numbers below this; None if records are not tokens.
         targets: Kind of the labels.
+        nulls: Whether some records may be null ones, which count as nothing (`DataNeeds.layout`).
     """
 
     image: tuple[int, ...]
@@ -44,6 +45,7 @@ class DataForm:
     divided: Division | None
     vocabulary: int | None = None
     targets: TargetKind = OWN_CLASSES
+    nulls: bool = False
 
     def fits(self, episode: Episode) -> bool:
         """Return whether a client's data have this form; an empty or misshapen episode does not."""
@@ -97,6 +99,9 @@ class DataForm:
             if not self.fits(episode):
                 return self._misfit(episode)
             parts = (episode.support_images, episode.query_images)
+            if self.nulls:
+                some = any(bool(part.flatten(1).isfinite().all(1).any()) for part in parts)
+                return None if some else "no rows that could be taken together"
             return None if all(is_finite({"": part}) for part in parts) else "images of NaN or infinity"
         except MemoryError:
             raise

@@ -267,6 +267,7 @@ class ClientRunner:
             queries=needs.queries,
             divided=needs.division,
             targets=self.algorithm.adaptation.targets,
+            nulls=needs.layout is not None,
         )
 
     def held_by(self, clients: Sequence[int]) -> list[Episode | None]:

@@ -15,10 +15,11 @@ from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.own_test import without_own_test
 from dpfedmeta.data.populations.population_statement import population_statement
 from dpfedmeta.data.repeated_images import check_parts_apart
+from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.learning.models.weight_shapes import built_in_channels, check_convolutions
 from dpfedmeta.planning.client_population import clients_of
-from dpfedmeta.planning.client_spec import episode_shape, evaluation_shape, network_spec, whole_shape
+from dpfedmeta.planning.client_spec import evaluation_shape, network_spec, whole_shape
 from dpfedmeta.planning.network_trial.pretraining_overlap import check_built_in
 from dpfedmeta.planning.policy_from_settings import clip_policy
 from dpfedmeta.training.tracking.callbacks import Callback, tell

@@ -13,9 +13,9 @@ from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.data.episodes.row_layout import micro_slots
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.task_file import load_task
-from dpfedmeta.learning.releases.micro_episodes import micro_slots
 from dpfedmeta.planning import run_plan
 from dpfedmeta.planning.client_spec import evaluation_shape
 from dpfedmeta.planning.privacy.solve import make_privacy

@@ -7,11 +7,11 @@ import pytest
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.data.task_file import load_task
+from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.planning import policy_from_settings
 from dpfedmeta.planning.caveats import cautions
 from dpfedmeta.planning.client_spec import (
-    episode_shape,
     evaluation_shape,
     network_spec,
     records_of_a_client,

@@ -29,6 +29,7 @@ class RecordLayer:
         batch_rate: Probability that a record is in the mini-batch of a support step, by a coin of the client's own.
         accountant: Accountant that composes mini-batched steps.
         of_sum: Whether parts carry no noise of their own, since the server sees their sum over a whole cohort alone.
+        rows: Whether part and role of each record follow from the record alone, so that relations of rows hold.
     """
 
     support_noise: float | None
@@ -41,6 +42,7 @@ class RecordLayer:
     batch_rate: float = 1.0
     accountant: AccountantName = "pld"
     of_sum: bool = False
+    rows: bool = False
 
     def __post_init__(self) -> None:
         check("batch_rate", self.batch_rate, 0 < self.batch_rate <= 1, "a number above 0 and at most 1")

@@ -98,7 +98,15 @@ def _with_features(
         yield (
             split,
             replace(
-                pool, path=path, first=tuple(first), flip=False, mean=(), deviation=(), turned=turned, made_from=digest
+                pool,
+                path=path,
+                first=tuple(first),
+                flip=False,
+                mean=(),
+                deviation=(),
+                turned=turned,
+                made_from=digest,
+                plain=(pool.path, pool.first),
             ),
         )
         begin += pool.size * pool.rotations

@@ -49,6 +49,7 @@ class ClassPool:
         labels: Public list of labels that all clients share, which holds all names; empty: clients number their own
             classes.
         targets: Whether the last number of each record is what is predicted, scaled, rather than a feature.
+        plain: Of features: the array and the first places of the images that they were computed from.
     """
 
     path: Path
@@ -67,11 +68,17 @@ class ClassPool:
     made_from: str = field(default="", repr=False)
     labels: tuple[str, ...] = field(default=(), repr=False)
     targets: bool = field(default=False, repr=False)
+    plain: tuple[Path, tuple[int, ...]] | None = field(default=None, repr=False)
 
     @property
     def images(self) -> ImageArray:
         """The memory-mapped images of all splits."""
         return _open(self.path)
+
+    def plain_images(self) -> tuple[ImageArray, tuple[int, ...]]:
+        """(the records as they were decoded, index of each class's first one), before any encoder."""
+        path, first = self.plain or (self.path, self.first)
+        return _open(path), first
 
     @property
     def shared(self) -> bool:

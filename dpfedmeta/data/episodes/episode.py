@@ -84,7 +84,7 @@ def is_sound(
         images.shape == (len(labels), *image)
         and images.dtype == torch.float32
         and sound_labels(labels, ways)
-        and (vocabulary is None or are_tokens(images, vocabulary))
+        and (vocabulary is None or are_tokens(_without_nulls(images), vocabulary))
         for images, labels in parts
     )
 
@@ -93,6 +93,10 @@ def _are_classes(labels: Tensor, ways: int) -> bool:
     import torch
 
     return labels.dtype == torch.int64 and 0 <= int(labels.min()) <= int(labels.max()) < ways
+
+
+def _without_nulls(records: Tensor) -> Tensor:
+    return records[~records.isnan().all(1)]
 
 
 def are_tokens(records: Tensor, vocabulary: int) -> bool:

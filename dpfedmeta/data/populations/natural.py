@@ -8,11 +8,12 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import Chosen, Episode, choose_from
+from dpfedmeta.data.episodes.row_layout import KEY_BYTES, Layout, RowChoice, chosen_rows
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients
 
 # As in disjoint.py: keys beside the clients' own numbers, which stand alone.
-_PARTITION, _NAMES = 1, 4
+_PARTITION, _NAMES, _ROWS = 1, 4, 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class RealPopulation:
         clients: N, at most `most_clients`.
         seed: Of the public generators.
         most_shots: A client holds up to this many support records of each class, if it has them; None: shape.shots.
+        layout: Places of a client's rows by their hash, whatever it holds, where records are promised something.
     """
 
     pool: ClassPool
@@ -36,6 +38,7 @@ class RealPopulation:
     clients: int
     seed: int
     most_shots: int | None = None
+    layout: Layout | None = None
 
     def most_clients(self) -> int:
         """Return the number of clients that the data name."""
@@ -50,10 +53,13 @@ class RealPopulation:
         """
         return self.chosen(client).episode()
 
-    def chosen(self, client: int) -> Chosen:
+    def chosen(self, client: int) -> Chosen | RowChoice:
         """Which records these are."""
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of a population of {self.clients}")
+        if self.layout is not None:
+            key = simulated_key(self.seed, client)
+            return chosen_rows(self.pool, tuple(self.classes_of(client)), self.layout, key)
         held = able_clients(self.pool, self.shape).get(self._name(client))
         if held is None:
             raise InputError(f"client {client} has too few records for {self.shape}")
@@ -77,6 +83,11 @@ class RealPopulation:
             return self.shape
         fewest = min(self.pool.counts[index] for index in held)
         return replace(self.shape, shots=min(self.most_shots, fewest - self.shape.queries))
+
+
+def simulated_key(seed: int, client: int) -> bytes:
+    """The key of a simulated client's hashes; a real client draws one."""
+    return public_generator(seed, Purpose.CLIENT_DATA, client, _ROWS).bytes(KEY_BYTES)
 
 
 def name_of_client(pool: ClassPool, seed: int, client: int) -> str:

@@ -10,13 +10,14 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import Chosen, Episode, choose_episode, drawn_classes
+from dpfedmeta.data.episodes.row_layout import Layout
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.disjoint import DisjointPopulation, NaturalPopulation, ShardPopulation
 from dpfedmeta.data.populations.natural import RealPopulation
 from dpfedmeta.data.populations.whole_population import WholePopulation
 
-Kind = Literal["virtual", "disjoint", "natural"]
+Kind = Literal["virtual", "disjoint", "natural", "real"]
 
 
 class Population(Protocol):
@@ -118,7 +119,13 @@ def clients_digest(population: Population) -> str | None:
 
 
 def open_population(
-    kind: Kind, pool: ClassPool, shape: EpisodeShape, clients: int, seed: int, most_shots: int | None = None
+    kind: Kind,
+    pool: ClassPool,
+    shape: EpisodeShape,
+    clients: int,
+    seed: int,
+    most_shots: int | None = None,
+    layout: Layout | None = None,
 ) -> Population:
     """The clients of a simulation.
 
@@ -130,10 +137,16 @@ def open_population(
         clients: N.
         seed: run.seed.
         most_shots: Clients of unequal size; see VirtualPopulation.
+        layout: Of clients that the data name; see RealPopulation.
 
     Raises:
         InputError: The images do not suffice for so many clients, or for this kind.
     """
+    if kind == "real":
+        raise InputError(
+            "population.kind = real: clients of a federation hold their data themselves; use natural (clients that "
+            "your data name), virtual or disjoint to simulate them"
+        )
     if pool.clients and kind != "natural":
         raise InputError(
             f"population.kind = {kind}: the data name their clients; use --population.kind natural, or leave it out"
@@ -144,8 +157,11 @@ def open_population(
         if most_shots < shape.shots:
             raise InputError(f"population.most_shots = {most_shots} is less than task.shots = {shape.shots}")
     if pool.clients:
-        check_shape(pool, shape, "train")
-        return _real(RealPopulation(pool=pool, shape=shape, clients=clients, seed=seed, most_shots=most_shots))
+        if layout is None:
+            check_shape(pool, shape, "train")
+        return _real(
+            RealPopulation(pool=pool, shape=shape, clients=clients, seed=seed, most_shots=most_shots, layout=layout)
+        )
     check_shape(pool, shape if most_shots is None else replace(shape, shots=most_shots), "train")
     if kind == "virtual":
         return VirtualPopulation(pool=pool, shape=shape, clients=clients, seed=seed, most_shots=most_shots)

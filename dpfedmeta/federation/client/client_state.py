@@ -1,6 +1,7 @@
 """State that a client keeps of one run beside its ledger: noise key, last answer, and survivors it agreed to."""
 
 import json
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -14,11 +15,12 @@ from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.random.fresh_seeds import FRESH_GENERATOR, FreshSource
 from dpfedmeta.core.random.random_sources import GENERATOR, KeyedSource, draw_secret_seed
+from dpfedmeta.data.episodes.row_layout import KEY_BYTES
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 _OFFER, _NOISE, _ANSWER, _REVEALED = "plan.bin", "noise.json", "last_answer.bin", "revealed.json"
-_BEGUN = "begun.json"
+_BEGUN, _ROWS = "begun.json", "rows.key"
 _RUNS, _NAME = "runs", 32
 
 
@@ -135,6 +137,27 @@ def kept_for(folder: Path, run: bytes) -> Kept:
     return Kept(folder=inside)
 
 
+def row_key(folder: Path) -> bytes:
+    """The key of the hashes of a client's rows: drawn once for its home, before any row is read, and never again.
+
+    Args:
+        folder: The client's own.
+
+    Raises:
+        InputError: The key is damaged.
+    """
+    path = folder / _ROWS
+    if not path.exists():
+        replace_file(path, secrets.token_bytes(KEY_BYTES), SECRET)
+    key = path.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise InputError(
+            f"{path}: damaged; it decides which records are taken together in this home, and has {KEY_BYTES} bytes; "
+            "restore it from a backup"
+        )
+    return key
+
+
 def _noise_seed(folder: Path, given: int | None) -> int:
     """A key of this run's own: with one key for two runs, two messages could share their noise."""
     path = folder / _NOISE
@@ -198,6 +221,8 @@ def copied(ledger: Path) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="dpfedmeta-dry-run-"))
     if ledger.exists():
         shutil.copy(ledger, folder)
+    if (ledger.parent / _ROWS).exists():
+        shutil.copy(ledger.parent / _ROWS, folder)
     if (ledger.parent / _RUNS).exists():
         shutil.copytree(ledger.parent / _RUNS, folder / _RUNS)
     return folder / ledger.name

@@ -14,6 +14,7 @@ from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_gener
 from dpfedmeta.data.encoders.features import encoded_pools
 from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
 from dpfedmeta.data.episodes.episode import Episode, choose_from
+from dpfedmeta.data.episodes.row_layout import Layout, chosen_rows
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients
 from dpfedmeta.data.storage.decoded_cache import cached
@@ -31,8 +32,9 @@ _PIXELS = 2
 class OwnRecords:
     """A population of which this machine holds one client (population.Population).
 
-    That client holds one episode, drawn as data.populations.natural.RealPopulation draws it: `ways` of its classes
-    that have enough records, and of each of them as many as the shape says, chosen once, by the plan's public seed.
+    That client holds one episode, chosen as data.populations.natural.RealPopulation chooses it: where records are
+    promised something, each row in the place that its hash says; else `ways` of its classes that have enough records,
+    and of each of them as many as the shape says, chosen once, by the plan's public seed.
 
     Attributes:
         pool: The client's own classes.
@@ -40,6 +42,8 @@ class OwnRecords:
         clients: N.
         number: Its own.
         seed: run.seed.
+        layout: Of the plan, where relations of rows are promised.
+        key: The client's, of its rows' hashes.
     """
 
     pool: ClassPool
@@ -47,6 +51,8 @@ class OwnRecords:
     clients: int
     number: int
     seed: int
+    layout: Layout | None = None
+    key: bytes = b""
 
     def episode(self, client: int) -> Episode:
         """SECRET: the client's data.
@@ -57,6 +63,8 @@ class OwnRecords:
         """
         if client != self.number:
             raise IndexError(f"client {client}: this machine holds client {self.number} of {self.clients}")
+        if self.layout is not None:
+            return chosen_rows(self.pool, tuple(range(self.pool.classes)), self.layout, self.key).episode()
         held = able_clients(self.pool, self.shape).get(_OWN)
         if held is None:
             wanted = self.shape.shots + self.shape.queries

@@ -15,16 +15,18 @@ from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.core.random.random_sources import IntArray, KeyedSource
 from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.populations.natural import simulated_key
 from dpfedmeta.federation.client.analytics_participation import join_analysis
 from dpfedmeta.federation.client.client_budget import Promise, check_allowed
 from dpfedmeta.federation.client.client_log import joined_words, sent_words, without_images
-from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
+from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, row_key, source_at
 from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords, open_records, opened_or_why
 from dpfedmeta.federation.client.signed_participation import ClientSetup, SignedParticipation
 from dpfedmeta.federation.offers.signed_analysis import FORM, SignedAnalysis, opened_analysis
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan
 from dpfedmeta.federation.wire_format import Attempt, Floats, RoundTask
 from dpfedmeta.planning.client_population import training_pool
+from dpfedmeta.planning.client_spec import layout_of
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import rounded_messages
@@ -174,6 +176,8 @@ def join(
 def _held(signed: SignedPlan, own: ClientSetup) -> tuple[OwnRecords | NullRecords, NullRecords]:
     """SECRET: (the client's images as the plan has them drawn, if they can be read; what stands in for them)."""
     plan, task, number = signed.plan, signed.task, own.number
+    # Before any row is read.
+    key = row_key(own.folder) if own.noise_seed is None else simulated_key(plan.settings.run.seed, number)
 
     def records() -> ClassPool:
         return training_pool(plan.settings, open_records(own.images, task, signed.columns, own.folder / "images"))
@@ -187,7 +191,11 @@ def _held(signed: SignedPlan, own: ClientSetup) -> tuple[OwnRecords | NullRecord
     )
     if isinstance(pool, str):
         return null, null
-    return OwnRecords(pool=pool, shape=plan.shape, clients=clients, number=number, seed=plan.settings.run.seed), null
+    seed, layout = plan.settings.run.seed, layout_of(plan.settings, task)
+    own_records = OwnRecords(
+        pool=pool, shape=plan.shape, clients=clients, number=number, seed=seed, layout=layout, key=key
+    )
+    return own_records, null
 
 
 def opened(text: bytes, signature: bytes, server: bytes) -> SignedPlan | SignedAnalysis:

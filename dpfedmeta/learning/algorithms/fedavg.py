@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, ClassVar
 from dpfedmeta.accounting.events.record_layer import AccountantName, RecordLayer
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.row_layout import RoleLayout
 from dpfedmeta.learning.algorithms.maml import Maml, whole_client_trial
 from dpfedmeta.learning.meta.adaptation import Adaptation, adaptation_of, first_order_only, undivided_only
 from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
+from dpfedmeta.learning.meta.row_layouts import role_layout
 from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.models.weight_shapes import Shapes, weight_shapes
 
@@ -54,6 +56,7 @@ class FedAvg:
         records: n, the records of a client; a public constant.
         batch: B, records of a step; with record-level privacy the expected number. None: all.
         private: Noise in the steps (local DP-SGD), or None.
+        layout: Places of rows by their hash, where records are promised something and clients hold rows of their own.
         own_head: Whether a head that is not learned adapts in the steps and stays with the client, as in FedPer
             (Arivazhagan et al. 2019, https://arxiv.org/abs/1912.00818): a head at zero passes no gradient on.
 
@@ -67,6 +70,7 @@ class FedAvg:
     batch: int | None = None
     private: LocalDpSgd | None = None
     own_head: bool = False
+    layout: RoleLayout | None = None
     plain_steps: ClassVar[bool] = True
     sends: ClassVar[Sends] = "update"
     few_shot: ClassVar[bool] = False
@@ -101,12 +105,13 @@ class FedAvg:
             batch=settings.meta.batch,
             private=private if record.enabled else None,
             own_head=settings.population.episodes == "whole",
+            layout=role_layout(settings, task) if record.enabled else None,
         )
 
     @property
     def needs(self) -> DataNeeds:
         """Records of any role."""
-        return DataNeeds(queries=False)
+        return DataNeeds(queries=False, layout=self.layout)
 
     def record_layer(self) -> RecordLayer | None:
         """K steps on mini-batches that the client draws for itself."""
@@ -120,6 +125,7 @@ class FedAvg:
             query_records=1,
             batch_rate=(self.batch or self.records) / self.records,
             accountant=self.private.accountant,
+            rows=self.layout is not None,
         )
 
     def with_noise(self, layer: RecordLayer) -> FedAvg:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
     from dpfedmeta.core.random.random_sources import SecretGenerator
     from dpfedmeta.data.episodes.episode import Episode
+    from dpfedmeta.data.episodes.row_layout import Layout
     from dpfedmeta.data.task import Task
     from dpfedmeta.learning.models.spec import NetworkSpec
     from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
@@ -65,11 +66,14 @@ class DataNeeds:
         counts: (n_s, n_q) if they are public constants; None: any numbers above 0.
         queries: Whether a query set is required.
         division: Way in which records are cut into smaller episodes, or None.
+        layout: Places of a client's rows, by a hash of each, where row relations are promised; None: populations choose
+            records by number.
     """
 
     counts: tuple[int, int] | None = None
     queries: bool = True
     division: Division | None = None
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -58,7 +58,7 @@ def micro_episodes(episodes: Sequence[Episode], spec: MicroEpisodes) -> Episode:
     shape, records = spec.shape, torch.stack([torch.cat([e.support_images, e.query_images]) for e in episodes])
     # [clients * M, ways, shots + queries, channels, height, width]
     images = records[:, placed(torch.tensor(spec.slots()), records.device)].flatten(0, 1)
-    if not spec.adaptation.targets.masked:
+    if spec.labelled:
         held = torch.stack([torch.cat([e.support_labels, e.query_labels]) for e in episodes])
         own = held[:, placed(torch.tensor(spec.slots()), held.device)].flatten(0, 1)
         return Episode(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.data.episodes.row_layout import GroupLayout, Slots, micro_slots
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, NetworkTrial, in_pieces
+from dpfedmeta.learning.meta.row_layouts import episode_shape, group_layout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
     from dpfedmeta.privacy.mechanisms import Released
     from dpfedmeta.privacy.units import RecordUnit
-
-Slots = list[list[list[int]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +38,7 @@ class MicroEpisodes:
         shape: A micro-episode.
         noise: z_q; None where the server sees nothing but the sum of all clients' messages, whose noise is enough.
         query_to_message_bound: C_q/C in stacked mode.
+        layout: Groups that a row's hash decides over, where clients hold rows of their own; None: records have numbers.
 
     Guarantee:
         (record, server): see learning.record_dp.micro_episode_gradients.micro_messages; of a sum,
@@ -50,6 +50,7 @@ class MicroEpisodes:
     shape: EpisodeShape
     noise: float | None
     query_to_message_bound: float = 1.0
+    layout: GroupLayout | None = None
     divides: ClassVar[bool] = True
 
     @classmethod
@@ -60,23 +61,24 @@ class MicroEpisodes:
             InputError: A client's records do not fill one micro-episode.
             RefusedPlan: The method has no meta-gradient, or a setting belongs to another kind of release.
         """
-        record, sizes = settings.record, settings.task
+        record = settings.record
         if method.sends != "query" or not hasattr(method, "gradients"):
             raise RefusedPlan(
                 f"meta.method = {settings.meta.method} with record.release = micro-episodes: these need meta-gradients "
                 "(--meta.method maml, fomaml or anil); use one of them, or --record.release steps"
             )
-        client = EpisodeShape(ways=sizes.ways, shots=sizes.shots, queries=sizes.queries)
+        client = episode_shape(settings)
         shape = EpisodeShape(
             ways=record.micro_ways or client.ways, shots=record.micro_shots, queries=record.micro_queries
         )
-        divided = hasattr(method, "of_parts")
+        method = method.of_parts(settings, shape) if hasattr(method, "of_parts") else method
         made = cls(
-            method=method.of_parts(settings, shape) if divided else method,
+            method=method,
             client=client,
             shape=shape,
             noise=record.query_noise or 1.0,
             query_to_message_bound=1.0 / record.message_clip_ratio,
+            layout=group_layout(settings, task, method, shape),
         )
         _check(settings, made)
         return made
@@ -89,8 +91,9 @@ class MicroEpisodes:
 
     @property
     def needs(self) -> DataNeeds:
-        """Records class by class, exactly as many of each as the plan says: they are cut by number."""
-        return DataNeeds(counts=(self.client.support_records, self.client.query_records), division=self)
+        """As many records as the plan says: cut by number, class by class; or placed by their hash."""
+        counts = (self.client.support_records, self.client.query_records)
+        return DataNeeds(counts=counts, division=self, layout=self.layout)
 
     @property
     def linear_head(self) -> bool:
@@ -102,13 +105,18 @@ class MicroEpisodes:
         """Return whether the records are ordered by class, with the planned numbers of support and query records."""
         import torch
 
-        if not self.adaptation.targets.masked:
-            # A label that means the same for all clients belongs to its record, and moves one micro-episode alone.
+        if self.labelled:
+            # A label that belongs to its record moves one micro-episode alone.
             return True
         ways = torch.arange(self.client.ways, device=episode.support_labels.device)
         return torch.equal(episode.support_labels, ways.repeat_interleave(self.client.shots)) and torch.equal(
             episode.query_labels, ways.repeat_interleave(self.client.queries)
         )
+
+    @property
+    def labelled(self) -> bool:
+        """True if records bring their labels: of a public list, or numbered inside their micro-episode."""
+        return self.layout is not None or not self.adaptation.targets.masked
 
     @property
     def releases(self) -> bool:
@@ -144,6 +152,7 @@ class MicroEpisodes:
             parts="micro-episodes",
             query_to_message_bound=self.query_to_message_bound,
             of_sum=not self.releases,
+            rows=self.layout is not None,
         )
 
     def with_noise(self, layer: RecordLayer) -> MicroEpisodes:
@@ -241,37 +250,6 @@ def _check(settings: Settings, made: MicroEpisodes) -> None:
             f"record.micro_ways, micro_shots, micro_queries: {shape.ways} classes of {shape.shots} + {shape.queries} "
             f"images do not fit into a client with {client.ways} classes of {client.shots} + {client.queries}"
         )
-
-
-@lru_cache(maxsize=64)
-def micro_slots(client: EpisodeShape, shape: EpisodeShape) -> Slots:
-    """Which records form which micro-episode: a function of sizes alone, so no record decides where another one goes.
-
-    Args:
-        client: The episode of a client; its records are numbered support first, each part class by class.
-        shape: Of a micro-episode.
-
-    Returns:
-        [M, ways, shots + queries] numbers of records, no number twice. A few records may be left over.
-    """
-    each, held = shape.shots + shape.queries, client.shots + client.queries
-
-    def record(way: int, place: int) -> int:
-        if place < client.shots:
-            return way * client.shots + place
-        return client.support_records + way * client.queries + place - client.shots
-
-    used = [0] * client.ways
-    found: Slots = []
-    while shape.ways <= client.ways:
-        # The classes with the most records left; among equals the first.
-        chosen = sorted(range(client.ways), key=used.__getitem__)[: shape.ways]
-        if used[chosen[-1]] + each > held:
-            break
-        found.append([[record(way, used[way] + place) for place in range(each)] for way in chosen])
-        for way in chosen:
-            used[way] += each
-    return found
 
 
 MEMBER = MicroEpisodes

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.data.episodes.row_layout import RoleLayout
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.algorithm import (
     TOGETHER,
@@ -19,6 +20,7 @@ from dpfedmeta.learning.meta.algorithm import (
     NetworkTrial,
     in_pieces,
 )
+from dpfedmeta.learning.meta.row_layouts import role_layout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +47,7 @@ class Steps:
         support_records: n_s, the public denominator of a support step.
         query_records: n_q.
         query_to_message_bound: C_q/C in stacked mode.
+        layout: Places of rows by their hash, where clients hold rows of their own and labels are of a public list.
 
     Guarantee:
         (record, server): see learning.record_dp.noisy_steps.private_messages.
@@ -58,6 +61,7 @@ class Steps:
     support_records: int
     query_records: int
     query_to_message_bound: float = 1.0
+    layout: RoleLayout | None = None
     releases: ClassVar[bool] = True
     parts: ClassVar[int] = 1
 
@@ -96,6 +100,7 @@ class Steps:
             support_records=sizes.ways * sizes.shots,
             query_records=sizes.ways * sizes.queries,
             query_to_message_bound=1.0 / record.message_clip_ratio,
+            layout=role_layout(settings, task),
         )
 
     @property
@@ -111,7 +116,7 @@ class Steps:
     @property
     def needs(self) -> DataNeeds:
         """Exactly n_s and n_q records: the accountant counts with them."""
-        return DataNeeds(counts=(self.support_records, self.query_records))
+        return DataNeeds(counts=(self.support_records, self.query_records), layout=self.layout)
 
     @property
     def message_deviation(self) -> float:
@@ -131,6 +136,7 @@ class Steps:
             support_records=self.support_records,
             query_records=self.query_records,
             query_to_message_bound=self.query_to_message_bound,
+            rows=self.layout is not None,
         )
 
     def with_noise(self, layer: RecordLayer) -> Steps:

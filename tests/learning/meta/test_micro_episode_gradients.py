@@ -12,13 +12,14 @@ from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.params import difference, flatten, norm
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.data.episodes.episode import Episode
+from dpfedmeta.data.episodes.row_layout import micro_slots
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.registry import build_network, check_records_uncoupled
 from dpfedmeta.learning.models.spec import NetworkSpec
-from dpfedmeta.learning.releases.micro_episodes import MicroEpisodes, micro_slots
+from dpfedmeta.learning.releases.micro_episodes import MicroEpisodes
 from dpfedmeta.privacy.clipping import clip
 from tests.learning.meta.clients import context_of, gradient_of, noise_of
 

@@ -1,0 +1,231 @@
+"""One row more, less or other: how much of what a client computes changes, for every layout and kind of labels."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpfedmeta.data.episodes import row_layout
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.row_layout import GroupLayout, RoleLayout, chosen_rows, hashed_rows, micro_slots
+from dpfedmeta.data.episodes.shape import EpisodeShape
+
+KEY = bytes(range(32))
+LABELS = ("a", "b", "c")
+CLIENT, MICRO = EpisodeShape(ways=3, shots=4, queries=4), EpisodeShape(ways=3, shots=1, queries=1)
+PAIRS = EpisodeShape(ways=2, shots=1, queries=2)
+ONE = EpisodeShape(ways=1, shots=6, queries=6)
+GROUPS = {
+    "shared": GroupLayout(client=CLIENT, shape=MICRO, complete=False, shared=True),
+    "own": GroupLayout(client=CLIENT, shape=MICRO, complete=False, shared=False),
+    "fewer ways": GroupLayout(client=CLIENT, shape=PAIRS, complete=False, shared=False),
+    "complete": GroupLayout(client=CLIENT, shape=MICRO, complete=True, shared=False),
+    "numbers": GroupLayout(client=ONE, shape=EpisodeShape(ways=1, shots=2, queries=2), complete=False, shared=True),
+}
+ROLES = {
+    "all labels": RoleLayout(client=CLIENT, labels=3),
+    "some labels": RoleLayout(client=EpisodeShape(ways=2, shots=4, queries=2), labels=3),
+    "numbers": RoleLayout(client=ONE, labels=0),
+}
+COUNTED = [0]
+
+
+def pool_of(rows, folder, labels=LABELS, *, numbers=False):
+    """The pool of a table of (label, number); its classes by name, as readers have them."""
+    by_class = {}
+    for label, value in rows:
+        by_class.setdefault("target" if numbers else label, []).append([value, len(label), ord(label)])
+    names = sorted(by_class)
+    records = np.array([each for name in names for each in by_class[name]], dtype=np.float32).reshape(-1, 3)
+    COUNTED[0] += 1
+    path = folder / f"{COUNTED[0]}.npy"
+    np.save(path, records)
+    counts = tuple(len(by_class[name]) for name in names)
+    first = tuple(np.cumsum([0, *counts])[:-1].tolist()) if counts else ()
+    own = () if numbers else labels
+    return ClassPool(path=path, names=tuple(names), first=first, counts=counts, labels=own, targets=numbers)
+
+
+def table(seed, rows=60, copies=True):
+    """Ragged classes, more rows than any layout needs of some, and equal rows among them."""
+    draws = np.random.default_rng(seed)
+    found = [
+        (LABELS[draws.choice(3, p=[0.6, 0.3, 0.1])], float(draws.integers(20 if copies else 10**6)))
+        for _ in range(rows)
+    ]
+    return found
+
+
+def placed(layout, rows, folder, *, numbers=False, shared=True):
+    pool = pool_of(rows, folder, LABELS if shared else (), numbers=numbers)
+    choice = chosen_rows(pool, tuple(range(pool.classes)), layout, KEY)
+    episode = choice.episode()
+    images = np.concatenate([episode.support_images.numpy(), episode.query_images.numpy()])
+    labels = np.concatenate([episode.support_labels.numpy(), episode.query_labels.numpy()])
+    return [(image.tobytes(), float(label)) for image, label in zip(images, labels, strict=True)], choice
+
+
+def is_null(record):
+    return bool(np.isnan(np.frombuffer(record[0], dtype=np.float32)).any())
+
+
+def neighbours(rows, seed, most=10):
+    """(kind, rows that come or go, another table): rows of a sample deleted, copied, relabelled, exchanged."""
+    draws = np.random.default_rng(seed)
+    for place in draws.permutation(len(rows))[:most].tolist():
+        label, value = rows[place]
+        without = rows[:place] + rows[place + 1 :]
+        yield "deleted", 1, without
+        yield "added", 1, [*rows, (label, float(draws.integers(20)))]
+        yield "copied", 1, [*rows, rows[place]]
+        other = LABELS[(LABELS.index(label) + 1) % 3]
+        yield "relabelled", 2, [*without, (other, value)]
+        yield "exchanged", 2, [*without, (other, float(draws.integers(10**6)))]
+        yield "exchanged, same label", 2, [*without, (label, float(draws.integers(10**6)))]
+    yield "shuffled", 0, [rows[place] for place in draws.permutation(len(rows)).tolist()]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_row_changes_one_group_and_another_row_two(name, seed, tmp_path):
+    layout = GROUPS[name]
+    how = {"numbers": name == "numbers", "shared": layout.shared}
+    slots = micro_slots(layout.client, layout.shape)
+
+    def groups(rows):
+        found, _ = placed(layout, rows, tmp_path, **how)
+        return [[[found[place] for place in way] for way in own] for own in slots]
+
+    rows = table(seed)
+    before = groups(rows)
+    for kind, most, other in neighbours(rows, seed):
+        after = groups(other)
+        assert sum(one != another for one, another in zip(before, after, strict=True)) <= most, kind
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", ROLES)
+def test_a_row_exchanges_one_record_of_one_role_and_another_row_two(name, seed, tmp_path):
+    layout = ROLES[name]
+
+    def roles(rows):
+        found, _ = placed(layout, rows, tmp_path, numbers=name == "numbers")
+        end = layout.client.support_records
+        # A place without a row is no record.
+        kept = [[each for each in part if not is_null(each)] for part in (found[:end], found[end:])]
+        return [Counter(part) for part in kept]
+
+    rows = table(seed)
+    before = roles(rows)
+    for kind, most, other in neighbours(rows, seed):
+        after = roles(other)
+        pairs = zip(before, after, strict=True)
+        assert sum(max((one - other).total(), (other - one).total()) for one, other in pairs) <= most, kind
+
+
+def test_what_is_placed_is_the_clients_own_and_no_row_is_in_two_groups(tmp_path):
+    rows = table(0, copies=False)
+    layout = GROUPS["shared"]
+    found, choice = placed(layout, rows, tmp_path)
+    held = {np.array([value, 1, ord(label)], dtype=np.float32).tobytes(): LABELS.index(label) for label, value in rows}
+    used = [[{found[place] for way in own for place in way}] for own in micro_slots(CLIENT, MICRO)]
+    flat = [each for own in used for part in own for each in part]
+    assert len(flat) == len({*flat}) > 8
+    assert all(held[record] == label for record, label in flat)
+    assert not choice.null.any()
+
+
+def test_a_group_without_an_episode_is_null(tmp_path):
+    few = [("a", 1.0), ("b", 2.0), ("c", 3.0)]
+    for name in ("shared", "own", "complete"):
+        _, choice = placed(GROUPS[name], few, tmp_path, shared=GROUPS[name].shared)
+        assert choice.null.all()
+        episode = choice.episode()
+        assert episode.support_images.isnan().all()
+    _, choice = placed(GROUPS["shared"], [], tmp_path)
+    assert choice.null.all()
+    # One label is an episode where labels are shared, and none where they are a client's own.
+    many = [("a", float(value)) for value in range(40)]
+    assert not placed(GROUPS["shared"], many, tmp_path)[1].null.any()
+    assert placed(GROUPS["own"], many, tmp_path, shared=False)[1].null.all()
+
+
+def test_few_rows_recur_inside_their_group_and_in_one_role_alone(tmp_path):
+    whole = EpisodeShape(ways=2, shots=3, queries=3)
+    layout = GroupLayout(client=whole, shape=whole, complete=False, shared=False)
+    rows = [("a", 1.0), ("a", 2.0), ("b", 3.0), ("b", 4.0), ("b", 5.0)]
+    found, choice = placed(layout, rows, tmp_path, shared=False)
+    assert not choice.null.any()
+    support, query = set(found[:6]), set(found[6:])
+    assert support.isdisjoint(query)
+    assert len(support) + len(query) == 5
+
+
+def test_equal_rows_are_interchangeable_and_count_each(tmp_path):
+    rows = [("a", 1.0)] * 30 + [("b", 2.0)] * 30
+    pool = pool_of(rows, tmp_path)
+    hashed = hashed_rows(pool, range(2), KEY)
+    assert len({each.tobytes() for each in hashed.hashes}) == 60
+    fewer = hashed_rows(pool_of(rows[1:], tmp_path), range(2), KEY)
+    every, left = ({each.tobytes() for each in own.hashes} for own in (hashed, fewer))
+    assert left < every
+    assert len(left) == 59
+
+
+def test_the_words_of_a_hash_are_apart_and_follow_key_label_and_content(tmp_path):
+    rows = [("a", float(value)) for value in range(2000)]
+    hashed = hashed_rows(pool_of(rows, tmp_path), range(1), KEY)
+    assert len({*hashed.group.tolist()}) == 2000
+    words = [hashed.hashes[:, place].astype(np.float64) / 2.0**64 for place in range(4)]
+    assert abs(float(hashed.role.mean()) - 0.5) < 0.04
+    for one in range(4):
+        for other in range(one):
+            assert abs(float(np.corrcoef(words[one], words[other])[0, 1])) < 0.08
+    for changed in (
+        hashed_rows(pool_of(rows, tmp_path), range(1), KEY[::-1]),
+        hashed_rows(pool_of([("b", value) for _, value in rows], tmp_path), range(1), KEY),
+    ):
+        assert {*changed.group.tolist()}.isdisjoint(hashed.group.tolist())
+
+
+def test_features_are_known_by_their_images(tmp_path):
+    """What an encoder makes of an image may differ in its last bits by the company that it was computed in."""
+    rows = table(1)
+    plain = pool_of(rows, tmp_path)
+    features = tmp_path / "features.npy"
+    np.save(features, np.random.default_rng(0).normal(size=(len(rows), 8)).astype(np.float32))
+    encoded = replace(plain, path=features, plain=(plain.path, plain.first))
+    held = range(plain.classes)
+    assert (hashed_rows(encoded, held, KEY).hashes == hashed_rows(plain, held, KEY).hashes).all()
+
+
+def test_looks_follow_the_row_alone(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (40, 1, 8, 8)).astype(np.uint8)
+    layout, slots = GROUPS["own"], micro_slots(CLIENT, MICRO)
+
+    def groups(kept, number):
+        path, half = tmp_path / f"images{number}.npy", sum(each < 20 for each in kept)
+        np.save(path, images[kept])
+        counts = (half, len(kept) - half)
+        pool = ClassPool(path=path, names=("a", "b"), first=(0, half), counts=counts, flip=True, shift=2, rotations=4)
+        episode = chosen_rows(pool, (0, 1), layout, KEY).episode()
+        shown = np.concatenate([episode.support_images.numpy(), episode.query_images.numpy()])
+        return [[shown[place].tobytes() for way in own for place in way] for own in slots]
+
+    every = groups(list(range(40)), 0)
+    for number in range(0, 40, 3):
+        fewer = groups([each for each in range(40) if each != number], number + 1)
+        assert sum(one != other for one, other in zip(every, fewer, strict=True)) <= 1
+
+
+def test_a_choice_that_counts_is_seen(tmp_path, monkeypatch):
+    """Planted: roles by the number of rows of a class in the whole client."""
+    honest = row_layout.HashedRows.group.fget
+
+    def by_count(self):
+        return honest(self) + np.uint64(len(self.places))
+
+    monkeypatch.setattr(row_layout.HashedRows, "group", property(by_count))
+    with pytest.raises(AssertionError):
+        test_a_row_changes_one_group_and_another_row_two("shared", 0, tmp_path)
