@@ -277,9 +277,9 @@ def serve(
 
 
 def _as_run(settings: Settings, folder: Path) -> Settings:
-    """In this run directory, with a checkpoint after every round: clients answer no round again but the last one."""
+    """In this run directory, of real clients; a checkpoint after every round, since they answer none but the last."""
     run = replace(settings.run, dir=str(folder.absolute().parent), name=folder.name, checkpoint_every=1)
-    return replace(settings, run=run)
+    return replace(settings, run=run, population=replace(settings.population, kind="real"))
 
 
 def _kept_settings(run: RunDirectory, settings: Settings) -> Settings:
