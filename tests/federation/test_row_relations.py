@@ -261,9 +261,7 @@ WALKED = [(n, r) for n in CASES for r in (True, False) if not (r and n == "local
 IDS = [f"{name}, {'real' if real else 'simulated'}" for name, real in WALKED]
 
 
-@pytest.mark.parametrize(
-    ("name", "real"), WALKED, ids=IDS)
-)
+@pytest.mark.parametrize(("name", "real"), WALKED, ids=IDS)
 def test_a_row_moves_no_sum_by_more_than_is_charged(name, real, tmp_path, monkeypatch, own_cache):
     algo, given, kind = CASES[name]
     check(Case(folder=tmp_path, algo=algo, given=given, kind=kind, real=real), monkeypatch, 3)
