@@ -13,12 +13,20 @@ from typing import Any
 from jinja2 import Environment, UndefinedError
 from markupsafe import Markup
 
+from dpfedmeta.accounting.events.relations import NOT_COVERED
+from dpfedmeta.accounting.relation_lines import RELATION_COLUMNS, relation_rows
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.planning.caveats import dishonest_words
-from dpfedmeta.reporting.compare.seed_groups import Group, Measured, differing_settings
+from dpfedmeta.reporting.compare.seed_groups import (
+    Group,
+    Measured,
+    costliest_relation,
+    differing_settings,
+    in_brackets,
+)
 from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluations_section
 from dpfedmeta.reporting.html.privacy_statement import (
     chosen_words,
@@ -128,6 +136,9 @@ def _content(
         "audits": audits_section(run.path),
         "holds": HOLDS,
         "why_above": why_above(proven.cells),
+        "relations": relation_rows(proven.cells),
+        "relation_columns": RELATION_COLUMNS,
+        "not_covered": NOT_COVERED,
         "settings": settings_shown(proven.settings),
         "command": again,
         "open_words": left_open,
@@ -175,12 +186,21 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
             "signal": comparison_plots.signal_plot(beside["signal"], groups),
         }
         pictures = {name: _embedded(beside[name]) for name, something in drawn.items() if something}
+        bracketed = costliest_relation(groups)
+        cells = dict.fromkeys(cell for group in groups for cell in group.epsilons)
+        stated = {cell: {group.adjacencies.get(cell, "") for group in groups} for cell in cells}
         page = _render(
             "comparison.html.j2",
+            beside=bracketed,
+            brackets=bracketed and in_brackets(bracketed),
+            adjacencies={
+                cell: f", {next(iter(found))}" if cell[0] == "record" and len(found) == 1 and any(found) else ""
+                for cell, found in stated.items()
+            },
             groups=groups,
             compared=compared_words(groups),
             reached=best_words(groups),
-            cells=list(dict.fromkeys(cell for group in groups for cell in group.epsilons)),
+            cells=list(cells),
             differing=differing_settings(groups),
             holds=HOLDS,
             pictures=pictures,

@@ -567,7 +567,7 @@ def test_copies_count_participations_each_for_itself(tiny_task_file, tmp_path, m
         mu = 2.0 * layer.query_records / layer.query_noise
         whole = gaussian_epsilon(math.sqrt(times) * mu, together.plan.client_delta)
         assert found.guarantees[1].epsilon == pytest.approx(whole)
-    assert together.guarantees[2].replaced == pytest.approx(
+    assert together.guarantees[2].relations["in-place"] == pytest.approx(
         gaussian_epsilon(math.sqrt(2) * 2 / layer.query_noise, together.plan.record_delta)
     )
     mixtures = [found.guarantees[3].bounds[0].epsilon for found in (alone, together)]
