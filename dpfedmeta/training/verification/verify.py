@@ -97,13 +97,13 @@ def audit(run: RunDirectory) -> VerifiedLedger:
         *agreed(lambda by: check_plan_file(run, by), proven),
         *agreed(lambda by: check_rows(snapshot, by), proven),
         *agreed(lambda by: check_summary(snapshot, by), proven),
-        *check_weights(run, content, saved, stage=snapshot.stage),
     ]
     again = len(content.charges) - proven.rounds
     count = f"{proven.rounds} rounds" + (f", {again} of them repeated and charged again" if again else "")
     remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
     check_extension(run, settings, content)
     remarks += check_still_there(settings, content.plan.earlier)
+    beside += check_weights(run, content, saved, stage=snapshot.stage)
     remarks += [f"extended from {end} rounds, within its promise" for end in content.plan.ends]
     remarks += [*_opinion(content.plan, content.charges, proven.spent), *beside]
     remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]
