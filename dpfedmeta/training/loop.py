@@ -11,6 +11,7 @@ import torch
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
+from dpfedmeta.accounting.ledger.published import published
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory, load_weights, save_weights
 from dpfedmeta.core.params import Params, norm
@@ -170,6 +171,7 @@ class Training:
         with deferred():
             if saved != state.round or not self.run.weights.exists():
                 self._save(state, remembered, journal)
+            journal.close(state.round, published(self.run))
         return Ending(state=state, status=status, failure=failure)
 
     def _checkpoint_every(self, journal: Journal) -> int:
@@ -207,7 +209,7 @@ class Training:
         if drawn is None:
             return None
         released, following_noise = self._released(state, remembered, drawn, door)
-        release = _digest_of(released)
+        release = release_digest(released)
         if not journal.repeats(state.round, release):
             # The first release may be known: sharing its noise with another sum would reveal their difference.
             remark = f"round {state.round} gives another result than before, so it is a new release and charged again"
@@ -216,7 +218,7 @@ class Training:
             if drawn is None:
                 return None
             released, following_noise = self._released(state, remembered, drawn, door)
-            release = _digest_of(released)
+            release = release_digest(released)
         if drawn.again and state.round not in journal.released:
             # Rows of earlier attempts give way; the ledger keeps their charges.
             for tracker in self.trackers:
@@ -302,10 +304,6 @@ class Training:
         cohort = Availability.of(self.plan.settings).answering(drawn, source)
         there = self.client_ledgers.willing(cohort) if self.client_ledgers else cohort
         return replace(there, invited=len(drawn.clients))
-
-
-def _digest_of(released: Released[ClientUnit, Params] | None) -> str:
-    return "aborted" if released is None else release_digest(released.value)
 
 
 def complete(plan: Plan, state: ServerState) -> Params:

@@ -124,6 +124,7 @@ def _content(
         "simulation": proven.simulation,
         "chosen": chosen_words(proven),
         "guarantees": guarantee_rows(proven),
+        "unverified": proven.unverified,
         "dishonest": _sentence(dishonest_words(proven.content.plan)),
         "too_long": _too_long(rows),
         "whole_numbers": proven.content.plan.secure is not None,

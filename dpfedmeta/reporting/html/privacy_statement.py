@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.ledger.published import holds_digests
 from dpfedmeta.accounting.relation_lines import RELATION_COLUMNS, relation_rows
 from dpfedmeta.accounting.rounded import asked, nearest, rounded_up
 from dpfedmeta.core.errors import InputError
@@ -133,6 +134,11 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
             raise InputError(
                 f"{path}: does not say which number to report of a run that was chosen; write it again: "
                 f"dpfedmeta report {snapshot.run.path}"
+            )
+        if holds_digests(proven.content) and proven.unverified not in page.paragraphs:
+            raise InputError(
+                f"{path}: does not say what is {proven.unverified!r}; write it again: dpfedmeta report "
+                f"{snapshot.run.path}"
             )
         _check_table(path, page, proven)
         _check_top(path, page, proven)

@@ -200,6 +200,9 @@ def check_manifest(run: RunDirectory) -> list[str]:
             raise InputError(f"{path}: is in {MANIFEST} but not here; unpack the archive again")
         if _digest(path.read_bytes()) != digest:
             raise InputError(f"{path}: differs from the archived file (SHA-256); unpack the archive again")
+    top = run.path / WEIGHTS
+    if top.is_file() and hub_weights(top.read_bytes(), "") != hub_weights(run.weights.read_bytes(), ""):
+        raise InputError(f"{top}: has other weights than {run.weights}; unpack the archive again")
     words = f"{MANIFEST}: {len(stated)} files are as they were archived"
     without = "; without secret/ participants and noise cannot be checked, and the run cannot be resumed"
     return [words + ("" if run.secret.is_dir() else without)]

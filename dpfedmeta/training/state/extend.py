@@ -125,7 +125,7 @@ def extend(run: RunDirectory, content: LedgerContent, rounds: int, lineage: Line
 
 def set_aside(run: RunDirectory, rounds: int) -> Path:
     """Move what describes the run as it was after `rounds` rounds into a folder of its own; again is harmless."""
-    folder = run.path / f"after-{rounds}-rounds"
+    folder = run.after(rounds)
     folder.mkdir(exist_ok=True)
     found = [run.path / name for name in _OF_THE_END]
     summary = run.read_json(SUMMARY) if found[0].exists() else {}

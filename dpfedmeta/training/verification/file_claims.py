@@ -13,6 +13,7 @@ from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, spent
+from dpfedmeta.accounting.ledger.published import not_verified
 from dpfedmeta.accounting.ledger.versions import EVENTS, VERSION, constants, old_phase, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
@@ -33,6 +34,7 @@ from dpfedmeta.training.verification.replan import settings_of_ledger
 _ALIKE = 1e-6
 # Sentences; the numbers that they stand for are checked in any case.
 _WORDS = ("event", "formula")
+_NEVER = "accuracies, pictures, and how many records clients have (measure again: dpfedmeta evaluate RUN --out DIR)"
 # Constants of the plan that stand beside the guarantees.
 POPULATION = ("clients", "cohort", "sampler", "max_participations")
 
@@ -64,7 +66,7 @@ class Proven:
         Raises:
             InputError: As `verified_selection` says.
         """
-        settings, cells = settings_of_ledger(run.ledger, content), spent(content.plan, content.charges)
+        settings, cells = settings_of_ledger(run.ledger, content), spent(content.plan, content.charges, content.lines)
         choice = verified_selection(run, content, cells)
         return cls(content=content, settings=settings, spent=cells, planned=guarantees(content.plan), choice=choice)
 
@@ -89,17 +91,20 @@ class Proven:
         return SIMULATION if self.settings.run.noise_seed is not None else None
 
     @property
+    def unverified(self) -> str:
+        """Words on what no comparison with the ledger shows."""
+        return not_verified(self.content, "the last release and the weights", _NEVER)
+
+    @property
     def rounds(self) -> int:
         """Rounds that were charged, each once however often it was done again."""
         return sum(not event.attempt for event in self.content.charges)
 
     def as_of(self, head: object) -> Proven:
         """Return what the ledger proved when its last line had this hash; itself if it never had."""
-        heads = self.content.heads
-        if head not in heads[:-1]:
+        content = self.content.until(head)
+        if content is self.content:
             return self
-        lines = heads.index(str(head)) + 1
-        content = replace(self.content, charges=self.content.charges[: lines - 1], heads=heads[:lines])
         return replace(self, content=content, spent=stated(phases_of(content.charges), self.terms))
 
     @property
