@@ -14,8 +14,8 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 # Every process notes what of the package is executed: a module that is found and not executed is not loaded, and one
-# that is imported in a function, a fork or a worker is. With a second variable it also notes the functions of the second
-# round (a byte that all processes share says when), and counts the calls before the first release.
+# that is imported in a function, a fork or a worker is. With a second variable it also notes the functions of the
+# second round (a byte that all processes share says when), and counts the calls before the first release.
 HOOK = """
 import os, sys, threading, mmap
 
