@@ -16,6 +16,7 @@ from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_log import answered_words, answering_words, without_images
 from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.client.local_data import NoRecords, OwnRecords, open_records, opened_or_why
+from dpfedmeta.federation.client.plan_limits import PlanLimits
 from dpfedmeta.federation.client.signed_participation import ClientSetup
 from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
 from dpfedmeta.federation.wire_format import Attempt
@@ -43,6 +44,11 @@ class JoinedAnalysis:
     source: KeyedSource | FreshSource
     fresh_of: FreshOf
     log: Callable[[str], None]
+
+    @property
+    def limits(self) -> PlanLimits:
+        """Rounds that the plan itself allows this client."""
+        return PlanLimits(plan=self.signed.privacy, name=self.signed.name, number=self.number)
 
     def check(self, task: bytes) -> None:
         """Check a task before it is charged (see `Taken`)."""

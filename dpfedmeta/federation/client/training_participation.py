@@ -20,6 +20,7 @@ from dpfedmeta.federation.client.client_budget import Promise, check_allowed
 from dpfedmeta.federation.client.client_log import joined_words, sent_words, without_images
 from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords, open_records, opened_or_why
+from dpfedmeta.federation.client.plan_limits import PlanLimits
 from dpfedmeta.federation.client.signed_participation import ClientSetup, SignedParticipation
 from dpfedmeta.federation.offers.signed_analysis import FORM, SignedAnalysis, opened_analysis
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan
@@ -69,6 +70,11 @@ class Joined:
     def dimension(self) -> int:
         """Weights that are learned."""
         return dimension(self.signed.learned)
+
+    @property
+    def limits(self) -> PlanLimits:
+        """Rounds that the plan itself allows this client."""
+        return PlanLimits(plan=self.signed.privacy, name=self.signed.name, number=self.number)
 
     def vector(self, task: RoundTask, attempt: Attempt) -> Floats:
         """Compute the message to a server that sees messages, [d]: clipped, with the plan's noise.

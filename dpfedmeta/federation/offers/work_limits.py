@@ -1,0 +1,122 @@
+"""Limits on what a server may ask a client to compute, where several settings together make the work."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
+from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation
+from dpfedmeta.config.settings import Settings
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.task import Task
+
+# Methods whose inner steps are not differentiated through, so that one step at a time is held.
+_STEP_BY_STEP = ("fomaml", "reptile", "fedavg", "protonet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkLimit:
+    """One limit.
+
+    Attributes:
+        settings: Settings that make it.
+        what: What is limited, in words.
+        most: The most that a client does.
+        of: Computes it from the settings and the form of the records, before anything is planned.
+    """
+
+    settings: str
+    what: str
+    most: int
+    of: Callable[[Settings, Task], int]
+
+
+def _records(settings: Settings, task: Task) -> int:
+    return settings.task.ways * (settings.task.shots + settings.task.queries)
+
+
+def _episode(settings: Settings) -> tuple[int, int]:
+    """(support, query records) that one call of the network's gradients holds: of a micro-episode where there are."""
+    sizes, record = settings.task, settings.record
+    if record.enabled and record.release == "micro-episodes":
+        ways = record.micro_ways or sizes.ways
+        return ways * record.micro_shots, ways * record.micro_queries
+    return sizes.ways * sizes.shots, sizes.ways * sizes.queries
+
+
+def _passes(settings: Settings, task: Task) -> int:
+    return settings.meta.divisions * (settings.meta.steps + 1) * _records(settings, task)
+
+
+def _held(settings: Settings, task: Task) -> int:
+    """Numbers of one layer for all records that are held at once."""
+    support, query = _episode(settings)
+    unrolled = settings.meta.order != 1 and settings.meta.method not in _STEP_BY_STEP
+    at_once = (settings.meta.steps * support if unrolled else support) + query
+    shape, width = task.form.shape, settings.model.width
+    places = math.prod(shape[1:]) // (settings.model.downscale or 1) ** 2 if len(shape) > 1 else 1
+    deep = max(shape[0], width) if task.form.vocabulary is None else shape[0] * width
+    return at_once * max(places, 1) * deep
+
+
+def _fitted(settings: Settings, task: Task) -> int:
+    """Rounds that correlated noise is fitted to; other noise is not fitted."""
+    return settings.server.rounds if settings.server.noise in KINDS else 0
+
+
+def _bands(settings: Settings, task: Task) -> int:
+    """Rounds times the bands that are fitted to them."""
+    if settings.server.noise != "banded":
+        return 0
+    server, population = settings.server, settings.population
+    apart = population.separation or default_separation(population.clients, population.cohort, server.rounds)
+    return server.rounds * min(apart if server.buffers is None else server.buffers + 1, server.rounds)
+
+
+WORK_LIMITS = (
+    WorkLimit(
+        settings="task.ways, task.shots, task.queries",
+        what="records of one client",
+        most=100_000,
+        of=_records,
+    ),
+    WorkLimit(
+        settings="meta.divisions, meta.steps and the records",
+        what="passes of a record through the network for one message",
+        most=5_000_000,
+        of=_passes,
+    ),
+    WorkLimit(
+        settings="meta.steps, meta.order, model.width and the records",
+        what="numbers of one layer held at once",
+        most=2_000_000_000,
+        of=_held,
+    ),
+    WorkLimit(
+        settings="server.rounds with server.noise toeplitz, blt or banded",
+        what="rounds that correlated noise is fitted to",
+        most=5_000,
+        of=_fitted,
+    ),
+    WorkLimit(
+        settings="server.rounds, server.buffers and population.separation with server.noise banded",
+        what="rounds times bands",
+        most=500_000,
+        of=_bands,
+    ),
+)
+
+
+def check_work(settings: Settings, task: Task) -> None:
+    """Refuse what no client of a federation computes, by sizes alone: nothing is planned, read or drawn before.
+
+    Raises:
+        InputError: Names the settings, what they come to, and the limit.
+    """
+    for limit in WORK_LIMITS:
+        found = limit.of(settings, task)
+        if found > limit.most:
+            raise InputError(
+                f"{limit.settings}: {found:,} {limit.what}, and a client of a federation takes at most "
+                f"{limit.most:,}; lower one of them"
+            )
