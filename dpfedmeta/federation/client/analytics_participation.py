@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.analytics.analysis import Handing
 from dpfedmeta.analytics.client_answers import Held, HeldImages
 from dpfedmeta.core.errors import InputError
@@ -16,7 +17,6 @@ from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_log import answered_words, answering_words, without_images
 from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.client.local_data import NoRecords, OwnRecords, open_records, opened_or_why
-from dpfedmeta.federation.client.plan_limits import PlanLimits
 from dpfedmeta.federation.client.signed_participation import ClientSetup
 from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
 from dpfedmeta.federation.wire_format import Attempt

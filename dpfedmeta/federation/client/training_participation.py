@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.core.errors import DAMAGED_JSON
 from dpfedmeta.core.params import Params, dimension, unflatten
 from dpfedmeta.core.plugins.user_code import raised
@@ -20,7 +21,6 @@ from dpfedmeta.federation.client.client_budget import Promise, check_allowed
 from dpfedmeta.federation.client.client_log import joined_words, sent_words, without_images
 from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords, open_records, opened_or_why
-from dpfedmeta.federation.client.plan_limits import PlanLimits
 from dpfedmeta.federation.client.signed_participation import ClientSetup, SignedParticipation
 from dpfedmeta.federation.offers.signed_analysis import FORM, SignedAnalysis, opened_analysis
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan

@@ -21,7 +21,7 @@ KEEPERS: dict[Keeper, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TakenSetting:
     """One setting.
 
     Attributes:
@@ -30,7 +30,7 @@ class Row:
         only: Values that are taken; None: all.
         others: Why others are not, where `why` does not say it, and what to give.
         most: Largest number that a client is asked for, or most entries of a list; None: no limit of its own.
-        by: What keeps it, below dpfedmeta.federation, where a client does.
+        by: What keeps it, below dpfedmeta, where a client does.
         simulated: Whether it describes simulated clients.
     """
 
@@ -42,52 +42,67 @@ class Row:
     by: str = ""
     simulated: bool = False
 
+    def problem(self, name: str, value: Any) -> str | None:
+        """What is wrong with a value among real clients, in words; None: nothing is."""
+        if self.only is not None and value not in self.only:
+            return f"{name} = {value}: {self.others or self.why}"
+        size = len(value) if isinstance(value, tuple) else value
+        if self.most is not None and size is not None and size > self.most:
+            return f"{name} = {size:,}: a client of a federation takes at most {self.most:,}; lower it"
+        return None
 
-_SOLVES = "offers.signed_document.check_numbers"
-_SENDS = "client.training_participation.Joined.vector"
-_DECLINES = "client.plan_limits.open_rounds"
+
+_SOLVES = "federation.offers.signed_document.check_numbers"
+_SENDS = "federation.client.training_participation.Joined.vector"
+_DECLINES = "accounting.ledger.plan_limits.PlanLimits.open_rounds"
 
 
-def _solved(**more: Any) -> Row:
+def _solved(**more: Any) -> TakenSetting:
     why = "the client solves the plan again from it, and declines a plan that states another number"
-    return Row(keeper="client", why=why, by=_SOLVES, **more)
+    return TakenSetting(keeper="client", why=why, by=_SOLVES, **more)
 
 
-def _computed(**more: Any) -> Row:
+def _computed(**more: Any) -> TakenSetting:
     why = "the client computes its message with it, and clips that itself: a client moves a sum by no more than a bound"
-    return Row(keeper="client", why=why, by=_SENDS, **more)
+    return TakenSetting(keeper="client", why=why, by=_SENDS, **more)
 
 
-def _noised(**more: Any) -> Row:
+def _noised(**more: Any) -> TakenSetting:
     why = "the client adds its noise by it, and charges what a participation then costs"
-    return Row(keeper="client", why=why, by=_SENDS, **more)
+    return TakenSetting(keeper="client", why=why, by=_SENDS, **more)
 
 
-def _released(**more: Any) -> Row:
-    return Row(keeper="public", why="the server does it to what is released already, and to nothing else", **more)
+def _public(why: str, **more: Any) -> TakenSetting:
+    return TakenSetting(keeper="public", why=why, **more)
 
 
-def _evaluated(**more: Any) -> Row:
+def _released(**more: Any) -> TakenSetting:
+    return TakenSetting(
+        keeper="public", why="the server does it to what is released already, and to nothing else", **more
+    )
+
+
+def _evaluated(**more: Any) -> TakenSetting:
     why = "on public classes at the server, and on a client's own machine, from which nothing of it leaves"
-    return Row(keeper="public", why=why, **more)
+    return _public(why, **more)
 
 
-def _simulated(usual: object) -> Row:
+def _simulated(usual: object) -> TakenSetting:
     why = "is only for simulated clients; leave it out in a federation of real ones"
-    return Row(keeper="nobody", why=why, only=(usual,), simulated=True)
+    return TakenSetting(keeper="nobody", why=why, only=(usual,), simulated=True)
 
 
-def _no_code() -> Row:
+def _no_code() -> TakenSetting:
     why = "arguments of code of one's own, and clients run no code that a server names; leave it out"
-    return Row(keeper="nobody", why=why, only=({},))
+    return TakenSetting(keeper="nobody", why=why, only=({},))
 
 
-def _word(why: str, **more: Any) -> Row:
-    return Row(keeper="server", why=why, **more)
+def _word(why: str, **more: Any) -> TakenSetting:
+    return TakenSetting(keeper="server", why=why, **more)
 
 
-def _unsent(*sent: object) -> Row:
-    return Row(keeper="unsent", why="no client needs it", only=sent)
+def _unsent(*sent: object) -> TakenSetting:
+    return TakenSetting(keeper="unsent", why="no client needs it", only=sent)
 
 
 MOST_CLIENTS, MOST_ROUNDS, MOST_CHANGES = 10_000_000, 100_000, 100
@@ -109,9 +124,9 @@ _ABORTS = (
     "the server then adds the missing noise"
 )
 
-SETTINGS: dict[str, Row] = {
-    "algo": Row(keeper="public", why="a name; what it stands for is in the other settings"),
-    "dataset": Row(keeper="public", why="a label; a client reads no file of this name"),
+SETTINGS: dict[str, TakenSetting] = {
+    "algo": _public("a name; what it stands for is in the other settings"),
+    "dataset": _public("a label; a client reads no file of this name"),
     # -- who takes part --
     "population.clients": _word(
         "N of the sampling rate; under secure aggregation the client counts the roster itself", most=MOST_CLIENTS
@@ -122,10 +137,10 @@ SETTINGS: dict[str, Row] = {
         only=("poisson", "fixed", "cyclic"),
         others=_CHECK_INS,
     ),
-    "population.max_participations": Row(keeper="client", why=_CAPPED, by=_DECLINES),
-    "population.separation": Row(keeper="client", why=_SPACED, by=_DECLINES),
-    "population.records": Row(keeper="public", why="of benchmarks that are cut into shards, which no federation takes"),
-    "population.kind": Row(keeper="public", why="of simulated clients; a real one has the records that it holds"),
+    "population.max_participations": TakenSetting(keeper="client", why=_CAPPED, by=_DECLINES),
+    "population.separation": TakenSetting(keeper="client", why=_SPACED, by=_DECLINES),
+    "population.records": _public("of benchmarks that are cut into shards, which no federation takes"),
+    "population.kind": _public("of simulated clients; a real one has the records that it holds"),
     "population.episodes": _simulated("fixed"),
     "population.register": _simulated(None),
     "population.most_shots": _simulated(None),
@@ -134,17 +149,17 @@ SETTINGS: dict[str, Row] = {
     "population.availability": _simulated("independent"),
     "population.latency_spread": _simulated(0.0),
     # -- what the server does --
-    "server.rounds": Row(
+    "server.rounds": TakenSetting(
         keeper="client",
         why="the client declines a round behind the last one, and an old one",
-        by="client.client.RealClient.answer",
+        by="federation.client.client.RealClient.answer",
         most=MOST_ROUNDS,
     ),
     "server.noise_multiplier": _word("the server adds this noise; under secure aggregation the clients do"),
     "server.schedule": _word("noise and cohorts of later rounds", most=MOST_CHANGES),
     "server.noise_mode": _word("the server tops the clients' own noise up"),
     "server.noise_site": _noised(),
-    "server.noise": Row(
+    "server.noise": TakenSetting(
         keeper="client",
         why="the server adds it; the rounds of a client that it counts with are kept apart by the client",
         only=("independent", "toeplitz", "blt", "banded"),
@@ -152,7 +167,7 @@ SETTINGS: dict[str, Row] = {
         by=_DECLINES,
     ),
     "server.buffers": _solved(most=1_000),
-    "server.abort_on_failure": Row(keeper="nobody", why=_ABORTS, only=(False,)),
+    "server.abort_on_failure": TakenSetting(keeper="nobody", why=_ABORTS, only=(False,)),
     "server.optimizer": _released(),
     "server.lr": _released(),
     "server.final_lr": _released(),
@@ -162,36 +177,36 @@ SETTINGS: dict[str, Row] = {
     "server.beta2": _released(),
     "server.average": _released(),
     # -- who adds up --
-    "aggregation.mode": Row(
+    "aggregation.mode": TakenSetting(
         keeper="client",
         why="the client answers no question for a vector in the clear where the plan says secure",
         only=("messages", "secure"),
         others="no client knows what such a server sees; use --aggregation messages or secure",
-        by="client.client.RealClient.answer",
+        by="federation.client.client.RealClient.answer",
     ),
     "aggregation.bits": _solved(),
-    "aggregation.dropout": Row(
+    "aggregation.dropout": TakenSetting(
         keeper="client",
         why="the client sizes its share of the noise by the fewest that may stay, and unmasks no sum of fewer",
-        by="offers.signed_plan.SignedPlan.agreement",
+        by="federation.offers.signed_plan.SignedPlan.agreement",
     ),
     "aggregation.protocol": _simulated(False),
-    "aggregation.adversarial": Row(
+    "aggregation.adversarial": TakenSetting(
         keeper="client",
         why="the client chooses its masks by it, and declines less than its own floor (--adversarial)",
-        by="client.client_budget.Floors.check",
+        by="federation.client.client_budget.Floors.check",
     ),
-    "aggregation.company": Row(
+    "aggregation.company": TakenSetting(
         keeper="client",
         why="picked: the client counts with whom the server can place beside it. drawn: the server's word, and said",
-        by="offers.signed_plan.opened_plan",
+        by="federation.offers.signed_plan.opened_plan",
     ),
-    "aggregation.rough": Row(
+    "aggregation.rough": TakenSetting(
         keeper="nobody",
         why="a client takes no plan with so few bits that rounding costs a lot; raise aggregation.bits",
         only=(False,),
     ),
-    "aggregation.dimension": Row(
+    "aggregation.dimension": TakenSetting(
         keeper="nobody",
         why="the client counts the weights of the network itself, and noise is paid for by each; leave it out",
         only=(None,),
@@ -199,7 +214,7 @@ SETTINGS: dict[str, Row] = {
     # -- bounds --
     "clip.policy": _computed(),
     "clip.initial": _computed(),
-    "clip.start": Row(
+    "clip.start": TakenSetting(
         keeper="nobody",
         why="an analysis among real clients is a run of its own; give clip.initial, and privacy.spent_before",
         only=("given",),
@@ -242,10 +257,10 @@ SETTINGS: dict[str, Row] = {
     "privacy.client.limit": _solved(),
     "privacy.client.delta": _solved(),
     "privacy.client.observer": _solved(),
-    "privacy.client.colluding": Row(
+    "privacy.client.colluding": TakenSetting(
         keeper="client",
         why="the client counts without their noise, and declines less than its own floor (--colluding)",
-        by="client.client_budget.Floors.check",
+        by="federation.client.client_budget.Floors.check",
     ),
     "privacy.client.hostile": _solved(),
     "privacy.record.epsilon": _solved(),
@@ -270,20 +285,20 @@ SETTINGS: dict[str, Row] = {
     "model.features": _computed(),
     "model.first_gain": _computed(),
     "model.feature_scale": _computed(),
-    "model.initial": Row(keeper="public", why="public weights that come with the package; a client reads no other"),
-    "model.encoder": Row(
+    "model.initial": _public("public weights that come with the package; a client reads no other"),
+    "model.encoder": TakenSetting(
         keeper="client",
         why="the client's own package brings it, with the weights whose digest the plan states",
-        by="offers.offered_settings.with_own_encoder",
+        by="federation.offers.offered_settings.with_own_encoder",
     ),
-    "model.encoder_weights": Row(
+    "model.encoder_weights": TakenSetting(
         keeper="nobody", why="clients read no file that a server names; leave it out", only=(None,)
     ),
     "model.encoder_size": _computed(),
-    "model.encoder_overlap": Row(
+    "model.encoder_overlap": TakenSetting(
         keeper="client",
         why="the client looks up itself what the encoder learned from",
-        by="offers.offered_settings.with_own_encoder",
+        by="federation.offers.offered_settings.with_own_encoder",
     ),
     # -- at the end --
     "evaluation.episodes": _evaluated(),
@@ -306,7 +321,7 @@ SETTINGS: dict[str, Row] = {
     "track.tensorboard": _unsent(False),
     "run.name": _unsent("federation"),
     "run.dir": _unsent(""),
-    "run.seed": Row(keeper="public", why="which records of its own a client draws, by numbers and not by content"),
+    "run.seed": _public("which records of its own a client draws, by numbers and not by content"),
     "run.noise_seed": _unsent(None),
     "run.device": _unsent("cpu"),
     "run.chunk": _unsent(None),

@@ -183,12 +183,7 @@ def _problem(name: str, value: Any, *, offered: bool) -> str | None:
         return f"{name} = {value}: nobody has said yet who keeps it among real clients; leave it out"
     if row.keeper == "unsent" and not offered:
         return None
-    if row.only is not None and value not in row.only:
-        return f"{name} = {value}: {row.others or row.why}"
-    size = len(value) if isinstance(value, tuple) else value
-    if row.most is not None and size is not None and size > row.most:
-        return f"{name} = {size:,}: a client of a federation takes at most {row.most:,}; lower it"
-    return None
+    return row.problem(name, value)
 
 
 def untold_cohorts(settings: Settings) -> str | None:

@@ -59,20 +59,7 @@ def _held(settings: Settings, task: Task) -> int:
     return at_once * max(places, 1) * deep
 
 
-def _fitted(settings: Settings, task: Task) -> int:
-    """Rounds that correlated noise is fitted to; other noise is not fitted."""
-    return settings.server.rounds if settings.server.noise in KINDS else 0
-
-
-def _bands(settings: Settings, task: Task) -> int:
-    """Rounds times the bands that are fitted to them."""
-    if settings.server.noise != "banded":
-        return 0
-    server, population = settings.server, settings.population
-    apart = population.separation or default_separation(population.clients, population.cohort, server.rounds)
-    return server.rounds * min(apart if server.buffers is None else server.buffers + 1, server.rounds)
-
-
+MOST_FITTED, MOST_BANDS = 5_000, 500_000
 WORK_LIMITS = (
     WorkLimit(
         settings="task.ways, task.shots, task.queries",
@@ -92,19 +79,18 @@ WORK_LIMITS = (
         most=2_000_000_000,
         of=_held,
     ),
-    WorkLimit(
-        settings="server.rounds with server.noise toeplitz, blt or banded",
-        what="rounds that correlated noise is fitted to",
-        most=5_000,
-        of=_fitted,
-    ),
-    WorkLimit(
-        settings="server.rounds, server.buffers and population.separation with server.noise banded",
-        what="rounds times bands",
-        most=500_000,
-        of=_bands,
-    ),
 )
+
+
+def fitting_problem(noise: str, rounds: int, buffers: int | None, separation: int) -> str | None:
+    """Why a client does not fit correlated noise to so many rounds and bands, in words; None: it does."""
+    if noise not in KINDS:
+        return None
+    bands = rounds * min(separation if buffers is None else buffers + 1, rounds) if noise == "banded" else 0
+    for what, found, most in (("rounds", rounds, MOST_FITTED), ("rounds times bands", bands, MOST_BANDS)):
+        if found > most:
+            return f"noise = {noise}: {found:,} {what}, and a client fits it to at most {most:,}; lower the rounds"
+    return None
 
 
 def check_work(settings: Settings, task: Task) -> None:
@@ -120,3 +106,8 @@ def check_work(settings: Settings, task: Task) -> None:
                 f"{limit.settings}: {found:,} {limit.what}, and a client of a federation takes at most "
                 f"{limit.most:,}; lower one of them"
             )
+    population, server = settings.population, settings.server
+    apart = population.separation or default_separation(population.clients, population.cohort, server.rounds)
+    problem = fitting_problem(server.noise, server.rounds, server.buffers, apart)
+    if problem is not None:
+        raise InputError(f"server.{problem}")
