@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ from tests.federation.in_process import InProcessChannel
 from tests.federation.silos import CLIENTS, NOISE
 
 RUN = bytes(range(32))
+# Of a plan that limits nothing by itself.
+FREE = SimpleNamespace(
+    open_rounds=lambda ledger, run, rounds: [*rounds], problem=lambda ledger, run, round_: None, name="plan"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
