@@ -143,7 +143,8 @@ class Federation:
         line = {"round": blame.round, "clients": blame.clients, "text": text, "left_out": excluded}
         append_lines(run.secret / _FAULTS, [line], SECRET)
         # Who takes part in a round is as secret as the cohort.
-        shown = text + "; left out from now on" * excluded if all_are_asked(asking) else "shares of a client were wrong"
+        said = text + "; left out from now on" * excluded
+        shown = said if all_are_asked(asking) else "shares of a client were wrong"
         self.blamed(f"round {blame.round}: {shown} (secret/{_FAULTS})")
 
     @property
