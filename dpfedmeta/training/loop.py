@@ -25,12 +25,12 @@ from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policy import with_attachment
 from dpfedmeta.privacy.mechanisms import MechanismState, Released, ValueT
 from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
-from dpfedmeta.privacy.rounds.round_journal import Journal, Releasing, release_digest, round_inputs
+from dpfedmeta.privacy.rounds.round_journal import Journal, Releasing, further_question, release_digest, round_inputs
 from dpfedmeta.privacy.rounds.round_sum import keep_left_out
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import ClientUnit
 from dpfedmeta.simulation.availability import Availability, Willing
-from dpfedmeta.simulation.backend import Backend, RoundAborted
+from dpfedmeta.simulation.backend import AttemptUsedUp, Backend, RoundAborted
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.training.results.round_rows import (
     TOO_LONG,
@@ -204,20 +204,19 @@ class Training:
         if state.round in plan.privacy.ends:
             # Models of the rounds that were the last ones once are not among the last ones now.
             state = without_average(state)
-        inputs = round_inputs(state.round, state.model, state.bound, self.environment)
-        drawn, door = journal.begin(state.round, inputs), self._door(journal)
-        if drawn is None:
+        attempt = self._attempted(state, remembered, journal)
+        if attempt is None:
             return None
-        released, following_noise = self._released(state, remembered, drawn, door)
+        drawn, released, following_noise = attempt
         release = release_digest(released)
         if not journal.repeats(state.round, release):
             # The first release may be known: sharing its noise with another sum would reveal their difference.
             remark = f"round {state.round} gives another result than before, so it is a new release and charged again"
             tell(self.callbacks, "on_remark", remark)
-            drawn = journal.begin(state.round, inputs, anew=True)
-            if drawn is None:
+            attempt = self._attempted(state, remembered, journal, anew=True)
+            if attempt is None:
                 return None
-            released, following_noise = self._released(state, remembered, drawn, door)
+            drawn, released, following_noise = attempt
             release = release_digest(released)
         if drawn.again and state.round not in journal.released:
             # Rows of earlier attempts give way; the ledger keeps their charges.
@@ -245,6 +244,25 @@ class Training:
             tracker.on_round(row)
         journal.released[state.round] = release
         return following, following_noise, row
+
+    def _attempted(
+        self, state: ServerState, remembered: MechanismState, journal: Journal, *, anew: bool = False
+    ) -> tuple[Cohort, Released[ClientUnit, Params] | None, MechanismState] | None:
+        """(The cohort, the release, the mechanism's next state) of an attempt that has a sum; None: no budget for it.
+
+        Guarantee:
+            A further attempt has a charge, a cohort and noise of its own. A run that is resumed goes on with the last
+            one, since its charge says that those before it are used up.
+        """
+        inputs = round_inputs(state.round, state.model, state.bound, self.environment)
+        inputs = journal.last_question(state.round, inputs)
+        while (drawn := journal.begin(state.round, inputs, anew=anew)) is not None:
+            try:
+                return drawn, *self._released(state, remembered, drawn, self._door(journal))
+            except AttemptUsedUp as error:
+                tell(self.callbacks, "on_remark", f"{error}; a further attempt is made and charged")
+                inputs = further_question(inputs)
+        return None
 
     def _times(self, round_: int, seconds: float, *, aborted: bool) -> dict[str, float | None]:
         """Return the times for a round's row; without seconds if they would reveal the number of clients."""

@@ -28,9 +28,11 @@ class Told:
 
     Attributes:
         path: Where it is kept, for a server that is killed; None: in this process alone.
+        by_another: Whether an earlier process told clients of these survivors.
     """
 
     path: Path | None = None
+    by_another: bool = False
     _kept: tuple[list[int], list[int]] | None = None
 
     def survivors(self, attempt: Attempt) -> frozenset[int] | None:
@@ -38,7 +40,7 @@ class Told:
         if self._kept is None and self.path is not None and self.path.exists():
             try:
                 content = json.loads(self.path.read_text(encoding="utf-8"))
-                self._kept = [*content["key"]], [*content["clients"]]
+                self._kept, self.by_another = ([*content["key"]], [*content["clients"]]), True
             except (OSError, *DAMAGED_JSON) as error:
                 raise InputError(
                     f"{self.path}: damaged; it says which survivors clients were told of; restore it from a backup"
@@ -49,7 +51,7 @@ class Told:
 
     def note(self, attempt: Attempt, clients: Iterable[int]) -> None:
         """Before any client is told."""
-        self._kept = list(attempt.key), sorted(clients)
+        self._kept, self.by_another = (list(attempt.key), sorted(clients)), False
         if self.path is not None:
             content = {"key": self._kept[0], "clients": self._kept[1]}
             replace_file(self.path, json.dumps(content).encode(), SECRET)
@@ -146,6 +148,12 @@ class ClientRequests:
     def declining(self) -> frozenset[int]:
         """SECRET where not all are asked: who declined the plan or the last round, or answered unsoundly."""
         return frozenset(self._declining)
+
+    @property
+    def there(self) -> frozenset[int]:
+        """SECRET where not all are asked: who is connected, and not left out."""
+        present = {*self.channel.present()}
+        return frozenset(n for n, identity in enumerate(self.roster) if identity in present) - self.left_out
 
     @property
     def answering(self) -> int:

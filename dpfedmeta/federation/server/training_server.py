@@ -1,5 +1,6 @@
 """The server of a federation: the ordinary training loop, whose clients are asked over a wire."""
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -9,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, load_weights
 from dpfedmeta.core.params import dimension, flatten
 from dpfedmeta.data.populations.population import Population
@@ -127,6 +128,7 @@ class Federation:
         asking = self._asking = self._questions(signed, server)
         asking.blamed = lambda blame: self._blame(run, asking, blame)
         asking.told = Told(path=run.secret / TOLD)
+        asking.left_out |= left_out(run)
         offer_until_answered(asking, self.fewest, self.wait, self.waiting)
         abort = settings.server.abort_on_failure
         if made.plan.privacy.secure is None:
@@ -137,10 +139,12 @@ class Federation:
     def _blame(self, run: RunDirectory, asking: ClientRequests, blame: Blame) -> None:
         name = lambda number: self.names[number] if self.names else f"client {number}"  # noqa: E731
         text = blame.text(name)
-        line = {"round": blame.round, "clients": blame.clients, "text": text}
+        excluded = asking.left_out.issuperset(blame.clients)
+        line = {"round": blame.round, "clients": blame.clients, "text": text, "left_out": excluded}
         append_lines(run.secret / _FAULTS, [line], SECRET)
         # Who takes part in a round is as secret as the cohort.
-        shown = text if all_are_asked(asking) else "shares of a client were wrong"
+        said = text + "; left out from now on" * excluded
+        shown = said if all_are_asked(asking) else "shares of a client were wrong"
         self.blamed(f"round {blame.round}: {shown} (secret/{_FAULTS})")
 
     @property
@@ -188,6 +192,21 @@ class Federation:
             seconds=self.seconds,
             heard=self.heard,
         )
+
+
+def left_out(run: RunDirectory) -> frozenset[int]:
+    """SECRET: clients whose shares ended an attempt at a sum beyond doubt, in this or an earlier process.
+
+    Raises:
+        InputError: The file that says so is damaged.
+    """
+    path = run.secret / _FAULTS
+    content = path.read_bytes() if path.exists() else b""
+    try:
+        lines = [json.loads(line) for line in content[: end_of_whole_lines(content)].decode().splitlines()]
+        return frozenset(int(number) for line in lines if line["left_out"] for number in line["clients"])
+    except DAMAGED_JSON as error:
+        raise InputError(f"{path}: damaged; it says which clients are left out; restore it from a backup") from error
 
 
 def serve(

@@ -91,6 +91,18 @@ class Journal:
         with deferred():
             return self._charge(event)
 
+    def last_question(self, round_: int, inputs: str) -> str:
+        """Return the inputs of the last attempt that was made because those before it were used up.
+
+        Args:
+            round_: The round.
+            inputs: Of its first attempt.
+        """
+        charged = {each.inputs for each in self.ledger.attempts(round_)}
+        while (following := further_question(inputs)) in charged:
+            inputs = following
+        return inputs
+
     def release(
         self, cohort: Cohort, releasing: Releasing[ValueT], *, bound: float, denominator: float | None = None
     ) -> tuple[Released[ClientUnit, ValueT], MechanismState]:
@@ -203,3 +215,8 @@ def round_inputs(round_: int, model: Params, bound: float, environment: str | No
 def release_digest(released: Released[ClientUnit, Params] | None) -> str:
     """Digest of what a round released; post-processing."""
     return ABORTED if released is None else digest(released.value)
+
+
+def further_question(inputs: str) -> str:
+    """Inputs of the attempt that follows one which never has a sum: it is charged, and repeatable, as any other."""
+    return hashlib.sha256(f"after {inputs}".encode()).hexdigest()[:32]
