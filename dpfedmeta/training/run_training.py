@@ -27,7 +27,16 @@ from dpfedmeta.config.load import to_yaml
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import ending, only_writer
-from dpfedmeta.core.files.run_directory import CONFIG, EPISODES, PLAN, SUMMARY, RunDirectory, create, write_text
+from dpfedmeta.core.files.run_directory import (
+    CONFIG,
+    EPISODES,
+    PLAN,
+    SUMMARY,
+    WITH_RESULT,
+    RunDirectory,
+    create,
+    write_text,
+)
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.peak_memory import peak_memory_mb
 from dpfedmeta.core.provenance import commit, environment_of
@@ -45,7 +54,7 @@ from dpfedmeta.planning.privacy.aggregation import aggregation_of
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.availability import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.simulation.backend import Backend
-from dpfedmeta.training.loop import Training, check_finite, complete
+from dpfedmeta.training.loop import Training, complete
 from dpfedmeta.training.results.summary import Status, summary_of
 from dpfedmeta.training.setup import RunContext, RunOptions, prepared
 from dpfedmeta.training.state.extend import extend, promise, set_aside
@@ -178,10 +187,9 @@ def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], Call
     ending = training()
     state, status, failure = ending.state, ending.status, ending.failure
     seconds = before + time.perf_counter() - begun
-    check_finite(state)
     accuracies: dict[str, dict[str, object]] = {}
     try:
-        if status != "interrupted":
+        if status in WITH_RESULT:
             workers = Watched(training.workers, partial(tell, training.callbacks, "on_evaluation", "test"))
             found = final_accuracies(workers, plan, made.test, complete(plan, state))
             accuracies = {name: accuracy.as_json() for name, accuracy in found.items()}

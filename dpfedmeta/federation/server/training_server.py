@@ -11,7 +11,7 @@ import numpy as np
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
-from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, load_weights
+from dpfedmeta.core.files.run_directory import WITH_RESULT, RunDirectory, append_lines, load_weights
 from dpfedmeta.core.params import dimension, flatten
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.federation.channel import Channel
@@ -257,7 +257,7 @@ def serve(
 
     def train(settings: Settings, options: RunOptions) -> tuple[RunDirectory, Status]:
         run, status = run_training(settings, options, told)
-        if status != "interrupted":
+        if status in WITH_RESULT:
             federation.hand_out(run)
         return run, status
 
