@@ -20,12 +20,8 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, run: Path, *, timed: bool = True) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise InputError(
-                "track.tensorboard: TensorBoard is not installed; type: pip install 'dpfedmeta[tensorboard]'"
-            ) from error
+        from torch.utils.tensorboard import SummaryWriter
+
         folder = run / "tensorboard"
         self._writer: Any = SummaryWriter(str(folder)) if timed else _Timeless(folder)
         self._timed = timed
@@ -76,7 +72,17 @@ class TensorBoardTracker:
 
     @staticmethod
     def check(settings: TrackSettings, say: Callable[[str], None]) -> None:
-        """Nothing can be said before it begins."""
+        """Refuse to begin without TensorBoard.
+
+        Raises:
+            InputError: It is not installed.
+        """
+        try:
+            import torch.utils.tensorboard  # noqa: F401
+        except ImportError as error:
+            raise InputError(
+                "track.tensorboard: TensorBoard is not installed; type: pip install 'dpfedmeta[tensorboard]'"
+            ) from error
 
     @staticmethod
     def opened(tracked: Tracked, say: Callable[[str], None]) -> Callback:
