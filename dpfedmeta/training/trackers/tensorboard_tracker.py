@@ -1,6 +1,7 @@
 """Rows of a run as TensorBoard's event files, in the run directory."""
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ class TensorBoardTracker:
             InputError: It is not installed.
         """
         try:
-            import torch.utils.tensorboard  # noqa: F401
+            import_module("torch.utils.tensorboard")
         except ImportError as error:
             raise InputError(
                 "track.tensorboard: TensorBoard is not installed; type: pip install 'dpfedmeta[tensorboard]'"
