@@ -21,13 +21,14 @@ from dpfedmeta.federation.server import federation_checks
 from dpfedmeta.federation.server.federation_checks import check_agreements, check_federation, check_length
 from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.server.training_server import Federation
-from dpfedmeta.federation.wire_format import Question, QuestionKind
+from dpfedmeta.federation.wire_format import ProtocolStep, Question, QuestionKind
 from dpfedmeta.learning.record_dp import micro_episode_gradients
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 from dpfedmeta.planning.privacy.masking_graph import masking_graph
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.training.terminal.tables import noise_lines
 from dpfedmeta.training.verification.verify import audit
 from tests.federation.sessions import FailingWire
@@ -294,6 +295,27 @@ def test_a_round_without_a_sum_ends_the_run_and_is_made_up_for(silos, tmp_path):
     assert status == "completed"
     assert run.weights.read_bytes() == silos.simulated("dp-agrlr-secure", tmp_path, **SECURE).weights.read_bytes()
     check_charged_once(silos, run, tmp_path, 2)
+
+
+@pytest.mark.parametrize("phase", [ProtocolPhase.SHARES, ProtocolPhase.MASKED])
+def test_a_client_that_is_started_again_inside_a_round_does_not_end_the_run(silos, tmp_path, phase):
+    """It lost its keys, so it declines one step; the attempt that follows has a sum, and it is in it."""
+    settings = silos.settings("dp-agrlr-secure", **SECURE | {"aggregation.dropout": "0", "run.noise_seed": str(NOISE)})
+    parties, gone, heard = silos.parties(tmp_path), silos.roster[2], []
+
+    class Wire(FailingWire):
+        def ask(self, questions, seconds):
+            asked = Question.opened(questions[gone], Identity(silos.server).public, gone) if gone in questions else None
+            of_phase = asked is not None and asked.asked is QuestionKind.PHASE and asked.attempt.round == 0
+            if of_phase and int(ProtocolStep.decode(asked.body).phase) == phase and not restarted:
+                restarted.append(phase)
+                parties[gone] = silos.client(2, tmp_path)
+            return super().ask(questions, seconds)
+
+    restarted = []
+    run, status = silos.serve(settings, tmp_path, Wire(parties=parties), fewest=CLIENTS, heard=heard.append)
+    assert (status, restarted, len(lines_of(run.rounds_file))) == ("completed", [phase], 2)
+    assert sum(one.declined for one in heard) == 1
 
 
 @pytest.mark.parametrize(("cohort", "named"), [("5", True), ("4", False)])
