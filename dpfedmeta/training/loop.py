@@ -1,5 +1,6 @@
 """Training, from a plan to a run directory: the imperative shell around pure steps."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +14,7 @@ from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.accounting.ledger.published import published
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import RunDirectory, load_weights, save_weights
+from dpfedmeta.core.files.run_directory import DIVERGED, RunDirectory, load_weights, save_weights
 from dpfedmeta.core.params import Params, norm
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.signals import deferred
@@ -41,7 +42,7 @@ from dpfedmeta.training.results.round_rows import (
     round_row,
     too_long_words,
 )
-from dpfedmeta.training.results.summary import Status
+from dpfedmeta.training.results.summary import NOT_FINITE, Status
 from dpfedmeta.training.state.checkpoint import Checkpoint, checkpoint_files, save_checkpoint
 from dpfedmeta.training.state.private_timings import hides_times, keep_seconds
 from dpfedmeta.training.state.recover import reopen
@@ -153,7 +154,7 @@ class Training:
         try:
             for remark in remarks:
                 tell(self.callbacks, "on_remark", remark)
-            while state.round < self.plan.privacy.rounds:
+            while state.round < self.plan.privacy.rounds and is_finite(state):
                 done = self._round(state, remembered, journal)
                 if done is None:
                     status = "budget"
@@ -168,8 +169,13 @@ class Training:
         except CallbackFailed as error:
             # The round that it was told of is done, so it is kept.
             status, failure = "interrupted", error
+        if not is_finite(state):
+            status = DIVERGED
         with deferred():
-            if saved != state.round or not self.run.weights.exists():
+            if saved == state.round:
+                # A process that ended between the checkpoint and the weights left those of an earlier round.
+                save_weights(self.run.weights, complete(self.plan, state))
+            else:
                 self._save(state, remembered, journal)
             journal.close(state.round, published(self.run))
         return Ending(state=state, status=status, failure=failure)
@@ -181,11 +187,12 @@ class Training:
     def _save(self, state: ServerState, remembered: MechanismState, journal: Journal) -> None:
         checkpoint = Checkpoint(state=state, lines=journal.ledger.lines, head=journal.ledger.head)
         folder = self.run.path / "checkpoint"
+        # Weights are never older than the latest checkpoint, from which the run goes on.
+        save_weights(self.run.weights, complete(self.plan, state))
         # Written before the checkpoint that needs it, dropped after: a crash leaves too many and never too few.
         keep_noise_state(self.run, state.round, remembered, checkpoint.head)
         save_checkpoint(folder, checkpoint, self.plan.settings.run.keep_checkpoints)
         drop_noise_states(self.run, {round_ for round_, _ in checkpoint_files(folder)})
-        save_weights(self.run.weights, complete(self.plan, state))
 
     def _round(
         self, state: ServerState, remembered: MechanismState, journal: Journal
@@ -238,7 +245,9 @@ class Training:
         if state.round == 0:
             row[f"validation_{self.validation.score_name}_untrained"] = self._validated(state)
         ended = following.round == plan.privacy.in_force(state.round)
-        if ended or following.round % plan.settings.evaluation.every == 0:
+        if not is_finite(following):
+            tell(self.callbacks, "on_remark", f"round {state.round}: {NOT_FINITE}")
+        elif ended or following.round % plan.settings.evaluation.every == 0:
             row |= self._measured(following, charged)
         for tracker in self.trackers:
             tracker.on_round(row)
@@ -349,8 +358,6 @@ def averages(plan: Plan, round_: int) -> bool:
     return round_ >= rounds * (1.0 - plan.settings.server.average)
 
 
-def check_finite(state: ServerState) -> None:
-    """Say so when training diverged, instead of evaluating NaN."""
-    total = norm(state.result)
-    if total != total or total == float("inf"):
-        raise InputError("training diverged: the model holds NaN or Inf; lower server.lr or meta.lr")
+def is_finite(state: ServerState) -> bool:
+    """Return whether the model and what is kept of it are finite: otherwise no further round learns anything."""
+    return all(math.isfinite(norm(each)) for each in (state.model, state.result))

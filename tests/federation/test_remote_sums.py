@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpfedmeta.federation.server import remote_sums
+from dpfedmeta.federation.server.client_requests import Told
 from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums, NoSum, secure_sum, used_up
 from dpfedmeta.federation.wire_format import Attempt, ProtocolStep, QuestionKind, RoundTask, Start
@@ -104,12 +105,10 @@ def test_an_attempt_is_made_of_those_who_are_told_of_or_else_of_all_but_those_at
 def tried(monkeypatch):
     """Attempts at a sum that end as a test says; (asking, numbers of the attempts)."""
 
-    def make(*endings, protocol=0, clock=0.0, faults=()):
+    def make(*endings, protocol=0, faults=()):
         numbers, blamed, ends = [], [], list(endings)
-        asking = SimpleNamespace(
-            signed="signed", protocol=protocol, left_out=set(), blamed=blamed.append, told=SimpleNamespace(told=None)
-        )
-        asking.told.survivors = lambda attempt: asking.told.told
+        told = Told(_kept=(protocol, [], []))
+        asking = SimpleNamespace(signed="signed", told=told, left_out=set(), blamed=blamed.append)
 
         class Server:
             def __init__(self, *, round_, identity):
@@ -127,7 +126,6 @@ def tried(monkeypatch):
         monkeypatch.setattr(remote_sums, "Server", Server)
         monkeypatch.setattr(remote_sums, "_talk", talks)
         monkeypatch.setattr(remote_sums, "certain", lambda faults: {s for each in faults for s in each.seats[:1]})
-        monkeypatch.setattr("time.time", lambda: 1.7e9 + clock)
         return asking, numbers, blamed
 
     return make
@@ -137,15 +135,12 @@ def fault(*seats):
     return SimpleNamespace(seats=seats, text=lambda name: " or ".join(map(name, seats)) + " lied")
 
 
-@pytest.mark.parametrize(
-    ("protocol", "clock", "first"), [(0, 10.0, 80), (80, 10.0, 81), (79, 10.0, 80), (500, 10.0, 501)]
-)
-def test_attempts_are_numbered_by_the_clock_and_never_backwards(tried, protocol, clock, first):
-    """Also where three of them take less than an eighth of a second, or the clock was set back."""
-    asking, numbers, _ = tried("one", "two", None, protocol=protocol, clock=clock)
+@pytest.mark.parametrize("protocol", [0, 80])
+def test_attempts_are_numbered_in_their_order(tried, protocol):
+    asking, numbers, _ = tried("one", "two", None, protocol=protocol)
     assert secure_sum(asking, bytes(32), ATTEMPT, START) == "the sum"
-    assert numbers == [first, first + 1, first + 2]
-    assert asking.protocol == first + 2
+    assert numbers == [protocol + 1, protocol + 2, protocol + 3]
+    assert asking.told.next_protocol() == protocol + 4
 
 
 def test_a_sum_is_tried_three_times_without_those_who_were_at_fault_for_sure(tried):
@@ -219,7 +214,7 @@ def test_an_attempt_is_used_up_once_its_sum_can_never_be(told, by_another, left_
 def test_one_at_fault_among_those_that_were_told_of_ends_the_attempts(tried):
     """Clients would mask with it again and again; nothing more is asked."""
     asking, numbers, _ = tried("seat 1 is", None, faults=[fault(1)])
-    asking.told.told = {2, 3, 5, 8}
+    asking.told.note(ATTEMPT, {2, 3, 5, 8})
     with pytest.raises(NoSum, match="client 3 is"):
         secure_sum(asking, bytes(32), ATTEMPT, START)
     assert len(numbers) == 1

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import (
@@ -36,6 +36,10 @@ EVALUATION = "evaluation.json"
 EPISODES = "episodes.json"
 REPORT = "report.html"
 SECRET_FOLDER = "secret"
+# Statuses of a run that ended with a result, and of one that has no round left to do.
+WITH_RESULT = ("completed", "budget")
+DIVERGED: Final = "diverged"
+OVER = (*WITH_RESULT, DIVERGED)
 # How the configuration in the first line of an analysis' ledger begins.
 ANALYSIS = "analysis:"
 # How that of the rounds of a caller's own loop begins.

@@ -1,7 +1,6 @@
 """The two ways in which a federation adds up messages: those of the simulation, on answers over the wire."""
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,9 +37,6 @@ from dpfedmeta.simulation.cohort_sums import plain_sum
 # An attempt at the protocol that failed is made again, with fresh keys on the same vectors, and of the same survivors
 # where clients were told of some.
 _ATTEMPTS = 3
-# Attempts are numbered by the clock, in eighths of a second since November 2023: 32 bits last until 2040, and the three
-# attempts of a server that ended are not ahead of the clock of the next one.
-_TICKS, _SINCE = 8, 1.7e9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -185,8 +181,7 @@ def secure_sum(asking: ClientRequests, identity: bytes, attempt: Attempt, start:
     for _ in range(_ATTEMPTS):
         if (asking.told.survivors(attempt) or frozenset()) & asking.left_out:
             break
-        # The clock outlives a server that was killed, and attempts that fail may be quicker than it.
-        protocol = asking.protocol = max(asking.protocol + 1, int(_TICKS * (time.time() - _SINCE)))
+        protocol = asking.told.next_protocol()
         server = Server(round_=round_of(asking.signed, attempt, protocol, start), identity=identity)
         try:
             _talk(asking, server, attempt, protocol, start)

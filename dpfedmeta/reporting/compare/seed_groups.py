@@ -16,7 +16,7 @@ from dpfedmeta.accounting.events.relations import RELATIONS, Relation
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, WITH_RESULT, RunDirectory
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.training.results.evaluation_store import with_sizes
 from dpfedmeta.training.results.snapshot import read_run, stage_of
@@ -211,7 +211,7 @@ def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
 def _unfinished(runs: Iterable[RunDirectory]) -> str:
     """Behind the name of a setting, wherever its accuracy stands: that not all of its runs ended as planned."""
     stages = dict.fromkeys(stage_of(run) for run in runs)
-    left = [stage.upper() for stage in stages if stage not in ("completed", "budget")]
+    left = [stage.upper() for stage in stages if stage not in WITH_RESULT]
     return f" ({', '.join(left)})" if left else ""
 
 

@@ -18,7 +18,7 @@ from dpfedmeta.accounting.relation_lines import RELATION_COLUMNS, relation_rows
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.core.files.run_directory import DIVERGED, PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.reporting.compare.seed_groups import (
     Group,
@@ -50,7 +50,7 @@ from dpfedmeta.reporting.plots import run_plots as plots
 from dpfedmeta.training.results.evaluation_store import row_label, size, size_and_count, with_sizes
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, stage_of
-from dpfedmeta.training.results.summary import summary_so_far
+from dpfedmeta.training.results.summary import NOT_FINITE, summary_so_far
 from dpfedmeta.training.state.how_to_resume import how_to_go_on, repeated
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import clock
@@ -268,6 +268,8 @@ def warning(snapshot: Snapshot) -> str | None:
             f"INTERRUPTED after {done} of {snapshot.content.plan.rounds} rounds{more}, to which all results refer; "
             f"go on with: {how_to_go_on(snapshot.run)}"
         )
+    if snapshot.stage == DIVERGED:
+        return f"DIVERGED after {snapshot.rounds} of {snapshot.content.plan.rounds} rounds; {NOT_FINITE}"
     if snapshot.words is None:
         return None
     return (

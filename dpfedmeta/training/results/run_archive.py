@@ -19,7 +19,7 @@ from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_checks import check_has_ledger
-from dpfedmeta.core.files.run_directory import SECRET_FOLDER, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import DIVERGED, SECRET_FOLDER, SUMMARY, WITH_RESULT, RunDirectory
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.model_card import CARD, WEIGHTS, check_license, hub_weights, model_card
 
@@ -84,7 +84,9 @@ def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Arc
     with only_writer(run.path):
         found = audit(run)
         status = run.read_json(SUMMARY).get("status") if (run.path / SUMMARY).exists() else None
-        if status not in ("completed", "budget"):
+        if status == DIVERGED:
+            raise InputError(f"{run.path}: its training diverged, so there is no result to archive")
+        if status not in WITH_RESULT:
             raise InputError(
                 f"{run.path}: the run has not ended ({status or 'killed, or running'}), so there is no result to "
                 f"archive; finish it first (--resume {run.path})"

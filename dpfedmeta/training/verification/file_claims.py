@@ -21,7 +21,7 @@ from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.presets import name_of_today
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import CONFIG, DIVERGED, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.planning.client_spec import sizes_of_clients
 from dpfedmeta.training.results.evaluation_store import measured_on
 from dpfedmeta.training.results.snapshot import Snapshot
@@ -227,7 +227,7 @@ def _check_length(snapshot: Snapshot, stated: Mapping[str, Any], proven: Proven)
     run, status, rounds = snapshot.run, stated["status"], stated["rounds"]
     path = run.path / SUMMARY
     again = len(proven.content.charges) > proven.rounds
-    left = status == "interrupted" or (status == "budget" and again)
+    left = status in ("interrupted", DIVERGED) or (status == "budget" and again)
     if not left or type(rounds) is not int or not 0 <= rounds <= proven.rounds:
         check(path, "rounds", rounds, proven.rounds)
     if status == "completed":
@@ -236,7 +236,7 @@ def _check_length(snapshot: Snapshot, stated: Mapping[str, Any], proven: Proven)
         # Rounds that are done again otherwise drop their lines, and write them once more.
         return
     lines = rounds if snapshot.rows is None else len(snapshot.rows)
-    if lines < rounds or (lines > rounds and status != "interrupted"):
+    if lines < rounds or (lines > rounds and status not in ("interrupted", DIVERGED)):
         raise InputError(
             f"{run.rounds_file}: ends with line {lines}, but {rounds} rounds were released; restore it from a backup"
         )

@@ -51,7 +51,7 @@ def check_rows(snapshot: Snapshot, proven: Proven) -> list[str]:
         remarks = _check_noise(run, proven, rows)
         check_releases(run.ledger, proven.content, [row.get("release", "") for row in rows], str(path))
         stated = [_epsilons(row, proven) for row in rows]
-        along = _Along(proven=proven, finished=snapshot.stage in ("completed", "budget"))
+        along = _Along(proven=proven, finished=snapshot.over)
         for number in _chosen(len(rows)):
             along.check(f"{path}, line {number + 1}", number, stated[number])
             along.check_limit(f"{path}, line {number + 1}", rows[number])
