@@ -13,6 +13,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, NetworkTrial, in_pieces
+from dpfedmeta.learning.meta.overridden import own_parts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +66,11 @@ class MicroEpisodes:
             raise RefusedPlan(
                 f"meta.method = {settings.meta.method} with record.release = micro-episodes: these need meta-gradients "
                 "(--meta.method maml, fomaml or anil); use one of them, or --record.release steps"
+            )
+        if "messages" in own_parts(method):
+            raise RefusedPlan(
+                f"meta.method = {settings.meta.method} with record.release = micro-episodes: its own messages would "
+                "not be computed, since a micro-episode is one meta-gradient; override gradient instead"
             )
         client = EpisodeShape(ways=sizes.ways, shots=sizes.shots, queries=sizes.queries)
         shape = EpisodeShape(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import RefusedPlan
-from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation
 from dpfedmeta.learning.meta.algorithm import (
     TOGETHER,
     ClientContext,
@@ -19,6 +19,7 @@ from dpfedmeta.learning.meta.algorithm import (
     NetworkTrial,
     in_pieces,
 )
+from dpfedmeta.learning.meta.overridden import own_parts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,6 +79,13 @@ class Steps:
             raise RefusedPlan(
                 f"meta.method = {name} with record.release = steps: it uses support records outside its gradient "
                 "steps, and no noise covers that; use --record.release micro-episodes"
+            )
+        own = own_parts(method)
+        if own or method.adaptation.rule != PLAIN:
+            what = " and ".join(own) or "inner rule"
+            raise RefusedPlan(
+                f"meta.method = {name} with record.release = steps: its own {what} would not be computed, since noisy "
+                "steps are gradient steps at one rate; use --record.release micro-episodes"
             )
         if method.sends == "update" and settings.server.noise_mode == "shared":
             raise RefusedPlan(
