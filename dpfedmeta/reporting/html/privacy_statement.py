@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.relation_lines import RELATION_COLUMNS, relation_rows
+from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_rows
 from dpfedmeta.accounting.rounded import asked, nearest, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import REPORT
