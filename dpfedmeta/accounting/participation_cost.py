@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.guarantee import UnitName
 from dpfedmeta.accounting.events.record_layer import RecordLayer
-from dpfedmeta.accounting.events.relations import Relation
+from dpfedmeta.accounting.relations.relations import Relation
 
 
 @dataclass(frozen=True, kw_only=True)

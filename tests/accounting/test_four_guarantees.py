@@ -13,10 +13,10 @@ from dpfedmeta.accounting.divergences.pld_composition import COARSE, sampled_eps
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.record_layer import RecordLayer
-from dpfedmeta.accounting.events.relations import RELATIONS
 from dpfedmeta.accounting.observers.four_guarantees import epsilon_curve, guarantees
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan, Terms
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.core.errors import RefusedPlan
 
 BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=1.0)

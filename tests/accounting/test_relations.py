@@ -12,12 +12,12 @@ from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon
 from dpfedmeta.accounting.events.record_layer import RecordLayer, default_relation, holding
-from dpfedmeta.accounting.events.relations import RELATIONS
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, record_public, stated
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan, Terms
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.core.errors import RefusedPlan
 
 PARTS = RecordLayer(support_noise=None, query_noise=1.6, support_steps=1, support_records=1, query_records=10,

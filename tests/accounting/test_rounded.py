@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 
 from dpfedmeta.accounting.events.guarantee import Bound, FourGuarantees, Guarantee
-from dpfedmeta.accounting.events.relations import RELATIONS
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.rounded import asked, nearest, rounded_down, rounded_up
 from dpfedmeta.config.load import resolve
 from tests.parsed import PACKAGE, modules, nodes_of

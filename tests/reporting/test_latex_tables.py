@@ -7,9 +7,9 @@ import re
 import pytest
 
 from dpfedmeta.accounting.events.record_layer import RecordLayer
-from dpfedmeta.accounting.events.relations import RELATIONS
 from dpfedmeta.accounting.ledger.ledger import Ledger
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.rounded import asked as written
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.reporting.compare import latex_tables

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dpfedmeta.accounting.events.relations import Relation
+from dpfedmeta.accounting.relations.relations import Relation
 
 UnitName = Literal["client", "record"]
 Observer = Literal["server", "public"]

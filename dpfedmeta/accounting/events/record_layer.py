@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dpfedmeta.accounting.events.relations import RELATIONS, Kind, Relation
+from dpfedmeta.accounting.relations.relations import RELATIONS, Kind, Relation
 from dpfedmeta.core.errors import RefusedPlan
 
 AccountantName = Literal["pld", "rdp", "prv"]

@@ -7,9 +7,9 @@ from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase, have_noise, neighbours_of, surplus
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.record_layer import holding
-from dpfedmeta.accounting.events.relations import RELATIONS
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.release_costs import cost_of, quick_grid
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfedmeta.accounting.events.record_layer import check, holding
-from dpfedmeta.accounting.events.relations import RELATIONS
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import check_correlated, check_kept
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.core.errors import InputError, RefusedPlan
 
 if TYPE_CHECKING:

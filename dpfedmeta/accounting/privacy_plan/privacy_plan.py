@@ -12,11 +12,11 @@ from dpfedmeta.accounting.events.events import Earlier, Event, Phase, first_roun
 from dpfedmeta.accounting.events.failure_probability import RARE_SHARE
 from dpfedmeta.accounting.events.noise_cost import Noise, ThresholdedNoise, noise_of
 from dpfedmeta.accounting.events.record_layer import RecordLayer, check
-from dpfedmeta.accounting.events.relations import Relation
 from dpfedmeta.accounting.events.sampling import Sampling, sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import correlated_noise
 from dpfedmeta.accounting.privacy_plan.plan_checks import check_plan
+from dpfedmeta.accounting.relations.relations import Relation
 from dpfedmeta.core.errors import RefusedPlan
 
 if TYPE_CHECKING:

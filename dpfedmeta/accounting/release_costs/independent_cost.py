@@ -7,11 +7,11 @@ from typing import ClassVar
 from dpfedmeta.accounting.divergences.pld_composition import GRIDS, ComposedBy, composed, sampled_delta
 from dpfedmeta.accounting.events.events import Event, Phase, neighbours_of
 from dpfedmeta.accounting.events.guarantee import Bound
-from dpfedmeta.accounting.events.relations import RELATIONS
 from dpfedmeta.accounting.events.sampling import Neighbours
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.participation_cost import change_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.release_costs import ReleaseCost
 
 _REMOVED = "(1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from dpfedmeta.accounting.events.events import Earlier, neighbours_of, surplus
 from dpfedmeta.accounting.events.record_layer import holding
-from dpfedmeta.accounting.events.relations import RELATIONS, Relation
 from dpfedmeta.accounting.ledger.ledger import check_rounds, phases_of, read, read_content
 from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon
 from dpfedmeta.accounting.observers.server_observer import records_of_several
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
+from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.release_costs import released
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.sweeps.sweep_folder import TRIALS, SweepFolder, read_manifest

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.accounting.events.relations import RELATIONS, Relation
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import RunDirectory, write_text

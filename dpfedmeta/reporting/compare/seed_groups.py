@@ -12,8 +12,8 @@ from typing import Any
 
 from scipy.special import stdtrit
 
-from dpfedmeta.accounting.events.relations import RELATIONS, Relation
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, WITH_RESULT, RunDirectory

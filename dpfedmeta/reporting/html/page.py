@@ -13,8 +13,8 @@ from typing import Any
 from jinja2 import Environment, UndefinedError
 from markupsafe import Markup
 
-from dpfedmeta.accounting.events.relations import NOT_COVERED
-from dpfedmeta.accounting.relation_lines import RELATION_COLUMNS, relation_rows
+from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_rows
+from dpfedmeta.accounting.relations.relations import NOT_COVERED
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.published import holds_digests
-from dpfedmeta.accounting.relation_lines import RELATION_COLUMNS, relation_rows
+from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_rows
 from dpfedmeta.accounting.rounded import asked, nearest, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import REPORT

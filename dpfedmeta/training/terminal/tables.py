@@ -15,7 +15,7 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.relation_lines import relation_lines
+from dpfedmeta.accounting.relations.legend import relation_lines
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.training.results.evaluation_store import row_label, size_and_count

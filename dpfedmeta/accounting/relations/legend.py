@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.events.relations import NOT_COVERED, RELATIONS
+from dpfedmeta.accounting.relations.relations import NOT_COVERED, RELATIONS
 from dpfedmeta.accounting.rounded import rounded_up
 
 EPSILONS = ("server", "public")
