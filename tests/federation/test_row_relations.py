@@ -275,3 +275,14 @@ def test_groups_that_follow_counts_are_seen(real, tmp_path, monkeypatch, own_cac
     algo, given, kind = CASES["micro, shared"]
     with pytest.raises(AssertionError):
         check(Case(folder=tmp_path, algo=algo, given=given, kind=kind, real=real), monkeypatch, 3)
+
+
+@pytest.mark.parametrize("kind", ["virtual", "disjoint"])
+def test_no_client_takes_a_plan_of_slots_under_promises_for_records(kind, tmp_path, own_cache):
+    """A dishonest server could otherwise have a client choose its records by their numbers again."""
+    algo, given, labels = CASES["micro, own"]
+    case = Case(folder=tmp_path, algo=algo, given=given | {"population.kind": kind}, kind=labels, real=True)
+    with pytest.raises(AssertionError):
+        case.side(rows_of(0))
+    (log,) = tmp_path.glob("home*/log.txt")
+    assert f"population.kind = {kind}" in log.read_text()

@@ -14,7 +14,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import offered_settings, offered_text
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.params import Params
-from dpfedmeta.data.task import Task
+from dpfedmeta.data.task import Task, holds_rows
 from dpfedmeta.federation.client.client_log import offered_words
 from dpfedmeta.federation.offers.offered_settings import check_own, for_clients, task_of, with_own_encoder
 from dpfedmeta.federation.offers.signed_document import (
@@ -166,6 +166,11 @@ def _made(text: bytes) -> tuple[Plan, Task]:
         earlier = earlier_of(content["privacy"])
     except (InputError, RefusedPlan, ValidationError, TypeError, LookupError, AttributeError) as error:
         raise Refused(f"the plan is refused here: {error}") from error
+    if settings.record.enabled and not holds_rows(settings.population.kind, task):
+        raise Refused(
+            f"the plan has population.kind = {settings.population.kind}, which counts with records that never come or "
+            "go; a server of real clients says real"
+        )
     # What an encoder lacks on this machine is for its owner to mend, and no fault of the plan.
     task = with_own_encoder(task, settings, content)
     try:
