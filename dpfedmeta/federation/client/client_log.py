@@ -40,6 +40,10 @@ def offered_words(signed: SignedPlan) -> Iterator[str]:
         yield f"images are encoded on this machine, once: {signed.task.encoding.words(signed.task.name)}"
     if privacy.secure is not None:
         yield company_words(privacy, plan.settings.aggregation.company)
+    yield (
+        "the plan's guarantees towards the public hold if the server draws cohorts as it says, keeps them secret and "
+        "adds its noise; no client can check that"
+    )
     yield dishonest_words(privacy)
     yield from map(cell_words, plan.planned)
 
