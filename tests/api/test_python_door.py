@@ -4,8 +4,8 @@ import json
 import re
 import sys
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest

@@ -48,7 +48,9 @@ def states():
     median = initial_state(
         MODEL, Median(initial_bound=1.0, window=2, attachment=NormHistogram(scale=1.0, edges=(1.0, 2.0)))
     )
-    yield replace(median, round=5, released=4, averaged=3, policy=replace(median.policy, shares=((THIRD, 0.5), (0.25, 1e-9))))
+    yield replace(
+        median, round=5, released=4, averaged=3, policy=replace(median.policy, shares=((THIRD, 0.5), (0.25, 1e-9)))
+    )
 
 
 @pytest.mark.parametrize("state", list(states()), ids=lambda state: type(state.policy).__name__)
