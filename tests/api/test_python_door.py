@@ -5,6 +5,7 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -117,6 +118,24 @@ def test_a_run_from_the_first_line_to_a_model_of_ones_own(settings, capsys, tmp_
     assert capsys.readouterr() == ("", "")
     assert evaluation.results == json.loads((run.path / "evaluation.json").read_text())["results"]
     assert str(evaluation.accuracy) in repr(evaluation)
+
+
+@pytest.mark.parametrize(
+    ("summary", "words"),
+    [
+        ({"accuracy": {"mean": 0.5, "ci95": 0.01, "episodes": 4}}, "accuracy 50.0% ± 1.0"),
+        ({"accuracy": None, "error": {"mean": 0.512, "ci95": 0.01, "episodes": 4}}, "error 0.512 ± 0.01"),
+        ({"accuracy": None}, ""),
+    ],
+)
+def test_a_run_says_what_it_reached_whatever_it_predicts(summary, words, settings, monkeypatch, tmp_path):
+    (tmp_path / "config.yaml").write_text("")
+    run, said = dp.Run(tmp_path), {"algo": "maml", "dataset": "d", "rounds": 3, "status": "completed"}
+    monkeypatch.setattr(dp.Run, "summary", said | summary)
+    monkeypatch.setattr("dpfedmeta.api.run.read_run", lambda directory: SimpleNamespace(words=None))
+    found = run.accuracy
+    assert ("" if found is None else f"{found.score} {found}") == words
+    assert run._words() == "maml on d, 3 rounds, completed" + (f", {words}" if words else "")
 
 
 def test_without_pandas_a_frame_says_what_is_missing(monkeypatch):

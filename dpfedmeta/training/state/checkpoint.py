@@ -56,6 +56,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
         {
             "version": VERSION,
             "round": state.round,
+            "released": state.released,
             "bound": state.bound,
             "averaged": state.averaged,
             "policy": policy,
@@ -143,6 +144,7 @@ def _checkpoint(fields: dict[str, Any], tensors: Params, like: ServerState) -> C
         raise ValueError("form")
     state = ServerState(
         round=int(fields["round"]),
+        released=int(fields["released"]),
         policy=policy,
         bound=bound,
         averaged=int(fields["averaged"]),
