@@ -18,7 +18,7 @@ LINES := .cache/lines-reached.json
 # Tests of what the processor's kernels compute.
 OF_KERNELS := $(addprefix tests/,learning privacy simulation golden benchmarks core)
 
-.PHONY: demo demo-federation docs test test-slow mutants mutants-by-rule lint audit sbom peers simulators gpu gpu-carry gpu-wheels gpu-data clean
+.PHONY: demo demo-federation docs test test-slow same-as mutants mutants-by-rule lint audit sbom peers simulators gpu gpu-carry gpu-wheels gpu-data clean
 
 demo: $(VENV)/.installed
 	name=demo-$$(date +%Y%m%d-%H%M%S) && \
@@ -44,6 +44,11 @@ test-slow: $(VENV)/.installed-test
 	DPFEDMETA_FUZZ=100000 $(BIN)/python -m pytest -m slow -q -s
 	# As on a processor without AVX: other kernels, other last bits.
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -m "not slow" -q -n 2 --dist worksteal $(OF_KERNELS)
+
+# The golden runs of another commit and of this checkout, on this machine, bit for bit: make same-as BASE=COMMIT, some
+# of them with RUNS="maml dp-agr".
+same-as: $(VENV)/.installed-test
+	@$(if $(BASE),,$(error type make same-as BASE=COMMIT))$(BIN)/python tests/golden/same_as.py '$(BASE)' $(RUNS)
 
 # Plants mistakes one at a time: hours, not in CI; MUTANTS=ledger for some. First those in functions, each in a fork that
 # has imported all and within a budget; what is not seen then, or is run by the import, is tried with all its tests.

@@ -189,11 +189,13 @@ def _calibrate_record(plan: PrivacyPlan, epsilon: float, observer: Literal["serv
 
         return with_local_mu(plan, 1.0 / smallest_noise(beside, epsilon, "(record, server)", start=1.0))
     participations, delta = participations_of(plan.phases, plan.max_participations, plan.record_delta)
+    # Of a record that moves each release by one clip bound: its neighbours may move them further.
+    further, _ = plan.record.with_mu(1.0).towards_messages(plan.relation)
     mu = gaussian_mu(epsilon, delta) / math.sqrt(max(participations, 1))
     # Rounding in 1/mu may lift epsilon over its target by parts in 10^16.
     while gaussian_epsilon(mu * math.sqrt(max(participations, 1)), delta) > epsilon:
         mu *= 1.0 - 1e-12
-    return with_local_mu(plan, mu * (1.0 - 1e-12))
+    return with_local_mu(plan, mu * (1.0 - 1e-12) / further)
 
 
 def _calibrate_record_public(plan: PrivacyPlan, epsilon: float) -> PrivacyPlan:

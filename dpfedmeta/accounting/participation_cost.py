@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.guarantee import UnitName
 from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.relations.relations import Relation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,20 +26,16 @@ class Participation:
         return (self.mu,)
 
 
-def change_of(unit: UnitName, record: RecordLayer | None, change: float) -> float:
-    """Largest change by the unit of a sum, over its clip bound.
-
-    Args:
-        unit: The unit that is protected.
-        record: The record-level layer, or None.
-        change: Largest change by a record of a sum of parts: 1 under zero-out, 2 where it is replaced.
-    """
+def change_of(unit: UnitName, record: RecordLayer | None, relation: Relation) -> float:
+    """Largest change by the unit of a sum, over its clip bound."""
     # Where no part is clipped on its own, a record may change its client's whole message.
-    return change / record.query_records if unit == "record" and record is not None and record.of_sum else 2.0
+    if unit == "client" or record is None or not record.of_sum:
+        return 2.0
+    return min(record.moved(relation) / record.query_records, 2.0)
 
 
 def participation(
-    event: Event, record: RecordLayer | None, server_sees: str, unit: UnitName, change: float = 1.0
+    event: Event, record: RecordLayer | None, server_sees: str, unit: UnitName, relation: Relation = "zero-out"
 ) -> Participation:
     """Compute the cost of one participation in a round for the unit.
 
@@ -47,7 +44,7 @@ def participation(
         record: The record-level layer of the plan, or None.
         server_sees: messages or sum.
         unit: record, or client: all of its data is replaced.
-        change: Largest change by a record of a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
+        relation: How a record differs; no matter for a client.
 
     Guarantee:
         Given all that was released before, the participation is mu-GDP for the unit towards a server that knows who
@@ -55,16 +52,10 @@ def participation(
         sum and by nothing else: where that is missing, mu is inf. Discrete noise costs more than mu says
         (discrete_gaussian_cost), and secret mini-batches less (poisson_steps_epsilon).
     """
-    if record is not None and not record.of_sum:
-        if unit == "record":
-            support, query = record.roles()
-            return Participation(
-                mu=change * max(support, query), formula="sqrt(K)/z_s" if support >= query else "1/z_q"
-            )
-        if server_sees == "messages":
-            mu, formula = record.whole_client()
-            return Participation(mu=mu, formula=formula)
-    moved = change_of(unit, record, change)
+    if record is not None and not record.of_sum and (unit == "record" or server_sees == "messages"):
+        mu, formula = record.towards_messages(relation) if unit == "record" else record.whole_client()
+        return Participation(mu=mu, formula=formula)
+    moved = change_of(unit, record, relation)
     if server_sees == "sum":
         # What the server adds afterwards covers nothing that it sees: without noise of the clients' there is none.
         noise = event.sum_noise or (event.noise if event.message_noise else None)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpfedmeta.accounting.ledger.bound_releases import released_before
 from dpfedmeta.accounting.ledger.ledger import Ledger, LedgerContent, RunIdentity, read_content, spent
 from dpfedmeta.accounting.ledger.ledger_register import registered
 from dpfedmeta.accounting.ledger.open_ledger import open_ledger
@@ -140,6 +141,12 @@ def plan_content(request: Request, plan: PrivacyPlan) -> dict[str, Any]:
     return {"analysis": request.kind, **of_plan(plan)}
 
 
+def found_digest(found: Mapping[str, Any]) -> str:
+    """Digest of what an analysis found, as summary.json states it."""
+    stated = json.loads(json.dumps(found))  # as it would come back from the file
+    return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
+
+
 def summary_content(request: Request, content: LedgerContent, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of summary.json: public values only."""
     sampler = {} if request.fixed is None else {"sampler": "fixed"}
@@ -183,21 +190,30 @@ def _complete(
             source=source,
             environment=environment,
             lineage=lineage,
+            released=released_before(run.ledger, opened.content),
         )
         inputs = hashlib.sha256((content.identity.config + (json.dumps(own) if own else "")).encode()).hexdigest()
         cohort = journal.begin(0, inputs)
-    assert cohort is not None  # no budget, no end of it
-    asking = PendingRelease(plan=plan, cohort=cohort, source=source.again(cohort.again, cohort.fresh))
-    analysis = request.analysis
-    told = analysis.told(asking, asked.ground)
-    sums = asked.sums(analysis, asking, told, run)
-    released, _ = journal.release(
-        cohort,
-        lambda noise: (analysis.released(asking, told, sums, noise), {}),
-        bound=analysis.longest(plan),
-        denominator=1.0,
-    )
-    found = analysis.result(plan, released)
+        assert cohort is not None  # no budget, no end of it
+        asking = PendingRelease(plan=plan, cohort=cohort, source=source.again(cohort.again, cohort.fresh))
+        analysis = request.analysis
+        told = analysis.told(asking, asked.ground)
+        sums = asked.sums(analysis, asking, told, run)
+        released, _ = journal.release(
+            cohort,
+            lambda noise: (analysis.released(asking, told, sums, noise), {}),
+            bound=analysis.longest(plan),
+            denominator=1.0,
+        )
+        found = analysis.result(plan, released)
+        digest = found_digest(found)
+        if not journal.repeats(0, digest):
+            raise InputError(
+                f"{run.path}: was released once, and comes to something else now, which no charge covers; start a new "
+                "analysis"
+            )
+        journal.released[0] = digest
+        journal.close(1, {})
     summary = summary_content(request, read_content(run.ledger), found)
     write_text(
         run.path / STATEMENT,

@@ -13,10 +13,14 @@ from dpfedmeta.analytics.verification import is_analysis
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.lock import being_written
 from dpfedmeta.core.files.run_directory import LEDGER, SUMMARY, RunDirectory, check_new
 from dpfedmeta.planning.early_checks import check_registered
 from dpfedmeta.planning.privacy.prior_spending import earlier_releases
 from dpfedmeta.planning.privacy.solve import make_privacy
+from dpfedmeta.training.dry_run import forecast
+from dpfedmeta.training.run_training import default_name
+from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.trackers import trackers_of
 
 # Clients that are asked for their norms, where there are so many.
@@ -47,10 +51,13 @@ def with_private_start(
     given = _given(settings)
     planned_after_start(settings, data_folder)
     check_new(Path(settings.run.dir), settings.run.name)
-    # Remarks on trackers are said by the training, which checks them again.
+    # Remarks are said by the training, which checks all of it again.
     remarks: list[str] = []
     for tracker in trackers_of(settings.track):
         tracker.check(settings.track, remarks.append)
+    options = RunOptions(data_folder=data_folder, secure_rng=secure_rng)
+    forecast(replace(given, run=replace(given.run, workers=1)), options, seconds=None)
+    settings = _named(settings, request)
     run = _begun(request, _place(settings), data_folder, secure_rng=secure_rng)
     found = run.read_json(SUMMARY)["found"]
     if found["too_noisy"]:
@@ -68,6 +75,7 @@ def with_private_start(
     spent_before = (*settings.privacy.spent_before, str(run.path))
     started = replace(
         given,
+        run=settings.run,
         clip=replace(given.clip, initial=found["bound"]),
         privacy=replace(given.privacy, spent_before=spent_before),
     )
@@ -107,14 +115,27 @@ def _request(settings: Settings) -> Request:
     )
 
 
+def _named(settings: Settings, request: Request) -> Settings:
+    """Return the settings with the name of the run: given, or that of a try that was charged and began no run."""
+    if settings.run.name is not None:
+        return settings
+    folder, ending = Path(settings.run.dir), analysis_name("")
+    for path in sorted(folder.glob(f"{default_name(settings, '*')}{ending}")):
+        name = path.name.removesuffix(ending)
+        waits = is_analysis(path) and not (folder / name).exists() and not being_written(path)
+        if waits and read_content(path / LEDGER, torn=True).identity.config == request.as_text():
+            return replace(settings, run=replace(settings.run, name=name))
+    return replace(settings, run=replace(settings.run, name=default_name(settings)))
+
+
 def _begun(request: Request, place: Place, data_folder: Path | None, *, secure_rng: bool) -> RunDirectory:
     """The analysis of a training that was stopped before its own first line, or a new one.
 
     Raises:
         InputError: Something else has its name.
     """
-    path = None if place.name is None else Path(place.folder, place.name)
-    if path is None or not is_analysis(path):
+    path = Path(place.folder, str(place.name))
+    if not is_analysis(path):
         return begin(request, place, data_folder=data_folder, secure_rng=secure_rng)
     if read_content(path / LEDGER, torn=True).identity.config != request.as_text():
         raise InputError(f"{path}: is another analysis; choose another run.name")
@@ -127,4 +148,4 @@ def analysis_name(run: str) -> str:
 
 
 def _place(settings: Settings) -> Place:
-    return Place(folder=settings.run.dir, name=None if settings.run.name is None else analysis_name(settings.run.name))
+    return Place(folder=settings.run.dir, name=analysis_name(str(settings.run.name)))

@@ -5,10 +5,11 @@ from itertools import product
 from pathlib import Path
 
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
+from dpfedmeta.accounting.ledger.published import check_releases, not_verified
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.rounded import nearest, rounded_up
 from dpfedmeta.analytics.analysis_request import Request
-from dpfedmeta.analytics.execute import plan_content, summary_content
+from dpfedmeta.analytics.execute import found_digest, plan_content, summary_content
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
@@ -35,7 +36,7 @@ def verify(run: RunDirectory) -> VerifiedSpending:
     complete = (run.path / SUMMARY).exists()
     content = read_content(run.ledger, torn=not complete)
     request = check_request(run.ledger, content)
-    cells = spent(content.plan, content.charges)
+    cells = spent(content.plan, content.charges, content.lines)
     check_same(run.path / PLAN, "", run.read_json(PLAN), plan_content(request, content.plan))
     remarks = [f"{len(content.charges)} charges, hash chain intact", "its request fits its plan", "plan.json agrees"]
     other = second_opinion(phases_of(content.charges), content.plan.client_delta)
@@ -45,11 +46,17 @@ def verify(run: RunDirectory) -> VerifiedSpending:
         )
     if complete:
         remarks += _check_summary(run, request, content)
+        check_releases(run.ledger, content, [found_digest(run.read_json(SUMMARY)["found"])], str(run.path / SUMMARY))
     else:
         remarks.append(f"it has not finished: go on with dpfedmeta analyse --resume {run.path}")
     simulation = "a simulation: the noise seed was chosen" if request.noise_seed is not None else None
     return VerifiedSpending(
-        plan=content.plan, charges=content.charges, guarantees=cells, remarks=tuple(remarks), simulation=simulation
+        plan=content.plan,
+        charges=content.charges,
+        guarantees=cells,
+        remarks=tuple(remarks),
+        simulation=simulation,
+        unverified=not_verified(content, "what was found"),
     )
 
 

@@ -90,7 +90,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """State of the run: completed, budget (the budget ended it), or interrupted (it can be resumed).
+        """State of the run: completed, budget (the budget ended it), interrupted (it can be resumed), or diverged.
 
         Else running, while a process writes it, or stopped: killed, or crashed, and it can be resumed.
         """

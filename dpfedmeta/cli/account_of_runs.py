@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
     from dpfedmeta.training.verification.verify import VerifiedLedger
 
-_NOT_VERIFIED = (
-    "not verified: accuracies, pictures, and how many records clients have; a ledger holds none of them, so measure "
-    "again: dpfedmeta evaluate RUN --out DIR"
-)
 _PRICED = "selection.json: the price of the choice is no less than what its list and the ledger give"
 
 
@@ -68,7 +64,9 @@ def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
     rounds, head = len({charge.round for charge in found.charges}), read_content(run.ledger, torn=True).heads[-1]
     said = [training and training.chosen, found.simulation, training and training.word]
     cells = _promised(found, rounds)
-    lines = statement_lines(run.path, found.plan, cells, rounds, head, cautions=[each for each in said if each])
+    lines = statement_lines(
+        run.path, found.plan, cells, rounds, head, cautions=[each for each in said if each], unverified=found.unverified
+    )
     if as_text:
         print_json({"statement": lines, "head": head, "guarantees": [cell.as_json() for cell in cells]})
         return DONE
@@ -103,10 +101,17 @@ def _verified_otherwise(run: RunDirectory, kind: str) -> VerifiedSpending:
 def _of_no_training(console: Console, options: argparse.Namespace, run: RunDirectory, kind: str) -> int:
     found = _verified_otherwise(run, kind)
     title = f"What the {kind} spent, from the ledger alone"
-    code = show_cells(console, options, found.plan, found.guarantees, title, {"simulation": found.simulation})
-    for remark in found.remarks if options.verify is not None and not options.json else ():
-        console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+    of_run = {"simulation": found.simulation, "unverified": found.unverified}
+    code = show_cells(console, options, found.plan, found.guarantees, title, of_run)
+    _show_remarks(console, options, found.remarks, found.unverified)
     return code
+
+
+def _show_remarks(console: Console, options: argparse.Namespace, remarks: Sequence[str], unverified: str) -> None:
+    """What was verified, and in the last line what was not."""
+    if options.verify is not None and not options.json:
+        for line in (*(f"verified: {remark}" for remark in remarks), unverified):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
@@ -124,13 +129,11 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
     if options.run is not None and not options.json:
         promised = f"What was promised for {rounds_words(found.plan.rounds)}"
         console.print(guarantee_table(proven.promised, promised, word=found.word))
-    of_run = {"simulation": found.simulation, "status": snapshot.stage}
+    of_run = {"simulation": found.simulation, "status": snapshot.stage, "unverified": found.unverified}
     of_run |= {"chosen": found.chosen} if found.chosen else {}
     code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=found.word)
-    if options.verify is not None and not options.json:
-        for remark in (*found.remarks, *shown, *([_PRICED] if found.chosen else [])):
-            console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
-        console.print(_NOT_VERIFIED, highlight=False, soft_wrap=True)
+    remarks = [*found.remarks, *shown, *([_PRICED] if found.chosen else [])]
+    _show_remarks(console, options, remarks, found.unverified)
     return code
 
 
@@ -182,8 +185,11 @@ def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDire
         console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     simulation = next((one.simulation for one in each if one.simulation), None)
     title = "What the copies spent together"
-    word = each[0].word
-    return show_cells(console, options, found.plan, found.guarantees, title, {"simulation": simulation}, word=word)
+    word, unverified = each[0].word, "; ".join(dict.fromkeys(one.unverified for one in each))
+    of_run = {"simulation": simulation, "unverified": unverified}
+    code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=word)
+    _show_remarks(console, options, (), unverified)
+    return code
 
 
 def show_cells(

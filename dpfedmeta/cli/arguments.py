@@ -25,6 +25,7 @@ from dpfedmeta.config.load import describe, of_preset, resolve
 from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import DIVERGED
 from dpfedmeta.core.pydantic_errors import as_number, nearest
 from dpfedmeta.core.still_working import log_on_stderr
 
@@ -252,6 +253,19 @@ def run_command(main: Callable[[Console], int]) -> None:
         except RuntimeError as error:
             code = _say(errors, str(error), FAILED)
     sys.exit(code)
+
+
+def code_of_run(run: Path, status: str) -> int:
+    """Return the exit code of a command whose run has ended in this way.
+
+    Raises:
+        RuntimeError: Its training diverged.
+    """
+    if status == DIVERGED:
+        from dpfedmeta.training.results.summary import NOT_FINITE
+
+        raise RuntimeError(f"{run}: {NOT_FINITE}")
+    return INTERRUPTED if status == "interrupted" else DONE
 
 
 def _remedy(error: OSError) -> str:

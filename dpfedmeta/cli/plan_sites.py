@@ -37,7 +37,8 @@ def options_of() -> argparse.ArgumentParser:
         "--records",
         required=True,
         metavar="A..B",
-        help="records of a site, from the smallest to the largest; all take part with as many as the smallest. Classes "
+        help="records of a site, from the smallest to the largest; the smallest decides how many micro-episodes a site "
+        "has. Classes "
         "count as equally large: where they are not, give the rarest class's records times the number of classes",
     )
     made.add_argument("--classes", type=int, metavar="K", help="number of classes (labels of --dataset, else 2)")
@@ -178,8 +179,8 @@ def _show(
         f"{sites.weights:,} weights, {sites.rounds} rounds in which all take part"
     )
     say(
-        f"each takes part with {half} + {half} records of each class, in {half} micro-episodes; a site with fewer of a "
-        "class sends noise alone"
+        f"each takes part with all its records, in {half} micro-episodes by a hash of each record; at the smallest "
+        "site one gets 2 records of each class in the mean"
     )
     table = Table(
         title="Length of a round's noise in the mean of all, in clip bounds", title_justify="left", show_lines=False

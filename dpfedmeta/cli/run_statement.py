@@ -22,7 +22,14 @@ _WHOSE = {
 
 
 def statement_lines(
-    run: Path, plan: PrivacyPlan, cells: Sequence[Guarantee], rounds: int, head: str, *, cautions: Sequence[str] = ()
+    run: Path,
+    plan: PrivacyPlan,
+    cells: Sequence[Guarantee],
+    rounds: int,
+    head: str,
+    *,
+    cautions: Sequence[str] = (),
+    unverified: str = "",
 ) -> list[str]:
     """The page.
 
@@ -33,6 +40,7 @@ def statement_lines(
         rounds: Rounds that were charged.
         head: Hash of the ledger's last line.
         cautions: What is to be said above all: a simulation, a choice among runs.
+        unverified: What no comparison with the ledger shows.
     """
     # A bound that protects nobody would otherwise be read first.
     ordered = sorted(cells, key=lambda cell: not protects(cell.epsilon, cell.delta))
@@ -57,6 +65,7 @@ def statement_lines(
         f"  dpfedmeta account --verify {run}",
         f"The last line of its ledger has the hash {head}. Whoever noted that hash sees whether the ledger was changed "
         "later.",
+        *filter(None, [unverified]),
     ]
 
 

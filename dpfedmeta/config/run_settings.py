@@ -55,6 +55,14 @@ class RecordTarget:
     epsilon: Annotated[Epsilon | None, Field(description="target epsilon; null: the noises are given")] = None
     delta: Annotated[Probability, Field(description="delta of the guarantees for a record")] = 1e-5
     observer: Annotated[Literal["server", "public"], Field(description="observer that the target is for")] = "server"
+    relation: Annotated[
+        Literal["zero-out", "row-deleted", "row-exchanged"] | None,
+        Field(
+            description="how two neighbouring records differ, for which the target is met: one counts as nothing in "
+            "its place (zero-out), its row is deleted or added, or becomes any other one; null: row-deleted where "
+            "records are rows of tables, else zero-out"
+        ),
+    ] = None
 
 
 @explained("privacy.")

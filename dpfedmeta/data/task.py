@@ -96,6 +96,11 @@ class Task:
     encoding: Encoding | None = None
 
     @property
+    def published(self) -> bool:
+        """True of a built-in benchmark, whose records may be counted; a reader of one's own may read anybody's."""
+        return not isinstance(self.source, OwnSource) and ":" not in self.source.reader
+
+    @property
     def constants(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """(mean, deviation) by which records are standardised; those of images do not apply to their features."""
         return ((), ()) if self.encoding is not None else (self.mean, self.deviation)

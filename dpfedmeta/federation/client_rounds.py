@@ -26,6 +26,7 @@ from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer, check
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.accounting.participation_cost import participation
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
@@ -36,7 +37,7 @@ from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.core.random.random_sources import Purpose
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_state import asked_digest, forgotten, kept_for
-from dpfedmeta.federation.offers.rounds_offer import is_bound, opened_rounds, shortened
+from dpfedmeta.federation.offers.rounds_offer import check_rounds, is_bound, opened_rounds, shortened
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.privacy.charged import check_record_release
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
@@ -145,6 +146,7 @@ def sign_rounds(private: PrivateRounds, *, record: RecordRelease | None = None) 
         replace_file(path, secrets.token_bytes(SECRET_BYTES), SECRET)
     server, identity = Identity(path.read_bytes()), read_content(private.run.ledger, torn=True).identity
     request = RoundsRequest.from_text(identity.config, str(private.run.ledger))
+    check_rounds(request, "sign_rounds")
     content = {
         "run": identity.run,
         "request": identity.config,
@@ -213,7 +215,9 @@ class ClientRounds:
         self.record = None if opened.record is None else RecordRelease.from_offer(opened.record)
         self._form = opened.form
         layer = None if self.record is None else self.record.layer
-        self._cost = participation(opened.request.planned.at(0), layer, "messages", "record")
+        plan = opened.request.planned
+        self._limits = PlanLimits(plan=plan, name=opened.name, number=None)
+        self._cost = participation(plan.at(0), layer, "messages", "record")
         self._run, self._text, self._folder = opened.run, text, Path(folder)
         self._promise = Promise(epsilon=epsilon, delta=delta, participations=participations)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -257,10 +261,13 @@ class ClientRounds:
             ledger = self._ledger()
             before = ledger.question(self._run, attempt.key)
             if before is None:
+                if (why := self._limits.problem(ledger, self._run, number)) is not None:
+                    raise InputError(f"ClientRounds: round {number} is declined: {why}")
                 if not ledger.accepts(self._cost, run=self._run):
                     raise InputError(f"ClientRounds: round {number} is declined: it exceeds {self._promise.words}")
                 self._kept.begin(attempt)
-                ledger.charge(number, self._cost, run=self._run, question=asked, fresh=draw_fresh())
+                run, plan = self._run, self._limits.name
+                ledger.charge(number, self._cost, run=run, question=asked, fresh=draw_fresh(), plan=plan)
             elif before != asked:
                 raise InputError(f"ClientRounds: round {number} was charged for another question, and is declined")
             elif not self._kept.began(attempt):

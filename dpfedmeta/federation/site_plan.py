@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
-from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.events.record_layer import RecordLayer, default_relation
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.config.packaged_files import SETTINGS, read_named
@@ -46,7 +46,7 @@ class Sites:
 
     Attributes:
         sites: How many.
-        least: Records of the smallest one: all take part with as many.
+        least: Records of the smallest one, which decide over the number of micro-episodes.
         classes: Classes, of one size.
         weights: Numbers that are learned.
         rounds: T.
@@ -79,7 +79,7 @@ class Sites:
 
     @property
     def parts(self) -> int:
-        """Micro-episodes of a site, of a record to adapt on and one to judge by of each class."""
+        """Micro-episodes of a site: at the smallest one each gets two records of each class in the mean."""
         return self.least // (2 * self.classes)
 
     @property
@@ -131,6 +131,7 @@ def _plan(sites: Sites, cell: Cell) -> PrivacyPlan:
         query_records=sites.parts,
         parts="micro-episodes",
         of_sum=summed,
+        rows=True,
     )
     secure = SecureRounds(
         bits=_BITS,
@@ -152,6 +153,7 @@ def _plan(sites: Sites, cell: Cell) -> PrivacyPlan:
         record=layer if records else None,
         client_delta=sites.client_delta,
         record_delta=sites.record_delta,
+        relation=default_relation(layer) if records else "zero-out",
     )
 
 
@@ -205,7 +207,7 @@ def settings_of(sites: Sites, epsilon: float, dataset: str, *, images: bool) -> 
     chosen["dataset"] = dataset
     half = sites.parts
     given: dict[str, dict[str, Any]] = {
-        "population": {"clients": sites.sites, "cohort": sites.sites},
+        "population": {"clients": sites.sites, "cohort": sites.sites, "kind": "real"},
         "task": {"ways": sites.classes, "shots": half, "queries": half},
         "server": {"rounds": sites.rounds},
     }

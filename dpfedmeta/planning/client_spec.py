@@ -13,6 +13,7 @@ from dpfedmeta.data.episodes.shape import LEAST_RECORDS, EpisodeShape, WholeShap
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.meta.adaptation import Adaptation, Divisions
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, Method
+from dpfedmeta.learning.meta.overridden import check_called
 from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.meta.whole_clients import WholeClients
@@ -142,6 +143,7 @@ def method_of(settings: Settings, task: Task) -> Method:
     _check_same_head(settings, task, member)
     made: Method = member.planned(settings, task, **own)
     members.check_protocol("meta.method", name, made, *_COMMON)
+    check_called(name, made)
     _check_undivided(settings, made)
     return made
 

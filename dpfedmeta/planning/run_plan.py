@@ -186,6 +186,11 @@ def make_plan(
         planned=guarantees(privacy),
         own_policy=own_policy,
     )
+    if ":" in settings.server.noise and not plan.private:
+        raise InputError(
+            f"server.noise = {settings.server.noise}: would never be called, since this run adds no noise "
+            f"(clip.policy = {settings.clip.policy}); leave it out, or bound clients and give server.noise_multiplier"
+        )
     check_mechanism(plan.mechanism, privacy)
     _ = plan.policy, plan.rule  # their own checks, before the first round
     if ":" in settings.clip.policy or own_policy is not None:

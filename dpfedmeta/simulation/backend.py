@@ -19,6 +19,10 @@ class RoundAborted(Exception):
     """Nothing of the round is released; what it was charged with stays charged."""
 
 
+class AttemptUsedUp(Exception):
+    """This attempt at the round never has a sum, for the reason in the text; a further one, which is charged, may."""
+
+
 class Backend(Protocol):
     """Sums over a cohort, wherever it runs."""
 
@@ -35,6 +39,7 @@ class Backend(Protocol):
 
         Raises:
             RoundAborted: An invited client failed, where that ends a round.
+            AttemptUsedUp: Only a further attempt, with messages of its own, can have a sum.
         """
         ...
 

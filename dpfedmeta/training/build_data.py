@@ -11,7 +11,7 @@ from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.disjoint import ShardPopulation
-from dpfedmeta.data.populations.population import Population, VirtualPopulation
+from dpfedmeta.data.populations.population import Population, VirtualPopulation, laid_out
 from dpfedmeta.data.populations.whole_population import AbleClients, WholePopulation, check_whole, everybody
 from dpfedmeta.learning.evaluation import Benchmark, HeldOutEvaluation, SharedClassifier
 from dpfedmeta.learning.evaluation.held_out_clients import WholeClientsBenchmark
@@ -30,11 +30,15 @@ def population(plan: Plan, dataset: Dataset, own: Population | None = None) -> P
 
 
 def client_side(plan: Plan, population: Population, source: SecretSource, device: torch.device) -> ClientRunner:
-    """Build the client side of the plan: the computation of every client."""
+    """Build the client side of the plan: the computation of every client.
+
+    Guarantee:
+        Clients that hold rows of their own use them as the plan's accountant counts with, however they were built.
+    """
     return ClientRunner(
         network=plan.network,
         weights_seed=plan.settings.run.seed,
-        population=population,
+        population=laid_out(population, plan.algorithm.needs.layout),
         algorithm=plan.algorithm,
         message_clip_ratio=plan.message_clip_ratio,
         engine=plan.settings.record.engine,

@@ -119,4 +119,4 @@ def plan_without_network(settings: Settings, data_folder: Path | None = None) ->
         for split, pool in (("val", dataset.val), ("test", dataset.test)):
             check_shape(pool, evaluation_shape(settings), split)
     planned = planned_with(settings, privacy, guarantees(privacy), task)
-    return replace(planned, clients=population_statement(clients).text)
+    return replace(planned, clients=population_statement(clients, published=dataset.task.published).text)

@@ -1,5 +1,6 @@
 """Training, from a plan to a run directory: the imperative shell around pure steps."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,8 +12,9 @@ import torch
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
+from dpfedmeta.accounting.ledger.published import published
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import RunDirectory, load_weights, save_weights
+from dpfedmeta.core.files.run_directory import DIVERGED, RunDirectory, load_weights, save_weights
 from dpfedmeta.core.params import Params, norm
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.signals import deferred
@@ -24,12 +26,12 @@ from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policy import with_attachment
 from dpfedmeta.privacy.mechanisms import MechanismState, Released, ValueT
 from dpfedmeta.privacy.rounds.noise_state import drop_noise_states, keep_noise_state, kept_noise_state
-from dpfedmeta.privacy.rounds.round_journal import Journal, Releasing, release_digest, round_inputs
+from dpfedmeta.privacy.rounds.round_journal import Journal, Releasing, further_question, release_digest, round_inputs
 from dpfedmeta.privacy.rounds.round_sum import keep_left_out
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import ClientUnit
 from dpfedmeta.simulation.availability import Availability, Willing
-from dpfedmeta.simulation.backend import Backend, RoundAborted
+from dpfedmeta.simulation.backend import AttemptUsedUp, Backend, RoundAborted
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.training.results.round_rows import (
     TOO_LONG,
@@ -40,7 +42,7 @@ from dpfedmeta.training.results.round_rows import (
     round_row,
     too_long_words,
 )
-from dpfedmeta.training.results.summary import Status
+from dpfedmeta.training.results.summary import NOT_FINITE, Status
 from dpfedmeta.training.state.checkpoint import Checkpoint, checkpoint_files, save_checkpoint
 from dpfedmeta.training.state.private_timings import hides_times, keep_seconds
 from dpfedmeta.training.state.recover import reopen
@@ -152,7 +154,7 @@ class Training:
         try:
             for remark in remarks:
                 tell(self.callbacks, "on_remark", remark)
-            while state.round < self.plan.privacy.rounds:
+            while state.round < self.plan.privacy.rounds and is_finite(state):
                 done = self._round(state, remembered, journal)
                 if done is None:
                     status = "budget"
@@ -167,9 +169,15 @@ class Training:
         except CallbackFailed as error:
             # The round that it was told of is done, so it is kept.
             status, failure = "interrupted", error
+        if not is_finite(state):
+            status = DIVERGED
         with deferred():
-            if saved != state.round or not self.run.weights.exists():
+            if saved == state.round:
+                # A process that ended between the checkpoint and the weights left those of an earlier round.
+                save_weights(self.run.weights, complete(self.plan, state))
+            else:
                 self._save(state, remembered, journal)
+            journal.close(state.round, published(self.run))
         return Ending(state=state, status=status, failure=failure)
 
     def _checkpoint_every(self, journal: Journal) -> int:
@@ -179,11 +187,12 @@ class Training:
     def _save(self, state: ServerState, remembered: MechanismState, journal: Journal) -> None:
         checkpoint = Checkpoint(state=state, lines=journal.ledger.lines, head=journal.ledger.head)
         folder = self.run.path / "checkpoint"
+        # Weights are never older than the latest checkpoint, from which the run goes on.
+        save_weights(self.run.weights, complete(self.plan, state))
         # Written before the checkpoint that needs it, dropped after: a crash leaves too many and never too few.
         keep_noise_state(self.run, state.round, remembered, checkpoint.head)
         save_checkpoint(folder, checkpoint, self.plan.settings.run.keep_checkpoints)
         drop_noise_states(self.run, {round_ for round_, _ in checkpoint_files(folder)})
-        save_weights(self.run.weights, complete(self.plan, state))
 
     def _round(
         self, state: ServerState, remembered: MechanismState, journal: Journal
@@ -202,21 +211,20 @@ class Training:
         if state.round in plan.privacy.ends:
             # Models of the rounds that were the last ones once are not among the last ones now.
             state = without_average(state)
-        inputs = round_inputs(state.round, state.model, state.bound, self.environment)
-        drawn, door = journal.begin(state.round, inputs), self._door(journal)
-        if drawn is None:
+        attempt = self._attempted(state, remembered, journal)
+        if attempt is None:
             return None
-        released, following_noise = self._released(state, remembered, drawn, door)
-        release = _digest_of(released)
+        drawn, released, following_noise = attempt
+        release = release_digest(released)
         if not journal.repeats(state.round, release):
             # The first release may be known: sharing its noise with another sum would reveal their difference.
             remark = f"round {state.round} gives another result than before, so it is a new release and charged again"
             tell(self.callbacks, "on_remark", remark)
-            drawn = journal.begin(state.round, inputs, anew=True)
-            if drawn is None:
+            attempt = self._attempted(state, remembered, journal, anew=True)
+            if attempt is None:
                 return None
-            released, following_noise = self._released(state, remembered, drawn, door)
-            release = _digest_of(released)
+            drawn, released, following_noise = attempt
+            release = release_digest(released)
         if drawn.again and state.round not in journal.released:
             # Rows of earlier attempts give way; the ledger keeps their charges.
             for tracker in self.trackers:
@@ -237,12 +245,33 @@ class Training:
         if state.round == 0:
             row[f"validation_{self.validation.score_name}_untrained"] = self._validated(state)
         ended = following.round == plan.privacy.in_force(state.round)
-        if ended or following.round % plan.settings.evaluation.every == 0:
+        if not is_finite(following):
+            tell(self.callbacks, "on_remark", f"round {state.round}: {NOT_FINITE}")
+        elif ended or following.round % plan.settings.evaluation.every == 0:
             row |= self._measured(following, charged)
         for tracker in self.trackers:
             tracker.on_round(row)
         journal.released[state.round] = release
         return following, following_noise, row
+
+    def _attempted(
+        self, state: ServerState, remembered: MechanismState, journal: Journal, *, anew: bool = False
+    ) -> tuple[Cohort, Released[ClientUnit, Params] | None, MechanismState] | None:
+        """(The cohort, the release, the mechanism's next state) of an attempt that has a sum; None: no budget for it.
+
+        Guarantee:
+            A further attempt has a charge, a cohort and noise of its own. A run that is resumed goes on with the last
+            one, since its charge says that those before it are used up.
+        """
+        inputs = round_inputs(state.round, state.model, state.bound, self.environment)
+        inputs = journal.last_question(state.round, inputs)
+        while (drawn := journal.begin(state.round, inputs, anew=anew)) is not None:
+            try:
+                return drawn, *self._released(state, remembered, drawn, self._door(journal))
+            except AttemptUsedUp as error:
+                tell(self.callbacks, "on_remark", f"{error}; a further attempt is made and charged")
+                inputs = further_question(inputs)
+        return None
 
     def _times(self, round_: int, seconds: float, *, aborted: bool) -> dict[str, float | None]:
         """Return the times for a round's row; without seconds if they would reveal the number of clients."""
@@ -304,10 +333,6 @@ class Training:
         return replace(there, invited=len(drawn.clients))
 
 
-def _digest_of(released: Released[ClientUnit, Params] | None) -> str:
-    return "aborted" if released is None else release_digest(released.value)
-
-
 def complete(plan: Plan, state: ServerState) -> Params:
     """All weights to evaluate: what was learned, and what stayed as it was."""
     return {**plan.algorithm.initial(plan.network, plan.settings.run.seed), **state.result}
@@ -333,8 +358,6 @@ def averages(plan: Plan, round_: int) -> bool:
     return round_ >= rounds * (1.0 - plan.settings.server.average)
 
 
-def check_finite(state: ServerState) -> None:
-    """Say so when training diverged, instead of evaluating NaN."""
-    total = norm(state.result)
-    if total != total or total == float("inf"):
-        raise InputError("training diverged: the model holds NaN or Inf; lower server.lr or meta.lr")
+def is_finite(state: ServerState) -> bool:
+    """Return whether the model and what is kept of it are finite: otherwise no further round learns anything."""
+    return all(math.isfinite(norm(each)) for each in (state.model, state.result))

@@ -10,7 +10,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,16 @@ from dpfedmeta.config.load import to_yaml
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import ending, only_writer
-from dpfedmeta.core.files.run_directory import CONFIG, EPISODES, PLAN, SUMMARY, RunDirectory, create, write_text
+from dpfedmeta.core.files.run_directory import (
+    CONFIG,
+    EPISODES,
+    PLAN,
+    SUMMARY,
+    WITH_RESULT,
+    RunDirectory,
+    create,
+    write_text,
+)
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.peak_memory import peak_memory_mb
 from dpfedmeta.core.provenance import commit, environment_of
@@ -45,7 +54,7 @@ from dpfedmeta.planning.privacy.aggregation import aggregation_of
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.availability import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.simulation.backend import Backend
-from dpfedmeta.training.loop import Training, check_finite, complete
+from dpfedmeta.training.loop import Training, complete
 from dpfedmeta.training.results.summary import Status, summary_of
 from dpfedmeta.training.setup import RunContext, RunOptions, prepared
 from dpfedmeta.training.state.extend import extend, promise, set_aside
@@ -90,16 +99,18 @@ def run_training(
             rate = clients_per_second(made.public, made.workers, made.plan.privacy.cohort, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
-        if run is not None:
-            _reserve(identity_of(run).run, made)
+        _reserve("" if run is None else identity_of(run).run, made, keep=False)
         if run is None:
-            name = _default_name(settings) if settings.run.name is None else settings.run.name
+            name = default_name(settings) if settings.run.name is None else settings.run.name
             run = create(Path(settings.run.dir), name, partial(_first_files, made=made, options=options, rate=rate))
             stack.enter_context(only_writer(run.path))
-        lineage, missing = stack.enter_context(registered(run))
+        with _nothing_left(run, options):
+            lineage, missing = stack.enter_context(registered(run))
+            trackers = _trackers(made.plan, run, options, say)
+            # Last of all that may be refused: what is reserved stays reserved.
+            _reserve(identity_of(run).run, made)
         if missing:
             warnings.warn(missing, stacklevel=2)
-        trackers = _trackers(made.plan, run, options, say)
         if made.plan.privacy.ends:
             for remark in _go_on_longer(run, made, options, lineage, rate):
                 tell(callbacks, "on_remark", remark)
@@ -178,10 +189,9 @@ def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], Call
     ending = training()
     state, status, failure = ending.state, ending.status, ending.failure
     seconds = before + time.perf_counter() - begun
-    check_finite(state)
     accuracies: dict[str, dict[str, object]] = {}
     try:
-        if status != "interrupted":
+        if status in WITH_RESULT:
             workers = Watched(training.workers, partial(tell, training.callbacks, "on_evaluation", "test"))
             found = final_accuracies(workers, plan, made.test, complete(plan, state))
             accuracies = {name: accuracy.as_json() for name, accuracy in found.items()}
@@ -235,7 +245,7 @@ def _client_ledgers(run: RunDirectory, plan: Plan) -> Willing | None:
 
 
 def _trackers(plan: Plan, run: RunDirectory, options: RunOptions, say: Callable[[str], None]) -> tuple[Callback, ...]:
-    """The run's own records; where one of them cannot begin, a run that is new leaves nothing behind."""
+    """Return the run's own records."""
     tracked = Tracked(
         run=run,
         settings=plan.settings,
@@ -243,19 +253,24 @@ def _trackers(plan: Plan, run: RunDirectory, options: RunOptions, say: Callable[
         timed=not hides_times(plan),
         pictures=options.pictures,
     )
-    trackers: list[Callback] = [JsonLines(run.path)]
+    return (JsonLines(run.path), *(tracker.opened(tracked, say) for tracker in trackers_of(plan.settings.track)))
+
+
+@contextmanager
+def _nothing_left(run: RunDirectory, options: RunOptions) -> Iterator[None]:
+    """Where a run that is new cannot begin, it leaves nothing behind."""
     try:
-        trackers += [tracker.opened(tracked, say) for tracker in trackers_of(plan.settings.track)]
+        yield
     except InputError:
         if options.resume is None:
             shutil.rmtree(run.path)
         raise
-    return tuple(trackers)
 
 
-def _default_name(settings: Settings) -> str:
+def default_name(settings: Settings, when: str | None = None) -> str:
+    """Return the name of a run that was given none; `when` in place of the time."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(settings.dataset).stem)[:100]
-    return f"{settings.algo}-{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return f"{settings.algo}-{plain}-{when or time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate: float | None) -> None:
@@ -268,19 +283,21 @@ def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate:
     keep_data(run, made.held)
     name, secure = secrets.token_hex(16), not made.source.reproducible
     identity = RunIdentity(run=name, config=text, secure=secure, candidate=options.candidate)
-    _reserve(identity.run, made)
     Ledger(run.ledger, made.plan.privacy, identity)
 
 
-def _reserve(name: str, made: RunContext) -> None:
-    """Count the whole plan in the register of the population, where there is one, before anything is charged."""
+def _reserve(name: str, made: RunContext, *, keep: bool = True) -> None:
+    """Count the whole plan in the register of the population, where there is one, before anything is charged.
+
+    Without `keep` it is only refused where there is no room for it.
+    """
     register, held = made.plan.settings.population.register, made.held
     if register is None:
         return
     data = held.clients if held.own else held.decoded
     if data is None:
         raise InputError("population.register: what these clients hold has no digest, so it cannot be registered")
-    reserve(Path(register), run=name, data=data, plan=made.plan.privacy)
+    reserve(Path(register), run=name, data=data, plan=made.plan.privacy, keep=keep)
 
 
 def _go_on_longer(

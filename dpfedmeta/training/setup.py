@@ -167,7 +167,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         simulated = options.elsewhere is None
         statement = asked_statement(clients_of.clients)
         if simulated:
-            statement = population_statement(clients_of, settings.population.own_test)
+            published = dataset.task.published and options.population is None
+            statement = population_statement(clients_of, settings.population.own_test, published=published)
         validation, test = held_out_evaluation(plan, dataset, "val"), held_out_evaluation(plan, dataset, "test")
         source = _secret_source(settings, options)
         held, repeatable = _checked_data(settings, dataset, options, clients_of)

@@ -16,6 +16,7 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.observers.four_guarantees import epsilon_curve, guarantees
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan, Terms
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.core.errors import RefusedPlan
 
 BASE = PrivacyPlan(clients=400_000, cohort=1500, rounds=266, noise_multiplier=1.0)
@@ -301,7 +302,7 @@ def test_a_noise_next_to_nothing_costs_much_and_little_time():
 
 
 def replaced(plan):
-    return [cell.replaced for cell in guarantees(plan)]
+    return [cell.relations.get("in-place") for cell in guarantees(plan)]
 
 
 def test_a_record_that_is_replaced_counts_twice():
@@ -356,10 +357,10 @@ def test_a_whole_message_that_changes_is_replaced_already():
 
 def test_replacement_stands_beside_the_promise_in_json():
     *clients, server, public = (cell.as_json() for cell in guarantees(AGRLR))
-    assert not any("epsilon_replace_one" in cell for cell in clients)
-    assert server["epsilon"] < server["epsilon_replace_one"] == pytest.approx(5.54, rel=1e-3)
-    assert public["epsilon_replace_one"] >= public["epsilon"]
-    assert guarantees(BASE)[2].as_json()["epsilon_replace_one"] is None
+    assert not any("relations" in cell for cell in clients)
+    assert server["relations"] == {"zero-out": server["epsilon"], "in-place": pytest.approx(5.54, rel=1e-3)}
+    assert public["relations"]["in-place"] >= public["epsilon"]
+    assert guarantees(BASE)[2].as_json()["relations"] == dict.fromkeys(RELATIONS)
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 2.5, 30.0])

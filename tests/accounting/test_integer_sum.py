@@ -84,7 +84,7 @@ def test_the_cells_of_a_sum():
     one = replace(PLAN, max_participations=1, record=PARTS, secure=replace(PLAN.secure, parts=5))
     record = guarantees(one)[2]
     assert record.epsilon < capped.epsilon / 5
-    assert record.replaced > 1.9 * record.epsilon
+    assert record.relations["in-place"] > 1.9 * record.epsilon
 
 
 def test_who_faces_which_noise():

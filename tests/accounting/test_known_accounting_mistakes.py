@@ -90,7 +90,8 @@ def test_only_one_of_the_inner_steps_counted(only_ours):
     z = 2.0
 
     def record_server(steps):
-        layer = RecordLayer(support_noise=z, query_noise=1e3, support_steps=steps, support_records=5, query_records=5)
+        layer = RecordLayer(support_noise=z, query_noise=1e3, support_steps=steps, support_records=5,
+                            query_records=5000)  # fmt: skip
         more = {"record": layer, "noise_mode": "stacked", "max_participations": 1, "record_delta": DELTA}
         plan = PrivacyPlan(clients=100, cohort=10, rounds=1, noise_multiplier=1.0, **more)
         return next(g.epsilon for g in guarantees(plan, grids=COARSE) if (g.unit, g.observer) == ("record", "server"))

@@ -149,8 +149,8 @@ def test_a_replaced_record_of_a_mini_batch_has_the_bound_of_another_accountant()
     worst, left = worst_participations(plan.phases, plan.max_participations, plan.record_delta)
     steps = worst * plan.record.support_steps
     accountant.compose(PoissonSampledDpEvent(0.2, GaussianDpEvent(1.5)), steps)
-    assert cell.replaced == pytest.approx(accountant.get_epsilon(left), rel=0.01)
-    assert cell.replaced > cell.epsilon
+    assert cell.relations["in-place"] == pytest.approx(accountant.get_epsilon(left), rel=0.01)
+    assert cell.relations["in-place"] > cell.epsilon
     # What the public sees is computed from what the server sees; no other bound is smaller here.
     public = guarantees(plan)[3]
-    assert (public.epsilon, public.replaced) == (cell.epsilon, cell.replaced)
+    assert (public.epsilon, public.relations["in-place"]) == (cell.epsilon, cell.relations["in-place"])

@@ -26,18 +26,18 @@ SUMS = replace(
 )
 
 
-def one(plan, unit, change=1.0):
-    return participation(plan.at(0), plan.record, plan.server_sees, unit, change).mu
+def one(plan, unit, relation="zero-out"):
+    return participation(plan.at(0), plan.record, plan.server_sees, unit, relation).mu
 
 
 def test_each_kind_of_plan_by_its_formula():
     layered, summed = replace(MESSAGES, record=OWN), SUMS.at(0).sum_noise.multiplier
     split = replace(MESSAGES, noise_site="clients", sampler="fixed", max_participations=None)
     assert one(layered, "record") == 2 / 3
-    assert one(layered, "record", 2.0) == 4 / 3
+    assert one(layered, "record", "in-place") == 4 / 3
     assert one(layered, "client") == 2 * 20 / 2.0
     assert one(SUMS, "record") == pytest.approx(1 / 5 / summed)
-    assert one(SUMS, "record", 2.0) == pytest.approx(2 / 5 / summed)
+    assert one(SUMS, "record", "in-place") == pytest.approx(2 / 5 / summed)
     assert one(SUMS, "client") == pytest.approx(2 / summed)
     assert one(split, "record") == one(split, "client") == pytest.approx(2.0 * math.sqrt(100) / 4.0)
     assert one(replace(split, server_sees="sum"), "record") == pytest.approx(2.0 / split.at(0).noise.multiplier)
@@ -53,15 +53,16 @@ def test_parts_without_noise_of_their_own_have_none_to_offer():
 
 @pytest.mark.parametrize("plan", [replace(MESSAGES, record=OWN), SUMS, replace(SUMS, record=None, max_participations=1,
     secure=replace(SUMS.secure, parts=1))])  # fmt: skip
-@pytest.mark.parametrize("change", [1.0, 2.0])
-def test_several_runs_cost_what_their_rounds_cost_as_copies_of_one(plan, change):
+@pytest.mark.parametrize("relation", ["zero-out", "in-place"])
+def test_several_runs_cost_what_their_rounds_cost_as_copies_of_one(plan, relation):
     copies = [Phase(event=phase.event, rounds=phase.rounds, copy=copy) for copy in range(3) for phase in plan.phases]
-    together = record_server(copies, Terms.of(plan), change).bounds[0].epsilon
-    alone = record_server(plan.phases, Terms.of(plan), change).bounds[0].epsilon
-    found = records_of_several([(plan.phases, Terms.of(plan))] * 3, change)
+    terms = replace(Terms.of(plan), relation=relation)
+    together = record_server(copies, terms).bounds[0].epsilon
+    alone = record_server(plan.phases, terms).bounds[0].epsilon
+    found = records_of_several([(plan.phases, terms)] * 3)
     assert found == pytest.approx(together, rel=1e-9)
     assert found > 1.5 * alone
-    assert records_of_several([(plan.phases, Terms.of(plan))], change) == pytest.approx(alone, rel=1e-9)
+    assert records_of_several([(plan.phases, terms)]) == pytest.approx(alone, rel=1e-9)
 
 
 def test_several_runs_may_differ():
@@ -86,11 +87,16 @@ def test_several_runs_of_which_one_cannot_be_counted():
 
 READERS = {
     "roles": {
-        "accounting/participation_cost.py",
+        "accounting/events/record_layer.py",
         "accounting/release_costs/independent_cost.py",
         "accounting/ledger/client_ledger.py",
     },
-    "whole_client": {"accounting/participation_cost.py"},
+    "whole_client": {"accounting/events/record_layer.py", "accounting/participation_cost.py"},
+    "towards_messages": {
+        "accounting/calibration.py",
+        "accounting/participation_cost.py",
+        "accounting/release_costs/independent_cost.py",
+    },
     "sum_noise": {
         "accounting/participation_cost.py",
         "accounting/observers/server_observer.py",

@@ -29,6 +29,7 @@ EARLIER = Earlier(run="a" * 32, head="b" * 64, phases=PLAIN.phases)
 
 # (what holds, what is changed, its name). Twice at the ends of a range: just outside, and far off.
 REFUSED = [
+    (PLAIN, {"relation": "removed"}, "relation"),
     *((PLAIN, {name: value}, name) for name in ("clients", "rounds", "colluding") for value in (0, -1)),
     *((PLAIN, {"max_participations": value}, "max_participations") for value in (0, -1)),
     *((PLAIN, {name: value}, name) for name in ("client_delta", "record_delta") for value in (0.0, 1.0, -1e-9, 2.0)),

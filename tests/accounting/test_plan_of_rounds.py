@@ -78,10 +78,10 @@ GIVEN = {
 
 def test_terms_are_those_of_their_plan():
     before = (Earlier(run="a", head="", phases=PLAN.phases),)
-    plan = replace(PLAN, earlier=before, **GIVEN)
+    plan = replace(PLAN, earlier=before, relation="in-place", **GIVEN)
     terms = Terms.of(plan)
     assert {field.name: getattr(terms, field.name) for field in fields(Terms)} == {
-        **GIVEN, "before": PLAN.phases, "by_absence": False,
+        **GIVEN, "before": PLAN.phases, "by_absence": False, "relation": "in-place",
     }  # fmt: skip
 
 

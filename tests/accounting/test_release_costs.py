@@ -173,8 +173,8 @@ def test_a_cell_is_its_smallest_bound(epsilons, binding):
         "bounds": {bound.method: bound.epsilon if math.isfinite(bound.epsilon) else None for bound in found.bounds},
     }  # fmt: skip
     json.dumps(stated, allow_nan=False)
-    assert replace(found, replaced=2.5).as_json() == {**stated, "epsilon_replace_one": 2.5}
-    assert replace(found, replaced=math.inf).as_json() == {**stated, "epsilon_replace_one": None}
+    assert replace(found, relations={"in-place": 2.5}).as_json() == {**stated, "relations": {"in-place": 2.5}}
+    assert replace(found, relations={"zero-out": math.inf}).as_json() == {**stated, "relations": {"zero-out": None}}
 
 
 def test_a_cell_that_holds_nothing_says_so():

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 
 from dpfedmeta.accounting.events.guarantee import Bound, FourGuarantees, Guarantee
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.rounded import asked, nearest, rounded_down, rounded_up
 from dpfedmeta.config.load import resolve
 from tests.parsed import PACKAGE, modules, nodes_of
@@ -59,7 +60,14 @@ def cells(epsilon):
     """Four cells with this epsilon in every place where a cell has one."""
     bounds = (bound("pld", epsilon), bound("gdp", epsilon * 1.5))
     return FourGuarantees(
-        Guarantee(unit=unit, observer=observer, delta=DELTA, adjacency="zero-out", bounds=bounds, replaced=epsilon)
+        Guarantee(
+            unit=unit,
+            observer=observer,
+            delta=DELTA,
+            adjacency="zero-out",
+            bounds=bounds,
+            relations=dict.fromkeys(RELATIONS, epsilon),
+        )
         for unit, observer in (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
     )
 
@@ -152,8 +160,8 @@ def tables_of_papers(four):
     from dpfedmeta.reporting.compare.latex_tables import _epsilon
 
     cell = ("client", "public")
-    group = SimpleNamespace(epsilons={cell: four[0].epsilon}, replaced={cell: four[0].epsilon})
-    return _epsilon(group, cell)
+    group = SimpleNamespace(epsilons={cell: four[0].epsilon}, relations={cell: {"in-place": four[0].epsilon}})
+    return _epsilon(group, cell, "in-place")
 
 
 OUTPUTS = (

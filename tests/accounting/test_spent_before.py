@@ -203,26 +203,26 @@ def test_no_bound_on_a_sum_forgets_what_was_before(kind):
             assert bound.epsilon > 1.001 * without.get(bound.method, 0.0) or bound.epsilon == math.inf, after.name
 
 
-@pytest.mark.parametrize("change", [1.0, 2.0], ids=["removed", "replaced"])
-def test_local_steps_and_what_was_before_have_half_of_delta_each(change):
+@pytest.mark.parametrize("relation", ["zero-out", "in-place"])
+def test_local_steps_and_what_was_before_have_half_of_delta_each(relation):
     """Two bounds of different kinds: their epsilons are added, each at half of delta."""
     plan = replace(BESIDE["mini-batches"], earlier=(before(EXACT),))
-    half, terms = plan.record_delta / 2, Terms.of(plan)
-    own = (
-        poisson_steps_epsilon(0.1, 1.0, 10, half, "pld") if change == 1 else replaced_steps_epsilon(0.1, 1.0, 10, half)
-    )
+    half, terms = plan.record_delta / 2, replace(Terms.of(plan), relation=relation)
+    own = replaced_steps_epsilon(0.1, 1.0, 10, half)
+    if relation == "zero-out":
+        own = poisson_steps_epsilon(0.1, 1.0, 10, half, "pld")
     earlier = guarantees(replace(EXACT, record_delta=half))[2].bounds[0].epsilon
-    found = record_server(plan.phases, terms, change=change).epsilon
+    found = record_server(plan.phases, terms).epsilon
     assert found == pytest.approx(own + earlier, rel=1e-6)
 
 
 def test_towards_the_public_a_replaced_record_of_mini_batches_is_bounded_as_towards_the_server():
     plan = BESIDE["mini-batches"]
-    terms = Terms.of(plan)
-    for change in (1.0, 2.0):
-        towards_server = record_server(plan.phases, terms, change=change).binding
-        assert towards_server in record_public(plan.phases, terms, change=change).bounds
-    assert record_server(plan.phases, terms, change=2.0).epsilon > 1.1 * record_server(plan.phases, terms).epsilon
+    removed = Terms.of(plan)
+    replaced = replace(removed, relation="in-place")
+    for terms in (removed, replaced):
+        assert record_server(plan.phases, terms).binding in record_public(plan.phases, terms).bounds
+    assert record_server(plan.phases, replaced).epsilon > 1.1 * record_server(plan.phases, removed).epsilon
 
 
 def test_each_bound_counts_rounds_before_as_rounds():

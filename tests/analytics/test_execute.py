@@ -10,7 +10,7 @@ import pytest
 
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
-from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, head, read_content, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics import execute
@@ -208,6 +208,9 @@ def test_a_name_in_a_statement_of_before_may_hold_marks(tmp_path):
     run = done(tmp_path)
     content = run.read_json(SUMMARY)
     content["found"]["names"] = {"soft\xadhyphen": 99}
+    lines = run.ledger.read_text().splitlines(keepends=True)[:-1]  # ledgers of before had no closing line
+    run.ledger.write_text("".join(lines))
+    content["ledger"] = {"head": head(run.ledger), "lines": len(lines)}
     run.write_json(SUMMARY, content)
     path = run.path / "statement.txt"
     due = statement(content, heavy_hitters.HeavyHitters().words(content["found"]), plain=str)

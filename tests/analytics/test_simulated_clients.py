@@ -1,5 +1,6 @@
 """What simulated clients answer, and a training that begins with an analysis."""
 
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from dpfedmeta.analytics.public_context import Ground
 from dpfedmeta.analytics.simulated_clients import SimulatedClients
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, save_weights
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.training.run_training import run_training
@@ -64,6 +66,48 @@ def test_an_analysis_that_no_training_could_count_is_not_charged(settings, tmp_p
         with pytest.raises(InputError, match=r"population\.register = people: cannot count the analysis"):
             act(replace(settings, population=register), None)
     assert not (tmp_path / "run-quantile").exists()
+
+
+def refuse(*given, **named):
+    raise InputError("refused")
+
+
+@pytest.mark.parametrize("check", ["planned_after_start", "check_new", "trackers_of", "forecast"])
+def test_nothing_is_charged_before_all_that_the_training_checks(begun, monkeypatch, check):
+    """Each of them refuses a training for which the analysis would have been charged in vain."""
+    settings, _, asked = begun
+    monkeypatch.setattr(initial_clip_bound, check, refuse)
+    with pytest.raises(InputError, match="refused"):
+        with_private_start(settings, None)
+    assert not asked
+
+
+def test_a_training_without_a_name_does_not_pay_for_its_start_again(settings, tmp_path, monkeypatch):
+    """The training behind the analysis could not begin; the same command goes on with what it has paid for."""
+    settings = replace(settings, run=replace(settings.run, name=None))
+    monkeypatch.setattr(initial_clip_bound, "forecast", lambda *given, **named: None)
+
+    def tried(settings):
+        started, _ = with_private_start(settings, None)
+        (before,) = started.privacy.spent_before
+        assert before == str(tmp_path / f"{started.run.name}-quantile")
+        return started.run.name
+
+    first = tried(settings)
+    (paid,) = tmp_path.glob("*-quantile")
+    before = (paid / "ledger.jsonl").read_bytes()
+    assert tried(settings) == first
+    assert [*tmp_path.glob("*-quantile")] == [paid]
+    assert (paid / "ledger.jsonl").read_bytes() == before
+    # What a run counts already, what another process writes, and what asked something else, is no start of this one.
+    monkeypatch.setattr(initial_clip_bound, "default_name", lambda settings, when="new": when)
+    with only_writer(paid):
+        assert tried(settings) == "new"
+    shutil.rmtree(tmp_path / "new-quantile")
+    assert tried(replace(settings, run=replace(settings.run, seed=7))) == "new"
+    shutil.rmtree(tmp_path / "new-quantile")
+    (tmp_path / first).mkdir()
+    assert tried(settings) == "new"
 
 
 OTHERS = {"epsilon": 4.0, "delta": 1e-4, "cohort": 30.0, "own": options_of(Quantile(bins=7)), "noise_seed": 3}
@@ -235,6 +279,7 @@ def begun(settings, monkeypatch):
 
     monkeypatch.setattr(initial_clip_bound, "_begun", analysis)
     monkeypatch.setattr(initial_clip_bound, "planned_after_start", lambda settings, data_folder: None)
+    monkeypatch.setattr(initial_clip_bound, "forecast", lambda *given, **named: None)
     return settings, found, asked
 
 
@@ -270,8 +315,8 @@ def test_a_training_begins_with_no_bound_that_says_nothing(begun, kind, words):
 
 def test_an_analysis_of_a_training_without_a_name_has_one_by_itself(begun):
     settings, _, asked = begun
-    with_private_start(replace(settings, run=replace(settings.run, name=None)), None)
-    assert asked[0][1] == Place(folder=settings.run.dir, name=None)
+    started, _ = with_private_start(replace(settings, run=replace(settings.run, name=None)), None)
+    assert asked[0][1] == Place(folder=settings.run.dir, name=f"{started.run.name}-quantile")
 
 
 @pytest.mark.parametrize("name", [None, "taken"])

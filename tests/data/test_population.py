@@ -129,7 +129,7 @@ def test_what_the_images_do_not_make_is_refused(tiny_strokes, kind, clients, mos
 def test_the_statement_counts_how_often_an_image_recurs(tiny_strokes):
     small = EpisodeShape(ways=3, shots=2, queries=2)
     population = open_population("virtual", tiny_strokes.train, small, 400, 0)
-    statement = population_statement(population)
+    statement = population_statement(population, published=True)
     assert (statement.clients, statement.records, statement.images) == (400, 4800, 240)
     held = [
         {image.tobytes() for turn in range(4) for image in np.rot90(images, turn, axes=(2, 3))}
@@ -147,16 +147,18 @@ def test_the_statement_counts_how_often_an_image_recurs(tiny_strokes):
 
 
 def test_the_statement_of_other_kinds(tiny_strokes):
-    disjoint = population_statement(open_population("disjoint", tiny_strokes.train, SHAPE, 10, 0))
+    disjoint = population_statement(open_population("disjoint", tiny_strokes.train, SHAPE, 10, 0), published=True)
     assert (disjoint.kind, disjoint.records, disjoint.clients_per_image) == ("disjoint", 120, 0.5)
     assert "each image is in at most one client" in disjoint.text
-    unequal = population_statement(open_population("virtual", tiny_strokes.train, SHAPE, 10, 0, 5))
+    unequal = population_statement(open_population("virtual", tiny_strokes.train, SHAPE, 10, 0, 5), published=True)
     assert unequal.records == 10 * 3 * (2 + 5 + 4) // 2
     own = population_statement(from_pairs([], SHAPE))
     assert (own.kind, own.clients, own.images) == ("own", 0, None)
     assert "\n" not in disjoint.text + unequal.text + own.text
     shards = [
-        population_statement(ShardPopulation(pool=tiny_strokes.train, records=20, clients=clients, seed=0))
+        population_statement(
+            ShardPopulation(pool=tiny_strokes.train, records=20, clients=clients, seed=0), published=True
+        )
         for clients in (3, 400)
     ]
     for each in (disjoint, unequal, own, asked_statement(7), *shards):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.offers.signed_plan import sign_plan
-from dpfedmeta.federation.server.client_requests import ClientRequests
+from dpfedmeta.federation.server.client_requests import ClientRequests, Told
 from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums
 from dpfedmeta.federation.wire_format import Attempt, ProtocolStep, Question, QuestionKind, RoundTask
 from dpfedmeta.planning.run_plan import make_plan
@@ -24,6 +25,10 @@ from tests.federation.in_process import InProcessChannel
 from tests.federation.silos import CLIENTS, NOISE
 
 RUN = bytes(range(32))
+# Of a plan that limits nothing by itself.
+FREE = SimpleNamespace(
+    open_rounds=lambda ledger, run, rounds: [*rounds], problem=lambda ledger, run, round_: None, name="plan"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,9 +64,9 @@ class Session:
     def asking(self, **faults):
         wire = FailingWire(parties=self.parties, **faults)
         # One server, whose wire fails in other ways: it knows which numbers it used.
-        number = max((each.protocol for each in self.made), default=0)
+        number = max((each.told._last()[0] for each in self.made), default=0)
         asking = ClientRequests(
-            protocol=number,
+            told=Told(_kept=(number, [], [])),
             channel=wire,
             signed=self.signed,
             server=Identity(self.silos.server),

@@ -42,6 +42,7 @@ from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from tests.federation.sessions import FailingWire, phase_of
 from tests.federation.silos import CLIENTS, MICRO, NOISE
+from tests.federation.test_one_dishonest_silo import acts, misdealing
 
 OPTIONS = {"quantile": {"bins": 12}, "histogram": {}, "heavy-hitters": {"length": 12, "most_names": 2}, "gain": {}}
 KINDS = [*OPTIONS]
@@ -164,6 +165,15 @@ def test_one_that_falls_silent_is_missing_as_in_the_simulation(silos, tmp_path, 
     assert found(run) != ideal(silos, request, run, range(CLIENTS))
     # Who was never asked for its vector is not charged; whose vector never arrived is: it was charged before.
     assert len(charges(tmp_path, 2)) == (how == "late")
+
+
+def test_an_analysis_whose_sum_hangs_on_a_dishonest_dealer_says_whom_to_leave_out(silos, tmp_path, monkeypatch):
+    """One release was asked for, and a second one is for the operator to ask for."""
+    acts(monkeypatch, silos, "_ciphertexts", misdealing(0))
+    with pytest.raises(InputError, match=r"can have no sum any more .* with a roster that lacks client 2 "):
+        asked(silos, tmp_path, request_of(silos, "histogram"))
+    assert not (tmp_path / "asked" / SUMMARY).exists()
+    assert len(charges(tmp_path, 0)) == 1
 
 
 def test_below_the_fewest_nothing_is_released_and_going_on_is_not_charged(silos, tmp_path):

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +39,7 @@ from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.payloads import Survivors
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.secure_aggregation.protocol_server import Server
-from tests.federation.sessions import RUN, open_session, phase_of, same
+from tests.federation.sessions import FREE, RUN, open_session, phase_of, same
 from tests.federation.silos import CLIENTS, MICRO, SECURE, private_key
 
 DECLINED = 103  # bytes: header and signature, and nothing between
@@ -370,10 +369,10 @@ def test_shares_are_revealed_for_one_set_of_survivors(silos, tmp_path):
     assert session.asked().value["rotated"].any()
 
 
-def test_what_follows_a_round_without_a_sum_does_not_wait_for_the_clock(silos, tmp_path, monkeypatch):
-    """All attempts may fall into one tick of it, and a client takes no number twice."""
-    session, now = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE), time.time()
-    monkeypatch.setattr("dpfedmeta.federation.server.remote_sums.time.time", lambda: now)
+def test_what_follows_a_round_without_a_sum_has_numbers_of_its_own(silos, tmp_path, monkeypatch):
+    """A client takes none twice, and no clock tells them."""
+    session = open_session(silos, tmp_path, "dp-agrlr-secure", **SECURE)
+    monkeypatch.setattr("time.time", lambda: 0.0)
     first, gone = session.asked(), silos.roster[2]
     with pytest.raises(TooFew, match="has no sum"):
         session.asked(lost=lambda who, question: who == gone and phase_of(question) == ProtocolPhase.MASKED)
@@ -631,7 +630,7 @@ def test_a_ledger_counts_what_the_cell_counts(tmp_path, unit, cohort, bits, dime
     tight = ClientLedger(tmp_path / "tight.jsonl", replace(promise, epsilon=found[1]).budget())
     costs = [participation(plan, promise, round_) for round_ in range(5)]
     assert tight.further(costs, run="a", cost=run_cost(plan)) == 2
-    assert left(plan, replace(promise, epsilon=found[1]), tight, "a", range(5)) == 2
+    assert left(plan, replace(promise, epsilon=found[1]), tight, "a", range(5), FREE) == 2
     # Without what rounding costs, it would be more than the cell allows.
     if found[1] > 2.0 * gaussian_epsilon(math.sqrt(2) * costs[0].mu, 1e-5):
         assert tight.further(costs, run="a") > 2
@@ -714,7 +713,7 @@ def test_rounds_that_were_answered_are_no_longer_left(monkeypatch, allowed, answ
     ledger = SimpleNamespace(
         keys=lambda run: [(round_,) for round_ in range(answered)], further=lambda costs, run, cost: len(costs)
     )
-    assert client_budget.left(plan, None, ledger, "run", range(answered, 9)) == left_over
+    assert client_budget.left(plan, None, ledger, "run", range(answered, 9), FREE) == left_over
 
 
 def test_a_charge_holds_what_the_run_costs_besides(monkeypatch):
@@ -728,9 +727,8 @@ def test_a_charge_holds_what_the_run_costs_besides(monkeypatch):
         _promise=None,
         _ledger=SimpleNamespace(charge=lambda *given, **words: written.append(words)),
     )
-    joined = SimpleNamespace(
-        signed=SimpleNamespace(run=b"r", privacy=plan), kept=SimpleNamespace(begin=lambda attempt: None)
-    )
+    kept = SimpleNamespace(begin=lambda attempt: None)
+    joined = SimpleNamespace(signed=SimpleNamespace(run=b"r", privacy=plan), kept=kept, limits=FREE)
     monkeypatch.setattr(client, "participation", lambda *given: None)
     assert client.RealClient._charged(own, joined, Attempt(run=b"r", round=0, again=()), "asked")
     assert written[0]["cost"].rare == surplus(plan.phases)

@@ -15,14 +15,15 @@ from dpfedmeta.federation.client.client_state import asked_digest
 from dpfedmeta.federation.wire_format import Attempt, ProtocolStep, Start
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
+from tests.federation.sessions import FREE
 
 
 @pytest.mark.parametrize(("answered", "due"), [((), 0), (((0,),), 1), (((0,), (3,), (1,)), 4), (((2, 1, 7),), 3)])
 def test_rounds_to_come_begin_behind_the_latest_that_was_answered(monkeypatch, answered, due):
     seen = []
-    monkeypatch.setattr(client_budget, "left", lambda plan, promise, ledger, run, rounds: seen.append([*rounds]) or 7)
+    monkeypatch.setattr(client_budget, "left", lambda *given: seen.append([*given[4]]) or 7 + len(given[5:]))
     ledger = SimpleNamespace(keys=lambda run: answered if run == "run" else [(8,)])
-    assert client_budget.left_of_run(SimpleNamespace(rounds=6), None, ledger, "run") == 7
+    assert client_budget.left_of_run(SimpleNamespace(rounds=6), None, ledger, "run", "limits") == 8
     assert seen == [list(range(due, 6))]
 
 
@@ -204,14 +205,14 @@ def test_each_reason_against_a_charge_alone_is_enough(monkeypatch, case):
     own = SimpleNamespace(_ledger=ledger, _folder=None, _path="ledger.jsonl", _promise=Promise(participations=8))
     plan = SimpleNamespace(rounds=6)
     kept = SimpleNamespace(began=lambda attempt: given["began"], folder="there")
-    joined = SimpleNamespace(signed=SimpleNamespace(run=b"r", privacy=plan), kept=kept)
+    joined = SimpleNamespace(signed=SimpleNamespace(run=b"r", privacy=plan), kept=kept, limits=FREE)
     attempt = Attempt(run=b"r", round=given["key"][0], again=given["key"][1:])
     if given["why"] is not None:
         with pytest.raises(Refused, match=given["why"]):
             client.RealClient._chargeable(own, joined, attempt, "asked")
         return
     assert client.RealClient._chargeable(own, joined, attempt, "asked") == given["fits"]
-    assert lefts == ([(plan, own._promise, ledger, b"r".hex(), [attempt.round])] if given["fits"] else [])
+    assert lefts == ([(plan, own._promise, ledger, b"r".hex(), [attempt.round], FREE)] if given["fits"] else [])
 
 
 @pytest.mark.parametrize("place", [None, 0, 2])
@@ -283,8 +284,10 @@ def test_what_is_left_is_asked_of_the_ledger_with_the_costs_of_the_run(monkeypat
         keys=lambda run: range(answered) if run == "run" else range(99),
         further=lambda costs, *, run, cost: asked.append((costs, run, cost)) or 7,
     )
-    assert client_budget.left("plan", "promise", ledger, "run", rounds) == 7
-    due = [f"cost of {round_}" for round_ in rounds][: max(0, most - answered)]
+    # Of these rounds the plan itself leaves out the second.
+    limits = SimpleNamespace(open_rounds=lambda ledger, run, rounds: [rounds[0], *rounds[2:]])
+    assert client_budget.left("plan", "promise", ledger, "run", rounds, limits) == 7
+    due = [f"cost of {round_}" for round_ in (rounds[0], *rounds[2:])][: max(0, most - answered)]
     assert asked == [(due, "run", "cost of a run of plan")]
 
 

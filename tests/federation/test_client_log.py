@@ -27,7 +27,7 @@ def words(monkeypatch, taken, more, *, epsilon=lambda n: 0.25 * n, secure=None):
     privacy = SimpleNamespace(rounds=9, secure=secure)
     signed = SimpleNamespace(plan=SimpleNamespace(privacy=privacy), run=b"r" * 32)
     ledger = SimpleNamespace(keys=lambda run: range(taken) if run == (b"r" * 32).hex() else ())
-    joined = SimpleNamespace(signed=signed, dimension=1234)
+    joined = SimpleNamespace(signed=signed, dimension=1234, limits="limits")
     return list(joined_words(joined, ledger, SimpleNamespace(unit="record")))
 
 
@@ -95,7 +95,7 @@ def test_what_left_is_said_to_have_cost_what_was_answered_and_not_what_may_be(mo
     monkeypatch.setattr(client_log, "left_of_run", lambda *given: more)
     signed = SimpleNamespace(plan=SimpleNamespace(privacy=SimpleNamespace(rounds=9)), run=b"r" * 32)
     ledger = SimpleNamespace(keys=lambda run: range(taken) if run == (b"r" * 32).hex() else ())
-    joined, task = SimpleNamespace(signed=signed, dimension=1234, why=None), SimpleNamespace(bound=1.5)
+    joined, task = SimpleNamespace(signed=signed, dimension=1234, why=None, limits="limits"), SimpleNamespace(bound=1.5)
     said = sent_words(joined, ledger, SimpleNamespace(unit="record"), SimpleNamespace(round=4), task, "one vector")
     assert f"participation {taken} of {taken + more} allowed, in 9 rounds" in said
     assert said.endswith(f"(record, server) in this run so far: {epsilon_words(0.25 * taken)}")
@@ -121,7 +121,9 @@ PROMISE = SimpleNamespace(unit="client", words="little", epsilon=5.0)
 def counted(monkeypatch):
     """Epsilon grows by 0.25 with each participation; nine rounds were answered in this run and four are left."""
     monkeypatch.setattr(client_log, "epsilon_after", lambda plan, promise, n: 0.25 * n if plan is PLAN else None)
-    monkeypatch.setattr(client_log, "left_of_run", lambda plan, promise, ledger, run: 4 if plan is PLAN else None)
+    monkeypatch.setattr(
+        client_log, "left_of_run", lambda plan, *given: 4 if plan is PLAN and given[3:] == ("limits",) else None
+    )
     monkeypatch.setattr(client_log, "dishonest_words", lambda privacy: "liars")
     keys = {OFFERED.run.hex(): range(9)}
     return SimpleNamespace(keys=keys.get, participations=31, epsilon=1.75)
@@ -142,7 +144,7 @@ def test_sentences_of_a_run(counted):
         COMPANY,
         "liars",
     ]
-    joined = SimpleNamespace(signed=OFFERED, dimension=2345, why=None)
+    joined = SimpleNamespace(signed=OFFERED, dimension=2345, why=None, limits="limits")
     assert [*joined_words(joined, counted, PROMISE)] == [
         SPENT,
         "the promise allows 13 of the 23 rounds, of which 9 are answered; (client, server) in this run: epsilon 0.25 "

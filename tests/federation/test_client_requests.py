@@ -143,6 +143,35 @@ def test_whom_clients_were_told_of_is_kept_for_that_attempt(tmp_path, other, kil
     assert (told.survivors(attempt), told.survivors(OTHERS[other])) == (None, {1})
 
 
+def test_attempts_are_numbered_on_disk(tmp_path):
+    """Whatever a clock says, and however often the server is started again; survivors stay beside the number."""
+    path, attempt = tmp_path / "told.json", Attempt(run=SIGNED.run, round=3)
+    assert [Told(path=path).next_protocol() for _ in range(3)] == [1, 2, 3]
+    told = Told(path=path)
+    told.note(attempt, [2, 0])
+    assert (told.next_protocol(), Told(path=path).next_protocol()) == (4, 5)
+    assert Told(path=path).survivors(attempt) == {0, 2}
+    (tmp_path / "full").mkdir()
+    full = Told(path=tmp_path / "full" / "none" / "told.json")
+    # Without a disk there is no number, and none is used twice.
+    with pytest.raises(OSError):
+        full.next_protocol()
+
+
+def test_a_sound_answer_takes_back_a_decline(asking):
+    """A client that was started again inside a round lost its keys: it declines once, and is there again."""
+    round_of(asking, 0)
+    asking.channel.says[VECTOR, 1] = "declined"
+    round_of(asking, 1)
+    assert asking.declining == {1}
+    asking.channel.says.clear()
+    round_of(asking, 1)
+    assert asking.declining == set()
+    asking.channel.says |= {(VECTOR, 1): "unsound", (VECTOR, 2): "nothing"}
+    round_of(asking, 1)
+    assert asking.declining == {1}
+
+
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("declined", range(5))
 def test_a_round_is_begun_where_exactly_as_many_are_left_as_it_needs(declined, whole):

@@ -252,7 +252,7 @@ def test_a_signature_is_heard_while_it_is_young_and_never_before_its_time(monkey
     if hears:
         assert gate._authenticated(headers) == card("anna").wire_pem
         return
-    with pytest.raises(ValueError, match=rf"clock differs from the server's by {abs(seconds)} s; set it"):
+    with pytest.raises(ValueError, match=rf"clock differs from the server's by {abs(seconds)} s; set the wrong one"):
         gate._authenticated(headers)
 
 

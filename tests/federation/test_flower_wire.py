@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import httpx
 import pytest
@@ -210,8 +211,31 @@ class TestQuestions:
         own.channel.close()
         assert anna["anna"].error is None
 
+    @pytest.mark.parametrize("seconds", [400, -400])
+    def test_a_server_whose_clock_jumps_is_waited_for_and_says_so(self, tmp_path, monkeypatch, seconds):
+        """A virtual machine that was resumed, for the time until its clock is set: nobody's patience is over."""
+        own = loopback(tmp_path, names=("anna",))
+        with own.attending("anna") as clients:
+            anna = clients["anna"]
+            off = timedelta(seconds=seconds)
+            with monkeypatch.context() as patch:
+                patch.setattr(fleet_gateway, "now", lambda: now() + off)
+                until(lambda: any("trying again" in line for line in anna.said), 60)
+                assert anna.thread.is_alive()
+            assert any("(401): this machine's clock differs from the server's by" in line for line in anna.said)
+            until(lambda: own.channel.present() == (identity("anna"),), 60)
+            assert own.channel.ask({identity("anna"): b"abc"}, 30) == {identity("anna"): b"cba"}
+        own.channel.close()
+        assert anna.error is None
+
 
 class TestRefusals:
+    def test_a_clock_that_differs_is_waited_for_as_long_as_a_server(self, wire, monkeypatch):
+        monkeypatch.setattr(fleet_gateway, "now", lambda: now() + timedelta(seconds=400))
+        with pytest.raises(InputError, match="clock differs from the server's by 400 s; set the wrong one"):
+            attend(Echo(), wire.wire("anna", patience=0.5), say=(said := []).append)
+        assert any("trying again for 0 s" in line or "trying again for 1 s" in line for line in said)
+
     def test_neither_end_speaks_older_tls(self, wire):
         def handshake(client, most):
             server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -216,7 +216,7 @@ def other_columns(path):
 
 
 def too_few(path):
-    write(path, rows_of(7, records=2))
+    write(path, rows_of(7, records=1))
 
 
 def other_units(path):
@@ -232,7 +232,7 @@ def test_a_table_that_does_not_fit_sends_noise_and_tells_its_owner(tables, tmp_p
     assert "ONLY NOISE: " in said
     assert {
         "other_columns": "column pulse: missing",
-        "too_few": "fewer than 2 classes with 4 records each",
+        "too_few": "no rows that could be taken together",
         "other_units": "reach the network, more than 10,000",
     }[made.__name__] in said
 
@@ -279,7 +279,7 @@ LABELLED = Task(
     labels=("ill", "unsure", "well"),
 )  # fmt: skip
 # Fields of a pool that are the client's own, or that tasks of clients have not.
-OWN_FIELDS = {"path", "names", "first", "counts", "clients", "groups", "shift", "turned", "made_from"}
+OWN_FIELDS = {"path", "names", "first", "counts", "clients", "groups", "shift", "turned", "made_from", "plain"}
 
 
 @pytest.mark.parametrize("task", [IMAGES, LABELLED], ids=["images", "table"])

@@ -17,6 +17,7 @@ from dpfedmeta.federation.server import training_server
 from dpfedmeta.federation.server.training_server import Federation
 from dpfedmeta.federation.wire_format import Attempt, Offer, QuestionKind, RoundTask
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
+from tests.federation.sessions import FREE
 from tests.federation.test_locks import Lock
 
 ATTEMPT = Attempt(run=b"r" * 32, round=4, again=(2, 9))
@@ -41,7 +42,7 @@ def test_an_attempt_is_noted_before_it_is_charged_with_all_that_it_is(monkeypatc
         _promise="promise",
     )
     signed = SimpleNamespace(run=b"run", privacy="plan")
-    joined = SimpleNamespace(signed=signed, kept=SimpleNamespace(begin=begin))
+    joined = SimpleNamespace(signed=signed, kept=SimpleNamespace(begin=begin), limits=FREE)
     due = [("may", ATTEMPT, "asked")]
     if new and cut:
         with pytest.raises(OSError, match="full"):
@@ -49,7 +50,7 @@ def test_an_attempt_is_noted_before_it_is_charged_with_all_that_it_is(monkeypatc
         due.append(("begin", ATTEMPT))
     else:
         assert RealClient._charged(own, joined, ATTEMPT, "asked") is new
-        beside = {"run": b"run".hex(), "question": "asked", "fresh": "fresh", "cost": "cost of plan"}
+        beside = {"run": b"run".hex(), "question": "asked", "fresh": "fresh", "plan": "plan", "cost": "cost of plan"}
         due += [
             ("begin", ATTEMPT), ("charge", (4, ("plan", "promise", 4), (2, 9)), beside),
         ] if new else []  # fmt: skip
@@ -112,7 +113,7 @@ def test_a_plan_is_kept_once_nothing_speaks_against_it(monkeypatch, case):
     kept, said, lefts, claims = [], [], [], []
     privacy = SimpleNamespace(clients=3)
     signed = SimpleNamespace(privacy=privacy, roster=given["roster"], words=lambda: ["an offer"], run=b"run")
-    joined = SimpleNamespace(words=lambda ledger, promise: [f"{ledger} {promise.words}"], kept="place")
+    joined = SimpleNamespace(words=lambda ledger, promise: [f"{ledger} {promise.words}"], kept="place", limits=FREE)
     setups = []
     monkeypatch.setattr(client, "joined_by", lambda signed, own: setups.append(own) or joined)
     monkeypatch.setattr(client, "left_of_run", lambda *words: lefts.append(words) or given["left"])
@@ -142,7 +143,7 @@ def test_a_plan_is_kept_once_nothing_speaks_against_it(monkeypatch, case):
     assert (setup.promise, setup.fresh_of, setup.log) == (own._promise, "fresh", said.append)
     setup.claimed()
     assert claims == [1]
-    assert lefts == ([] if given["answered"] else [(privacy, own._promise, own._ledger, b"run".hex())])
+    assert lefts == ([] if given["answered"] else [(privacy, own._promise, own._ledger, b"run".hex(), FREE)])
 
 
 OFFERED = Offer(number=1, signature=b"s" * 64, text=b"text")

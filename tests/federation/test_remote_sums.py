@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from dpfedmeta.federation.server import remote_sums
+from dpfedmeta.federation.server.client_requests import Told
 from dpfedmeta.federation.server.quorum import TooFew
-from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums, NoSum, secure_sum
+from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums, NoSum, secure_sum, used_up
 from dpfedmeta.federation.wire_format import Attempt, ProtocolStep, QuestionKind, RoundTask, Start
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
-from dpfedmeta.simulation.backend import RoundAborted
+from dpfedmeta.simulation.backend import AttemptUsedUp, RoundAborted
 
 ATTEMPT = Attempt(run=b"r" * 32, round=4, again=(1, 7))
 START = Start(invited=(2, 3, 5, 8), task=b"task")
@@ -104,9 +105,10 @@ def test_an_attempt_is_made_of_those_who_are_told_of_or_else_of_all_but_those_at
 def tried(monkeypatch):
     """Attempts at a sum that end as a test says; (asking, numbers of the attempts)."""
 
-    def make(*endings, protocol=0, clock=0.0, faults=()):
+    def make(*endings, protocol=0, faults=()):
         numbers, blamed, ends = [], [], list(endings)
-        asking = SimpleNamespace(signed="signed", protocol=protocol, left_out=set(), blamed=blamed.append)
+        told = Told(_kept=(protocol, [], []))
+        asking = SimpleNamespace(signed="signed", told=told, left_out=set(), blamed=blamed.append)
 
         class Server:
             def __init__(self, *, round_, identity):
@@ -124,7 +126,6 @@ def tried(monkeypatch):
         monkeypatch.setattr(remote_sums, "Server", Server)
         monkeypatch.setattr(remote_sums, "_talk", talks)
         monkeypatch.setattr(remote_sums, "certain", lambda faults: {s for each in faults for s in each.seats[:1]})
-        monkeypatch.setattr("time.time", lambda: 1.7e9 + clock)
         return asking, numbers, blamed
 
     return make
@@ -134,15 +135,12 @@ def fault(*seats):
     return SimpleNamespace(seats=seats, text=lambda name: " or ".join(map(name, seats)) + " lied")
 
 
-@pytest.mark.parametrize(
-    ("protocol", "clock", "first"), [(0, 10.0, 80), (80, 10.0, 81), (79, 10.0, 80), (500, 10.0, 501)]
-)
-def test_attempts_are_numbered_by_the_clock_and_never_backwards(tried, protocol, clock, first):
-    """Also where three of them take less than an eighth of a second, or the clock was set back."""
-    asking, numbers, _ = tried("one", "two", None, protocol=protocol, clock=clock)
+@pytest.mark.parametrize("protocol", [0, 80])
+def test_attempts_are_numbered_in_their_order(tried, protocol):
+    asking, numbers, _ = tried("one", "two", None, protocol=protocol)
     assert secure_sum(asking, bytes(32), ATTEMPT, START) == "the sum"
-    assert numbers == [first, first + 1, first + 2]
-    assert asking.protocol == first + 2
+    assert numbers == [protocol + 1, protocol + 2, protocol + 3]
+    assert asking.told.next_protocol() == protocol + 4
 
 
 def test_a_sum_is_tried_three_times_without_those_who_were_at_fault_for_sure(tried):
@@ -158,8 +156,8 @@ def test_a_sum_is_tried_three_times_without_those_who_were_at_fault_for_sure(tri
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("everybody", "found"), list(itertools.product([False, True], repeat=2)))
-def test_a_round_without_a_sum_ends_a_run_only_where_that_is_no_secret(monkeypatch, everybody, found):
+@pytest.mark.parametrize(("everybody", "found", "used"), list(itertools.product([False, True], repeat=3)))
+def test_a_round_without_a_sum_ends_a_run_only_where_that_is_no_secret(monkeypatch, everybody, found, used):
     starts = []
 
     def sums(asking, identity, attempt, start):
@@ -170,11 +168,13 @@ def test_a_round_without_a_sum_ends_a_run_only_where_that_is_no_secret(monkeypat
 
     monkeypatch.setattr(remote_sums, "secure_sum", sums)
     monkeypatch.setattr(remote_sums, "all_are_asked", lambda asking: everybody)
+    monkeypatch.setattr(remote_sums, "used_up", lambda asking, attempt, invited: used)
     adder = AskedAdder(asking=SimpleNamespace(signed=SimpleNamespace(run=b"r" * 32)), identity=b"k" * 32)
     clients = SimpleNamespace(whole=SimpleNamespace(dimension=2))
     model = {"a": np.array([[1.0]]), "b": np.array([2.0])}
     tasks = [(clients, model, (0.5, 1), 4, [2, 5])]
-    with nullcontext() if found or not everybody else pytest.raises(TooFew, match=r"round 4 has no sum \(too few\)"):
+    raised = pytest.raises(AttemptUsedUp if used else TooFew, match=r"round 4 has no sum \(too few\)")
+    with nullcontext() if found or not everybody else raised:
         total, entered = adder(clients, None, tasks, cohort(2, 5))
         assert (total.tolist(), entered) == (([3, 4], 2) if found else ([0, 0], 0))
         assert total.dtype == np.int64
@@ -183,3 +183,41 @@ def test_a_round_without_a_sum_ends_a_run_only_where_that_is_no_secret(monkeypat
     # Nobody is invited: nobody is asked.
     assert adder(clients, None, [], cohort())[1] == 0
     assert len(starts) == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "by_another", "left_out", "there", "found"),
+    [
+        (None, True, {2}, {3, 5, 8}, False),  # nobody was told of survivors: the same question may still have a sum
+        ({2, 3, 5, 8}, False, set(), {2, 3, 5, 8}, False),
+        ({2, 3, 5, 8}, True, set(), {2, 3, 5, 8}, False),  # all are back
+        ({2, 3, 5, 8}, False, set(), {3, 5, 8}, False),  # one may come back
+        ({2, 3, 5, 8}, True, set(), {3, 5, 8}, True),
+        ({2, 3, 5, 8}, True, set(), {3, 5, 8, 9}, True),
+        ({2, 3, 5, 8}, True, set(), {3, 8, 9}, False),  # too few of those who are invited
+        ({2, 3, 5, 8}, False, {2}, {3, 5, 8}, True),
+        ({2, 3, 5, 8}, False, {2}, {3, 5}, False),
+        ({3, 5, 8}, False, {2}, {3, 5, 8}, False),  # it is in no sum anyway
+    ],
+)
+@pytest.mark.parametrize(("enough", "quorum"), [(3, 2), (2, 3)])
+def test_an_attempt_is_used_up_once_its_sum_can_never_be(told, by_another, left_out, there, found, enough, quorum):
+    asking = SimpleNamespace(
+        told=SimpleNamespace(survivors=lambda attempt: told, by_another=by_another),
+        left_out=left_out,
+        there=frozenset(there),
+        signed=SimpleNamespace(agreement=lambda round_, invited: SimpleNamespace(enough=enough, quorum=quorum)),
+    )
+    assert used_up(asking, ATTEMPT, START.invited) is found
+
+
+def test_one_at_fault_among_those_that_were_told_of_ends_the_attempts(tried):
+    """Clients would mask with it again and again; nothing more is asked."""
+    asking, numbers, _ = tried("seat 1 is", None, faults=[fault(1)])
+    asking.told.note(ATTEMPT, {2, 3, 5, 8})
+    with pytest.raises(NoSum, match="client 3 is"):
+        secure_sum(asking, bytes(32), ATTEMPT, START)
+    assert len(numbers) == 1
+    with pytest.raises(NoSum, match="one that is left out"):
+        secure_sum(asking, bytes(32), ATTEMPT, START)
+    assert len(numbers) == 1

@@ -21,12 +21,14 @@ from dpfedmeta.federation.server import federation_checks
 from dpfedmeta.federation.server.federation_checks import check_agreements, check_federation, check_length
 from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.server.training_server import Federation
-from dpfedmeta.federation.wire_format import QuestionKind
+from dpfedmeta.federation.wire_format import ProtocolStep, Question, QuestionKind
 from dpfedmeta.learning.record_dp import micro_episode_gradients
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 from dpfedmeta.planning.privacy.masking_graph import masking_graph
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.training.terminal.tables import noise_lines
 from dpfedmeta.training.verification.verify import audit
 from tests.federation.sessions import FailingWire
@@ -183,6 +185,63 @@ def test_a_server_that_was_killed_while_it_hands_out_does_so_again(silos, tmp_pa
     assert not list(run.secret.glob("*.bin"))
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), Killed()])
+def test_whatever_ended_the_server_the_same_command_hands_out_what_is_due(silos, tmp_path, error):
+    """The process ends while its page is drawn: all rounds are done, and no client has the model."""
+    settings, parties = silos.settings("dp-agrlr-micro", **GIVEN), silos.parties(tmp_path)
+
+    def page(run):
+        raise error
+
+    with pytest.raises(type(error)):
+        silos.serve(settings, tmp_path, parties=parties, page=page)
+    assert not any(party.handed_out for party in parties.values())
+    for asked in (["PLAN", "MODEL"], []):
+        heard = []
+        assert silos.serve(settings, tmp_path, parties=parties, heard=heard.append)[1] == "completed"
+        assert [one.asked.name for one in heard] == asked
+    assert all(party.handed_out for party in parties.values())
+
+
+@pytest.mark.parametrize("which", [(2,), (0, 3)])
+def test_a_client_that_was_away_gets_the_model_when_it_is_back(silos, tmp_path, which):
+    """Its line is down while the model is handed out; the others, which have it, are gone when it is back."""
+    settings, parties = silos.settings("dp-agrlr-micro", **GIVEN), silos.parties(tmp_path)
+    away = {silos.roster[number] for number in which}
+    names, said = [f"clinic-{number}" for number in range(CLIENTS)], []
+
+    class Wire(FailingWire):
+        def ask(self, questions, seconds):
+            kinds = {Question.opened(each, Identity(silos.server).public, who).asked for who, each in questions.items()}
+            there = {who: each for who, each in questions.items() if who not in away or QuestionKind.MODEL not in kinds}
+            return super().ask(there, seconds)
+
+    given = {"waiting": said.append, "names": names, "fewest": CLIENTS}
+    silos.serve(settings, tmp_path, Wire(parties=parties), **given)
+    have = [number for number in range(CLIENTS) if parties[silos.roster[number]].handed_out]
+    assert have == [number for number in range(CLIENTS) if number not in which]
+    words = ", ".join(f"clinic-{number}" for number in which)
+    assert said[-1].endswith(f"type the same command again when the others are connected: {words}")
+    back = {who: party for who, party in parties.items() if who in away}
+    heard = []
+    silos.serve(settings, tmp_path, parties=back, **given, heard=heard.append)
+    assert [(one.asked.name, one.clients, one.answered) for one in heard if one.asked is QuestionKind.MODEL] == [
+        ("MODEL", len(which), len(which))
+    ]
+    assert all(party.handed_out for party in parties.values())
+    heard.clear()
+    silos.serve(settings, tmp_path, parties={}, **given, heard=heard.append)
+    assert not heard
+
+
+def test_a_federation_that_diverged_hands_out_nothing_and_asks_no_further_round(silos, tmp_path):
+    given = {**GIVEN, "server.optimizer": "sgd", "server.lr": "1e300"}
+    settings, parties, heard = silos.settings("dp-agrlr-micro", **given), silos.parties(tmp_path), []
+    for _ in range(2):
+        assert silos.serve(settings, tmp_path, parties=parties, heard=heard.append)[1] == "diverged"
+    assert [one.asked.name for one in heard] == ["PLAN", "VECTOR"]
+
+
 def test_a_server_that_is_interrupted_hands_out_nothing_until_it_is_done(silos, tmp_path):
     settings, parties, heard = silos.settings("dp-agrlr-micro", **GIVEN), silos.parties(tmp_path), []
     given = {"parties": parties, "heard": heard.append}
@@ -238,6 +297,27 @@ def test_a_round_without_a_sum_ends_the_run_and_is_made_up_for(silos, tmp_path):
     check_charged_once(silos, run, tmp_path, 2)
 
 
+@pytest.mark.parametrize("phase", [ProtocolPhase.SHARES, ProtocolPhase.MASKED])
+def test_a_client_that_is_started_again_inside_a_round_does_not_end_the_run(silos, tmp_path, phase):
+    """It lost its keys, so it declines one step; the attempt that follows has a sum, and it is in it."""
+    settings = silos.settings("dp-agrlr-secure", **SECURE | {"aggregation.dropout": "0", "run.noise_seed": str(NOISE)})
+    parties, gone, heard = silos.parties(tmp_path), silos.roster[2], []
+
+    class Wire(FailingWire):
+        def ask(self, questions, seconds):
+            asked = Question.opened(questions[gone], Identity(silos.server).public, gone) if gone in questions else None
+            of_phase = asked is not None and asked.asked is QuestionKind.PHASE and asked.attempt.round == 0
+            if of_phase and int(ProtocolStep.decode(asked.body).phase) == phase and not restarted:
+                restarted.append(phase)
+                parties[gone] = silos.client(2, tmp_path)
+            return super().ask(questions, seconds)
+
+    restarted = []
+    run, status = silos.serve(settings, tmp_path, Wire(parties=parties), fewest=CLIENTS, heard=heard.append)
+    assert (status, restarted, len(lines_of(run.rounds_file))) == ("completed", [phase], 2)
+    assert sum(one.declined for one in heard) == 1
+
+
 @pytest.mark.parametrize(("cohort", "named"), [("5", True), ("4", False)])
 def test_the_operator_is_told_whose_shares_were_wrong(silos, tmp_path, monkeypatch, cohort, named):
     wrong_reveals(2, monkeypatch, silos, lambda shares: (shares[0] ^ 1, shares[1] ^ 1))
@@ -264,11 +344,11 @@ def test_a_run_ends_when_all_clients_have_kept_their_promise(silos, tmp_path):
 @pytest.mark.parametrize(
     ("algo", "given", "words"),
     [
-        ("dp-agr", {"population.dropout": "0.1"}, r"population\.dropout: is only for simulated clients"),
+        ("dp-agr", {"population.dropout": "0.1"}, r"population\.dropout = 0\.1: is only for simulated clients"),
         ("dp-agr", {"server.timeout": "2"}, r"server\.timeout"),
         ("dp-agr", {"population.episodes": "whole"}, r"population\.episodes = whole: is only for simulated clients"),
-        ("dp-agr", {"population.own_test": "0.3"}, r"population\.own_test: is only for simulated clients"),
-        ("dp-agr", {"population.register": "r"}, r"population\.register: is only for simulated clients"),
+        ("dp-agr", {"population.own_test": "0.3"}, r"population\.own_test = 0\.3: is only for simulated clients"),
+        ("dp-agr", {"population.register": "r"}, r"population\.register = r: is only for simulated clients"),
         ("dp-agr", {"population.clients": "6"}, "the roster names 5 clients"),
         ("dp-agrlr-secure", {**SECURE, "population.sampler": "poisson"}, "nobody knows how often real clients fail"),
     ],
@@ -314,7 +394,7 @@ def test_each_setting_of_simulated_clients_alone_is_refused(silos, name):
     check_federation(settings, silos.roster)
     section, field = name.split(".")
     changed = replace(getattr(settings, section), **{field: OF_SIMULATIONS[name]})
-    with pytest.raises(InputError, match=rf"^{name}( = whole)?: is only for simulated clients"):
+    with pytest.raises(InputError, match=rf"^{name} = {OF_SIMULATIONS[name]}: is only for simulated clients"):
         check_federation(replace(settings, **{section: changed}), silos.roster)
 
 

@@ -15,6 +15,7 @@ from dpfedmeta.config.run_settings import RunSettings, TrackSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.offers import signed_analysis, signed_document, signed_plan
 from dpfedmeta.federation.offers.offered_settings import check_own, for_clients, foreign, form_of, task_of
 from dpfedmeta.federation.offers.signed_document import (
@@ -55,6 +56,7 @@ def test_the_first_difference_is_named(other, place):
 
 
 SETTINGS = resolve("dp-agr", "strokes")
+OFFERED = for_clients(SETTINGS, load_task("strokes")[0])
 
 
 def with_text(name, value):
@@ -79,9 +81,9 @@ def test_no_setting_of_a_server_names_code(name):
 
 @pytest.mark.parametrize(("name", "value"), [("episodes", "whole"), ("own_test", 0.5)])
 def test_clients_that_are_only_simulated_are_in_no_plan(name, value):
-    check_own(SETTINGS)
-    with pytest.raises(Refused, match=rf"population\.{name} = {value}, for simulated clients alone"):
-        check_own(replace(SETTINGS, population=replace(SETTINGS.population, **{name: value})))
+    check_own(OFFERED)
+    with pytest.raises(Refused, match=rf"the plan has population\.{name} = {value}: is only for simulated clients"):
+        check_own(replace(OFFERED, population=replace(OFFERED.population, **{name: value})))
 
 
 def test_a_younger_setting_is_sent_only_where_it_changes_something(monkeypatch):

@@ -24,7 +24,7 @@ from dpfedmeta.federation.server import analytics_server, federation_checks, sta
 from dpfedmeta.federation.server.client_requests import TOLD, Heard
 from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.server.remote_sums import AskedSums
-from dpfedmeta.federation.server.training_server import Federation
+from dpfedmeta.federation.server.training_server import Federation, left_out
 from dpfedmeta.federation.wire_format import Attempt, QuestionKind
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.simulation.cohort_sums import SecureSums
@@ -509,17 +509,23 @@ def test_a_model_is_handed_out_under_a_note_that_a_restart_finds(monkeypatch, tm
 
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("everybody", [False, True])
-def test_who_is_at_fault_is_told_where_that_is_no_secret_and_kept_in_any_case(monkeypatch, tmp_path, named, everybody):
+@pytest.mark.parametrize("excluded", [False, True])
+def test_who_is_at_fault_is_told_where_that_is_no_secret_and_kept_in_any_case(
+    monkeypatch, tmp_path, named, everybody, excluded
+):
     told = []
     monkeypatch.setattr(training_server, "all_are_asked", lambda asking: everybody)
     own = Federation(channel=None, identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0, blamed=told.append,
                      names=tuple(NAMES) if named else ())  # fmt: skip
     blame = SimpleNamespace(round=4, clients=(2,), text=lambda name: f"{name(2)} lied")
-    own._blame(SimpleNamespace(secret=tmp_path), None, blame)
+    run = SimpleNamespace(secret=tmp_path)
+    assert left_out(run) == frozenset()
+    own._blame(run, SimpleNamespace(left_out={1, 2} if excluded else {1}), blame)
     who = "silo 2" if named else "client 2"
     (line,) = (tmp_path / "faults.jsonl").read_text().splitlines()
-    assert json.loads(line) == {"round": 4, "clients": [2], "text": f"{who} lied"}
-    shown = f"{who} lied" if everybody else "shares of a client were wrong"
+    assert json.loads(line) == {"round": 4, "clients": [2], "text": f"{who} lied", "left_out": excluded}
+    assert left_out(run) == ({2} if excluded else set())
+    shown = f"{who} lied" + "; left out from now on" * excluded if everybody else "shares of a client were wrong"
     assert told == [f"round 4: {shown} (secret/faults.jsonl)"]
 
 

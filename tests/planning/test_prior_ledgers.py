@@ -92,12 +92,17 @@ class Counted:
 def there(tmp_path, monkeypatch):
     """Two ledgers of four lines; what is read of each, and settings that name both."""
     contents = {}
+
+    def ledger(name):
+        heads = ["h0", f"h1{name}", "h2", "h3"]
+        until = lambda head: SimpleNamespace(charges=[1, 2, 3][: heads.index(head)])  # noqa: E731
+        identity = SimpleNamespace(run=f"run {name}")
+        return SimpleNamespace(identity=identity, heads=heads, charges=[1, 2, 3], until=until)
+
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "ledger.jsonl").touch()
-        contents[str(tmp_path / name / "ledger.jsonl")] = SimpleNamespace(
-            identity=SimpleNamespace(run=f"run {name}"), heads=["h0", f"h1{name}", "h2", "h3"], charges=[1, 2, 3]
-        )
+        contents[str(tmp_path / name / "ledger.jsonl")] = ledger(name)
     monkeypatch.setattr(ledgers, "read_content", lambda path, torn=False: contents[str(path)])
     monkeypatch.setattr(ledgers, "phases_of", tuple)
     names = tuple(str(tmp_path / name) for name in "ab")

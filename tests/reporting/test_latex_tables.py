@@ -9,6 +9,7 @@ import pytest
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.ledger import Ledger
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.rounded import asked as written
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.reporting.compare import latex_tables
@@ -22,7 +23,7 @@ SIZES = {"ways": 5, "shots": 1, "queries": 15, "steps": 5}
 
 
 def cell(unit, observer):
-    more = {"epsilon_replace_one": 5.54} if (unit, observer) == ("record", "server") else {}
+    more = {"relations": {"zero-out": 2.5, "in-place": 5.54}} if (unit, observer) == ("record", "server") else {}
     epsilon = {"client_public": 0.0123, "record_server": 2.5}.get(f"{unit}_{observer}")
     return {"unit": unit, "observer": observer, "epsilon": epsilon, "delta": 1e-6, "adjacency": "add-remove", **more}
 
@@ -55,7 +56,7 @@ def test_the_csv_has_a_row_for_each_run_and_stable_names(group):
     rows = list(csv.DictReader(io.StringIO(csv_table([group]))))
     assert [row["accuracy.mean"] for row in rows] == ["0.981", "0.979"]
     assert {row["spent.client_server.epsilon"] for row in rows} == {"inf"}
-    assert rows[0]["spent.record_server.replaced"] == "5.54"
+    assert [rows[0][f"spent.record_server.{name}"] for name in ("in-place", "row-deleted")] == ["5.54", ""]
     names = ("run", "algo", "dataset", "population.clients", "population.cohort", "server.rounds", "accuracy.ci95")
     assert set(names) | {"server.noise_multiplier", "planned.client_public.delta", "ledger.head"} <= set(rows[0])
     assert rows[0]["population.clients"] == "400000"
@@ -141,12 +142,16 @@ PLANS = (
 )
 
 
+def related(unit, epsilon):
+    return {"relations": {"zero-out": epsilon, "in-place": epsilon + 0.5}} if unit == "record" else {}
+
+
 def stated(place, kind):
     """Four cells of which no two numbers are equal."""
     first = 10.0 * place + (100.0 if kind == "planned" else 0.0)
     return [
         {"unit": unit, "observer": observer, "epsilon": first + number, "delta": 10.0 ** -(place + number + 2),
-         "adjacency": f"{kind}-{number}", **({"epsilon_replace_one": first + number + 0.5} if number > 2 else {})}
+         "adjacency": f"{kind}-{number}", **related(unit, first + number)}
         for number, (unit, observer) in enumerate(CELLS[::-1], 1)
     ]  # fmt: skip
 
@@ -198,7 +203,8 @@ def test_each_column_of_a_run_is_its_own_and_of_its_name(apart, place):
         for cell in stated(place, kind):
             name = f"{kind}.{cell['unit']}_{cell['observer']}"
             due |= {f"{name}.{key}": cell[key] for key in ("epsilon", "delta", "adjacency")}
-            due[f"{name}.replaced"] = cell.get("epsilon_replace_one")
+            if cell["unit"] == "record":
+                due |= {f"{name}.{relation}": cell["relations"].get(relation) for relation in RELATIONS}
     assert row == due
     (_, *lines) = csv.reader(io.StringIO(csv_table([apart])))
     assert lines[place] == ["" if value is None else str(value) for value in row.values()]
@@ -213,8 +219,8 @@ def test_a_line_of_the_table_has_the_sizes_and_the_weakest_cells_in_their_column
     assert cells[3].startswith(r"$60.0 \pm")
     assert cells[4].startswith(r"$61.0 \pm")
     assert cells[5:9] == [r"$400\,000$", "$1500$", "$3$", "1.23"]
-    # In the order of the heading; a record that is replaced in brackets, where every run states it.
-    assert cells[9:] == ["$24$ ($24.5$)", "$23$ ($23.5$)", "$22$", "$21$"]
+    # In the order of the heading; the costliest relation in brackets, where every run states it.
+    assert cells[9:] == ["$24$", "$23$", "$22$ ($22.5$)", "$21$ ($21.5$)"]
     notes = [line.removeprefix("% ") for line in text.splitlines() if line.startswith("% ")]
     for unit, observer in CELLS:
         number = 4 - CELLS.index((unit, observer))

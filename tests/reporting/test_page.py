@@ -351,7 +351,7 @@ def test_two_runs_side_by_side(make_run, tmp_path):
     assert [row[3] for row in reached[1:]] == ["91.0% ± 0.4", "97.0% ± 0.4"]
     cells = runs[0].read_json("summary.json")["guarantees"]
     *clients, of_server, of_public = (rounded_up(cell["epsilon"]) for cell in cells)
-    beside = [rounded_up(cell["epsilon_replace_one"]) for cell in cells[2:]]
+    beside = [rounded_up(cell["relations"]["in-place"]) for cell in cells[2:]]
     assert spent_[1][1:] == [*clients, f"{of_server} ({beside[0]})", f"{of_public} ({beside[1]})"]
     assert spent_[2][1:] == ["inf", "inf", "inf (inf)", "inf (inf)"]
     beside = {path.name for path in tmp_path.glob("*.png")}

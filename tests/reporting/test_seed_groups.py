@@ -119,21 +119,21 @@ def test_nowhere_to_write(make_run, tmp_path):
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
 def test_of_several_seeds_each_cell_is_the_weakest_and_infinite_where_one_is(order):
     """Whichever seed it is; a cell, or a replaced record, that one of them does not state is stated of none."""
-    key = "epsilon_replace_one"
     seeds = [
         [("client", 1.0, None), ("record", 2.0, 4.0), ("other", 7.0, None)],
         [("client", 3.0, None), ("record", None, 5.0), ("other", 7.0, 1.0)],
         [("client", 2.0, None), ("record", 1.0, 3.0)],
     ]
     summaries = [
-        {"guarantees": [{"unit": u, "observer": "public", "epsilon": e, "delta": d * 0.1} | ({key: r} if r else {})
+        {"guarantees": [{"unit": u, "observer": "public", "epsilon": e, "delta": d * 0.1}
+                        | ({"relations": {"zero-out": e, "in-place": r}} if r else {})
                         for d, (u, e, r) in enumerate(seeds[place], 1)]}
         for place in order
     ]  # fmt: skip
     group = Group(label="mine", runs=())
     group.__dict__["summaries"] = summaries
     assert group.epsilons == {("client", "public"): 3.0, ("record", "public"): None}
-    assert group.replaced == {("record", "public"): 5.0}
+    assert group.relations == {("record", "public"): {"zero-out": None, "in-place": 5.0}}
     assert group.deltas["record", "public"] == 0.2
 
 

@@ -167,7 +167,7 @@ def test_whoever_falls_silent_or_declines_was_asked_all_the_same(dropout, willin
 @pytest.mark.parametrize("every", [1, 2, 3, 10])
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("ends", ["completed", "budget", "interrupted", "callback"])
-def test_rounds_are_saved_in_turn_and_at_any_end_and_told_of_after_that(every, first, ends):
+def test_rounds_are_saved_in_turn_and_at_any_end_and_told_of_after_that(monkeypatch, every, first, ends):
     """A round of which a callback was told is kept; the last one is on disk however the rounds end."""
     events = []
 
@@ -188,8 +188,12 @@ def test_rounds_are_saved_in_turn_and_at_any_end_and_told_of_after_that(every, f
     training = SimpleNamespace(
         plan=SimpleNamespace(shortened=False, privacy=privacy), callbacks=(Hears(),), _round=does,
         _checkpoint_every=lambda journal: every, _save=lambda state, *given: events.append(("saved", state.round)),
-        run=SimpleNamespace(weights=SimpleNamespace(exists=lambda: True)),
+        run=SimpleNamespace(weights="weights"),
     )  # fmt: skip
+    kept = []
+    monkeypatch.setattr(loop, "save_weights", lambda path, weights: kept.append((path, weights)))
+    monkeypatch.setattr(loop, "complete", lambda plan, state: state.round)
+    monkeypatch.setattr(loop, "is_finite", lambda state: True)
     found = Training._rounds(training, SimpleNamespace(round=first), {}, None, ())
     done = {"completed": 6, "budget": 4, "interrupted": 4, "callback": 5}[ends]
     assert found.state.round == done
@@ -199,19 +203,24 @@ def test_rounds_are_saved_in_turn_and_at_any_end_and_told_of_after_that(every, f
     for round_ in range(first, done):
         due += [("saved", round_ + 1)] * ((round_ + 1) % every == 0) + [("told", round_)]
     assert events == due + [("saved", done)] * (done % every != 0)
+    assert kept == [("weights", done)] * (done % every == 0)
 
 
 @pytest.mark.parametrize("shortened", [False, True])
-@pytest.mark.parametrize("weights", [False, True])
-def test_a_run_whose_rounds_are_done_writes_the_weights_that_it_lacks(shortened, weights):
-    saved = []
+@pytest.mark.parametrize("finite", [False, True])
+def test_a_run_whose_rounds_are_done_writes_its_weights_again(monkeypatch, shortened, finite):
+    """Those that are there may be of an earlier round: the process ended between the checkpoint and the weights."""
+    kept = []
     training = SimpleNamespace(
         plan=SimpleNamespace(shortened=shortened, privacy=SimpleNamespace(rounds=3)), callbacks=(),
-        _save=lambda state, *given: saved.append(state.round),
-        run=SimpleNamespace(weights=SimpleNamespace(exists=lambda: weights)),
+        _save=None, run=SimpleNamespace(weights="weights"),
     )  # fmt: skip
+    monkeypatch.setattr(loop, "save_weights", lambda path, weights: kept.append((path, weights)))
+    monkeypatch.setattr(loop, "complete", lambda plan, state: state.round)
+    monkeypatch.setattr(loop, "is_finite", lambda state: finite)
     found = Training._rounds(training, SimpleNamespace(round=3), {}, None, ())
-    assert (found.status, saved) == ("budget" if shortened else "completed", [] if weights else [3])
+    status = "budget" if shortened else "completed"
+    assert (found.status, kept) == (status if finite else "diverged", [("weights", 3)])
 
 
 @pytest.mark.parametrize(("reproducible", "due"), [(True, 7), (False, 1)])
@@ -261,11 +270,11 @@ def test_a_run_goes_on_from_the_weights_that_it_began_with(tmp_path, weights, fi
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e30])
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_model_that_diverged_is_not_evaluated(value, place):
-    result = {"a": torch.zeros(2), "b": torch.zeros(2)}
-    result["b"][place] = value
-    with nullcontext() if value == 1e30 else pytest.raises(InputError, match="training diverged"):
-        loop.check_finite(SimpleNamespace(result={name: each.double() for name, each in result.items()}))
+@pytest.mark.parametrize("which", ["model", "result"])
+def test_a_model_that_is_not_finite_is_seen(value, place, which):
+    state = {name: {"a": torch.zeros(2), "b": torch.zeros(2)} for name in ("model", "result")}
+    state[which]["b"][place] = value
+    assert loop.is_finite(SimpleNamespace(**state)) == (value == 1e30)
 
 
 @pytest.mark.parametrize("aborts", [False, True])

@@ -74,20 +74,20 @@ def test_a_server_s_noise_is_said_once_and_by_what_it_is(record, noise):
     assert (in_all in words) == (record is not None and noise is not None)
 
 
-@pytest.mark.parametrize("replaced", [None, 3.25])
-def test_every_bound_of_a_cell_is_said_with_its_formula_and_what_is_seen(replaced):
+@pytest.mark.parametrize("relations", [{}, {"zero-out": 1.5, "in-place": 3.251}])
+def test_every_bound_of_a_cell_is_said_with_its_formula_and_what_is_seen(relations):
     bounds = (
         Bound(method="gdp", epsilon=2.25, event="all sums", formula="by gdp"),
         Bound(method="pld", epsilon=1.5, event="all means", formula="by pld"),
         Bound(method="none", epsilon=math.inf, event="messages", formula="nothing"),
     )
     cell = Guarantee(
-        unit="record", observer="public", delta=1e-6, adjacency="add-remove", bounds=bounds, replaced=replaced
+        unit="record", observer="public", delta=1e-6, adjacency="zero-out", bounds=bounds, relations=relations
     )
     head, *others = guarantee_words([cell])
-    more = "" if replaced is None else " (replace-one: 3.25)"
-    assert head == f"(record, public), add-remove, delta = 1e-06: epsilon = 1.5{more}"
+    assert head == "(record, public), zero-out, delta = 1e-06: epsilon = 1.5"
     assert others == [
+        *(["  other relations: in-place 3.26"] if relations else []),
         "  - 2.25 (gdp): by gdp", "    seen: all sums", "  * 1.5 (pld): by pld", "    seen: all means",
         "  - inf (none): nothing", "    seen: messages",
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training import run_training, setup, update_variance
 from dpfedmeta.training.results import snapshot, summary, trained_run
 from dpfedmeta.training.results.snapshot import Snapshot
-from dpfedmeta.training.run_training import _budget, _go_on_longer, _reserve, _tell_the_end, _trackers
+from dpfedmeta.training.run_training import _budget, _go_on_longer, _nothing_left, _reserve, _tell_the_end, _trackers
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state import extend, recover
 from dpfedmeta.training.state.private_timings import COARSE
@@ -83,10 +83,11 @@ def test_where_a_tracker_cannot_begin_a_new_run_leaves_nothing_and_a_resumed_one
     monkeypatch.setattr(run_training, "hides_times", lambda plan: True)
     plan, options = SimpleNamespace(settings=SimpleNamespace(track=None)), RunOptions(resume=run if resumed else None)
     if fails is None:
-        lines, *found = _trackers(plan, run, options, print)
+        with _nothing_left(run, options):
+            lines, *found = _trackers(plan, run, options, print)
         assert (type(lines), found) == (JsonLines, ["tracker 0", "tracker 1"])
     else:
-        with pytest.raises(InputError, match="no tracker here"):
+        with pytest.raises(InputError, match="no tracker here"), _nothing_left(run, options):
             _trackers(plan, run, options, print)
     assert [(each.run, each.identity, each.timed) for each in opened] == [(run, "name", False)] * len(opened)
     assert run.path.exists() == (fails is None or resumed)
@@ -96,15 +97,16 @@ def test_where_a_tracker_cannot_begin_a_new_run_leaves_nothing_and_a_resumed_one
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("register", [None, "people.jsonl"])
-def test_a_population_is_registered_by_what_its_clients_hold(monkeypatch, own, known, register):
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_population_is_registered_by_what_its_clients_hold(monkeypatch, own, known, register, keep):
     """Clients of the caller's own by their digest, those that are made of a data set by that of its images."""
     asked = []
     monkeypatch.setattr(run_training, "reserve", lambda path, **given: asked.append((str(path), given)))
     held = SimpleNamespace(own=own, clients="of clients" if known else None, decoded="of images" if known else None)
     plan = SimpleNamespace(settings=SimpleNamespace(population=SimpleNamespace(register=register)), privacy="privacy")
     with pytest.raises(InputError, match="has no digest") if register and not known else nullcontext():
-        _reserve("run", SimpleNamespace(plan=plan, held=held))
-    due = {"run": "run", "data": "of clients" if own else "of images", "plan": "privacy"}
+        _reserve("run", SimpleNamespace(plan=plan, held=held), keep=keep)
+    due = {"run": "run", "data": "of clients" if own else "of images", "plan": "privacy", "keep": keep}
     assert asked == ([(register, due)] if register and known else [])
 
 

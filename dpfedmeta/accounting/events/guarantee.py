@@ -1,12 +1,15 @@
 """Guarantee for one unit towards one observer: (epsilon, delta), and how it was bounded."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
+
+from dpfedmeta.accounting.relations.relations import Relation
 
 UnitName = Literal["client", "record"]
 Observer = Literal["server", "public"]
-Adjacency = Literal["add-remove", "replace-one", "zero-out"]
+Adjacency = Literal["add-remove", "replace-one"] | Relation
 Method = Literal["pld", "rdp", "prv", "gdp", "gdp-mixture", "zcdp", "none"]
 
 
@@ -39,8 +42,7 @@ class Guarantee:
         delta: The probability that the bound fails.
         adjacency: What "changes" means.
         bounds: All bounds that were computed for the cell, at least one.
-        replaced: Of a record: epsilon at the same delta where the record is replaced by any other one, and not by a
-            null record; None where it was not computed.
+        relations: Of a record: epsilon at the same delta for every relation that holds; empty where none was computed.
     """
 
     unit: UnitName
@@ -48,7 +50,7 @@ class Guarantee:
     delta: float
     adjacency: Adjacency
     bounds: tuple[Bound, ...]
-    replaced: float | None = None
+    relations: Mapping[Relation, float] = field(default_factory=dict)
 
     @property
     def binding(self) -> Bound:
@@ -72,7 +74,7 @@ class Guarantee:
 
     def as_json(self) -> dict[str, object]:
         """The form of summary.json; an infinite epsilon is null."""
-        beside = {} if self.replaced is None else {"epsilon_replace_one": _finite(self.replaced)}
+        related = {relation: _finite(epsilon) for relation, epsilon in self.relations.items()}
         return {
             "unit": self.unit,
             "observer": self.observer,
@@ -83,7 +85,7 @@ class Guarantee:
             "event": self.binding.event,
             "formula": self.binding.formula,
             "bounds": {bound.method: _finite(bound.epsilon) for bound in self.bounds},
-            **beside,
+            **({"relations": related} if related else {}),
         }
 
 

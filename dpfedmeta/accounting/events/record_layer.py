@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dpfedmeta.accounting.relations.relations import RELATIONS, Kind, Relation
 from dpfedmeta.core.errors import RefusedPlan
 
 AccountantName = Literal["pld", "rdp", "prv"]
@@ -29,7 +30,8 @@ class RecordLayer:
         batch_rate: Probability that a record is in the mini-batch of a support step, by a coin of the client's own.
         accountant: Accountant that composes mini-batched steps.
         of_sum: Whether parts carry no noise of their own, since the server sees their sum over a whole cohort alone.
-        rows: Whether part and role of each record follow from the record alone, so that relations of rows hold.
+        rows: Whether group and role of each record follow from its row alone, so that relations of rows hold.
+        own_terms: Whether each term reads one row and no other, and all rows have one, in a sum that is projected.
     """
 
     support_noise: float | None
@@ -43,6 +45,7 @@ class RecordLayer:
     accountant: AccountantName = "pld"
     of_sum: bool = False
     rows: bool = False
+    own_terms: bool = False
 
     def __post_init__(self) -> None:
         check("batch_rate", self.batch_rate, 0 < self.batch_rate <= 1, "a number above 0 and at most 1")
@@ -53,14 +56,32 @@ class RecordLayer:
         check("support_noise", self.support_noise, released or self.of_sum, "noise of support or query")
         alone = not (released and self.of_sum)
         check("of_sum", self.of_sum, alone, "false with support_noise or query_noise: one noise or the other")
+        summed = self.support_noise is None
+        check("own_terms", self.own_terms, summed or not self.own_terms, "false with noisy support steps")
         for name in ("support_noise", "query_noise", "query_to_message_bound"):
             value = getattr(self, name)
             check(name, value, value is None or 0 < value < math.inf, "a finite number above 0")
         for name in ("support_steps", "support_records", "query_records"):
             check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
 
+    @property
+    def kind(self) -> Kind:
+        """Kind of release, by which relations state how far it moves."""
+        if self.own_terms:
+            return "rows"
+        return "parts" if self.support_noise is None else "steps"
+
+    def holds(self, relation: Relation) -> bool:
+        """Return whether anything is proved about records that differ so."""
+        stated = RELATIONS[relation]
+        return (self.rows or not stated.of_rows) and (self.batch_rate == 1 or stated.sampled)
+
+    def moved(self, relation: Relation) -> float:
+        """Largest change of the query release, or of the sum of parts, in clip bounds of one term."""
+        return max(query for _, query in RELATIONS[relation].moves[self.kind])
+
     def roles(self) -> tuple[float, float]:
-        """(mu_s, mu_q) of one participation towards who sees the message, of a record in one role or in the other.
+        """(mu_s, mu_q) of one participation towards who sees the message, of a change by one clip bound in either role.
 
         Parts without noise of their own have none to offer: what their sum's noise is worth says
         participation_cost.
@@ -69,6 +90,25 @@ class RecordLayer:
             return math.inf, math.inf
         support = 0.0 if self.support_noise is None else math.sqrt(self.support_steps) / self.support_noise
         return support, 0.0 if self.query_noise is None else 1.0 / self.query_noise
+
+    def towards_messages(self, relation: Relation) -> tuple[float, str]:
+        """(mu of one participation of a record towards who sees the message, formula): its worst case.
+
+        A record is a part of its client, and changes the message by no more than that.
+        """
+        support, query = self.roles()
+        cases = RELATIONS[relation].moves[self.kind]
+        worst, of_support, of_query = max(
+            (math.hypot(a * support, b * query), a * support, b * query) for a, b in cases
+        )
+        whole, formula = self.whole_client()
+        if whole < worst:
+            return whole, formula
+        if of_support and of_query:
+            return worst, "2 sqrt(K/z_s^2 + 1/z_q^2)"
+        one = support if of_support else query
+        times = round(worst / one) if one else 1
+        return worst, f"{f'{times} ' if times > 1 else ''}sqrt(K)/z_s" if of_support else f"{times}/z_q"
 
     def whole_client(self) -> tuple[float, str]:
         """(mu of one participation where all records of a client are others, formula)."""
@@ -82,6 +122,16 @@ class RecordLayer:
         """Balanced noise: a record in either role is mu-GDP (z_s = sqrt(K) z_q)."""
         support = None if self.support_noise is None else math.sqrt(self.support_steps) / mu
         return replace(self, support_noise=support, query_noise=None if self.query_noise is None else 1.0 / mu)
+
+
+def holding(record: RecordLayer | None) -> tuple[Relation, ...]:
+    """Relations that are proved for a layer; without one a record changes its whole client at most, in every one."""
+    return tuple(relation for relation in RELATIONS if record is None or record.holds(relation))
+
+
+def default_relation(record: RecordLayer | None) -> Relation:
+    """Relation that a target is for where nothing is said: rows, where records are such."""
+    return "row-deleted" if record is not None and record.rows else "zero-out"
 
 
 def check(name: str, value: object, holds: bool, wanted: str) -> None:

@@ -113,6 +113,11 @@ class Sampling:
         return None
 
     @classmethod
+    def in_turn(cls, client: int, round_: int, spacing: Spacing) -> bool:
+        """Return whether this client may be in this round, where clients take turns."""
+        return True
+
+    @classmethod
     def check(cls, plan: PrivacyPlan) -> None:
         """Refuse constants of a plan for which no guarantee is known.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
@@ -119,6 +120,7 @@ class ClientLedger:
                 (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("question", "")
                 for line in lines
             }
+            self._plans = Counter(line["plan"] for line in lines if "plan" in line)
             self._fresh: dict[_Key, str] = {
                 (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("fresh", "") for line in lines
             }
@@ -175,6 +177,10 @@ class ClientLedger:
         """Return whether this attempt at the round is charged already: the client then repeats its answer."""
         return ("", (round_, *again)) in self._rounds
 
+    def participations_in(self, plan: str) -> int:
+        """Number of participations in all runs of one plan, further attempts at a round too."""
+        return self._plans[plan]
+
     def question(self, run: str, key: tuple[int, ...]) -> str | None:
         """Return the digest of the question that this attempt at a run's round was charged for; None: it never was."""
         return self._rounds.get((run, key))
@@ -206,6 +212,7 @@ class ClientLedger:
         run: str = "",
         question: str = "",
         fresh: str = "",
+        plan: str = "",
         cost: RunCost = NO_COST,
     ) -> None:
         """Write one participation; call it before the records are touched.
@@ -217,6 +224,7 @@ class ClientLedger:
             run: Which run, where a client takes part in several.
             question: Digest of what was asked, so that the same noise never answers another question.
             fresh: Bytes of the operating system for this attempt alone (fresh_seeds.draw_fresh).
+            plan: Digest of the plan, which other runs may have too.
             cost: Of the run, besides.
 
         Raises:
@@ -227,12 +235,14 @@ class ClientLedger:
         if not self.accepts(layer, run=run, cost=cost):
             raise ValueError(f"round {round_} would exceed this client's record budget of {self._budget}")
         mu, due = max(layer.roles()), self._due(run, cost)
-        beside = {"again": list(again), "run": run, "question": question, "fresh": fresh}
+        beside = {"again": list(again), "run": run, "question": question, "fresh": fresh, "plan": plan}
         # A server that is trusted sees the exact message, and JSON has no infinity.
         line = {"round": round_, "mu": _finite(mu)}
         self._chain.append(line | {name: value for name, value in beside.items() if value} | due.as_json())
         self._rounds[run, (round_, *again)] = question
         self._fresh[run, (round_, *again)] = fresh
+        if plan:
+            self._plans[plan] += 1
         self._squared += mu**2
         self._cost = _together(self._cost, due)
         if due != NO_COST:

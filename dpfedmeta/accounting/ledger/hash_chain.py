@@ -104,7 +104,8 @@ def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[
         body = _intact(text, previous)
         if body is None:
             # The line before may be the edited one: only what comes before that is proven.
-            proven = f"only rounds up to {bodies[-2].get('round')} are" if len(bodies) > 2 else "no round is"
+            rounds = [body["round"] for body in bodies[:-1] if "round" in body]
+            proven = f"only rounds up to {rounds[-1]} are" if rounds else "no round is"
             raise InputError(
                 f"{path}, line {number}: the hash chain breaks here; this line or the one before it was "
                 f"edited or lost, so {proven} proven; restore the {what} from a backup"

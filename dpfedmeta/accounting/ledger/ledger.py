@@ -1,9 +1,9 @@
 """The privacy ledger: one charge a line, on disk before the release is used.
 
 The first line states the run and its plan's constants; every further line is one round, or says to how many rounds in
-all the plan was extended when it was done. What was spent is computed from
-the numbers of the rounds' own lines, never from the plan. A round that is done again after a crash, and may come out
-otherwise, has a line for each attempt.
+all the plan was extended when it was done, or what was published when the run came to an end. What was spent is
+computed from the numbers of the rounds' own lines, never from the plan. A round that is done again after a crash, and
+may come out otherwise, has a line for each attempt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
+from dpfedmeta.accounting.ledger.charges import Charge, Closing, planned_charge
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
 from dpfedmeta.accounting.ledger.versions import VERSION, charge_of, constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, guarantees, stated
@@ -26,7 +26,8 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import cost_named
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
 
-_EXTENSION = "extended_to"
+_EXTENSION, _CLOSED = "extended_to", "closed"
+Lines = tuple[Charge | Closing | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,7 @@ class LedgerContent:
         charges: Its rounds.
         heads: Hash of every line.
         version: Of its form.
+        lines: What each line holds: a charge, or what was published; None: another one.
     """
 
     plan: PrivacyPlan
@@ -69,16 +71,38 @@ class LedgerContent:
     charges: tuple[Charge, ...]
     heads: tuple[str, ...] = field(repr=False)
     version: int = VERSION
+    lines: Lines = field(default=(), repr=False)
+
+    @property
+    def closing(self) -> Closing | None:
+        """The line that it ends with, if that closes it; None: the run goes on, or was stopped."""
+        last = self.lines[-1]
+        return last if isinstance(last, Closing) else None
+
+    def until(self, head: object) -> LedgerContent:
+        """Return what it held when its last line had this hash; itself if it never had."""
+        if head not in self.heads[:-1]:
+            return self
+        end = self.heads.index(str(head)) + 1
+        lines = self.lines[:end]
+        return replace(self, charges=_charges(lines), heads=self.heads[:end], lines=lines)
 
 
 class Ledger:
-    """Append-only file. `charge` returns only after the line is flushed to disk."""
+    """Append-only file. `charge` returns only after the line is flushed to disk.
+
+    Attributes:
+        charges: The charges.
+        charged: Hash of the line of the last charge; of the first line where there is none.
+    """
 
     def __init__(self, path: Path, plan: PrivacyPlan, identity: RunIdentity | None = None) -> None:
         """Start a new ledger; an existing file is an error, spent budget is never overwritten."""
         self._chain = HashChain.start(path, opening_line(plan, identity))
         self.charges: list[Charge] = []
         self._phases: list[Phase] = []
+        self._closing: Closing | None = None
+        self.charged = self._chain.head
 
     @classmethod
     def resume(cls, path: Path, content: LedgerContent, size: int) -> Ledger:
@@ -87,6 +111,9 @@ class Ledger:
         ledger._chain = HashChain(path, content.heads[-1], lines=len(content.heads), size=size)
         ledger.charges = list(content.charges)
         ledger._phases = []
+        ledger._closing = content.closing
+        charged = (place for place, line in enumerate(content.lines) if isinstance(line, Charge))
+        ledger.charged = content.heads[max(charged, default=0)]
         return ledger
 
     @property
@@ -123,11 +150,19 @@ class Ledger:
     def extend(self, rounds: int) -> None:
         """Write that the plan has `rounds` rounds in all from here on; what was spent is what the charges add up to."""
         self._chain.append({_EXTENSION: rounds})
+        self._closing = None
 
     def charge(self, charge: Charge) -> None:
         """Write one round's charge; call it before the release is used (privacy rule 6)."""
         self._chain.append(charge.as_json())
         self.charges.append(charge)
+        self._closing, self.charged = None, self._chain.head
+
+    def close(self, closing: Closing) -> None:
+        """Write what was published, unless the ledger ends with it already."""
+        if closing != self._closing:
+            self._chain.append({_CLOSED: closing.as_json()})
+            self._closing = closing
 
 
 def read(path: Path) -> tuple[PrivacyPlan, tuple[Charge, ...]]:
@@ -149,35 +184,46 @@ def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
     bodies, _ = read_chain(path, "ledger", torn=torn)
     try:
         version = bodies[0]["version"]
-        plan, charges = _read_lines(plan_of(bodies[0]["plan"], version), version, bodies[1:])
+        plan, lines = _read_lines(plan_of(bodies[0]["plan"], version), version, bodies[1:])
         return LedgerContent(
             plan=plan,
             identity=RunIdentity(**bodies[0]["identity"]),
-            charges=charges,
+            charges=_charges(lines),
             heads=tuple(heads_of(bodies)),
             version=version,
+            lines=lines,
         )
     except DAMAGED_JSON as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not a ledger of version {VERSION} ({reason})") from error
 
 
-def _read_lines(
-    plan: PrivacyPlan, version: int, bodies: Sequence[Mapping[str, Any]]
-) -> tuple[PrivacyPlan, tuple[Charge, ...]]:
-    """(the plan as it was extended, the charges)."""
-    charges: list[Charge] = []
+def _read_lines(plan: PrivacyPlan, version: int, bodies: Sequence[Mapping[str, Any]]) -> tuple[PrivacyPlan, Lines]:
+    """(the plan as it was extended, what each line holds)."""
+    lines: list[Charge | Closing | None] = [None]
+    done = 0
     if plan.ends:
         raise ValueError("its first line holds an extended plan")
     for body in bodies:
-        if _EXTENSION not in body:
-            charges.append(charge_of(body, plan, version))
-            continue
-        done, rounds = sum(not charge.attempt for charge in charges), body[_EXTENSION]
-        if type(rounds) is not int or len(body) > 1 or done != plan.rounds:
-            raise ValueError(f"extended to {rounds} rounds after {done} of {plan.rounds}")
-        plan = plan.extended(rounds)
-    return plan, tuple(charges)
+        if _CLOSED in body:
+            closing = Closing.from_json(body[_CLOSED])
+            if len(body) > 1 or not 0 <= closing.rounds <= done:
+                raise ValueError(f"closed after {closing.rounds} rounds of {done}")
+            lines.append(closing)
+        elif _EXTENSION in body:
+            rounds = body[_EXTENSION]
+            if type(rounds) is not int or len(body) > 1 or done != plan.rounds:
+                raise ValueError(f"extended to {rounds} rounds after {done} of {plan.rounds}")
+            plan = plan.extended(rounds)
+            lines.append(None)
+        else:
+            lines.append(charge := charge_of(body, plan, version))
+            done += not charge.attempt
+    return plan, tuple(lines)
+
+
+def _charges(lines: Lines) -> tuple[Charge, ...]:
+    return tuple(line for line in lines if isinstance(line, Charge))
 
 
 def head(path: Path) -> str:
@@ -185,8 +231,8 @@ def head(path: Path) -> str:
     return read_chain(path, "ledger")[1]
 
 
-def spent(plan: PrivacyPlan, charges: Sequence[Charge]) -> tuple[Guarantee, ...]:
-    """The four cells that the charges add up to, from their own numbers.
+def spent(plan: PrivacyPlan, charges: Sequence[Charge], lines: Lines = ()) -> tuple[Guarantee, ...]:
+    """The four cells that the charges add up to, from their own numbers; `lines` as for `check_rounds`.
 
     Raises:
         RefusedPlan: A charge differs from what the header planned for its round, or rounds are missing or repeated
@@ -197,34 +243,42 @@ def spent(plan: PrivacyPlan, charges: Sequence[Charge]) -> tuple[Guarantee, ...]
         Every attempt counts: a further attempt has a cohort and noise of its own, so it composes like one more round;
         with correlated noise it adds the most that one release can move (events.toeplitz_noise_cost).
     """
-    check_rounds(plan, charges)
+    check_rounds(plan, charges, lines)
     return stated(phases_of(charges), Terms.of(plan))
 
 
-def check_rounds(plan: PrivacyPlan, charges: Sequence[Charge]) -> None:
+def check_rounds(plan: PrivacyPlan, charges: Sequence[Charge], lines: Lines = ()) -> None:
     """Check that the charges are rounds of the plan, each with all its attempts in order.
+
+    Args:
+        plan: The plan.
+        charges: The charges.
+        lines: What each line of their file holds, for errors; empty: they are the lines after the first.
 
     Raises:
         RefusedPlan: They are not; see `spent`.
     """
     done: Counter[int] = Counter()
-    for number, charge in enumerate(charges, start=2):
-        line = number + sum(end <= len(done) for end in plan.ends)
+    for number, charge in enumerate(charges, start=1):
         # An attempt follows the attempts before it; a first attempt follows all first attempts before it.
         due = charge.round if charge.attempt else len(done)
         if charge.round != due or charge.attempt != done[charge.round]:
             attempt = f", attempt {charge.attempt}, where attempt {done[due]} is due"
             words = attempt if charge.attempt else f", where round {due} is due"
-            raise RefusedPlan(f"line {line} of the ledger is round {charge.round}{words}")
+            raise RefusedPlan(f"line {_line_of(number, lines)} of the ledger is round {charge.round}{words}")
         done[charge.round] += 1
         if charge.round >= plan.rounds or not _is_planned(plan, charge):
-            raise RefusedPlan(
-                f"line {line}: round {charge.round} of the ledger is not the mechanism of the plan: {charge}"
-            )
+            where = f"line {_line_of(number, lines)}: round {charge.round}"
+            raise RefusedPlan(f"{where} of the ledger is not the mechanism of the plan: {charge}")
+
+
+def _line_of(charge: int, lines: Lines) -> int:
+    places = [place for place, line in enumerate(lines, start=1) if isinstance(line, Charge)]
+    return places[charge - 1] if places else charge + 1
 
 
 def _is_planned(plan: PrivacyPlan, charge: Charge) -> bool:
-    return replace(charge, attempt=0, inputs="", fresh="") == planned_charge(plan, charge.round)
+    return replace(charge, attempt=0, inputs="", fresh="", release="") == planned_charge(plan, charge.round)
 
 
 def phases_of(charges: Sequence[Charge]) -> tuple[Phase, ...]:

@@ -60,7 +60,7 @@ def open_ledger(
             f"{run.path}: its settings give another plan here than the ledger states; resume it with the package "
             "versions that started it (summary.json or constraints.txt), or start a new run"
         )
-    check_rounds(plan, content.charges)
+    check_rounds(plan, content.charges, content.lines)
     reproducible = source.reproducible and environment is not None
     # A line that is lost took its fresh bytes along: what it charged cannot come out again.
     restorable = reproducible and not source.needs_fresh

@@ -148,8 +148,10 @@ def read_register(path: Path) -> PopulationRegister:
         return _read(path, lineage)
 
 
-def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan) -> PopulationRegister:
+def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan, keep: bool = True) -> PopulationRegister:
     """Reserve what a run may spend, on disk when this returns; call it before the run's first charge.
+
+    What is reserved is never given back, so call it after all that may keep the run from beginning.
 
     A run that is reserved with the same plan already is not reserved again; with a longer one it counts as that.
 
@@ -158,12 +160,13 @@ def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan) -> Population
         run: Name of the run.
         data: Digest of the data of its clients.
         plan: Its whole plan.
+        keep: Without it nothing is reserved: the register is only asked for room.
 
     Raises:
         InputError: The register is damaged, lost a line, or is of other data.
         RefusedPlan: The promise has not so much left, or the run has no plain Renyi divergence.
     """
-    with _alone(path, writes=True) as lineage:
+    with _alone(path, writes=keep) as lineage:
         found = _read(path, lineage)
         before = next((each for each in found.runs if each.run == run), None)
         if any(each.data != data for each in found.runs):
@@ -177,6 +180,8 @@ def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan) -> Population
                 f"delta = {asked(found.delta)}, which leaves too little for this run; plan it with more noise or fewer "
                 "rounds"
             )
+        if not keep:
+            return found
         # What a crash left of a line was never reserved; the first append cuts it off.
         chain = HashChain(path, found.head, SECRET, lines=found.lines, size=whole_lines(path)[0])
         chain.append({"version": VERSION, "run": run, "data": data, "plan": constants(plan)})

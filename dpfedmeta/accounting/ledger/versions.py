@@ -108,8 +108,11 @@ def constants(plan: PrivacyPlan) -> dict[str, Any]:
         del stated["correlation"]
     if plan.capacity is None:
         del stated["capacity"]
-    if plan.record is not None and not plan.record.of_sum:
-        del stated["record"]["of_sum"]
+    if plan.relation == "zero-out":
+        del stated["relation"]
+    for name in ("of_sum", "rows", "own_terms"):
+        if plan.record is not None and not getattr(plan.record, name):
+            del stated["record"][name]
     return stated
 
 

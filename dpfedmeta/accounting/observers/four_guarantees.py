@@ -6,8 +6,10 @@ from dataclasses import replace
 from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase, have_noise, neighbours_of, surplus
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.events.record_layer import holding
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.release_costs import cost_of, quick_grid
 
 
@@ -54,14 +56,26 @@ def four_cells(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] =
 
 
 def stated(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS) -> tuple[Guarantee, ...]:
-    """The four cells, and for the records what they are under replace-one: the form in which they are shown.
-
-    A record that is replaced by any other one moves a clipped sum by twice what a null record does.
-    """
+    """The four cells, and those of records with the epsilon of every relation that holds: what is shown."""
     *clients, of_server, of_public = four_cells(phases, terms, grids)
-    server = record_server(phases, terms, change=2.0).epsilon
-    public = record_public(phases, terms, grids, change=2.0).epsilon
-    return *clients, replace(of_server, replaced=server), replace(of_public, replaced=public)
+    server, public = {terms.relation: of_server.epsilon}, {terms.relation: of_public.epsilon}
+    known = {_costs(terms): (of_server.epsilon, of_public.epsilon)}
+    for relation in holding(terms.record):
+        other = replace(terms, relation=relation)
+        if _costs(other) not in known:
+            towards_all = record_public(phases, other, grids).epsilon
+            known[_costs(other)] = record_server(phases, other).epsilon, towards_all
+        server[relation], public[relation] = known[_costs(other)]
+    return (
+        *clients,
+        replace(of_server, relations={each: server[each] for each in RELATIONS if each in server}),
+        replace(of_public, relations={each: public[each] for each in RELATIONS if each in public}),
+    )
+
+
+def _costs(terms: Terms) -> object:
+    """The same for relations whose epsilons are the same."""
+    return None if terms.record is None else RELATIONS[terms.relation].moves[terms.record.kind]
 
 
 def client_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS) -> Guarantee:
@@ -82,16 +96,14 @@ def client_public_epsilon(phases: Sequence[Phase], delta: float, grids: tuple[fl
     return min(bound.epsilon for bound in cost_of(phases).public(phases, delta, grids))
 
 
-def record_public(
-    phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS, change: float = 1.0
-) -> Guarantee:
+def record_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS) -> Guarantee:
     """A record towards everybody: the smallest bound that its rounds allow.
 
-    `change`: as in `record_server`; that of a client whose message becomes another one holds whatever it is.
+    That of a client whose message becomes another one holds in every relation.
     """
     together = (*terms.before, *phases)
     delta = terms.record_delta - surplus(together)
-    bounds = cost_of(together).record(phases, terms, delta, grids, change)
+    bounds = cost_of(together).record(phases, terms, delta, grids)
     return Guarantee(
-        unit="record", observer="public", delta=terms.record_delta, adjacency="zero-out", bounds=tuple(bounds)
+        unit="record", observer="public", delta=terms.record_delta, adjacency=terms.relation, bounds=tuple(bounds)
     )

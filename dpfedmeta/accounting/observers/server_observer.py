@@ -36,33 +36,30 @@ def client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
     )
 
 
-def record_server(phases: Sequence[Phase], terms: Terms, change: float = 1.0) -> Guarantee:
-    """The server knows who took part: nothing is amplified, the worst number of participations counts.
-
-    `change`: how far a record moves a sum over its clip bound: 1 under zero-out, 2 where it is replaced.
-    """
+def record_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
+    """The server knows who took part: nothing is amplified, the worst number of participations counts."""
     if terms.record is not None and terms.record.of_sum:
-        bounds = _of_the_sum(phases, terms, "record", terms.record_delta, change)
+        bounds = _of_the_sum(phases, terms, "record", terms.record_delta)
     elif terms.record is None:
         bounds = _of_what_is_sent(phases, terms, terms.record_delta)
     elif terms.record.batch_rate < 1:
-        bounds = [_of_local_steps(phases, terms, terms.record, change)]
+        bounds = [_of_local_steps(phases, terms, terms.record)]
     else:
-        bounds = [_worst(phases, terms, "record", terms.record_delta, change)]
+        bounds = [_worst(phases, terms, "record", terms.record_delta)]
     return Guarantee(
-        unit="record", observer="server", delta=terms.record_delta, adjacency="zero-out", bounds=tuple(bounds)
+        unit="record", observer="server", delta=terms.record_delta, adjacency=terms.relation, bounds=tuple(bounds)
     )
 
 
-def _one(phases: Sequence[Phase], terms: Terms, unit: UnitName, change: float = 1.0) -> Participation:
+def _one(phases: Sequence[Phase], terms: Terms, unit: UnitName) -> Participation:
     """The costliest participation of these rounds."""
-    each = [participation(phase.event, terms.record, terms.server_sees, unit, change) for phase in phases]
+    each = [participation(phase.event, terms.record, terms.server_sees, unit, terms.relation) for phase in phases]
     return max(each, key=lambda one: one.mu, default=Participation(mu=0.0))
 
 
-def _worst(phases: Sequence[Phase], terms: Terms, unit: UnitName, delta: float, change: float = 1.0) -> Bound:
+def _worst(phases: Sequence[Phase], terms: Terms, unit: UnitName, delta: float) -> Bound:
     """sqrt(R) * mu-GDP for the worst R, and in squares what was seen before."""
-    one = _one(phases, terms, unit, change)
+    one = _one(phases, terms, unit)
     mu, formula = one.mu, one.formula
     worst, left = participations_of(phases, terms.max_participations, delta)
     seen = seen_before(terms.before, 2.0, delta)
@@ -93,11 +90,9 @@ def _of_what_is_sent(phases: Sequence[Phase], terms: Terms, delta: float) -> lis
     return _of_the_sum(phases, terms, "client", delta) if summed else [_worst(phases, terms, "client", delta)]
 
 
-def _of_the_sum(
-    phases: Sequence[Phase], terms: Terms, unit: UnitName, delta: float, change: float = 1.0
-) -> list[Bound]:
+def _of_the_sum(phases: Sequence[Phase], terms: Terms, unit: UnitName, delta: float) -> list[Bound]:
     """A server that sees only the sum knows who took part; the noise of the honest survivors is in the way."""
-    mu, change = _one(phases, terms, unit, change).mu, change_of(unit, terms.record, change)
+    mu, change = _one(phases, terms, unit).mu, change_of(unit, terms.record, terms.relation)
     cap, delta = terms.max_participations, delta - surplus(phases)
     worst, left = participations_of(phases, cap, delta)
     # Whatever a record moves its client's message by: what it said before may have changed as a whole.
@@ -121,15 +116,15 @@ def _of_the_sum(
     return [ours, participations_bound(phases, discrete, change, cap, delta)]
 
 
-def records_of_several(runs: Sequence[tuple[Sequence[Phase], Terms]], change: float = 1.0) -> float | None:
+def records_of_several(runs: Sequence[tuple[Sequence[Phase], Terms]]) -> float | None:
     """Epsilon of (record, server) of several runs over the same clients, each with a cap; None: nothing caps one.
 
-    `change`: as in `record_server`. Nothing is amplified, so mu^2 = sum over runs of R mu^2; with discrete noise as in
-    one run.
+    All terms have one relation. Nothing is amplified, so mu^2 = sum over runs of R mu^2; with discrete noise as in one
+    run.
     """
     squared, delta = 0.0, runs[0][1].record_delta
     for phases, terms in runs:
-        mu = _one(phases, terms, "record", change).mu
+        mu = _one(phases, terms, "record").mu
         if math.isinf(mu) or terms.before:
             return math.inf  # of both together nothing is proven here
         if terms.max_participations is None:
@@ -144,7 +139,7 @@ def records_of_several(runs: Sequence[tuple[Sequence[Phase], Terms]], change: fl
     return _with_discrete(at, left, seen_coordinates(rounds)) if left > 0 else math.inf
 
 
-def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, change: float) -> Bound:
+def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer) -> Bound:
     """Mini-batches that the client draws for itself: sqrt(K)-GDP does not hold, each of the K R steps is composed."""
     # Inside: few plans have such steps.
 
@@ -157,16 +152,20 @@ def _of_local_steps(phases: Sequence[Phase], terms: Terms, record: RecordLayer, 
         seen = seen_before(terms.before, 2.0, terms.record_delta)
         mu = math.sqrt(seen.squared)
         earlier = _with_discrete(lambda delta: gaussian_epsilon(mu, delta), left - seen.rare, seen.coordinates)
-    if change > 1:
+    if terms.relation != "zero-out":
+        # A row less lets another one in: one record is exchanged, whose coins are those of the one that went.
         epsilon = earlier + replaced_steps_epsilon(rate, noise, steps, left)
+        how: AccountantName = "pld"
+        other = "(1-b) N(0, z_s^2) + b N(-1, z_s^2)"
     else:
+        how, other = record.accountant, "N(0, z_s^2)"
         epsilon = earlier + poisson_steps_epsilon(rate, noise, steps, left, record.accountant)
     return Bound(
-        method=record.accountant,
+        method=how,
         epsilon=epsilon,
         event=f"{worst} participations of {record.support_steps} steps (each record in a step with probability "
         f"{record.batch_rate:.4g}) with Gaussian noise of z_s = {noise:.4g}" + _seen(terms.before),
-        formula=f"{record.accountant.upper()} of (1-b) N(0, z_s^2) + b N(1, z_s^2) against N(0, z_s^2), K R-fold",
+        formula=f"{how.upper()} of (1-b) N(0, z_s^2) + b N(1, z_s^2) against {other}, K R-fold",
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpfedmeta.accounting.events.record_layer import check
+from dpfedmeta.accounting.events.record_layer import check, holding
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import check_correlated, check_kept
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.core.errors import InputError, RefusedPlan
 
 if TYPE_CHECKING:
@@ -54,6 +55,23 @@ def _check_values(plan: PrivacyPlan) -> None:
         check("max_participations", plan.max_participations, plan.max_participations >= 1, "at least 1")
 
 
+def _check_relation(plan: PrivacyPlan) -> None:
+    check("relation", plan.relation, plan.relation in RELATIONS, f"one of {', '.join(RELATIONS)}")
+    holds = holding(plan.record)
+    if plan.relation in holds:
+        return
+    of_rows = plan.record is not None and not plan.record.rows and RELATIONS[plan.relation].of_rows
+    why = (
+        "which records of a client share a group or a role here does not follow from each row alone"
+        if of_rows
+        else "clients draw their mini-batches themselves, and for that no bound is known"
+    )
+    raise RefusedPlan(
+        f"privacy.record.relation = {plan.relation}: {why}; use --privacy.record.relation "
+        f"{'row-deleted' if 'row-deleted' in holds else 'zero-out'}"
+    )
+
+
 def _check_who_adds_noise(plan: PrivacyPlan) -> None:
     if plan.correlation is not None:
         check_correlated(plan, plan.correlation)
@@ -71,6 +89,7 @@ def _check_who_adds_noise(plan: PrivacyPlan) -> None:
     if plan.record is not None:
         # Parts without noise of their own need a sum whose noise the clients make.
         check("record.of_sum", plan.record.of_sum, plan.secure is not None or not plan.record.of_sum, "a secure sum")
+    _check_relation(plan)
     if plan.secure is not None:
         _check_secure(plan, plan.secure)
     elif plan.record is not None and plan.record.query_noise is None and plan.noise_multiplier is not None:

@@ -16,6 +16,7 @@ from dpfedmeta.accounting.events.sampling import Sampling, sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import correlated_noise
 from dpfedmeta.accounting.privacy_plan.plan_checks import check_plan
+from dpfedmeta.accounting.relations.relations import Relation
 from dpfedmeta.core.errors import RefusedPlan
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class PrivacyPlan:
             the clients' own noise pays for the server's.
         secure: How sums of whole numbers are made, where the server sees nothing else; None where it sees messages.
         record: The record-level layer, or None.
+        relation: How two neighbouring records differ, for which the record cells are stated and targets are met.
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
         ends: Rounds that it had before it was extended, in order; none where it never was.
@@ -96,6 +98,7 @@ class PrivacyPlan:
     hostile: float = 0.0
     secure: SecureRounds | None = None
     record: RecordLayer | None = None
+    relation: Relation = "zero-out"
     client_delta: float = 1e-6
     record_delta: float = 1e-5
     ends: tuple[int, ...] = ()
@@ -255,6 +258,7 @@ class Terms:
 
     Attributes:
         record: The record-level layer, or None.
+        relation: How two neighbouring records differ.
         noise_mode: How the server treats messages that carry record-level noise.
         server_sees: Every message, or only their sum.
         max_participations: R, or None.
@@ -273,12 +277,14 @@ class Terms:
     record_delta: float
     before: tuple[Phase, ...] = ()
     by_absence: bool = False
+    relation: Relation = "zero-out"
 
     @classmethod
     def of(cls, plan: PrivacyPlan) -> Terms:
         """The terms of a plan."""
         return cls(
             record=plan.record,
+            relation=plan.relation,
             noise_mode=plan.noise_mode,
             server_sees=plan.server_sees,
             max_participations=plan.max_participations,

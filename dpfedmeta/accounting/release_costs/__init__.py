@@ -78,9 +78,7 @@ class ReleaseCost:
         """Bounds on a client towards everybody, under the neighbours of these rounds."""
         return [self.bound(phases, neighbours_of(phases), delta - surplus(phases), grids)]
 
-    def record(
-        self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...], change: float
-    ) -> list[Bound]:
+    def record(self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...]) -> list[Bound]:
         """Bounds on a record towards everybody, after what was released before; here that of its whole client."""
         return [self.replaced((*terms.before, *own), delta, grids)]
 

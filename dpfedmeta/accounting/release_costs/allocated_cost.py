@@ -54,11 +54,9 @@ class AllocatedCost(IndependentCost):
         """Behind a formula: a mean in place of a product."""
         return ", as the mean of t factors (random allocation)" + self.off_delta(phases)
 
-    def record(
-        self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...], change: float
-    ) -> list[Bound]:
+    def record(self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...]) -> list[Bound]:
         """As of rounds one by one; for files of earlier versions by their looser bound on a replaced client."""
-        bounds = super().record(own, terms, delta, grids, change)
+        bounds = super().record(own, terms, delta, grids)
         if not terms.by_absence:
             return bounds
         looser = Bound(

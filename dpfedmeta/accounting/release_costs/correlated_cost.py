@@ -65,11 +65,9 @@ class CorrelatedCost(SumCost):
             return closed_epsilon(releases, neighbours, delta)
         return composed(releases, neighbours, delta, grids)
 
-    def record(
-        self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...], change: float
-    ) -> list[Bound]:
+    def record(self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...]) -> list[Bound]:
         """That of its whole client alone."""
-        return ReleaseCost.record(self, own, terms, delta, grids, change)
+        return ReleaseCost.record(self, own, terms, delta, grids)
 
     def one_release(self, phases: Sequence[Phase], moved: float) -> str | None:
         """The formula of rounds that are one Gaussian release together; None: some of them compose round by round."""

@@ -11,6 +11,7 @@ from dpfedmeta.accounting.events.sampling import Neighbours
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.participation_cost import change_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.release_costs import ReleaseCost
 
 _REMOVED = "(1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)"
@@ -51,21 +52,19 @@ class IndependentCost(ReleaseCost):
 
         return worst_participations(phases, cap, delta)
 
-    def record(
-        self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...], change: float
-    ) -> list[Bound]:
+    def record(self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...]) -> list[Bound]:
         """The mixture, the replaced client, and towards the server, who sees more, where steps are mini-batched."""
-        bounds = [self._mixture(own, terms, delta, change), *super().record(own, terms, delta, grids, change)]
+        bounds = [self._mixture(own, terms, delta), *super().record(own, terms, delta, grids)]
         if terms.record is not None and terms.record.batch_rate < 1:
-            bounds.append(record_server(own, terms, change).binding)
+            bounds.append(record_server(own, terms).binding)
         return bounds
 
-    def _mixture(self, own: Sequence[Phase], terms: Terms, delta: float, change: float) -> Bound:
+    def _mixture(self, own: Sequence[Phase], terms: Terms, delta: float) -> Bound:
         """Over how often the client takes part, each time with the smaller layer."""
         phases = (*terms.before, *own)
         # What was released before knows no record-level layer, and no cap limits it.
         mus = [phase.event.noise.mu(2.0) if phase.event.noise else math.inf for phase in terms.before]
-        mus += [_worse_role_mu(phase.event, terms, change) for phase in own]
+        mus += [_worse_role_mu(phase.event, terms) for phase in own]
         return Bound(
             method="gdp-mixture",
             epsilon=self.mixed(phases, mus, terms, delta),
@@ -93,23 +92,30 @@ class IndependentCost(ReleaseCost):
         return opinion_on_releases(self.released(phases), delta)
 
 
-def _worse_role_mu(event: Event, terms: Terms, change: float) -> float:
-    """Mu of one participation towards the public: the smaller layer, for the worse role."""
-    noise = event.noise
+def _worse_role_mu(event: Event, terms: Terms) -> float:
+    """Mu of one participation towards the public: in the worst case of the relation, the smaller layer for each role.
+
+    The sum that is released is a function of the client's noisy steps and of its query release; given the steps, it is
+    moved by the latter alone, and the noise of the sum covers that as well as the client's own does.
+    """
+    noise, record = event.noise, terms.record
     whole_message = noise.mu(2.0) if noise else math.inf
-    record = terms.record
     if record is None:
         return whole_message
     if record.of_sum:
-        return noise.mu(change_of("record", record, change)) if noise else math.inf
-    support, query = (change * mu for mu in record.roles())
-    if record.query_noise is None:
-        return min(support, whole_message)
-    share = change / record.query_records
+        return noise.mu(change_of("record", record, terms.relation)) if noise else math.inf
+    support, query = record.roles()
+    bound = 1.0
     if terms.noise_mode == "stacked":
         # Of a message that is rounded as a whole: two that are close may be rounded apart.
-        share = min(record.query_to_message_bound * share, 2.0) if event.whole is None else 2.0
-    return max(min(query, noise.mu(share) if noise else math.inf), min(support, whole_message))
+        bound = record.query_to_message_bound if event.whole is None else math.inf
+
+    def shared(of_query: float) -> float:
+        return noise.mu(min(bound * (of_query / record.query_records), 2.0)) if noise and of_query else math.inf
+
+    cases = RELATIONS[terms.relation].moves[record.kind]
+    worst = max(math.hypot(a * support, min(b * query, shared(b))) for a, b in cases)
+    return min(worst, whole_message, record.towards_messages(terms.relation)[0])
 
 
 MEMBER = IndependentCost

@@ -42,11 +42,9 @@ class SumCost(IndependentCost):
             return [*ours, participations_bound(phases, found, 2.0, None, left)]
         return [*ours, sampled_bound(phases, found, left)]
 
-    def record(
-        self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...], change: float
-    ) -> list[Bound]:
+    def record(self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...]) -> list[Bound]:
         """As of a client, by how often it takes part."""
-        bounds, together = super().record(own, terms, delta, grids, change), (*terms.before, *own)
+        bounds, together = super().record(own, terms, delta, grids), (*terms.before, *own)
         if not have_whole_numbers(together):
             return bounds
         from dpfedmeta.accounting.divergences.discrete_gaussian_cost import released_coordinates
@@ -54,7 +52,7 @@ class SumCost(IndependentCost):
 
         found = released_coordinates(together)
         if found and not terms.before:
-            moved = change_of("record", terms.record, change)
+            moved = change_of("record", terms.record, terms.relation)
             bounds.append(participations_bound(own, found, moved, terms.max_participations, delta))
         return bounds
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dpfedmeta.cli import plan_sites
-from dpfedmeta.cli.arguments import DONE, INTERRUPTED, check_alone, parser, settings_from
+from dpfedmeta.cli.arguments import DONE, check_alone, code_of_run, parser, settings_from
 from dpfedmeta.cli.server_arguments import (
     add_real_clients,
     check_port,
@@ -225,7 +225,7 @@ def _server(words: Sequence[str], console: Console) -> int:
     with Terminal(console, again) as terminal:
         run, status = run_server(chosen, settings, cards, callbacks=[log or terminal], say=say)
     say(f"report: {run.path / REPORT}")
-    return INTERRUPTED if status == "interrupted" else DONE
+    return code_of_run(run.path, status)
 
 
 def _server_parser() -> argparse.ArgumentParser:

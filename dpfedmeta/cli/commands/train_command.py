@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, INTERRUPTED, given_settings, parse_with_settings, parser
+from dpfedmeta.cli.arguments import DONE, code_of_run, given_settings, parse_with_settings, parser
 from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -244,4 +244,4 @@ def _said(run: RunDirectory, status: Status, console: Console) -> int:
 
     if (run.path / REPORT).exists():
         console.print(f"report: {run.path / REPORT}", highlight=False, soft_wrap=True)
-    return INTERRUPTED if status == "interrupted" else DONE
+    return code_of_run(run.path, status)

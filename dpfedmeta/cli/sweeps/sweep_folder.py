@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import check_output_folder
-from dpfedmeta.core.files.run_directory import SUMMARY, RunDirectory, append_lines, write_text
+from dpfedmeta.core.files.run_directory import SUMMARY, WITH_RESULT, RunDirectory, append_lines, write_text
 
 if TYPE_CHECKING:  # what is refused at once needs nothing heavy
     from dpfedmeta.cli.sweeps.sweep_file import Sweep, Value
@@ -113,7 +113,7 @@ def is_sweep(path: Path) -> bool:
 def is_finished(run: RunDirectory) -> bool:
     """Return whether a run has ended: completed, or stopped by its budget."""
     try:
-        return run.read_json(SUMMARY).get("status") in ("completed", "budget")
+        return run.read_json(SUMMARY).get("status") in WITH_RESULT
     except InputError:
         return False
 

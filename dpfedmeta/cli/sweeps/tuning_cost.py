@@ -1,15 +1,17 @@
 """Joint privacy cost of all runs of a sweep, if its clients are real ones (docs/sweeps.md)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpfedmeta.accounting.events.events import Earlier, neighbours_of, surplus
+from dpfedmeta.accounting.events.record_layer import holding
 from dpfedmeta.accounting.ledger.ledger import check_rounds, phases_of, read, read_content
 from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon
 from dpfedmeta.accounting.observers.server_observer import records_of_several
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
+from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.release_costs import released
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.sweeps.sweep_folder import TRIALS, SweepFolder, read_manifest
@@ -29,8 +31,9 @@ class TuningCost:
         client_public: Composed epsilon of (client, public).
         client_delta: Its delta.
         single: The largest (client, public) epsilon of one of the runs.
-        record_server: Composed epsilon of (record, server), zero-out; None where no cap bounds the participations.
-        record_replaced: The same for a record that is replaced by another one.
+        relation: Of a record: that of the runs, or zero-out where they differ in it.
+        record_server: Composed epsilon of (record, server); None where no cap bounds the participations.
+        relations: The same for every relation that holds in all runs.
         record_delta: Its delta.
         gone: How many of the runs are not in the folder, and are counted as another one of their settings.
     """
@@ -41,8 +44,9 @@ class TuningCost:
     client_public: float
     client_delta: float
     single: float
+    relation: Relation
     record_server: float | None
-    record_replaced: float | None
+    relations: Mapping[Relation, float | None]
     record_delta: float
     gone: int = 0
 
@@ -112,7 +116,10 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
             f"{len(plans)} runs: the probabilities of their rare events (unusual cohorts in shared mode) add up to "
             f"delta = {asked(first.client_delta)} or more, so there is no joint guarantee"
         )
-    runs = [(plan.phases, Terms.of(plan)) for plan in plans]
+    asked_for = {plan.relation for plan in plans}
+    relation = first.relation if len(asked_for) == 1 else "zero-out"
+    shared = [each for each in RELATIONS if all(each in holding(plan.record) for plan in plans)]
+    of_records = {each: math.inf if besides else _of_records(plans, each) for each in shared}
     return TuningCost(
         runs=len(plans),
         clients=first.clients,
@@ -122,10 +129,15 @@ def compose(plans: Sequence[PrivacyPlan], *, adaptive: bool = False, besides: Se
         single=max(
             client_public_epsilon((*plan.before, *plan.phases), plan.client_delta) for plan in dict.fromkeys(plans)
         ),
-        record_server=math.inf if besides else records_of_several(runs),
-        record_replaced=math.inf if besides else records_of_several(runs, change=2.0),
+        relation=relation,
+        record_server=of_records[relation],
+        relations=of_records,
         record_delta=first.record_delta,
     )
+
+
+def _of_records(plans: Sequence[PrivacyPlan], relation: Relation) -> float | None:
+    return records_of_several([(plan.phases, replace(Terms.of(plan), relation=relation)) for plan in plans])
 
 
 def cost_lines(cost: TuningCost) -> list[str]:
@@ -139,9 +151,11 @@ def cost_lines(cost: TuningCost) -> list[str]:
         lines.append("  (record, server): not added up, since population.max_participations is not set")
     else:
         lines.append(
-            f"  (record, server), zero-out, delta = {asked(cost.record_delta)}: "
-            f"epsilon = {rounded_up(cost.record_server)} (replace-one: {rounded_up(cost.record_replaced)})"
+            f"  (record, server), {cost.relation}, delta = {asked(cost.record_delta)}: "
+            f"epsilon = {rounded_up(cost.record_server)}"
         )
+        others = [f"{name} {rounded_up(each)}" for name, each in cost.relations.items() if name != cost.relation]
+        lines += [f"    other relations: {', '.join(others)}"] if others else []
     if cost.gone:
         lines.append(f"  {cost.gone} of them left no folder here; they are counted as whole runs of their settings")
     return [*lines, "If you tuned on these clients, report these numbers, not those of the best run."]

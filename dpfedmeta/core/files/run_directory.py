@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import (
@@ -36,6 +36,10 @@ EVALUATION = "evaluation.json"
 EPISODES = "episodes.json"
 REPORT = "report.html"
 SECRET_FOLDER = "secret"
+# Statuses of a run that ended with a result, and of one that has no round left to do.
+WITH_RESULT = ("completed", "budget")
+DIVERGED: Final = "diverged"
+OVER = (*WITH_RESULT, DIVERGED)
 # How the configuration in the first line of an analysis' ledger begins.
 ANALYSIS = "analysis:"
 # How that of the rounds of a caller's own loop begins.
@@ -75,6 +79,10 @@ class RunDirectory:
     def initial_weights(self) -> Path:
         """The weights before round 0."""
         return self.path / "checkpoint" / "initial.safetensors"
+
+    def after(self, rounds: int) -> Path:
+        """Folder of what described the run after so many rounds, before it was extended."""
+        return self.path / f"after-{rounds}-rounds"
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Replace a JSON file atomically."""
@@ -207,6 +215,13 @@ def save_weights(path: Path, params: Params) -> None:
     from safetensors.torch import save  # brings PyTorch, and most of a run directory is text
 
     replace_file(path, save({name: value.contiguous().cpu() for name, value in params.items()}))
+
+
+def safetensors_header(file: IO[bytes]) -> Any:
+    """The JSON before the arrays of a safetensors file: what is where, and the words that it carries."""
+    stated, whole = int.from_bytes(file.read(8), "little"), file.seek(0, os.SEEK_END)
+    file.seek(8)
+    return json.loads(file.read(min(stated, whole)))  # a damaged file may state any length
 
 
 def load_weights(path: Path) -> Params:

@@ -102,6 +102,21 @@ class Digested(Protocol):
         ...
 
 
+@runtime_checkable
+class HoldsRows(Protocol):
+    """A population of clients that hold rows of their own, placed by their hash where a layout says so."""
+
+    layout: Layout | None
+
+
+def laid_out(population: Population, layout: Layout | None) -> Population:
+    """The same population with the layout of a plan, where its clients hold rows of their own."""
+    if layout is None or not isinstance(population, HoldsRows):
+        return population
+    changed: Population = replace(population, layout=layout)  # type: ignore[type-var]
+    return changed
+
+
 def clients_digest(population: Population) -> str | None:
     """SECRET: digest of what all clients hold; None: the population cannot say."""
     # Not those that inherit from them, which may hold anything.

@@ -17,30 +17,45 @@ from dpfedmeta.data.populations.population import Population, VirtualPopulation
 from dpfedmeta.data.populations.whole_population import WholePopulation
 
 _DRAWN = "{clients} simulated clients hold {records} records made from {images} images; "
+# Of data of one's own the number of records is private, and all that follows from it.
+_DRAWN_OF_OWN = "{clients} simulated clients hold {records} records made from images whose number is private; "
+_APART = "each image is in at most one client"
+_MANY = "so a client is a simulated one, and a record is one slot of one client, not one image"
 _IS_NAMED = "counts as zero: a client is one of them, a record is one of its records"
-# The sentences of each kind. Numbers stand in braces; of the words in capitals one choice stands there.
+# The sentences of each kind, those of private images last. Numbers stand in braces; of the words in capitals one choice
+# stands there.
 _SENTENCES = {
     "virtual": (
-        f"{_DRAWN}an image recurs in {{often}} clients on average, so a client is a simulated one, and a record is one "
-        "slot of one client, not one image",
+        f"{_DRAWN}an image recurs in {{often}} clients on average, {_MANY}",
+        f"{_DRAWN_OF_OWN}an image may be in several clients, {_MANY}",
     ),
-    "disjoint": (f"{_DRAWN}each image is in at most one client: a client is a simulated one, a record is an image",),
+    "disjoint": (
+        f"{_DRAWN}{_APART}: a client is a simulated one, a record is an image",
+        f"{_DRAWN_OF_OWN}{_APART}: a client is a simulated one, a record is an image",
+    ),
     "natural": (
-        f"{_DRAWN}each image is in at most one client, the drawings of characters of one alphabet by the same drawers: "
+        f"{_DRAWN}{_APART}, the drawings of characters of one alphabet by the same drawers: "
         "a client is a simulated one, a record is an image",
         "{clients} clients that the data name{CHOSEN}; each holds {SHOTS} + {queries} records {OF}, and one that has "
         f"fewer {_IS_NAMED}",
         "{clients} {NAMED}{CHOSEN}; each uses all its records, {share}% of a class as support, up to {ways} classes "
         f"and {{most_records}} records ({{megabytes}} MB in memory), and one that has {{LEAST}} {_IS_NAMED}",
+        f"{_DRAWN_OF_OWN}{_APART}, the drawings of characters of one alphabet by the same drawers: a client is a "
+        "simulated one, a record is an image",
     ),
-    "shards": ("{clients} simulated clients hold two shards each of {images} sorted images; {WHERE}",),
+    "shards": (
+        "{clients} simulated clients hold two shards each of {images} sorted images; {WHERE}",
+        "{clients} simulated clients hold two shards each of sorted images whose number is private; an image may be in "
+        "several clients, so a client is a simulated one",
+    ),
     OWN: ("{clients} clients of the caller's own; what a client and its records are, the caller says",),
     ASKED: (
         "{clients} clients that hold their data themselves and are asked by a server; a client is all that one of them "
         "holds, a record is one of its records",
     ),
 }
-_DRAWERS, _REAL, _WHOLE = range(3)
+_REAL, _WHOLE = 1, 2
+_PRIVATE = -1
 _CHOICES = {
     "CHOSEN": ("", ", chosen from {most} by run.seed"),
     "SHOTS": ("{shots}", "{shots} to {most_shots}"),
@@ -48,7 +63,7 @@ _CHOICES = {
     "NAMED": ("clients that the data name", "clients, {authors} drawers of an alphabet each"),
     "LEAST": ("no two classes of two records", too_few(shared=True)),
     "WHERE": (
-        "each image is in at most one client",
+        _APART,
         "an image is in {often} clients on average, so a client is a simulated one",
     ),
 }
@@ -64,8 +79,8 @@ class PopulationStatement:
         kind: population.kind of the settings, or "own".
         clients: N, the number of clients.
         records: Support and query records of all clients (expected number if sizes differ); 0: the data decide.
-        images: Training images that clients are made from, without rotations and reflections; None if unknown.
-        clients_per_image: Expected number of clients that hold an image, averaged over images; None if unknown.
+        images: Training images that clients are made from, without rotations and reflections; None: private.
+        clients_per_image: Expected number of clients that hold an image, averaged over images; None: private.
         text: The description in one sentence.
     """
 
@@ -82,21 +97,25 @@ def asked_statement(clients: int) -> PopulationStatement:
     return _statement(ASKED, clients)
 
 
-def population_statement(population: Population, own_test: float = 0.0) -> PopulationStatement:
+def population_statement(
+    population: Population, own_test: float = 0.0, *, published: bool = False
+) -> PopulationStatement:
     """Describe a client and a record, and how often an image recurs; the guarantees say which of them is protected.
 
     Args:
         population: The clients.
         own_test: population.own_test, the share of its records that each client keeps back.
+        published: The images are those of a benchmark, so that it is public how many there are. A statement leaves
+            without noise, before any round: the number of other images does not stand in it.
     """
     if isinstance(population, ShardPopulation):
-        found = _of_shards(population)
+        found = _of_shards(population, published)
     elif isinstance(population, RealPopulation):
         found = _of_real_clients(population)
     elif isinstance(population, WholePopulation):
         found = _of_whole_clients(population)
     elif isinstance(population, VirtualPopulation | DisjointPopulation | NaturalPopulation):
-        found = _of_simulated_clients(population)
+        found = _of_simulated_clients(population, published)
     else:
         found = _statement(OWN, population.clients)
     return replace(found, text=f"{found.text}{kept_back(own_test)}")
@@ -109,10 +128,13 @@ def says_what_it_states(stated: Mapping[str, Any], own_test: float) -> bool:
     """
     text, kept = stated["text"], kept_back(own_test)
     beside = {name: stated[name] for name in ("clients", "records", "images")}
+    counted = stated["images"] is not None
     # A sentence with a number that is not stated matches nothing.
     known = {name: "(?!)" if number is None else re.escape(f"{number:,}") for name, number in beside.items()}
     forms = (
-        _IN_BRACES.sub(lambda found: known.get(found[1], _NUMBER), re.escape(form)) for form in _forms(stated["kind"])
+        _IN_BRACES.sub(lambda found: known.get(found[1], _NUMBER), re.escape(form))
+        for form in _forms(stated["kind"])
+        if ("{images}" in form) == counted
     )
     return text.endswith(kept) and any(re.fullmatch(form, text.removesuffix(kept)) for form in forms)
 
@@ -163,17 +185,29 @@ def _statement(
 
 
 def _of_simulated_clients(
-    population: VirtualPopulation | DisjointPopulation | NaturalPopulation,
+    population: VirtualPopulation | DisjointPopulation | NaturalPopulation, published: bool
 ) -> PopulationStatement:
-    shape, images = population.shape, population.pool.size
-    kind, most = "disjoint" if isinstance(population, DisjointPopulation) else "natural", None
+    shape, most = population.shape, None
+    kind = "disjoint" if isinstance(population, DisjointPopulation) else "natural"
     if isinstance(population, VirtualPopulation):
         kind, most = "virtual", population.most_shots
     # Twice the mean number of shots is a whole number.
     records = population.clients * shape.ways * (shape.shots + (most or shape.shots) + 2 * shape.queries) // 2
-    return _statement(
-        kind, population.clients, form=_DRAWERS, records=records, images=images, recurrence=records / images
-    )
+    return _of_images(kind, population, records, published)
+
+
+def _of_images(
+    kind: str,
+    population: VirtualPopulation | DisjointPopulation | NaturalPopulation | ShardPopulation,
+    records: int,
+    published: bool,
+    choices: Mapping[str, int] | None = None,
+) -> PopulationStatement:
+    if not published:
+        return _statement(kind, population.clients, form=_PRIVATE, records=records)
+    images = population.pool.size
+    recurrence = records / images
+    return _statement(kind, population.clients, choices=choices, records=records, images=images, recurrence=recurrence)
 
 
 def _of_real_clients(population: RealPopulation) -> PopulationStatement:
@@ -211,17 +245,10 @@ def _of_whole_clients(population: WholePopulation) -> PopulationStatement:
     )
 
 
-def _of_shards(population: ShardPopulation) -> PopulationStatement:
-    records, images = population.clients * population.records, population.pool.size
+def _of_shards(population: ShardPopulation, published: bool) -> PopulationStatement:
     shared = population.clients > population.clients_per_deal
-    return _statement(
-        "shards",
-        population.clients,
-        choices={"WHERE": shared},
-        records=records,
-        images=images,
-        recurrence=records / images,
-    )
+    records = population.clients * population.records
+    return _of_images("shards", population, records, published, choices={"WHERE": shared})
 
 
 def _rounded(value: float) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.analytics.analysis import Handing
 from dpfedmeta.analytics.client_answers import Held, HeldImages
 from dpfedmeta.core.errors import InputError
@@ -43,6 +44,11 @@ class JoinedAnalysis:
     source: KeyedSource | FreshSource
     fresh_of: FreshOf
     log: Callable[[str], None]
+
+    @property
+    def limits(self) -> PlanLimits:
+        """Rounds that the plan itself allows this client."""
+        return PlanLimits(plan=self.signed.privacy, name=self.signed.name, number=self.number)
 
     def check(self, task: bytes) -> None:
         """Check a task before it is charged (see `Taken`)."""

@@ -214,7 +214,10 @@ class RealClient:
         for line in joined.words(self._ledger, self._promise):
             self._log(line)
         run = signed.run.hex()
-        if not self._ledger.keys(run) and not left_of_run(signed.privacy, self._promise, self._ledger, run):
+        limits, ledger = joined.limits, self._ledger
+        if not ledger.keys(run) and not left_of_run(signed.privacy, self._promise, ledger, run, limits):
+            if (why := limits.problem(ledger, run, 0)) is not None:
+                raise Refused(why)
             raise Refused(f"the promise is used up ({self._promise.words}), so this client cannot take part")
         if self._dry_run:
             raise Refused("this is a dry run; nothing is sent")
@@ -288,7 +291,7 @@ class RealClient:
         run, plan = joined.signed.run.hex(), joined.signed.privacy
         one = participation(plan, self._promise, attempt.round)
         joined.kept.begin(attempt)
-        beside = {"run": run, "question": asked, "fresh": draw_fresh()}
+        beside = {"run": run, "question": asked, "fresh": draw_fresh(), "plan": joined.limits.name}
         self._ledger.charge(attempt.round, one, attempt.again, **beside, cost=run_cost(plan))
         return True
 
@@ -318,7 +321,9 @@ class RealClient:
             raise Refused(f"round {attempt.round} is over: round {last[0]} was answered already")
         if (answer := forgotten(self._folder, self._ledger.charged())) is not None:
             raise Refused(f"{self._path} is an older copy: {answer} left this machine and is missing in it; restore it")
-        if not left(plan, self._promise, self._ledger, run, [attempt.round]):
+        if (why := joined.limits.problem(self._ledger, run, attempt.round)) is not None:
+            raise Refused(f"round {attempt.round}: {why}")
+        if not left(plan, self._promise, self._ledger, run, [attempt.round], joined.limits):
             raise Refused(
                 f"round {attempt.round} would be participation {len(taken) + 1} in this run and "
                 f"{self._ledger.participations + 1} in all: more than is promised ({self._promise.words})"

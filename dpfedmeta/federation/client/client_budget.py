@@ -10,6 +10,7 @@ from dpfedmeta.accounting.divergences.discrete_gaussian_cost import summed_coord
 from dpfedmeta.accounting.events.events import surplus
 from dpfedmeta.accounting.events.guarantee import UnitName
 from dpfedmeta.accounting.ledger.client_ledger import NO_COST, ClientLedger, RecordBudget, RunCost
+from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.participation_cost import Participation
 from dpfedmeta.accounting.participation_cost import participation as one_participation
@@ -120,7 +121,9 @@ def run_cost(plan: PrivacyPlan) -> RunCost:
     return RunCost(rare=surplus(plan.phases), coordinates=tuple(summed_coordinates(plan.phases)))
 
 
-def left(plan: PrivacyPlan, promise: Promise, ledger: ClientLedger, run: str, rounds: Sequence[int]) -> int:
+def left(
+    plan: PrivacyPlan, promise: Promise, ledger: ClientLedger, run: str, rounds: Sequence[int], limits: PlanLimits
+) -> int:
     """Count how many of these rounds, in this order, a client may still answer.
 
     This is the only computation of what is left of a promise: a dry run, an offer, an answer and the log all call it,
@@ -132,16 +135,18 @@ def left(plan: PrivacyPlan, promise: Promise, ledger: ClientLedger, run: str, ro
         ledger: Its ledger, with the spending of all runs.
         run: Identifier of the run.
         rounds: Rounds of the run that are not answered yet.
+        limits: What the plan itself allows this client.
     """
+    rounds = limits.open_rounds(ledger, run, rounds)
     most = most_participations(plan, promise) - len(ledger.keys(run))
     costs = [participation(plan, promise, round_) for round_ in rounds[: max(most, 0)]]
     return ledger.further(costs, run=run, cost=run_cost(plan))
 
 
-def left_of_run(plan: PrivacyPlan, promise: Promise, ledger: ClientLedger, run: str) -> int:
+def left_of_run(plan: PrivacyPlan, promise: Promise, ledger: ClientLedger, run: str, limits: PlanLimits) -> int:
     """The same of all rounds that are to come."""
     last = max(ledger.keys(run), default=(-1,))[0]
-    return left(plan, promise, ledger, run, range(last + 1, plan.rounds))
+    return left(plan, promise, ledger, run, range(last + 1, plan.rounds), limits)
 
 
 def epsilon_after(plan: PrivacyPlan, promise: Promise, participations: int) -> float:

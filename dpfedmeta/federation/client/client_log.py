@@ -63,7 +63,7 @@ def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iter
     """Yield log lines on the cost of taking part in a run and on what would leave the machine."""
     privacy = joined.signed.plan.privacy
     each, run = epsilon_after(privacy, promise, 1), joined.signed.run.hex()
-    taken, more = len(ledger.keys(run)), left_of_run(privacy, promise, ledger, run)
+    taken, more = len(ledger.keys(run)), left_of_run(privacy, promise, ledger, run, joined.limits)
     yield spent_words(ledger, promise)
     yield (
         f"the promise allows {taken + more} of the {privacy.rounds} rounds"
@@ -98,7 +98,7 @@ def sent_words(
     privacy = joined.signed.plan.privacy
     run = joined.signed.run.hex()
     taken = len(ledger.keys(run))
-    allowed = taken + left_of_run(privacy, promise, ledger, run)
+    allowed = taken + left_of_run(privacy, promise, ledger, run, joined.limits)
     clipped = f"clipped to {task.bound:.4g}" + ("" if joined.why is None else ", only noise")
     return (
         f"round {attempt.round}: {what} left this machine ({joined.dimension:,} coordinates, {clipped}); participation "

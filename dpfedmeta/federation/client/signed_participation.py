@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.federation.client.client_budget import Promise
@@ -50,6 +51,11 @@ class Signed(Protocol):
     @property
     def privacy(self) -> PrivacyPlan:
         """Privacy plan that a participation is charged as."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Digest of the offer without its run, under which it may be offered again."""
         ...
 
     @property
@@ -106,6 +112,11 @@ class SignedParticipation(Protocol):
     @property
     def number(self) -> int:
         """The client's."""
+        ...
+
+    @property
+    def limits(self) -> PlanLimits:
+        """Rounds that the plan itself allows this client."""
         ...
 
     @property

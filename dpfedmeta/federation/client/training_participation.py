@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.core.errors import DAMAGED_JSON
 from dpfedmeta.core.params import Params, dimension, unflatten
 from dpfedmeta.core.plugins.user_code import raised
@@ -71,6 +72,11 @@ class Joined:
     def dimension(self) -> int:
         """Weights that are learned."""
         return dimension(self.signed.learned)
+
+    @property
+    def limits(self) -> PlanLimits:
+        """Rounds that the plan itself allows this client."""
+        return PlanLimits(plan=self.signed.privacy, name=self.signed.name, number=self.number)
 
     def vector(self, task: RoundTask, attempt: Attempt) -> Floats:
         """Compute the message to a server that sees messages, [d]: clipped, with the plan's noise.

@@ -20,7 +20,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
 from dpfedmeta.federation.flower.fleet_calls import ACTIVATE, HEARTBEAT, NAMES, OBJECT, PULL, PUSH, Answer, refusal
-from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, PATIENT, ROOM_BYTES
+from dpfedmeta.federation.flower.flower_environment import CLOCK, MOST_BYTES, PATIENT, ROOM_BYTES
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -218,7 +218,7 @@ class Gate:
             if len(proofs) > _MOST_PROOFS:
                 del proofs[next(iter(proofs))]
         if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE:
-            raise ValueError(f"this machine's clock differs from the server's by {abs(age):.0f} s; set it")
+            raise ValueError(f"{CLOCK} differs from the server's by {abs(age):.0f} s; set the wrong one")
         return key
 
     async def _waited(self, seconds: float, news: asyncio.Event, node: int, receive: Receive) -> bool:

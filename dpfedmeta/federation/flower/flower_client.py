@@ -38,6 +38,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.channel import Party
 from dpfedmeta.federation.flower.flower_channel import content_of, record_of
 from dpfedmeta.federation.flower.http_client import (
+    ClockDiffers,
     ConnectionRefused,
     IdentityTaken,
     Requests,
@@ -70,7 +71,8 @@ def attend(
         say: Told in a line what happens to the connection.
 
     Raises:
-        InputError: A wrong certificate or key, a client of this identity that is connected already.
+        InputError: A wrong certificate or key, a client of this identity that is connected already, or a clock that
+            differs from the server's for so long as `wire.patience` says.
         RuntimeError: No server for so long as `wire.patience` says.
     """
     lost: float | None = time.monotonic()
@@ -88,6 +90,9 @@ def attend(
             reason = "a client of this identity is connected already"
             failure: Exception = InputError(f"{wire.server}: {reason}; stop that one, or use a key of your own")
             patience = min(wire.patience, 3 * HEARTBEAT_MIN_INTERVAL)
+        except ClockDiffers as error:
+            reason, patience = str(error), wire.patience
+            failure = InputError(f"{wire.server}: {error}")
         except ConnectionRefused as error:
             raise InputError(f"{wire.server}: {error}") from None
         except (httpx.HTTPError, ValueError, TooLong) as error:

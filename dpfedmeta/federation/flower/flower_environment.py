@@ -16,6 +16,8 @@ ROOM_BYTES = 2**12
 KIND, RECORD, FIELD = "query.dpfedmeta", "dpfedmeta", "message"
 # Header of a client whose heartbeats wait longer than Flower's own.
 PATIENT = "dpfedmeta-patient"
+# How the words begin in which a server refuses a request that is too old or too new.
+CLOCK = "this machine's clock"
 
 
 def prepare_flower(folder: Path | None = None) -> None:

@@ -17,7 +17,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, PATIENT, ROOM_BYTES
+from dpfedmeta.federation.flower.flower_environment import CLOCK, MOST_BYTES, PATIENT, ROOM_BYTES
 from dpfedmeta.federation.identity.credentials import wire_key
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import plain_line
 
@@ -33,6 +33,10 @@ class ConnectionRefused(Exception):
 
 class IdentityTaken(ConnectionRefused):
     """A client of this identity is connected."""
+
+
+class ClockDiffers(ConnectionRefused):
+    """The server reads this client's requests as too old or too new."""
 
 
 class TooLong(Exception):
@@ -146,7 +150,10 @@ class _Bounded(httpx.BaseTransport):
             response.status_code, headers=response.headers, stream=_Counted(stream, self._most), request=request
         )
         if response.status_code in (401, 403, 412, 413):
-            raise (IdentityTaken if response.status_code == 412 else ConnectionRefused)(_reason(response))
+            reason = _reason(response)
+            # Whoever set a clock may set it back; another key does not become one of the roster's.
+            of_clock = ClockDiffers if CLOCK in reason else ConnectionRefused
+            raise (IdentityTaken if response.status_code == 412 else of_clock)(reason)
         return response
 
     def close(self) -> None:

@@ -1,23 +1,25 @@
 """Form of the records and settings that a server's offer may state, and the settings that clients refuse."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.dataset_names import encoding_of_run
-from dpfedmeta.config.run_settings import RunSettings, TrackSettings
-from dpfedmeta.config.settings import Settings
+from dpfedmeta.config.settings import Settings, setting_fields, value_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_names import names
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.data.task_file import check_labels
 from dpfedmeta.data.user_sources.readers import columns_in
+from dpfedmeta.federation.offers.kept_settings import SETTINGS
 from dpfedmeta.learning.meta.target_kind import KINDS
 from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.planning.policy_from_settings import OWN
+from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
 from dpfedmeta.planning.user_modules import texts_of
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
@@ -115,10 +117,8 @@ def for_clients(settings: Settings, task: Task) -> Settings:
     Raises:
         InputError: Something of them cannot be said to a client.
     """
-    run = RunSettings(seed=settings.run.seed, precision=settings.run.precision, device="cpu", dir="", name="federation")
-    # What other ledgers charged is among the plan's numbers.
-    privacy = replace(settings.privacy, spent_before=())
-    found = replace(settings, dataset=task.name, run=run, track=TrackSettings(), privacy=privacy)
+    unsent = {name: row.only[0] for name, row in SETTINGS.items() if row.keeper == "unsent" and row.only}
+    found = replace(_with_values(settings, unsent), dataset=task.name)
     problem = foreign(found)
     if problem is not None:
         raise InputError(
@@ -132,19 +132,69 @@ def for_clients(settings: Settings, task: Task) -> Settings:
     return found
 
 
-def check_own(settings: Settings) -> None:
-    """Check that no setting of a server names code or files, or clients that are only simulated.
+def _with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        section, _, key = name.partition(".")
+        sections.setdefault(section, {})[key] = value
+    return replace(settings, **{name: replace(getattr(settings, name), **own) for name, own in sections.items()})
+
+
+def check_taken(settings: Settings) -> None:
+    """Check that a federation takes all of these settings, before its server starts.
 
     Raises:
-        Refused: A setting does.
+        InputError: A setting is of simulated clients, or asks a client for more than it does.
+        RefusedPlan: A promise would count on what nobody keeps among real clients.
     """
-    population = settings.population
-    for name, value, usual in (("episodes", population.episodes, "fixed"), ("own_test", population.own_test, 0)):
-        if value != usual:
-            raise Refused(f"the plan has population.{name} = {value}, for simulated clients alone")
+    for name, value in values_of(settings):
+        row, problem = SETTINGS.get(name), _problem(name, value, offered=False)
+        if problem is not None:
+            raise (InputError if row is not None and (row.simulated or row.only is None) else RefusedPlan)(problem)
+    problem = untold_cohorts(settings)
+    if problem is not None:
+        raise RefusedPlan(problem)
+
+
+def check_own(settings: Settings) -> None:
+    """Check that a client takes all settings of an offer: each stands on the list, and none names code or files.
+
+    Raises:
+        Refused: A setting does not, whoever signed it.
+    """
     problem = foreign(settings)
     if problem is not None:
         raise Refused(f"the plan has {problem}, and clients run no code and read no files that the server names")
+    found = (_problem(name, value, offered=True) for name, value in values_of(settings))
+    problem = next((each for each in found if each is not None), None) or untold_cohorts(settings)
+    if problem is not None:
+        raise Refused(f"the plan has {problem}")
+
+
+def values_of(settings: Settings) -> Iterator[tuple[str, Any]]:
+    """(Dotted name, value) of every setting of the schema."""
+    return ((name, value_of(settings, name)) for name, _, _ in setting_fields())
+
+
+def _problem(name: str, value: Any, *, offered: bool) -> str | None:
+    """What is wrong with one setting among real clients, in words; None: nothing is."""
+    row = SETTINGS.get(name)
+    if row is None:
+        return f"{name} = {value}: nobody has said yet who keeps it among real clients; leave it out"
+    if row.keeper == "unsent" and not offered:
+        return None
+    return row.problem(name, value)
+
+
+def untold_cohorts(settings: Settings) -> str | None:
+    """Why an aborted round would tell of its cohort, in words; None: it would not."""
+    sampler = settings.population.sampler
+    if not clients_make_the_noise(settings) or sampling_of(sampler).fixed_size:
+        return None
+    return (
+        f"population.sampler = {sampler} with aggregation.mode = secure: nobody knows how often real clients fail, "
+        "and an aborted round would reveal something about its cohort; use --population.sampler fixed"
+    )
 
 
 def foreign(settings: Settings) -> str | None:

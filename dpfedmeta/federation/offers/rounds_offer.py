@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from hashlib import sha256
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
+from dpfedmeta.federation.offers.kept_settings import SETTINGS, TakenSetting
+from dpfedmeta.federation.offers.work_limits import fitting_problem
 from dpfedmeta.federation.wire_format import LEAST_BOUND, MOST_BOUND, MOST_BYTES
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content
@@ -27,6 +32,24 @@ _KEYS = {"run", "request", "form", "record", *_COMPUTED}
 _RUN_BYTES = 16
 # What safetensors keeps for itself.
 _TAKEN = ("__metadata__", ATTACHED)
+# As federation.offers.kept_settings: each number of a request, and who keeps what is proved of it.
+REQUESTS: dict[str, TakenSetting] = {
+    "clients": replace(SETTINGS["population.clients"], keeper="server"),
+    "cohort": SETTINGS["population.cohort"],
+    "rounds": SETTINGS["server.rounds"],
+    "promises": SETTINGS["privacy.client.epsilon"],
+    "sampler": replace(
+        SETTINGS["population.sampler"],
+        only=("poisson", "fixed"),
+        others="a client of a loop knows no round of its own and no turn; use sampler poisson or fixed",
+    ),
+    "noise": SETTINGS["server.noise"],
+    "separation": SETTINGS["population.separation"],
+    "buffers": SETTINGS["server.buffers"],
+    "max_participations": SETTINGS["population.max_participations"],
+    "clip": TakenSetting(keeper="public", why="words; the bound of a round is what a client clips to"),
+    "simulation": TakenSetting(keeper="public", why="the client draws noise of its own all the same"),
+}
 _FLOAT_BYTES = 4
 _MOST_DIMENSIONS = 16
 # A client tells no more of what a server wrote.
@@ -49,6 +72,13 @@ class RoundsOffer:
     form: Params
     record: Mapping[str, Any] | None
 
+    @cached_property
+    def name(self) -> str:
+        """Digest of the rounds without their run, under which they may be offered again."""
+        shapes = {name: list(value.shape) for name, value in self.form.items()}
+        content = [self.request.as_text(), shapes, self.record]
+        return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
 
 def opened_rounds(text: bytes) -> RoundsOffer:
     """Read an offer, and solve its plan again.
@@ -65,6 +95,7 @@ def opened_rounds(text: bytes) -> RoundsOffer:
             raise InputError(f"{_WHERE}: is not what a server signs; ask its operator for the version of dpfedmeta")
         run, form = _run(content["run"]), _form(content["form"])
         request = RoundsRequest.from_text(content["request"], _WHERE)
+        check_rounds(request, _WHERE)
         due = json.loads(json.dumps(plan_content(request.planned, request.guarantees)))
         check_same(Path(_WHERE), "", {key: content[key] for key in _COMPUTED}, due)
         return RoundsOffer(run=run, request=request, form=form, record=_record(content["record"]))
@@ -74,6 +105,29 @@ def opened_rounds(text: bytes) -> RoundsOffer:
         raise InputError(
             shortened(f"{_WHERE}: is not what a server signs ({type(error).__name__}: {error})")
         ) from error
+
+
+def check_rounds(request: RoundsRequest, where: str) -> None:
+    """Refuse rounds of which a client could not keep what is proved, or whose plan is more work than it does.
+
+    Raises:
+        InputError: Names the number or the word, and what a client takes; `where` says whose it is.
+    """
+    for each in fields(request):
+        row, value = REQUESTS.get(each.name), getattr(request, each.name)
+        if row is None:
+            raise InputError(f"{where}: {each.name} = {value}: nobody has said yet who keeps it; leave it out")
+        problem = row.problem(each.name, value)
+        if problem is not None:
+            raise InputError(f"{where}: {problem}")
+    problem = fitting_problem(
+        request.noise,
+        request.rounds,
+        request.buffers,
+        request.separation or default_separation(request.clients, request.cohort, request.rounds),
+    )
+    if problem is not None:
+        raise InputError(f"{where}: {problem}")
 
 
 def shortened(words: object) -> str:

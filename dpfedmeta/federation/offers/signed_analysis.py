@@ -6,7 +6,7 @@ takes no part where anything differs.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from pydantic import ValidationError
 
@@ -25,9 +25,11 @@ from dpfedmeta.federation.offers.signed_document import (
     check_numbers,
     checked_names,
     content_of,
+    name_of,
     opened_parts,
     signed_parts,
 )
+from dpfedmeta.federation.offers.work_limits import check_work
 from dpfedmeta.planning.privacy.masking_graph import withstood
 from dpfedmeta.planning.privacy.secure_sum_settings import check_company
 from dpfedmeta.planning.run_plan import Plan, make_plan
@@ -57,6 +59,11 @@ class SignedAnalysis(SignedOffer):
     privacy: PrivacyPlan
     plan: Plan
     masked: bool = True
+
+    @cached_property
+    def name(self) -> str:
+        """Digest of the analysis without its run, under which it may be asked again."""
+        return name_of(self.plan.settings, self.task, self.privacy, self.request.as_text())
 
     @property
     def analysis(self) -> Analysis:
@@ -175,6 +182,7 @@ def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
             raise Refused("the analysis names code or files of the server, or no clients")
         check_own(request.settings)
         task = task_of(content)
+        check_work(request.settings, task)
     except (InputError, RefusedPlan, ValidationError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise Refused(f"the analysis is refused here: {error}") from error
     # What an encoder lacks on this machine is for its owner to mend, and no fault of the analysis.

@@ -8,14 +8,18 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
+from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.config.load import offered_text
+from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.random.random_sources import GENERATOR
 from dpfedmeta.core.version import __version__
 from dpfedmeta.data.task import Task
 from dpfedmeta.federation.channel import IDENTITY_BYTES
+from dpfedmeta.federation.offers.kept_settings import MOST_CHANGES, MOST_ROUNDS
 from dpfedmeta.federation.offers.offered_settings import columns_of, form_of
 from dpfedmeta.secure_aggregation.crypto.keys import Identity, signed_by
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
@@ -185,6 +189,34 @@ def checked_names(content: Mapping[str, Any], server: bytes, clients: int, *, ma
         if lengths != {IDENTITY_BYTES} or len({*roster}) != clients:
             raise Refused(f"the plan does not name each of {clients} clients once")
     return roster
+
+
+def earlier_of(privacy: Mapping[str, Any]) -> tuple[Earlier, ...]:
+    """What a plan's text says that other ledgers charged before: so many rounds, each of which costs something.
+
+    Raises:
+        Refused: It counts rounds that are none, which would take cost away, or more than a client adds up.
+    """
+    found = tuple(Earlier.from_json(each) for each in privacy.get("earlier", ()))
+    rounds = [phase.rounds for each in found for phase in each.phases]
+    if not all(type(number) is int and number >= 1 for number in rounds):
+        raise Refused("the plan counts earlier releases of no whole number of rounds")
+    if len(rounds) > MOST_CHANGES or sum(rounds) > MOST_ROUNDS:
+        raise Refused(f"the plan counts more than {MOST_ROUNDS:,} earlier rounds, or {MOST_CHANGES} kinds of them")
+    return found
+
+
+def name_of(settings: Settings, task: Task, privacy: PrivacyPlan, asked: str = "") -> str:
+    """Digest of what is offered, by what it is here: not by the run, the roster, or how the server wrote it down.
+
+    Args:
+        settings: Of the offer.
+        task: Form of the records.
+        privacy: What a participation is charged as.
+        asked: What an analysis asks besides.
+    """
+    content = [offered_text(settings), form_of(task), constants(privacy), asked]
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def difference(own: Any, stated: Any, place: str) -> str | None:

@@ -10,12 +10,11 @@ from functools import cached_property, lru_cache
 
 from pydantic import ValidationError
 
-from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import offered_settings, offered_text
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.params import Params
-from dpfedmeta.data.task import Task
+from dpfedmeta.data.task import Task, holds_rows
 from dpfedmeta.federation.client.client_log import offered_words
 from dpfedmeta.federation.offers.offered_settings import check_own, for_clients, task_of, with_own_encoder
 from dpfedmeta.federation.offers.signed_document import (
@@ -24,9 +23,12 @@ from dpfedmeta.federation.offers.signed_document import (
     check_numbers,
     checked_names,
     content_of,
+    earlier_of,
+    name_of,
     opened_parts,
     signed_parts,
 )
+from dpfedmeta.federation.offers.work_limits import check_work
 from dpfedmeta.planning.privacy.masking_graph import withstood
 from dpfedmeta.planning.privacy.secure_sum_settings import check_company
 from dpfedmeta.planning.run_plan import Plan, make_plan
@@ -56,6 +58,11 @@ class SignedPlan(SignedOffer):
     def privacy(self) -> PrivacyPlan:
         """Privacy plan that a participation is charged as."""
         return self.plan.privacy
+
+    @cached_property
+    def name(self) -> str:
+        """Digest of the plan without its run, under which it may be offered again."""
+        return name_of(self.plan.settings, self.task, self.privacy)
 
     @property
     def masked(self) -> bool:
@@ -155,12 +162,18 @@ def _made(text: bytes) -> tuple[Plan, Task]:
         settings = offered_settings(content["settings"], "the server's plan")
         task = task_of(content)
         check_own(settings)
+        check_work(settings, task)
+        earlier = earlier_of(content["privacy"])
     except (InputError, RefusedPlan, ValidationError, TypeError, LookupError, AttributeError) as error:
         raise Refused(f"the plan is refused here: {error}") from error
+    if settings.record.enabled and not holds_rows(settings.population.kind, task):
+        raise Refused(
+            f"the plan has population.kind = {settings.population.kind}, which counts with records that never come or "
+            "go; a server of real clients says real"
+        )
     # What an encoder lacks on this machine is for its owner to mend, and no fault of the plan.
     task = with_own_encoder(task, settings, content)
     try:
-        earlier = tuple(Earlier.from_json(each) for each in content["privacy"].get("earlier", ()))
         plan = make_plan(settings, task, earlier=earlier).among_real_clients()
         check_company(plan.privacy, settings.aggregation.company)
     except (InputError, RefusedPlan, ValidationError, TypeError, LookupError, AttributeError) as error:

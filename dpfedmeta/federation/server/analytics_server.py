@@ -141,9 +141,17 @@ class RemoteClients:
             blamed=company.blamed,
             told=Told(path=run.secret / TOLD),
         )
+        attempt = Attempt(run=name, round=0, again=cohort.again)
         try:
-            found = secure_sum(questions, company.identity, Attempt(run=name, round=0, again=cohort.again), start)
+            found = secure_sum(questions, company.identity, attempt, start)
         except NoSum as error:
+            out = sorted(questions.left_out & (questions.told.survivors(attempt) or set()))
+            if out:
+                raise InputError(
+                    f"{run.path}: can have no sum any more ({error}), so nothing is released; the analysis is charged. "
+                    f"Start a new one, with a roster that lacks {', '.join(f'client {number}' for number in out)} "
+                    "(counted from 0)"
+                ) from None
             raise InputError(
                 f"{run.path}: too few of {len(start.invited)} clients answered every step ({error}), so nothing is "
                 "released; the analysis is charged. Check that the clients are connected, and their logs; then "

@@ -24,35 +24,50 @@ TOLD = "told.json"
 
 @dataclass(kw_only=True, eq=False)
 class Told:
-    """SECRET: of the last attempt at a round, by numbers of clients.
+    """SECRET: of the last attempt at a sum, its number and who survived; on disk before any client is told.
 
     Attributes:
         path: Where it is kept, for a server that is killed; None: in this process alone.
+        by_another: Whether an earlier process told clients of these survivors.
     """
 
     path: Path | None = None
-    _kept: tuple[list[int], list[int]] | None = None
+    by_another: bool = False
+    _kept: tuple[int, list[int], list[int]] | None = None
 
     def survivors(self, attempt: Attempt) -> frozenset[int] | None:
         """Return the survivors that clients were told of in this attempt; None: no client was told of any yet."""
-        if self._kept is None and self.path is not None and self.path.exists():
-            try:
-                content = json.loads(self.path.read_text(encoding="utf-8"))
-                self._kept = [*content["key"]], [*content["clients"]]
-            except (OSError, *DAMAGED_JSON) as error:
-                raise InputError(
-                    f"{self.path}: damaged; it says which survivors clients were told of; restore it from a backup"
-                ) from error
-        if self._kept is None or self._kept[0] != list(attempt.key):
-            return None
-        return frozenset(self._kept[1])
+        _, key, clients = self._last()
+        return frozenset(clients) if key == list(attempt.key) else None
+
+    def next_protocol(self) -> int:
+        """Number an attempt at a sum: above all earlier ones, whatever any clock says; a client takes none twice."""
+        protocol, key, clients = self._last()
+        self._keep(protocol + 1, key, clients)
+        return protocol + 1
 
     def note(self, attempt: Attempt, clients: Iterable[int]) -> None:
         """Before any client is told."""
-        self._kept = list(attempt.key), sorted(clients)
+        self._keep(self._last()[0], list(attempt.key), sorted(clients))
+        self.by_another = False
+
+    def _last(self) -> tuple[int, list[int], list[int]]:
+        if self._kept is None and self.path is not None and self.path.exists():
+            try:
+                content = json.loads(self.path.read_text(encoding="utf-8"))
+                self._kept = int(content["protocol"]), [*content["key"]], [*content["clients"]]
+                self.by_another = True
+            except (OSError, *DAMAGED_JSON) as error:
+                raise InputError(
+                    f"{self.path}: damaged; it says what clients were told in the last round; restore it from a backup"
+                ) from error
+        return self._kept or (0, [], [])
+
+    def _keep(self, protocol: int, key: list[int], clients: list[int]) -> None:
         if self.path is not None:
-            content = {"key": self._kept[0], "clients": self._kept[1]}
+            content = {"protocol": protocol, "key": key, "clients": clients}
             replace_file(self.path, json.dumps(content).encode(), SECRET)
+        self._kept = protocol, key, clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +135,7 @@ class ClientRequests:
         heard: Called with the counts of the answers to each question.
         blamed: Called with the clients whose shares were wrong.
         left_out: SECRET: clients whose shares ended an attempt at a sum, beyond doubt: they are in no further one.
-        told: SECRET: survivors that clients were told of in the last attempt at a sum.
-        protocol: Number of the last attempt at a sum, of this round or an earlier one; a client takes none twice.
+        told: SECRET: the last attempt at a sum.
 
     Guarantee:
         None of its own: a client that declines, is late, or sends an answer that is not accepted is a client with a
@@ -137,7 +151,6 @@ class ClientRequests:
     blamed: Callable[[Blame], None] = lambda blame: None
     left_out: set[int] = field(default_factory=set)
     told: Told = field(default_factory=Told)
-    protocol: int = 0
     _accepted: set[int] = field(default_factory=set)
     _declining: set[int] = field(default_factory=set)
     _round: tuple[int, ...] = ()
@@ -146,6 +159,12 @@ class ClientRequests:
     def declining(self) -> frozenset[int]:
         """SECRET where not all are asked: who declined the plan or the last round, or answered unsoundly."""
         return frozenset(self._declining)
+
+    @property
+    def there(self) -> frozenset[int]:
+        """SECRET where not all are asked: who is connected, and not left out."""
+        present = {*self.channel.present()}
+        return frozenset(n for n, identity in enumerate(self.roster) if identity in present) - self.left_out
 
     @property
     def answering(self) -> int:
@@ -214,6 +233,8 @@ class ClientRequests:
                 self._accepted.discard(number)
             else:
                 sound[number] = body
+                # It was started again, or could not read its data for a moment.
+                self._declining.discard(number)
         self.heard(
             Heard(
                 asked=asked,

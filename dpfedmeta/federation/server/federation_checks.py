@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from dpfedmeta.accounting.events.sampling import sampling_of
+from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, ROOM_BYTES
+from dpfedmeta.federation.offers.offered_settings import check_taken
 from dpfedmeta.federation.offers.signed_plan import agreement_of
-from dpfedmeta.planning.privacy.aggregation import clients_make_the_noise
+from dpfedmeta.federation.offers.work_limits import check_work
 from dpfedmeta.planning.privacy.secure_sum_settings import check_company
 from dpfedmeta.planning.run_plan import Plan
 
@@ -18,34 +19,18 @@ def check_federation(settings: Settings, roster: Sequence[bytes]) -> None:
 
     Raises:
         InputError: The roster has an invalid or repeated identity, or another number of clients than the settings; or a
-            setting is of simulated clients.
+            setting is of simulated clients, or asks a client for more than it does (offers.kept_settings).
         RefusedPlan: A promise would count on what nobody can check.
     """
     if len({*roster}) != len(roster) or any(len(one) != IDENTITY_BYTES for one in roster):
         raise InputError(f"roster: the {len(roster)} identities must all differ, with {IDENTITY_BYTES} bytes each")
+    check_taken(settings)
+    check_work(settings, task_of(settings)[0])
     population = settings.population
-    simulated = {
-        "population.dropout": population.dropout != 0,
-        "population.latency_spread": population.latency_spread != 0,
-        "server.timeout": settings.server.timeout is not None,
-        "population.most_shots": population.most_shots is not None,
-        "population.own_test": population.own_test != 0,
-        "population.episodes = whole": population.episodes == "whole",
-        "population.register": population.register is not None,
-        "record.client_ledgers": settings.record.client_ledgers,
-    }
-    for name, given in simulated.items():
-        if given:
-            raise InputError(f"{name}: is only for simulated clients; leave it out in a federation of real ones")
     if population.clients != len(roster):
         raise InputError(
             f"population.clients = {population.clients:,}, but the roster names {len(roster):,} clients; give "
             f"--clients {len(roster)}"
-        )
-    if clients_make_the_noise(settings) and not sampling_of(population.sampler).fixed_size:
-        raise RefusedPlan(
-            f"population.sampler = {population.sampler} with aggregation.mode = secure: nobody knows how often real "
-            "clients fail, and an aborted round would reveal something about its cohort; use --population.sampler fixed"
         )
 
 

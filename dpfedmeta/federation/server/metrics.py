@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-_STATUSES = ("waiting", "running", "completed", "interrupted", "budget")
+_STATUSES = ("waiting", "running", "completed", "interrupted", "budget", "diverged")
 # What a row of rounds.jsonl holds, and what it is called here.
 _OF_A_ROUND = {
     "clip": ("clip_bound", "Bound of a client's message in the last round"),

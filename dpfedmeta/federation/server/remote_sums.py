@@ -1,7 +1,6 @@
 """The two ways in which a federation adds up messages: those of the simulation, on answers over the wire."""
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +29,7 @@ from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
 from dpfedmeta.secure_aggregation.crypto.share_dealing import Fault, certain
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.secure_aggregation.protocol_server import Server, Sum
-from dpfedmeta.simulation.backend import RoundAborted
+from dpfedmeta.simulation.backend import AttemptUsedUp, RoundAborted
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import SumTask as LocalTask
 from dpfedmeta.simulation.cohort_sums import plain_sum
@@ -38,9 +37,6 @@ from dpfedmeta.simulation.cohort_sums import plain_sum
 # An attempt at the protocol that failed is made again, with fresh keys on the same vectors, and of the same survivors
 # where clients were told of some.
 _ATTEMPTS = 3
-# Attempts are numbered by the clock, in eighths of a second since November 2023: 32 bits last until 2040, and the three
-# attempts of a server that ended are not ahead of the clock of the next one.
-_TICKS, _SINCE = 8, 1.7e9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,7 +105,12 @@ class AskedAdder:
     def __call__(
         self, clients: ClientRunner, workers: Workers, tasks: Sequence[LocalTask], cohort: Cohort
     ) -> tuple[IntArray, int]:
-        """SECRET: (sum modulo 2^b of the survivors' vectors, how many these are); too few: nothing, and 0."""
+        """SECRET: (sum modulo 2^b of the survivors' vectors, how many these are); too few: nothing, and 0.
+
+        Raises:
+            AttemptUsedUp: Only a further attempt can have a sum.
+            TooFew: There is none, and the same question may be asked again.
+        """
         whole = clients.whole
         assert whole is not None
         nothing = np.zeros(whole.dimension, dtype=np.int64), 0
@@ -122,15 +123,41 @@ class AskedAdder:
         try:
             found = secure_sum(self.asking, self.identity, attempt, start)
         except NoSum as error:
-            if all_are_asked(self.asking):
-                raise TooFew(
-                    f"round {cohort.round} has no sum ({error}); nothing is released and the round stays charged. "
-                    "Check that all clients are connected, and their logs; then type the same command again to "
-                    "continue. Clients that answered are not charged again"
+            if not all_are_asked(self.asking):
+                # That a round was lost is as secret as the cohort.
+                return nothing
+            lost = f"round {cohort.round} has no sum ({error})"
+            if used_up(self.asking, attempt, start.invited):
+                raise AttemptUsedUp(
+                    f"{lost}, and the clients that it could be the sum of are no longer all there"
                 ) from None
-            # That a round was lost is as secret as the cohort.
-            return nothing
+            raise TooFew(
+                f"{lost}; nothing is released and the round stays charged. Check that all clients are connected, and "
+                "their logs; then type the same command again to continue. Clients that answered are not charged "
+                "again. If a client stays away, type the command with a smaller --fewest, to go on without it"
+            ) from None
         return found.total.astype(np.int64), len(found.survivors)
+
+
+def used_up(asking: ClientRequests, attempt: Attempt, invited: Sequence[int]) -> bool:
+    """SECRET: whether only a further attempt can have a sum, since clients agree to one set of survivors of a vector.
+
+    Args:
+        asking: The clients.
+        attempt: The attempt, which had no sum.
+        invited: Its cohort.
+
+    Returns:
+        True where one of the survivors that clients were told of is at fault beyond doubt, or is away and the server
+        was started again since; and where those who are there are enough for a sum without it. Each client that is at
+        fault costs one further attempt at most, as it is left out from then on.
+    """
+    told = asking.told.survivors(attempt)
+    if told is None:
+        return False
+    agreement, there = asking.signed.agreement(attempt.round, len(invited)), asking.there & {*invited}
+    gone = told & asking.left_out or (asking.told.by_another and told - there)
+    return bool(gone) and len(there) >= max(agreement.enough, agreement.quorum)
 
 
 class NoSum(Exception):
@@ -150,10 +177,11 @@ def secure_sum(asking: ClientRequests, identity: bytes, attempt: Attempt, start:
         NoSum: Too few clients were there to the end, or too many of their shares were wrong.
     """
     assert len(identity) == SECRET_BYTES
-    why = ""
+    why = "clients agreed to a sum with one that is left out"
     for _ in range(_ATTEMPTS):
-        # The clock outlives a server that was killed, and attempts that fail may be quicker than it.
-        protocol = asking.protocol = max(asking.protocol + 1, int(_TICKS * (time.time() - _SINCE)))
+        if (asking.told.survivors(attempt) or frozenset()) & asking.left_out:
+            break
+        protocol = asking.told.next_protocol()
         server = Server(round_=round_of(asking.signed, attempt, protocol, start), identity=identity)
         try:
             _talk(asking, server, attempt, protocol, start)

@@ -1,5 +1,6 @@
 """The server of a federation: the ordinary training loop, whose clients are asked over a wire."""
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -9,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import SECRET, replace_file
-from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, load_weights
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
+from dpfedmeta.core.files.run_directory import SUMMARY, WITH_RESULT, RunDirectory, append_lines, load_weights
 from dpfedmeta.core.params import dimension, flatten
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.federation.channel import Channel
@@ -31,8 +32,8 @@ from dpfedmeta.training.setup import RunContext, RunOptions
 from dpfedmeta.training.state.resume import check_same_settings, go_on, identity_of, settings_of_run
 from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed
 
-# The plan as clients got it, while the model is handed out.
-_OFFER = "handing_out.bin"
+# The plan as clients got it, and the numbers of those that have the model; both go when all have it.
+_OFFER, _HANDED = "handing_out.bin", "handed_out.json"
 _FAULTS = "faults.jsonl"
 
 
@@ -123,10 +124,14 @@ class Federation:
         settings, server = made.plan.settings, Identity(self.identity)
         name = sha256(b"dpfedmeta federation" + identity_of(run).run.encode()).digest()
         signed = sign_plan(made.plan, made.dataset.task, run=name, server=server, roster=self.roster)
+        # From here on the model is due to all clients, however this process ends.
+        replace_file(run.secret / _OFFER, signed.signature + signed.text, SECRET)
+        (run.secret / _HANDED).unlink(missing_ok=True)
         self._signed = signed
         asking = self._asking = self._questions(signed, server)
         asking.blamed = lambda blame: self._blame(run, asking, blame)
         asking.told = Told(path=run.secret / TOLD)
+        asking.left_out |= left_out(run)
         offer_until_answered(asking, self.fewest, self.wait, self.waiting)
         abort = settings.server.abort_on_failure
         if made.plan.privacy.secure is None:
@@ -135,12 +140,13 @@ class Federation:
         return SecureSums(clients=made.clients, workers=made.workers, added=added, abort_on_failure=abort)
 
     def _blame(self, run: RunDirectory, asking: ClientRequests, blame: Blame) -> None:
-        name = lambda number: self.names[number] if self.names else f"client {number}"  # noqa: E731
-        text = blame.text(name)
-        line = {"round": blame.round, "clients": blame.clients, "text": text}
+        text = blame.text(self._name)
+        excluded = asking.left_out.issuperset(blame.clients)
+        line = {"round": blame.round, "clients": blame.clients, "text": text, "left_out": excluded}
         append_lines(run.secret / _FAULTS, [line], SECRET)
         # Who takes part in a round is as secret as the cohort.
-        shown = text if all_are_asked(asking) else "shares of a client were wrong"
+        said = text + "; left out from now on" * excluded
+        shown = said if all_are_asked(asking) else "shares of a client were wrong"
         self.blamed(f"round {blame.round}: {shown} (secret/{_FAULTS})")
 
     @property
@@ -148,36 +154,56 @@ class Federation:
         """Its questions; None before there is a plan."""
         return self._asking
 
-    def hand_out(self, run: RunDirectory) -> int:
-        """Send the learned model to every client, which adapts it to its own images; how many did.
+    def hand_out(self, run: RunDirectory) -> None:
+        """Send the learned model to every client that lacks it, which adapts it to its own images.
 
         Raises:
             InputError: The run has no readable weights.
         """
-        asking, signed = self._asking, self._signed
-        if asking is None or signed is None:
-            return 0
-        kept = run.secret / _OFFER
-        replace_file(kept, signed.signature + signed.text, SECRET)
+        asking, signed, lacking = self._asking, self._signed, self._lacking(run)
+        if asking is None or signed is None or not lacking:
+            return
         weights = load_weights(run.weights)
         flat = flatten({name: weights[name] for name in signed.initial}).float()
         body, attempt = packed_floats(np.asarray(flat.numpy())), Attempt(run=signed.run, round=0)
-        adapted = len(asking.ask(QuestionKind.MODEL, attempt, dict.fromkeys(range(len(self.roster)), body)))
-        kept.unlink()
-        return adapted
+        adapted = asking.ask(QuestionKind.MODEL, attempt, dict.fromkeys(lacking, body))
+        left = [number for number in lacking if number not in adapted]
+        if not left:
+            for name in (_OFFER, _HANDED):
+                (run.secret / name).unlink(missing_ok=True)
+            return
+        have = [number for number in range(len(self.roster)) if number not in left]
+        replace_file(run.secret / _HANDED, json.dumps(have).encode(), SECRET)
+        self.waiting(
+            f"{len(have)} of {len(self.roster)} clients have the model; type the same command again when the others "
+            f"are connected: {', '.join(self._name(number) for number in left)}"
+        )
 
     def hand_out_again(self, run: RunDirectory) -> None:
-        """`hand_out`, where the server was killed meanwhile: to whoever is back in time."""
-        kept = run.secret / _OFFER
-        if not kept.exists():
+        """`hand_out` of a run that has ended before: to whoever lacks the model and is there in time."""
+        lacking = self._lacking(run)
+        if not lacking or run.read_json(SUMMARY)["status"] not in WITH_RESULT:
             return
-        content, server = kept.read_bytes(), Identity(self.identity)
+        content, server = (run.secret / _OFFER).read_bytes(), Identity(self.identity)
         signed = opened_plan(content[SIGNATURE_BYTES:], content[:SIGNATURE_BYTES], server.public)
-        self._signed = signed
-        self._asking = self._questions(signed, server)
+        self._signed, self._asking = signed, self._questions(signed, server)
         with suppress(TooFew):
-            wait_for(self.channel, self.roster, self.fewest, self.wait, self.waiting)
+            wait_for(self.channel, [self.roster[each] for each in lacking], len(lacking), self.wait, self.waiting)
         self.hand_out(run)
+
+    def _lacking(self, run: RunDirectory) -> list[int]:
+        """Numbers of the clients to which the model is due."""
+        if not (run.secret / _OFFER).exists():
+            return []
+        kept = run.secret / _HANDED
+        try:
+            have = {int(number) for number in json.loads(kept.read_bytes())} if kept.exists() else set()
+        except DAMAGED_JSON:
+            have = set()  # a client that has it already takes it again
+        return [number for number in range(len(self.roster)) if number not in have]
+
+    def _name(self, number: int) -> str:
+        return self.names[number] if self.names else f"client {number}"
 
     def _questions(self, signed: SignedPlan, server: Identity) -> ClientRequests:
         return ClientRequests(
@@ -188,6 +214,21 @@ class Federation:
             seconds=self.seconds,
             heard=self.heard,
         )
+
+
+def left_out(run: RunDirectory) -> frozenset[int]:
+    """SECRET: clients whose shares ended an attempt at a sum beyond doubt, in this or an earlier process.
+
+    Raises:
+        InputError: The file that says so is damaged.
+    """
+    path = run.secret / _FAULTS
+    content = path.read_bytes() if path.exists() else b""
+    try:
+        lines = [json.loads(line) for line in content[: end_of_whole_lines(content)].decode().splitlines()]
+        return frozenset(int(number) for line in lines if line["left_out"] for number in line["clients"])
+    except DAMAGED_JSON as error:
+        raise InputError(f"{path}: damaged; it says which clients are left out; restore it from a backup") from error
 
 
 def serve(
@@ -257,7 +298,7 @@ def serve(
 
     def train(settings: Settings, options: RunOptions) -> tuple[RunDirectory, Status]:
         run, status = run_training(settings, options, told)
-        if status != "interrupted":
+        if status in WITH_RESULT:
             federation.hand_out(run)
         return run, status
 
@@ -277,9 +318,9 @@ def serve(
 
 
 def _as_run(settings: Settings, folder: Path) -> Settings:
-    """In this run directory, with a checkpoint after every round: clients answer no round again but the last one."""
+    """In this run directory, of real clients; a checkpoint after every round, since they answer none but the last."""
     run = replace(settings.run, dir=str(folder.absolute().parent), name=folder.name, checkpoint_every=1)
-    return replace(settings, run=run)
+    return replace(settings, run=run, population=replace(settings.population, kind="real"))
 
 
 def _kept_settings(run: RunDirectory, settings: Settings) -> Settings:

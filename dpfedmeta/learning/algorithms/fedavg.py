@@ -13,7 +13,7 @@ from dpfedmeta.accounting.events.record_layer import AccountantName, RecordLayer
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.row_layout import RoleLayout
-from dpfedmeta.learning.algorithms.maml import Maml, whole_client_trial
+from dpfedmeta.learning.algorithms.maml import Maml, message_rows, whole_client_trial
 from dpfedmeta.learning.meta.adaptation import Adaptation, adaptation_of, first_order_only, undivided_only
 from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
 from dpfedmeta.learning.meta.row_layouts import role_layout
@@ -189,15 +189,11 @@ class FedAvg:
 
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: a message of each client, or a gradient of each record."""
-        from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
         from dpfedmeta.learning.meta.meta_gradients import logit_rows, rows
         from dpfedmeta.learning.record_dp.local_training import records
 
         if self.private is None:
-            draws = [KeyedSource(0).generator(Purpose.LOCAL_BATCHES, 0, client) for client in range(len(episodes))]
-            noises = [ClientNoise(support=own, query=own, batches=own) for own in draws]
-            found = self.messages(context, episodes, 1.0, noises)
-            return [rows([{n: v[None] for n, v in own.items()} for own in found if isinstance(own, dict)])]
+            return message_rows(self, context, episodes)
         none: frozenset[str] = frozenset()
         # First, of a network that saw no record yet: what it keeps of a call that maps records cannot be read here.
         logits = logit_rows(context, episodes)

@@ -20,7 +20,16 @@ from dpfedmeta.learning.meta.adaptation import (
     adaptation_of,
     whole_batches_only,
 )
-from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
+from dpfedmeta.learning.meta.algorithm import (
+    TOGETHER,
+    ClientContext,
+    ClientNoise,
+    DataNeeds,
+    Method,
+    NetworkTrial,
+    Sends,
+)
+from dpfedmeta.learning.meta.overridden import pair_up
 from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.models.weight_shapes import Shapes, learned_part, weight_shapes
 
@@ -64,6 +73,11 @@ class Maml:
     computes_head: ClassVar[bool] = False
     default_adapt: ClassVar[Adapts] = "all"
     rule: ClassVar[InnerRule] = PLAIN
+
+    def __init_subclass__(cls) -> None:
+        """Whoever overrides `gradient` or `gradients` means both."""
+        super().__init_subclass__()
+        pair_up(cls)
 
     @classmethod
     def planned(cls, settings: Settings, task: Task) -> Maml:
@@ -187,13 +201,7 @@ class Maml:
 
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: a message of each client."""
-        from dpfedmeta.learning.meta.meta_gradients import rows
-
-        if context.side_by_side:
-            from dpfedmeta.learning.meta.meta_gradients import batched
-
-            return [rows([self.gradients(context, batched(episodes))])]
-        return [rows([{n: v[None] for n, v in self.gradient(context, each).items()} for each in episodes])]
+        return message_rows(self, context, episodes)
 
 
 def whole_client_trial(network: NetworkSpec) -> NetworkTrial:
@@ -201,6 +209,17 @@ def whole_client_trial(network: NetworkSpec) -> NetworkTrial:
     return NetworkTrial(
         unit="message of another client", one="client", each=1, ways=network.ways, changed=(None, None), apart=True
     )
+
+
+def message_rows(method: Method, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
+    """SECRET: the message of each client, as a method sends it."""
+    from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+    from dpfedmeta.learning.meta.meta_gradients import rows
+
+    draws = [KeyedSource(0).generator(Purpose.LOCAL_BATCHES, 0, client) for client in range(len(episodes))]
+    noises = [ClientNoise(support=own, query=own, batches=own) for own in draws]
+    found = method.messages(context, episodes, 1.0, noises)
+    return [rows([{n: v[None] for n, v in own.items()} for own in found if isinstance(own, dict)])]
 
 
 def _divisions(settings: Settings, adaptation: Adaptation) -> Divisions | None:

@@ -10,6 +10,7 @@ from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.algorithms.proto_maml import ProtoMaml
 from dpfedmeta.learning.meta.adaptation import InnerRule
 from dpfedmeta.learning.models.weight_shapes import ADAPTERS
+from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,10 +90,13 @@ class ProtoNet(ProtoMaml):
         """Return them, or None where there is none; the answer depends on public values alone."""
         from dpfedmeta.learning.meta.prototype_gradients import has_closed_form, prototype_gradients
 
-        if self.order != 2 or context.device.type != "cpu" or not has_closed_form(context.module):
+        how = self.adaptation
+        # Of a rule or a loss of somebody's own nothing is known.
+        known = how.rule == CosinePrototypes() and how.targets == OWN_CLASSES
+        if not known or context.device.type != "cpu" or not has_closed_form(context.module):
             return None
-        weights, balance = {**context.fixed, **context.learned}, self.adaptation.balance
-        return prototype_gradients(weights, context.learned, episodes, balance)
+        weights = {**context.fixed, **context.learned}
+        return prototype_gradients(weights, context.learned, episodes, how.balance)
 
 
 MEMBER = ProtoNet

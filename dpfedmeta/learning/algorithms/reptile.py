@@ -12,8 +12,6 @@ from dpfedmeta.learning.meta.adaptation import Order, first_order_only, undivide
 from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, Sends
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from dpfedmeta.core.params import Params
     from dpfedmeta.data.episodes.episode import Episode
     from dpfedmeta.data.task import Task
@@ -55,12 +53,6 @@ class Reptile(Maml):
         from dpfedmeta.learning.meta.meta_gradients import inner_update
 
         return inner_update(context.module, context.learned, context.fixed, episode, self.adaptation)
-
-    def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
-        """SECRET: a message of each client."""
-        from dpfedmeta.learning.meta.meta_gradients import rows
-
-        return [rows([{n: v[None] for n, v in self.gradient(context, each).items()} for each in episodes])]
 
 
 MEMBER = Reptile

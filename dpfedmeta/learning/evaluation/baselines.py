@@ -114,8 +114,8 @@ class PixelPrototype:
         support, query = (_plain(each, self.vocabulary) for each in (episode.support_images, episode.query_images))
         found = query.new_full((len(query), outputs), -torch.inf)
         for label in torch.unique(episode.support_labels).tolist():
-            mean = support[episode.support_labels == label].mean(0)
-            found[:, label] = -torch.cdist(query, mean[None])[:, 0]
+            mean = support[episode.support_labels == label].double().mean(0)
+            found[:, label] = -_distances(query, mean[None])[:, 0]
         return found
 
 
@@ -131,7 +131,7 @@ class PixelNeighbour:
 
     def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
         """Return the labels of the query set, as a list of one tensor."""
-        distance = torch.cdist(
+        distance = _distances(
             _plain(episode.query_images, self.vocabulary), _plain(episode.support_images, self.vocabulary)
         )
         return [episode.support_labels[distance.argmin(1)]]
@@ -239,15 +239,15 @@ def _plain(records: Tensor, vocabulary: int | None) -> Tensor:
 
 def _nearest_mean(support: Tensor, query: Tensor, labels: Tensor) -> Tensor:
     # Of a public list of labels a client may hold a few.
-    held = torch.unique(labels)
-    each, rest = divmod(len(labels), len(held))
-    if not rest and torch.equal(labels, held.repeat_interleave(each)):
-        # Class by class with the same number of shots, as episodes come.
-        means = support.reshape(len(held), each, -1).mean(1)
-    else:
-        means = torch.stack([support[labels == label].mean(0) for label in held])
-    nearest: Tensor = held[torch.cdist(query, means).argmin(1)]
+    held, support = torch.unique(labels), support.double()
+    means = torch.stack([support[labels == label].mean(0) for label in held])
+    nearest: Tensor = held[_distances(query, means).argmin(1)]
     return nearest
+
+
+def _distances(query: Tensor, others: Tensor) -> Tensor:
+    """[n_q, n] in float64, by differences: PyTorch's products of more than 25 rows lose the digits behind an offset."""
+    return torch.cdist(query.double(), others.double(), compute_mode="donot_use_mm_for_euclid_dist")
 
 
 @lru_cache(maxsize=4)

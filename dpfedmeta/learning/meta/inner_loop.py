@@ -114,7 +114,7 @@ def inner_problem(
         weights: The initialisation; the problem is differentiable in it.
         episode: Support and query set.
         adaptation: What adapts, and by which rule.
-        first_order: Cut the path from the support features to the body (FOMAML).
+        first_order: Cut the path from the support features to the body in the steps (FOMAML), not in theta_0.
         transductive: Take batch statistics, if any, from support and query images together, in every step.
         layout: How images lie in memory.
     """
@@ -127,9 +127,9 @@ def inner_problem(
     if adaptation.adapt == "head":
         features = apply_body(network, params, both, reference)
         support_features, query_features = features[:support], features[support:]
+        initial = rule.start(head_of(params), lambda: features[:support], labels, ways_of(params))
         if first_order:
             support_features = support_features.detach()
-        initial = rule.start(head_of(params), lambda: support_features, labels, ways_of(params))
         # Of a subclass nothing is known; and with far more records than features plain steps are less work.
         simple = type(network.get_submodule("head")) is nn.Linear and support <= 2 * features.shape[1]
         closed = simple and not isinstance(rates, dict)
@@ -167,6 +167,9 @@ def descend(problem: InnerProblem, steps: int, *, second_order: bool) -> Params:
     if not second_order:
         # A rule may have made theta_0 of what has no history.
         theta = as_leaves(theta)
+    elif not all(value.is_leaf for value in theta.values()):
+        # Nodes of their own: what a rule made of the body is no path of a step by the body.
+        theta = {name: value.view_as(value) for name, value in theta.items()}
     for _ in range(steps):
         gradients = torch.autograd.grad(
             problem.support_loss(theta),

@@ -44,7 +44,8 @@ def meta_gradient(
         fixed: The rest of the weights, which everybody knows and nobody sends.
         episode: The client's data.
         adaptation: The inner loop.
-        order: 2 differentiates through the inner steps, 1 does not.
+        order: 2 differentiates through the inner steps; 1 takes the derivative of theta_K by theta_0 for 1. In both the
+            gradient flows through what a rule makes theta_0 of.
         divisions: How a client divides its records again and again; None: as the episode does.
 
     Returns:
@@ -59,9 +60,36 @@ def meta_gradient(
     problem = inner_problem(network, leaves, episode, adaptation, first_order=first_order)
     theta = descend(problem, adaptation.steps, second_order=not first_order)
     loss = mean_loss(problem.query_logits(theta), episode.query_labels, adaptation.balance, adaptation.targets)
-    at = {**leaves, **theta} if first_order else leaves
-    gradients = torch.autograd.grad(loss, tuple(at[name] for name in model), materialize_grads=True)
+    if first_order:
+        return _first_order_gradient(loss, leaves, problem.initial, theta, model)
+    gradients = torch.autograd.grad(loss, tuple(leaves[name] for name in model), materialize_grads=True)
     return dict(zip(model, gradients, strict=True))
+
+
+def _first_order_gradient(
+    loss: Tensor, leaves: Params, initial: Params, theta: Params, model: Mapping[str, Tensor]
+) -> Params:
+    """The derivative of the loss at theta_K, taken for that by theta_0, and on through what made theta_0."""
+    made = [name for name, value in initial.items() if value is not leaves.get(name)]
+    at = {**leaves, **theta}
+    names = [*model, *(name for name in made if name not in model)]
+    values = torch.autograd.grad(
+        loss, tuple(at[name] for name in names), materialize_grads=True, retain_graph=bool(made)
+    )
+    found = dict(zip(names, values, strict=True))
+    # A rule may have made a part of theta_0 of what is not learned.
+    behind = [name for name in made if initial[name].requires_grad]
+    through: Params = {}
+    if behind:
+        back = torch.autograd.grad(
+            [initial[name] for name in behind],
+            tuple(leaves[name] for name in model),
+            [found[name] for name in behind],
+            materialize_grads=True,
+        )
+        through = dict(zip(model, back, strict=True))
+    own = {name: torch.zeros_like(found[name]) if name in made else found[name] for name in model}
+    return {name: value + through[name] if through else value for name, value in own.items()}
 
 
 def inner_update(

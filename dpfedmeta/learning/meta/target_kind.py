@@ -8,8 +8,10 @@ where something is computed.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.plugins import plugin_registry as members
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
@@ -113,7 +115,43 @@ def targets_of(task: Task) -> TargetKind:
     members.check_protocol("kind", task.kind, member, "planned")
     made: TargetKind = member.planned(task)
     members.check_protocol("kind", task.kind, made, *_PARTS)
+    if ":" in task.kind:
+        _check_residuals(task.kind, made)
     return made
+
+
+@lru_cache(maxsize=16)
+def _check_residuals(name: str, kind: TargetKind) -> None:
+    """Refuse a kind whose residuals are not the derivative of its loss: some inner loops use one, others the other.
+
+    Raises:
+        InputError: They are not, or one of them fails.
+    """
+    import torch
+
+    from dpfedmeta.core.plugins.user_code import raised
+
+    records, generator = 8, torch.Generator().manual_seed(0)
+    outputs = 2.0 * torch.randn(records, kind.outputs(3), generator=generator).requires_grad_()
+    for targets in _sound_targets(kind, records, outputs.shape[1]):
+        try:
+            (derivative,) = torch.autograd.grad(kind.loss(outputs, targets, "sum"), outputs)
+            found = kind.residuals(outputs, targets).detach()
+        except Exception as error:  # the user's own code
+            raise InputError(f"kind = {name}: its loss or residuals failed in a trial ({raised(error)})") from error
+        if found.shape != derivative.shape or not torch.allclose(found, derivative, rtol=1e-3, atol=1e-5):
+            raise InputError(
+                f"kind = {name}: its residuals are not the derivative of its loss by the outputs, so inner loops would "
+                "follow different losses; override both, or none"
+            )
+
+
+def _sound_targets(kind: TargetKind, records: int, outputs: int) -> list[Tensor]:
+    """Targets of made-up records that the kind takes."""
+    import torch
+
+    made = torch.linspace(-2.0, 2.0, records) if kind.numbers else torch.arange(records) % outputs
+    return [each for each in (made, kind.blank(records)) if kind.sound(each, outputs)]
 
 
 def record_weights(labels: Tensor, ways: int) -> Tensor:

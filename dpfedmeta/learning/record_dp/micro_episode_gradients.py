@@ -61,6 +61,8 @@ def micro_episodes(episodes: Sequence[Episode], spec: MicroEpisodes) -> Episode:
     if spec.labelled:
         held = torch.stack([torch.cat([e.support_labels, e.query_labels]) for e in episodes])
         own = held[:, placed(torch.tensor(spec.slots()), held.device)].flatten(0, 1)
+        if spec.adaptation.targets.masked:
+            own = _numbered(own)
         return Episode(
             support_images=images[:, :, : shape.shots].flatten(1, 2),
             support_labels=own[:, :, : shape.shots].flatten(1, 2),
@@ -74,3 +76,12 @@ def micro_episodes(episodes: Sequence[Episode], spec: MicroEpisodes) -> Episode:
         query_images=images[:, :, shape.shots :].flatten(1, 2),
         query_labels=labels.repeat_interleave(shape.queries, 1),
     )
+
+
+def _numbered(labels: torch.Tensor) -> torch.Tensor:
+    """Classes numbered inside their micro-episode: [E, ways, records], where each way holds records of one class."""
+    ordered, places = labels[:, :, 0].sort(dim=1)
+    further = torch.zeros_like(ordered)
+    further[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(dim=1)
+    numbers = torch.empty_like(ordered).scatter(1, places, further)
+    return numbers[:, :, None].expand_as(labels)

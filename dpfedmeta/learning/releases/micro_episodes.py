@@ -13,6 +13,7 @@ from dpfedmeta.data.episodes.row_layout import GroupLayout, Slots, micro_slots
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, NetworkTrial, in_pieces
+from dpfedmeta.learning.meta.overridden import own_parts
 from dpfedmeta.learning.meta.row_layouts import episode_shape, group_layout
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class MicroEpisodes:
             raise RefusedPlan(
                 f"meta.method = {settings.meta.method} with record.release = micro-episodes: these need meta-gradients "
                 "(--meta.method maml, fomaml or anil); use one of them, or --record.release steps"
+            )
+        if "messages" in own_parts(method):
+            raise RefusedPlan(
+                f"meta.method = {settings.meta.method} with record.release = micro-episodes: its own messages would "
+                "not be computed, since a micro-episode is one meta-gradient; override gradient instead"
             )
         client = episode_shape(settings)
         shape = EpisodeShape(

@@ -10,7 +10,7 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.data.episodes.row_layout import RoleLayout
-from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation
 from dpfedmeta.learning.meta.algorithm import (
     TOGETHER,
     ClientContext,
@@ -20,6 +20,7 @@ from dpfedmeta.learning.meta.algorithm import (
     NetworkTrial,
     in_pieces,
 )
+from dpfedmeta.learning.meta.overridden import own_parts
 from dpfedmeta.learning.meta.row_layouts import role_layout
 
 if TYPE_CHECKING:
@@ -82,6 +83,13 @@ class Steps:
             raise RefusedPlan(
                 f"meta.method = {name} with record.release = steps: it uses support records outside its gradient "
                 "steps, and no noise covers that; use --record.release micro-episodes"
+            )
+        own = own_parts(method)
+        if own or method.adaptation.rule != PLAIN:
+            what = " and ".join(own) or "inner rule"
+            raise RefusedPlan(
+                f"meta.method = {name} with record.release = steps: its own {what} would not be computed, since noisy "
+                "steps are gradient steps at one rate; use --record.release micro-episodes"
             )
         if method.sends == "update" and settings.server.noise_mode == "shared":
             raise RefusedPlan(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.core.random.random_sources import global_generators_at
+from dpfedmeta.learning.meta.overridden import own_parts
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.planning.network_trial.forward_test import (
@@ -92,11 +93,18 @@ def _try_out(rehearsal: Rehearsal) -> None:
 def _in_one_line(rehearsal: Rehearsal) -> Iterator[None]:
     """Errors of the user's own code."""
     spec = rehearsal.network
+    method = type(getattr(rehearsal.algorithm, "method", rehearsal.algorithm))
+    own = own_parts(rehearsal.algorithm) or own_parts(getattr(rehearsal.algorithm, "method", None))
     try:
         yield
     except InputError:
         raise
     except (Exception, SystemExit) as error:
+        if own:
+            raise InputError(
+                f"meta.method = {method.__module__}:{method.__qualname__}: fails when clients compute with it, on "
+                f"{spec.form.words} ({raised(error)})"
+            ) from error
         if ":" not in spec.name:
             raise
         if "called random operation" in str(error):  # under torch.func.vmap

@@ -67,10 +67,10 @@ def check_still_there(settings: Settings, earlier: tuple[Earlier, ...]) -> list[
         content = read_content(path, torn=True)
         if content.identity.run != counted.run or counted.head not in content.heads:
             raise InputError(f"{path}: is not the ledger that privacy.spent_before counted, or it was edited since")
-        lines = content.heads.index(counted.head)
-        if phases_of(content.charges[:lines]) != counted.phases:
+        then = content.until(counted.head).charges
+        if phases_of(then) != counted.phases:
             raise InputError(f"{path}: has other charges than those that privacy.spent_before counted")
-        more = len(content.charges) - lines
+        more = len(content.charges) - len(then)
         remarks.append(
             f"spent before: {name} agrees"
             + (f"; its {more} later charges are not counted in this run" if more > 0 else "")
@@ -93,7 +93,7 @@ def _content(name: str) -> LedgerContent:
             f"privacy.spent_before = {name}: is the ledger of a training run; only analyses (dpfedmeta analyse) can be "
             "counted here"
         )
-    check_rounds(content.plan, content.charges)
+    check_rounds(content.plan, content.charges, content.lines)
     # One that was charged and stopped may be charged again when it goes on.
     if len(content.charges) < content.plan.rounds or not Path(name, SUMMARY).exists():
         raise InputError(

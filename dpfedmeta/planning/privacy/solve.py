@@ -196,8 +196,10 @@ def _check_abort(settings: Settings) -> None:
 
 
 def _plan(settings: Settings, task: Task, earlier: tuple[Earlier, ...], dimension: int | None = None) -> PrivacyPlan:
+    from dpfedmeta.accounting.events.record_layer import default_relation
     from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 
+    record = algorithm_of(settings, task).record_layer() if settings.record.enabled else None
     return PrivacyPlan(
         clients=settings.population.clients,
         rounds=settings.server.rounds,
@@ -215,7 +217,8 @@ def _plan(settings: Settings, task: Task, earlier: tuple[Earlier, ...], dimensio
         colluding=settings.privacy.client.colluding,
         hostile=settings.privacy.client.hostile,
         secure=secure_rounds(settings, task, dimension),
-        record=algorithm_of(settings, task).record_layer() if settings.record.enabled else None,
+        record=record,
+        relation=settings.privacy.record.relation or default_relation(record),
         client_delta=settings.privacy.client.delta,
         record_delta=settings.privacy.record.delta,
         earlier=earlier,

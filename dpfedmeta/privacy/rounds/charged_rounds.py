@@ -11,6 +11,7 @@ from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import FourGuarantees
 from dpfedmeta.accounting.events.sampling import sampling_of
+from dpfedmeta.accounting.ledger.bound_releases import released_before
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content, spent
 from dpfedmeta.accounting.ledger.ledger_register import registered
 from dpfedmeta.accounting.ledger.open_ledger import open_ledger
@@ -118,11 +119,28 @@ class ChargedRounds:
         self._state = self._policy.initial()
         self.bound, self._head = self._state.bound, ""
         self.released = stored_rounds(self.run)
+        self._held = released_before(self.run.ledger, opened.content)
         if self.released:
             self._go_on(load_release(self.run, self.released - 1, self._state))
         self._remembered: MechanismState | None = None
         self._attempt: Cohort | None = None
-        self.ended = "completed" if self.released == self.plan.rounds else ""
+        self._end_with("completed" if self.released == self.plan.rounds else "")
+
+    def _intact(self, stored: StoredRelease) -> StoredRelease:
+        """Refuse a stored release that is not the one that the ledger holds."""
+        if self._held.get(stored.round, stored.digest) != stored.digest:
+            raise InputError(
+                f"{self.run.path}: the stored release of round {stored.round} is not the one that the ledger holds; "
+                "restore it from a backup"
+            )
+        return stored
+
+    def _end_with(self, ended: str) -> None:
+        """Note how the rounds ended; the ledger then says what the last release was."""
+        self.ended = ended
+        if ended:
+            with self._whole():
+                self._journal.close(self.released, {})
 
     def _go_on(self, last: StoredRelease) -> None:
         if (last.round, last.attempt) not in {(each.round, each.attempt) for each in self._journal.ledger.charges}:
@@ -130,7 +148,9 @@ class ChargedRounds:
                 f"{self.run.ledger}: lacks the charge of round {last.round}, which was released; restore it from a "
                 "backup"
             )
+        self._intact(last)
         self._state, self.bound, self._head = last.policy, last.following, last.head
+        self._journal.released[last.round] = last.digest
         self._take_form(form_of_release(last))
 
     def _take_form(self, form: Params) -> None:
@@ -149,7 +169,7 @@ class ChargedRounds:
 
     def stored(self, number: int) -> StoredRelease:
         """Return the release of a round that is done."""
-        return load_release(self.run, number)
+        return self._intact(load_release(self.run, number))
 
     def begin(self) -> Cohort | None:
         """SECRET: the cohort of the round that is due, charged and on disk; None: the budget does not allow it."""
@@ -159,8 +179,8 @@ class ChargedRounds:
                 # An attempt that came to two sums is used up; the next one has a question of its own.
                 question = f"{self._question} {self._sums.used_up(number)}"
                 self._attempt = self._journal.begin(number, round_inputs(number, {}, self.bound, question))
-            if self._attempt is None:
-                self.ended = "budget"
+                if self._attempt is None:
+                    self._end_with("budget")
         return self._attempt
 
     def empty_sum(self, cohort: Cohort) -> RoundSum:
@@ -203,17 +223,18 @@ class ChargedRounds:
                 values=released.value,
                 policy=state,
                 following=bound,
-                head=self._journal.ledger.head,
+                head=self._journal.ledger.charged,
             )
             if total.left_out:
                 keep_left_out(self.run, number, total.left_out)
             # Written before the release that needs it, dropped after: a crash leaves too many and never too few.
             keep_noise_state(self.run, number + 1, following, stored.head)
-            keep_release(self.run, stored)
+            stored = keep_release(self.run, stored)
+            self._journal.released[number] = stored.digest
             drop_noise_states(self.run, {number + 1})
         self._state, self.bound, self._head, self._remembered = state, bound, stored.head, following
         self.released, self._attempt = number + 1, None
-        self.ended = "completed" if self.released == self.plan.rounds else ""
+        self._end_with("completed" if self.released == self.plan.rounds else "")
         return stored
 
     def _before(self, number: int) -> MechanismState:
@@ -234,6 +255,14 @@ class ChargedRounds:
         except BaseException:
             self.close()
             raise
+
+    def finish(self) -> None:
+        """End for now: the ledger says what the last release was, and the locks are given back."""
+        try:
+            if not self._closed and self.released:
+                self._journal.close(self.released, {})
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Give the locks back."""

@@ -230,7 +230,7 @@ class PrivateRounds:
 
     def close(self) -> None:
         """Give the run directory back, for another process; the rounds go on from where they are."""
-        self._rounds.close()
+        self._rounds.finish()
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
+from dpfedmeta.accounting.ledger.bound_releases import ABORTED
+from dpfedmeta.accounting.ledger.charges import Charge, Closing, planned_charge
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -36,7 +37,7 @@ class Journal:
         budget: What may be spent at most; None: whatever is charged.
         source: Secret randomness of the server.
         environment: Digest of what could change the last bits of a result; None: nothing is done again identically.
-        released: Digest of every release that left this run, by round.
+        released: Digest of every release that left this run, by round; ABORTED where there was none.
         lineage: This machine's register, or None.
 
     Guarantee:
@@ -75,18 +76,32 @@ class Journal:
         """
         attempts = self.ledger.attempts(round_)
         inputs = secrets.token_hex(16) if anew or not self.reproducible else inputs
+        asked = inputs, self._last_release(round_)
         # One whose fresh bytes are not there is none that could be repeated.
-        same = next((each for each in attempts if each.inputs == inputs and repeatable(self.source, each)), None)
+        repeated = (each for each in attempts if repeatable(self.source, each))
+        same = next((each for each in repeated if (each.inputs, each.release) == asked), None)
         if same is not None:
             return self.participations.cohort(same.round, same.again)
         planned = planned_charge(self.plan, round_)
         fresh = draw_fresh() if self.source.needs_fresh else ""
-        event = replace(planned, attempt=len(attempts), inputs=inputs, fresh=fresh)
+        event = replace(planned, attempt=len(attempts), inputs=inputs, fresh=fresh, release=asked[1])
         if not self._affordable(event):
             return None
         # A signal between the two would be harmless, but would leave a line to drop.
         with deferred():
             return self._charge(event)
+
+    def last_question(self, round_: int, inputs: str) -> str:
+        """Return the inputs of the last attempt that was made because those before it were used up.
+
+        Args:
+            round_: The round.
+            inputs: Of its first attempt.
+        """
+        charged = {each.inputs for each in self.ledger.attempts(round_)}
+        while (following := further_question(inputs)) in charged:
+            inputs = following
+        return inputs
 
     def release(
         self, cohort: Cohort, releasing: Releasing[ValueT], *, bound: float, denominator: float | None = None
@@ -124,13 +139,33 @@ class Journal:
         self._done = (charge, bits)
         return released, following
 
+    def close(self, rounds: int, weights: Mapping[str, str]) -> None:
+        """Write what was published to the ledger, which ends with it for now.
+
+        Args:
+            rounds: How many rounds were released.
+            weights: Digest of each published file of weights, by its name.
+        """
+        closing = Closing(rounds=rounds, release=self._last_release(rounds), weights=weights)
+        with deferred():
+            self.ledger.close(closing)
+            self._follow()
+
+    def _last_release(self, round_: int) -> str:
+        """Digest of the last release before a round; empty: there is none, or it is not known here."""
+        before = (self.released.get(known, "") for known in range(round_ - 1, -1, -1))
+        return next((release for release in before if release != ABORTED), "")
+
+    def _follow(self) -> None:
+        if self.lineage is not None:
+            self.lineage.follow(self.ledger.lines, self.ledger.head)
+
     def _charge(self, event: Charge) -> Cohort:
         cohort = draw(self.plan, self.source, event, self.participations)
         self.participations.record(cohort)
         # Before the clients are invited: towards the server, their own messages are the releases (privacy rule 6).
         self.ledger.charge(event)
-        if self.lineage is not None:
-            self.lineage.follow(self.ledger.lines, self.ledger.head)
+        self._follow()
         if event.attempt:
             self.released = {known: release for known, release in self.released.items() if known < event.round}
         return cohort
@@ -177,6 +212,11 @@ def round_inputs(round_: int, model: Params, bound: float, environment: str | No
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def release_digest(aggregate: Params) -> str:
-    """Short digest of a released aggregate; post-processing."""
-    return digest(aggregate)[:16]
+def release_digest(released: Released[ClientUnit, Params] | None) -> str:
+    """Digest of what a round released; post-processing."""
+    return ABORTED if released is None else digest(released.value)
+
+
+def further_question(inputs: str) -> str:
+    """Inputs of the attempt that follows one which never has a sum: it is charged, and repeatable, as any other."""
+    return hashlib.sha256(f"after {inputs}".encode()).hexdigest()[:32]

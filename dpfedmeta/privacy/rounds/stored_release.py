@@ -4,7 +4,8 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from safetensors.numpy import load, save
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
-from dpfedmeta.core.files.run_directory import RELEASES, RunDirectory, append_lines
+from dpfedmeta.core.files.run_directory import RELEASES, RunDirectory, append_lines, safetensors_header
 from dpfedmeta.core.params import Params, digest, host
 from dpfedmeta.privacy.clip_policies.policy_checks import packed, unpacked
 from dpfedmeta.privacy.clip_policy import ATTACHED
@@ -42,7 +43,8 @@ class StoredRelease:
         values: The noisy mean, with the numbers that the clip policy asked for.
         policy: State of the clip policy after it.
         following: Clip bound of the next round.
-        head: Hash of the ledger's last line when it was computed.
+        head: Hash of the line of the ledger that holds its charge.
+        digest: Digest of all that is stored of it; empty: it is not stored yet.
     """
 
     round: int
@@ -54,10 +56,11 @@ class StoredRelease:
     policy: Any
     following: float
     head: str
+    digest: str = ""
 
 
-def keep_release(run: RunDirectory, release: StoredRelease) -> None:
-    """Write a release; whole, flushed to disk, before anybody sees it."""
+def keep_release(run: RunDirectory, release: StoredRelease) -> StoredRelease:
+    """Write a release; whole, flushed to disk, before anybody sees it. Return it with its digest."""
     arrays: dict[str, Any] = {}
     policy = packed(asdict(release.policy), arrays)
     arrays |= {_VALUE + name: host(value) for name, value in release.values.items()}
@@ -75,7 +78,9 @@ def keep_release(run: RunDirectory, release: StoredRelease) -> None:
     text = json.dumps(fields, sort_keys=True)
     folder = run.path / RELEASES
     folder.mkdir(exist_ok=True)
-    replace_file(_path(run, release.round), save(arrays, {"release": text, "digest": _digest(arrays, text)}))
+    kept = replace(release, digest=_digest(arrays, text))
+    replace_file(_path(run, release.round), save(arrays, {"release": text, "digest": kept.digest}))
+    return kept
 
 
 def load_release(run: RunDirectory, round_: int, policy: Any | None = None) -> StoredRelease:
@@ -92,7 +97,7 @@ def load_release(run: RunDirectory, round_: int, policy: Any | None = None) -> S
     path = _path(run, round_)
     try:
         content = path.read_bytes()
-        metadata = _metadata(content)
+        metadata = safetensors_header(BytesIO(content))["__metadata__"]
         text, arrays = metadata["release"], load(content)
         if metadata["digest"] != _digest(arrays, text):
             raise InputError(f"{path}: damaged: it does not have the digest that it states")
@@ -110,6 +115,7 @@ def load_release(run: RunDirectory, round_: int, policy: Any | None = None) -> S
             policy=state,
             following=float(fields["following"]),
             head=str(fields["head"]),
+            digest=metadata["digest"],
         )
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
@@ -192,9 +198,3 @@ def _path(run: RunDirectory, round_: int) -> Path:
 
 def _digest(arrays: dict[str, np.ndarray[Any, Any]], text: str) -> str:
     return hashlib.sha256(f"{digest(cast(Params, arrays))} {text}".encode()).hexdigest()
-
-
-def _metadata(content: bytes) -> dict[str, str]:
-    size = int.from_bytes(content[:8], "little")
-    header: dict[str, str] = json.loads(content[8 : 8 + size])["__metadata__"]
-    return header

@@ -8,13 +8,15 @@ from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.honest_norm import planned_deviation
+from dpfedmeta.accounting.ledger.bound_releases import held_releases
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
+from dpfedmeta.accounting.ledger.published import check_releases, not_verified
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
+from dpfedmeta.core.files.run_directory import PLAN, RELEASES, RunDirectory
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content, plan_of_rounds
 from dpfedmeta.privacy.rounds.stored_release import load_release, stored_rounds
 
@@ -31,6 +33,7 @@ class VerifiedSpending:
         guarantees: What its charges cost, from their own numbers.
         remarks: What was checked, a line each.
         simulation: What is said where somebody chose the noise seed.
+        unverified: What no comparison with the ledger shows.
     """
 
     plan: PrivacyPlan
@@ -38,6 +41,7 @@ class VerifiedSpending:
     guarantees: tuple[Guarantee, ...]
     remarks: tuple[str, ...]
     simulation: str | None
+    unverified: str
 
 
 def verify_rounds(run: RunDirectory) -> VerifiedSpending:
@@ -45,8 +49,8 @@ def verify_rounds(run: RunDirectory) -> VerifiedSpending:
 
     Guarantee:
         The ledger's plan is what its request solves to, plan.json states it, and every stored release belongs to a
-        charge and states the noise that the charge counts with. That the loop added nothing but updates is the word of
-        whoever wrote it.
+        charge, states the noise that the charge counts with, and is the one whose digest a later line of the ledger
+        holds. That the loop added nothing but updates is the word of whoever wrote it.
 
     Raises:
         InputError: The ledger is damaged, or a file beside it contradicts it; names the file and what it says.
@@ -54,17 +58,19 @@ def verify_rounds(run: RunDirectory) -> VerifiedSpending:
     """
     content = read_content(run.ledger, torn=True)
     request = RoundsRequest.from_text(content.identity.config, f"{run.ledger}, line 1: identity.config")
-    cells = spent(content.plan, content.charges)
+    cells = spent(content.plan, content.charges, content.lines)
     due = plan_of_rounds(request)
     check_same(run.ledger, "plan", plan_content(content.plan), {key: due[key] for key in due if key != "loop"})
     check_same(run.path / PLAN, "", run.read_json(PLAN), due)
     released = _check_releases(run, content)
+    bound = check_releases(run.ledger, content, released, f"{run.path / RELEASES}")
     rounds = len({charge.round for charge in content.charges})
     again = len(content.charges) - rounds
     remarks = [
         f"{rounds} rounds" + (f" and {again} of them charged again" if again else "") + ", hash chain intact",
         "what was asked for gives its plan, and plan.json agrees",
-        f"{released} stored releases, each charged, with the noise that is charged",
+        f"{len(released)} stored releases, each charged, stating the noise that is charged; {bound} of them are those "
+        "whose digests the ledger holds",
         "by word of whoever wrote the loop: an update depends on releases and on its own client alone",
     ]
     other = second_opinion(phases_of(content.charges), content.plan.client_delta)
@@ -74,27 +80,36 @@ def verify_rounds(run: RunDirectory) -> VerifiedSpending:
         )
     simulation = "a simulation: the noise seed was chosen" if request.simulation else None
     return VerifiedSpending(
-        plan=content.plan, charges=content.charges, guarantees=cells, remarks=tuple(remarks), simulation=simulation
+        plan=content.plan,
+        charges=content.charges,
+        guarantees=cells,
+        remarks=tuple(remarks),
+        simulation=simulation,
+        unverified=not_verified(content, "the last release", "the model of the loop, which is no file of these rounds"),
     )
 
 
-def _check_releases(run: RunDirectory, content: LedgerContent) -> int:
+def _check_releases(run: RunDirectory, content: LedgerContent) -> list[str]:
     charged = {(charge.round, charge.attempt) for charge in content.charges}
-    rounds = stored_rounds(run)
+    rounds, digests = stored_rounds(run), []
+    due = max(held_releases(run.ledger, content), default=0)
+    if rounds < due:
+        raise InputError(f"{run.path / RELEASES}: lacks the release of round {due - 1}, which the ledger holds")
     for round_ in range(rounds):
         release, where = load_release(run, round_), f"{run.path}: the release of round {round_}"
         if (round_, release.attempt) not in charged or release.head not in content.heads:
             raise InputError(f"{where} has no charge in the ledger")
         event = content.plan.at(round_)
-        due = planned_deviation(event, round_)
-        if due is None or not release.sensitivity >= release.bound:
+        planned = planned_deviation(event, round_)
+        if planned is None or not release.sensitivity >= release.bound:
             raise InputError(
                 f"{where} states a sensitivity of {release.sensitivity:g} for a bound of {release.bound:g}"
             )
         check_same(
-            run.path, f"deviation of round {round_}", release.deviation, due * release.sensitivity / event.cohort
+            run.path, f"deviation of round {round_}", release.deviation, planned * release.sensitivity / event.cohort
         )
-    return rounds
+        digests.append(release.digest)
+    return digests
 
 
 def check_same(path: Path, name: str, stated: Any, due: Any) -> None:

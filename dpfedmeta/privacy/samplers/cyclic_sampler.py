@@ -77,6 +77,11 @@ class CyclicSampler(Sampler):
         return math.ceil(event.clients / apart)
 
     @classmethod
+    def in_turn(cls, client: int, round_: int, spacing: Spacing) -> bool:
+        """In round t the clients of group t mod b, which is a client's number mod b."""
+        return (client - round_) % spacing.separation == 0
+
+    @classmethod
     def check(cls, plan: PrivacyPlan) -> None:
         """Refuse noise that does not keep the rounds of two turns apart."""
         super().check(plan)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import RunDirectory, write_text
-from dpfedmeta.reporting.compare.seed_groups import Group, Measured
+from dpfedmeta.reporting.compare.seed_groups import Group, Measured, costliest_relation, in_brackets
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
 from dpfedmeta.training.results.evaluation_store import SIZES, row_label, size, size_and_count
@@ -78,9 +79,17 @@ def row_of(group: Group, run: RunDirectory, summary: Mapping[str, Any]) -> dict[
             cell = by_name[unit, observer]
             name = f"{kind}.{unit}_{observer}"
             row |= {f"{name}.epsilon": cell["epsilon"], f"{name}.delta": cell["delta"]}
-            row |= {f"{name}.adjacency": cell["adjacency"], f"{name}.replaced": cell.get("epsilon_replace_one")}
+            row |= {f"{name}.adjacency": cell["adjacency"]}
+            if unit == "record":
+                related = cell.get("relations", {})
+                row |= {f"{name}.{relation}": _stated(related, relation) for relation in RELATIONS}
     row |= {"simulation": summary["simulation"] is not None, "ledger.head": summary["ledger"]["head"]}
     return row
+
+
+def _stated(related: Mapping[str, float | None], relation: str) -> float | str | None:
+    """An infinite epsilon is inf; empty: the relation is not stated."""
+    return "inf" if relation in related and related[relation] is None else related.get(relation)
 
 
 def csv_table(groups: Sequence[Group]) -> str:
@@ -95,7 +104,6 @@ def csv_table(groups: Sequence[Group]) -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    # A cell that promises nothing promises nothing under replacement either.
     return "inf" if value is None and name.endswith(".epsilon") else value
 
 
@@ -103,7 +111,8 @@ def latex_table(groups: Sequence[Group]) -> str:
     """Return the settings as a LaTeX table, one line each, with seeds pooled as on a comparison page."""
     head = ["setting", "algorithm", "data", r"accuracy (\%)", r"untrained (\%)", "$N$", "$L$", "$T$", "$z$"]
     head += [rf"$\varepsilon$ ({unit}, {observer})" for unit, observer in _CELLS]
-    lines = [" & ".join(_line(group)) + r" \\" for group in groups]
+    beside = costliest_relation(groups)
+    lines = [" & ".join(_line(group, beside)) + r" \\" for group in groups]
     return "\n".join(
         [
             r"% by dpfedmeta report; needs \usepackage{booktabs}",
@@ -120,7 +129,7 @@ def latex_table(groups: Sequence[Group]) -> str:
     )
 
 
-def _line(group: Group) -> list[str]:
+def _line(group: Group, beside: Relation | None) -> list[str]:
     summary, plan = group.summaries[0], read_content(group.runs[0].ledger).plan
     name = latex(group.label) + (r"$^{\dagger}$" if any(each["simulation"] for each in group.summaries) else "")
     measured = ", ".join(filter(None, (summary["dataset"], size(summary.get("accuracy") or {}))))
@@ -134,7 +143,7 @@ def _line(group: Group) -> list[str]:
         _measured(group.accuracy("accuracy_untrained")),
         *(f"${value}$" for value in sizes),
         noise,
-        *(_epsilon(group, cell) for cell in _CELLS),
+        *(_epsilon(group, cell, beside) for cell in _CELLS),
     ]
 
 
@@ -145,11 +154,12 @@ def _notes(groups: Sequence[Group]) -> Iterator[str]:
         yield f"untrained, of {', '.join(encoded)}: {row_label('accuracy_untrained', '', {'encoder': True})}"
     measured = (size_and_count(summary.get("accuracy") or {}) for group in groups for summary in group.summaries)
     yield from dict.fromkeys(filter(None, measured))
+    beside = costliest_relation(groups)
     for cell in _CELLS:
         stated = [each for g in groups for s in g.summaries for each in s["guarantees"] if _cell(each) == cell]
         found = {(each["delta"], each["adjacency"]) for each in stated}
         words = "; ".join(f"delta = {asked(delta)}, {adjacency}" for delta, adjacency in sorted(found))
-        more = ", in brackets: for a record that is replaced by another one" if cell[0] == "record" else ""
+        more = f", {in_brackets(beside)}" if beside is not None and cell[0] == "record" else ""
         yield f"({cell[0]}, {cell[1]}): {words}{more}"
     yield "z: noise multiplier of the server; -- where it adds none by design"
     if any(summary["simulation"] for group in groups for summary in group.summaries):
@@ -164,9 +174,9 @@ def _measured(value: Measured | None) -> str:
     return "--" if value is None else rf"${100 * value.mean:.1f} \pm {100 * value.ci95:.1f}$"
 
 
-def _epsilon(group: Group, cell: tuple[str, str]) -> str:
-    shown = _finite(group.epsilons.get(cell))
-    return f"{shown} ({_finite(group.replaced[cell])})" if cell in group.replaced and shown != _INFINITE else shown
+def _epsilon(group: Group, cell: tuple[str, str], beside: str | None) -> str:
+    shown, related = _finite(group.epsilons.get(cell)), group.relations.get(cell, {})
+    return f"{shown} ({_finite(related[beside])})" if beside in related and shown != _INFINITE else shown
 
 
 _INFINITE = r"$\infty$"

@@ -13,9 +13,10 @@ from typing import Any
 from scipy.special import stdtrit
 
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, WITH_RESULT, RunDirectory
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.training.results.evaluation_store import with_sizes
 from dpfedmeta.training.results.snapshot import read_run, stage_of
@@ -118,10 +119,15 @@ class Group:
         return _weakest([{_cell(cell): cell["epsilon"] for cell in s["guarantees"]} for s in self.summaries])
 
     @property
-    def replaced(self) -> dict[Cell, float | None]:
-        """The same for a record that is replaced by another one, where the runs state it."""
-        key = "epsilon_replace_one"
-        return _weakest([{_cell(cell): cell[key] for cell in s["guarantees"] if key in cell} for s in self.summaries])
+    def relations(self) -> dict[Cell, dict[str, float | None]]:
+        """The same of a record by relation, for those that all of the runs state."""
+        cells = [{_cell(cell): cell.get("relations", {}) for cell in s["guarantees"]} for s in self.summaries]
+        return {cell: found for cell in cells[0] if (found := _weakest([each.get(cell, {}) for each in cells]))}
+
+    @property
+    def adjacencies(self) -> dict[Cell, str]:
+        """By (unit, observer): what neighbours differ in."""
+        return {_cell(cell): cell["adjacency"] for cell in self.summaries[0]["guarantees"] if "adjacency" in cell}
 
     @property
     def deltas(self) -> dict[Cell, float]:
@@ -135,7 +141,19 @@ class Group:
         return None if None in seconds else float(sum(seconds)) / len(seconds) / 60
 
 
-def _weakest(found: Sequence[Mapping[Cell, Any]]) -> dict[Cell, float | None]:
+def costliest_relation(groups: Sequence[Group]) -> Relation | None:
+    """Of the relations of a record that all runs state, the one that costs most; None: there is none but their own."""
+    stated = [set(relations) for group in groups for relations in group.relations.values()]
+    shared = [relation for relation in RELATIONS if stated and all(relation in each for each in stated)]
+    return shared[-1] if len(shared) > 1 else None
+
+
+def in_brackets(relation: Relation) -> str:
+    """Say for people which epsilon stands in brackets."""
+    return f"in brackets: a record, if {RELATIONS[relation].words} ({relation})"
+
+
+def _weakest(found: Sequence[Mapping[Any, Any]]) -> dict[Any, float | None]:
     values = {name: [cells[name] for cells in found] for name in found[0] if all(name in cells for cells in found)}
     return {
         name: None if None in each else max(value for value in each if value is not None)
@@ -193,7 +211,7 @@ def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
 def _unfinished(runs: Iterable[RunDirectory]) -> str:
     """Behind the name of a setting, wherever its accuracy stands: that not all of its runs ended as planned."""
     stages = dict.fromkeys(stage_of(run) for run in runs)
-    left = [stage.upper() for stage in stages if stage not in ("completed", "budget")]
+    left = [stage.upper() for stage in stages if stage not in WITH_RESULT]
     return f" ({', '.join(left)})" if left else ""
 
 

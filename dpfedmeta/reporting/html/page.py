@@ -13,12 +13,20 @@ from typing import Any
 from jinja2 import Environment, UndefinedError
 from markupsafe import Markup
 
+from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_rows
+from dpfedmeta.accounting.relations.relations import NOT_COVERED
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.core.files.run_directory import DIVERGED, PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.planning.caveats import dishonest_words
-from dpfedmeta.reporting.compare.seed_groups import Group, Measured, differing_settings
+from dpfedmeta.reporting.compare.seed_groups import (
+    Group,
+    Measured,
+    costliest_relation,
+    differing_settings,
+    in_brackets,
+)
 from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluations_section
 from dpfedmeta.reporting.html.privacy_statement import (
     chosen_words,
@@ -42,7 +50,7 @@ from dpfedmeta.reporting.plots import run_plots as plots
 from dpfedmeta.training.results.evaluation_store import row_label, size, size_and_count, with_sizes
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, stage_of
-from dpfedmeta.training.results.summary import summary_so_far
+from dpfedmeta.training.results.summary import NOT_FINITE, summary_so_far
 from dpfedmeta.training.state.how_to_resume import how_to_go_on, repeated
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import clock
@@ -116,6 +124,7 @@ def _content(
         "simulation": proven.simulation,
         "chosen": chosen_words(proven),
         "guarantees": guarantee_rows(proven),
+        "unverified": proven.unverified,
         "dishonest": _sentence(dishonest_words(proven.content.plan)),
         "too_long": _too_long(rows),
         "whole_numbers": proven.content.plan.secure is not None,
@@ -128,6 +137,9 @@ def _content(
         "audits": audits_section(run.path),
         "holds": HOLDS,
         "why_above": why_above(proven.cells),
+        "relations": relation_rows(proven.cells),
+        "relation_columns": RELATION_COLUMNS,
+        "not_covered": NOT_COVERED,
         "settings": settings_shown(proven.settings),
         "command": again,
         "open_words": left_open,
@@ -175,12 +187,21 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
             "signal": comparison_plots.signal_plot(beside["signal"], groups),
         }
         pictures = {name: _embedded(beside[name]) for name, something in drawn.items() if something}
+        bracketed = costliest_relation(groups)
+        cells = dict.fromkeys(cell for group in groups for cell in group.epsilons)
+        stated = {cell: {group.adjacencies.get(cell, "") for group in groups} for cell in cells}
         page = _render(
             "comparison.html.j2",
+            beside=bracketed,
+            brackets=bracketed and in_brackets(bracketed),
+            adjacencies={
+                cell: f", {next(iter(found))}" if cell[0] == "record" and len(found) == 1 and any(found) else ""
+                for cell, found in stated.items()
+            },
             groups=groups,
             compared=compared_words(groups),
             reached=best_words(groups),
-            cells=list(dict.fromkeys(cell for group in groups for cell in group.epsilons)),
+            cells=list(cells),
             differing=differing_settings(groups),
             holds=HOLDS,
             pictures=pictures,
@@ -247,6 +268,8 @@ def warning(snapshot: Snapshot) -> str | None:
             f"INTERRUPTED after {done} of {snapshot.content.plan.rounds} rounds{more}, to which all results refer; "
             f"go on with: {how_to_go_on(snapshot.run)}"
         )
+    if snapshot.stage == DIVERGED:
+        return f"DIVERGED after {snapshot.rounds} of {snapshot.content.plan.rounds} rounds; {NOT_FINITE}"
     if snapshot.words is None:
         return None
     return (

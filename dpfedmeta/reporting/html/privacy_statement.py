@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.ledger.published import holds_digests
+from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_rows
 from dpfedmeta.accounting.rounded import asked, nearest, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import REPORT
@@ -88,7 +90,6 @@ def guarantee_rows(proven: Proven, shown: Shown = rounded_up) -> list[dict[str, 
             "epsilon spent": shown(cell.epsilon),
             "delta": asked(cell.delta),
             "adjacency": cell.adjacency,
-            "if replaced": "" if cell.replaced is None else shown(cell.replaced),
             "method": method_words(cell, word) + _bounds(cell, shown),
         }
         for cell in proven.cells
@@ -134,6 +135,11 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
                 f"{path}: does not say which number to report of a run that was chosen; write it again: "
                 f"dpfedmeta report {snapshot.run.path}"
             )
+        if holds_digests(proven.content) and proven.unverified not in page.paragraphs:
+            raise InputError(
+                f"{path}: does not say what is {proven.unverified!r}; write it again: dpfedmeta report "
+                f"{snapshot.run.path}"
+            )
         _check_table(path, page, proven)
         _check_top(path, page, proven)
         for block in page.blocks:
@@ -148,7 +154,16 @@ def _check_table(path: Path, page: _Page, proven: Proven) -> None:
     check(path, "tables of guarantees", len(found), 1)
     names, *rows = found[0]
     # Versions before 0.3 had no line of what was promised, and wrote the nearest number, which may be below the value.
-    due = guarantee_rows(proven, rounded_up if page.top else nearest)
+    shown: Shown = rounded_up if page.top else nearest
+    due = guarantee_rows(proven, shown)
+    if "if replaced" in names:
+        # Pages of earlier versions have this column in place of the table of relations.
+        for own, cell in zip(due, proven.cells, strict=True):
+            own["if replaced"] = shown(cell.relations["in-place"]) if "in-place" in cell.relations else ""
+    elif page.top:
+        due_rows = [list(row) for row in relation_rows(proven.cells)]
+        of_relations = [rows for head, *rows in page.tables if head == list(RELATION_COLUMNS)]
+        check(path, "table of relations", of_relations, [due_rows] if due_rows else [])
     missing = [name for name in due[0] if name not in names and name in _COLUMNS]
     check(path, "columns that are missing", missing, [])
     check(path, "rows of the table", [row[:2] for row in rows], [[row["unit"], row["towards"]] for row in due])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.run_directory import EVALUATION, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import EVALUATION, SUMMARY, WITH_RESULT, RunDirectory
 from dpfedmeta.planning.client_spec import evaluation_shape
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def name_of_evaluation(content: Content) -> str:
 def unfinished(content: Content) -> str | None:
     """A label for weights that are not those of the run's end; None: they are, or nobody said."""
     status = content.get("status")
-    if status in (None, "completed", "budget") or content["rounds"] >= content["planned_rounds"]:
+    if status in (None, *WITH_RESULT) or content["rounds"] >= content["planned_rounds"]:
         return None
     return f"{status.upper()} after {content['rounds']} of {content['planned_rounds']} rounds"
 

@@ -139,4 +139,5 @@ def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str)
         yield "print(model.predict(records))\n```"
     yield "\n## How to check it\n"
     yield f"`dpfedmeta account --verify FOLDER` (version {__version__}) computes the table again from `ledger.jsonl`,"
-    yield f"whose last line has the hash `{head}`."
+    yield f"whose last line has the hash `{head}`, and compares the weights with it.\n"
+    yield f"{found.unverified}."

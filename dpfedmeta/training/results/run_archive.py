@@ -19,7 +19,7 @@ from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_checks import check_has_ledger
-from dpfedmeta.core.files.run_directory import SECRET_FOLDER, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import DIVERGED, SECRET_FOLDER, SUMMARY, WITH_RESULT, RunDirectory
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.model_card import CARD, WEIGHTS, check_license, hub_weights, model_card
 
@@ -84,7 +84,9 @@ def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Arc
     with only_writer(run.path):
         found = audit(run)
         status = run.read_json(SUMMARY).get("status") if (run.path / SUMMARY).exists() else None
-        if status not in ("completed", "budget"):
+        if status == DIVERGED:
+            raise InputError(f"{run.path}: its training diverged, so there is no result to archive")
+        if status not in WITH_RESULT:
             raise InputError(
                 f"{run.path}: the run has not ended ({status or 'killed, or running'}), so there is no result to "
                 f"archive; finish it first (--resume {run.path})"
@@ -200,6 +202,9 @@ def check_manifest(run: RunDirectory) -> list[str]:
             raise InputError(f"{path}: is in {MANIFEST} but not here; unpack the archive again")
         if _digest(path.read_bytes()) != digest:
             raise InputError(f"{path}: differs from the archived file (SHA-256); unpack the archive again")
+    top = run.path / WEIGHTS
+    if top.is_file() and hub_weights(top.read_bytes(), "") != hub_weights(run.weights.read_bytes(), ""):
+        raise InputError(f"{top}: has other weights than {run.weights}; unpack the archive again")
     words = f"{MANIFEST}: {len(stated)} files are as they were archived"
     without = "; without secret/ participants and noise cannot be checked, and the run cannot be resumed"
     return [words + ("" if run.secret.is_dir() else without)]

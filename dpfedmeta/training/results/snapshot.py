@@ -12,12 +12,11 @@ from dpfedmeta.accounting.ledger.ledger import LedgerContent, read_content
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import whole_lines
 from dpfedmeta.core.files.lock import being_written, goes_on
-from dpfedmeta.core.files.run_directory import REPORT, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import OVER, REPORT, SUMMARY, RunDirectory
 from dpfedmeta.training.state.how_to_resume import how_to_go_on
 
 # running: another process writes it now; stopped: nobody does, and nothing says how it ended.
-Stage = Literal["running", "stopped", "completed", "budget", "interrupted"]
-_ENDED: tuple[Stage, ...] = ("completed", "budget")
+Stage = Literal["running", "stopped", "completed", "budget", "interrupted", "diverged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +50,8 @@ class Snapshot:
 
     @property
     def over(self) -> bool:
-        """True if no round is left to do: the run is completed, or its budget is spent."""
-        return self.stage in _ENDED
+        """True if no round is left to do: the run is completed, its budget is spent, or its training diverged."""
+        return self.stage in OVER
 
     @property
     def rounds(self) -> int:
@@ -82,9 +81,9 @@ def stage_of(run: RunDirectory) -> Stage:
 
 def _stage(run: RunDirectory, written: bool, summary: Mapping[str, Any] | None) -> Stage:
     status = summary.get("status") if summary is not None else None
-    if summary is not None and status not in ("interrupted", *_ENDED):
+    if summary is not None and status not in ("interrupted", *OVER):
         raise InputError(f"{run.path / SUMMARY}: incomplete or of another version: its status is {status!r}")
-    if written and status not in _ENDED:
+    if written and status not in OVER:
         return "running"
     stage: Stage = status or "stopped"
     return stage
@@ -92,7 +91,7 @@ def _stage(run: RunDirectory, written: bool, summary: Mapping[str, Any] | None) 
 
 def may_be_torn(stage: Stage) -> bool:
     """Tell whether a last line that is not whole is no damage: the run goes on, or a crash may have cut it."""
-    return stage not in _ENDED
+    return stage not in OVER
 
 
 def read_run(run: RunDirectory) -> Snapshot:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from dpfedmeta.training.results.snapshot import Snapshot
     from dpfedmeta.training.verification.file_claims import Proven
 
-Status = Literal["completed", "budget", "interrupted"]
+Status = Literal["completed", "budget", "interrupted", "diverged"]
+NOT_FINITE = "training diverged: the model holds NaN or Inf; lower server.lr or meta.lr in a new run"
 ACCURACIES = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
 SIMULATION = "simulation: no guarantee towards whoever knows the seed"
 

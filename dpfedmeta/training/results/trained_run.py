@@ -9,7 +9,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_checks import not_a_run
-from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory, load_weights
+from dpfedmeta.core.files.run_directory import CONFIG, DIVERGED, SUMMARY, RunDirectory, load_weights
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.task import Task
 from dpfedmeta.data.task_file import load_task
@@ -20,6 +20,7 @@ from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.planning.client_spec import evaluation_adaptation, method_of, network_spec
 from dpfedmeta.training.results.snapshot import Stage, may_be_torn, stage_of
+from dpfedmeta.training.results.summary import NOT_FINITE
 from dpfedmeta.training.state.checkpoint import checkpoint_files
 
 
@@ -75,6 +76,8 @@ def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
     task, _ = load_task(data_of_run(settings.dataset, data_folder), data_folder, encoding_of_run(settings))
     spec = network_spec(settings, task)
     network = build_network(spec)
+    if stage == DIVERGED:
+        raise InputError(f"{path}: {NOT_FINITE}")
     if stage in ("running", "stopped") and not directory.weights.exists():
         raise InputError(f"{path}: {stage}, and has no checkpoint yet; evaluate it after its first one")
     weights, untrained = load_weights(directory.weights), load_weights(directory.initial_weights)

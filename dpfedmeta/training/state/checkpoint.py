@@ -5,6 +5,7 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.torch import load, save
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import replace_file
+from dpfedmeta.core.files.run_directory import safetensors_header
 from dpfedmeta.core.params import Params, digest
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.learning.server_step import ServerState
@@ -93,7 +95,7 @@ def load_checkpoint(path: Path, like: ServerState) -> Checkpoint:
     """
     try:
         content = path.read_bytes()
-        metadata = _metadata(content)
+        metadata = safetensors_header(BytesIO(content))["__metadata__"]
         text, tensors = metadata["state"], load(content)
         if metadata["digest"] != _digest(tensors, text):
             raise InputError(f"{path}: damaged: its digest does not match its content")
@@ -102,6 +104,20 @@ def load_checkpoint(path: Path, like: ServerState) -> Checkpoint:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except (SafetensorError, ValidationError, *DAMAGED_JSON) as error:
         raise InputError(f"{path}: damaged: not a checkpoint of this run ({type(error).__name__})") from error
+
+
+def contradicts(folder: Path, weights: Params) -> bool:
+    """Return whether weights are not those of the latest checkpoint; one that cannot be read contradicts nothing."""
+    for _, path in checkpoint_files(folder)[:1]:
+        try:
+            content = path.read_bytes()
+            part = "average" if json.loads(_metadata(content)["state"])["averaged"] else "model"
+            tensors = load(content)
+        except (OSError, SafetensorError, *DAMAGED_JSON):
+            return False
+        names = [name.removeprefix(f"{part}/") for name in tensors if name.startswith(f"{part}/")]
+        return any(name not in weights or not torch.equal(weights[name], tensors[f"{part}/{name}"]) for name in names)
+    return False
 
 
 def _metadata(content: bytes) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import sync_folder
-from dpfedmeta.core.files.run_directory import EPISODES, EVALUATION, REPORT, SELECTION, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import DIVERGED, EPISODES, EVALUATION, REPORT, SELECTION, SUMMARY, RunDirectory
 
 _CELLS = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
 # What describes the run as it ended; all of it is made again.
@@ -58,6 +58,8 @@ def extended_plan(run: RunDirectory, settings: Settings, content: LedgerContent,
         )
     done = sum(not charge.attempt for charge in content.charges)
     status = run.read_json(SUMMARY).get("status") if (run.path / SUMMARY).exists() else "interrupted"
+    if status == DIVERGED:
+        raise InputError(f"{run.path}: its training diverged, so no further round would learn anything")
     if done < plan.rounds or status == "interrupted":
         what = f"{run.path}: {done} of {plan.rounds} rounds are charged and the run is not completed"
         remedy = "its promise is used up" if status == "budget" else f"finish it first (--resume {run.path})"
@@ -125,7 +127,7 @@ def extend(run: RunDirectory, content: LedgerContent, rounds: int, lineage: Line
 
 def set_aside(run: RunDirectory, rounds: int) -> Path:
     """Move what describes the run as it was after `rounds` rounds into a folder of its own; again is harmless."""
-    folder = run.path / f"after-{rounds}-rounds"
+    folder = run.after(rounds)
     folder.mkdir(exist_ok=True)
     found = [run.path / name for name in _OF_THE_END]
     summary = run.read_json(SUMMARY) if found[0].exists() else {}

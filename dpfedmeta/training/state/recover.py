@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from dpfedmeta.accounting.ledger.bound_releases import released_before
 from dpfedmeta.accounting.ledger.ledger import Budget, LedgerContent
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, holds
 from dpfedmeta.accounting.ledger.open_ledger import open_ledger
@@ -69,7 +70,7 @@ def reopen(
         budget=budget,
         source=source,
         environment=environment,
-        released={row["round"]: row["release"] for row in rows if "release" in row},
+        released=released_before(run.ledger, content) | {r["round"]: r["release"] for r in rows if "release" in r},
         lineage=lineage,
     )
     return Reopened(

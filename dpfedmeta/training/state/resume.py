@@ -12,7 +12,7 @@ from dpfedmeta.config.settings import Settings, setting_fields, value_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_checks import check_no_analysis
-from dpfedmeta.core.files.run_directory import CONFIG, REPORT, SUMMARY, RunDirectory, load_weights, write_text
+from dpfedmeta.core.files.run_directory import CONFIG, OVER, REPORT, SUMMARY, RunDirectory, load_weights, write_text
 
 if TYPE_CHECKING:
     from dpfedmeta.training.results.summary import Status
@@ -148,12 +148,16 @@ def finished(run: RunDirectory) -> str | None:
     try:
         summary = run.read_json(SUMMARY)
         status = summary.get("status")
-        load_weights(run.weights)
+        weights = load_weights(run.weights)
     except InputError:
+        return None
+    from dpfedmeta.training.state.checkpoint import contradicts  # brings PyTorch
+
+    if contradicts(run.weights.parent, weights):
         return None
     if read_content(run.ledger, torn=True).plan.rounds != summary.get("rounds") and status == "completed":
         return None  # extended since
-    return str(status) if status in ("completed", "budget") else None
+    return str(status) if status in OVER else None
 
 
 def reported(run: RunDirectory) -> bool:

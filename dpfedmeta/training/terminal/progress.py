@@ -15,7 +15,7 @@ from rich.text import Text
 
 from dpfedmeta.accounting.ledger.ledger import read_content, spent
 from dpfedmeta.accounting.rounded import rounded_up
-from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.files.run_directory import DIVERGED, RunDirectory
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import Bar, Heartbeat, Pace, bar, clock, is_log
@@ -135,7 +135,7 @@ class Terminal(Callback):
         if summary["times"]:
             minutes = f"{at_most(seconds)} in all (rounded up, because exact times reveal cohorts)"
         done = ""
-        if summary["status"] == "interrupted":
+        if summary["status"] in ("interrupted", DIVERGED):
             done = f"{summary['rounds']} of {ledger.plan.rounds} rounds, "
         self._say(f"{summary['status']} after {done}{minutes}; all files are in {self._path}")
         if summary["status"] == "interrupted":

@@ -6,20 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.relations.legend import relation_lines
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.training.results.evaluation_store import row_label, size_and_count
 
 
-def as_text(*printed: Table | str) -> str:
+def as_text(*printed: RenderableType) -> str:
     """Return the text that a terminal would show, without colours."""
     out = io.StringIO()
     console = Console(
@@ -91,8 +93,8 @@ def guarantee_table(
     *,
     explained: bool = True,
     word: str | None = None,
-) -> Table:
-    """The four cells, with lines that say what the words mean where that is to be `explained`.
+) -> Group:
+    """The four cells, the relations of a record under them, and what the words mean where that is to be `explained`.
 
     `word`: on whose word they rest (caveats.word_of_authors); None: on nobody's.
     """
@@ -100,21 +102,14 @@ def guarantee_table(
         "client: all records of one client; record: one record of a client",
         "server: sees every message, with secure aggregation only their sum; public: sees what is released (with "
         "secure aggregation: anybody who takes no part, since clients of a cohort see who else is in it)",
-        "zero-out: the record is removed; replaced: epsilon if it is replaced by another one; inf: no guarantee",
+        "inf: no guarantee",
         HOLDS,
         *why_above(guarantees, moved),
     )
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption="\n".join([*(lines if explained else [_EXPLAINED]), *([f"by word: {word}"] if word else [])]),
-        caption_justify="left",
-    )
-    for column in ("unit", "towards", "epsilon", "delta", "adjacency", "replaced", "method"):
+    table = Table(title=title, title_justify="left")
+    for column in ("unit", "towards", "epsilon", "delta", "adjacency", "method"):
         # On a narrow screen a number goes on in the next line; cut short it would be another one.
-        table.add_column(
-            column, justify="right" if column in ("epsilon", "delta", "replaced") else "left", overflow="fold"
-        )
+        table.add_column(column, justify="right" if column in ("epsilon", "delta") else "left", overflow="fold")
     for cell in guarantees:
         table.add_row(
             cell.unit,
@@ -122,19 +117,25 @@ def guarantee_table(
             rounded_up(cell.epsilon),
             asked(cell.delta),
             cell.adjacency,
-            "" if cell.replaced is None else rounded_up(cell.replaced),
             method_words(cell, word),
         )
-    return table
+    under = [
+        *relation_lines(guarantees),
+        *(lines if explained else [_EXPLAINED]),
+        *([f"by word: {word}"] if word else []),
+    ]
+    return Group(table, Text("\n".join(under), style="table.caption"))
 
 
 def guarantee_words(guarantees: Sequence[Guarantee]) -> list[str]:
     """For each cell and each of its bounds: what is seen, and by which formula."""
     lines = []
     for cell in guarantees:
-        replaced = "" if cell.replaced is None else f" (replace-one: {rounded_up(cell.replaced)})"
-        epsilon = f"epsilon = {rounded_up(cell.epsilon)}{replaced}"
+        epsilon = f"epsilon = {rounded_up(cell.epsilon)}"
         lines.append(f"{cell.name}, {cell.adjacency}, delta = {asked(cell.delta)}: {epsilon}")
+        others = {name: each for name, each in cell.relations.items() if name != cell.adjacency}
+        if others:
+            lines.append("  other relations: " + ", ".join(f"{n} {rounded_up(each)}" for n, each in others.items()))
         for bound in cell.bounds:
             mark = "*" if bound is cell.binding and math.isfinite(bound.epsilon) else "-"
             lines.append(f"  {mark} {rounded_up(bound.epsilon)} ({bound.method}): {bound.formula}")

@@ -1,6 +1,7 @@
 """Rows of a run as TensorBoard's event files, in the run directory."""
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,8 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, run: Path, *, timed: bool = True) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise InputError(
-                "track.tensorboard: TensorBoard is not installed; type: pip install 'dpfedmeta[tensorboard]'"
-            ) from error
+        from torch.utils.tensorboard import SummaryWriter
+
         folder = run / "tensorboard"
         self._writer: Any = SummaryWriter(str(folder)) if timed else _Timeless(folder)
         self._timed = timed
@@ -76,7 +73,17 @@ class TensorBoardTracker:
 
     @staticmethod
     def check(settings: TrackSettings, say: Callable[[str], None]) -> None:
-        """Nothing can be said before it begins."""
+        """Refuse to begin without TensorBoard.
+
+        Raises:
+            InputError: It is not installed.
+        """
+        try:
+            import_module("torch.utils.tensorboard")
+        except ImportError as error:
+            raise InputError(
+                "track.tensorboard: TensorBoard is not installed; type: pip install 'dpfedmeta[tensorboard]'"
+            ) from error
 
     @staticmethod
     def opened(tracked: Tracked, say: Callable[[str], None]) -> Callback:

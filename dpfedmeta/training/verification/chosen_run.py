@@ -122,7 +122,7 @@ def _of_choice(cell: Guarantee, cost: SelectionCost) -> Guarantee:
         return replace(cell, delta=cost.delta, bounds=(bound,))
     seen = "all runs of the search, which compose" if cell.observer == "server" else _SEEN
     bound = Bound(method="none", epsilon=math.inf, event=seen, formula="nothing is computed of the search")
-    return replace(cell, bounds=(bound,), replaced=None if cell.replaced is None else math.inf)
+    return replace(cell, bounds=(bound,), relations=dict.fromkeys(cell.relations, math.inf))
 
 
 def state_choice(run: RunDirectory, cost: SelectionCost) -> None:
@@ -137,8 +137,8 @@ def state_choice(run: RunDirectory, cost: SelectionCost) -> None:
 
 def _json_of_choice(stated: dict[str, Any], cost: SelectionCost) -> dict[str, object]:
     names = {name: stated[name] for name in ("unit", "observer", "delta", "adjacency")}
-    replaced = math.inf if "epsilon_replace_one" in stated else None
-    return _of_choice(Guarantee(**names, bounds=(), replaced=replaced), cost).as_json()
+    relations = dict.fromkeys(stated.get("relations", ()), math.inf)
+    return _of_choice(Guarantee(**names, bounds=(), relations=relations), cost).as_json()
 
 
 def choice_words(cost: SelectionCost) -> str:

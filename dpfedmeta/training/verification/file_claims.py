@@ -13,6 +13,7 @@ from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, spent
+from dpfedmeta.accounting.ledger.published import not_verified
 from dpfedmeta.accounting.ledger.versions import EVENTS, VERSION, constants, old_phase, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
@@ -20,7 +21,7 @@ from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.presets import name_of_today
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.run_directory import CONFIG, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import CONFIG, DIVERGED, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.planning.client_spec import sizes_of_clients
 from dpfedmeta.training.results.evaluation_store import measured_on
 from dpfedmeta.training.results.snapshot import Snapshot
@@ -33,6 +34,7 @@ from dpfedmeta.training.verification.replan import settings_of_ledger
 _ALIKE = 1e-6
 # Sentences; the numbers that they stand for are checked in any case.
 _WORDS = ("event", "formula")
+_NEVER = "accuracies, pictures, and how many records clients have (measure again: dpfedmeta evaluate RUN --out DIR)"
 # Constants of the plan that stand beside the guarantees.
 POPULATION = ("clients", "cohort", "sampler", "max_participations")
 
@@ -64,7 +66,7 @@ class Proven:
         Raises:
             InputError: As `verified_selection` says.
         """
-        settings, cells = settings_of_ledger(run.ledger, content), spent(content.plan, content.charges)
+        settings, cells = settings_of_ledger(run.ledger, content), spent(content.plan, content.charges, content.lines)
         choice = verified_selection(run, content, cells)
         return cls(content=content, settings=settings, spent=cells, planned=guarantees(content.plan), choice=choice)
 
@@ -89,17 +91,20 @@ class Proven:
         return SIMULATION if self.settings.run.noise_seed is not None else None
 
     @property
+    def unverified(self) -> str:
+        """Words on what no comparison with the ledger shows."""
+        return not_verified(self.content, "the last release and the weights", _NEVER)
+
+    @property
     def rounds(self) -> int:
         """Rounds that were charged, each once however often it was done again."""
         return sum(not event.attempt for event in self.content.charges)
 
     def as_of(self, head: object) -> Proven:
         """Return what the ledger proved when its last line had this hash; itself if it never had."""
-        heads = self.content.heads
-        if head not in heads[:-1]:
+        content = self.content.until(head)
+        if content is self.content:
             return self
-        lines = heads.index(str(head)) + 1
-        content = replace(self.content, charges=self.content.charges[: lines - 1], heads=heads[:lines])
         return replace(self, content=content, spent=stated(phases_of(content.charges), self.terms))
 
     @property
@@ -222,7 +227,7 @@ def _check_length(snapshot: Snapshot, stated: Mapping[str, Any], proven: Proven)
     run, status, rounds = snapshot.run, stated["status"], stated["rounds"]
     path = run.path / SUMMARY
     again = len(proven.content.charges) > proven.rounds
-    left = status == "interrupted" or (status == "budget" and again)
+    left = status in ("interrupted", DIVERGED) or (status == "budget" and again)
     if not left or type(rounds) is not int or not 0 <= rounds <= proven.rounds:
         check(path, "rounds", rounds, proven.rounds)
     if status == "completed":
@@ -231,7 +236,7 @@ def _check_length(snapshot: Snapshot, stated: Mapping[str, Any], proven: Proven)
         # Rounds that are done again otherwise drop their lines, and write them once more.
         return
     lines = rounds if snapshot.rows is None else len(snapshot.rows)
-    if lines < rounds or (lines > rounds and status != "interrupted"):
+    if lines < rounds or (lines > rounds and status not in ("interrupted", DIVERGED)):
         raise InputError(
             f"{run.rounds_file}: ends with line {lines}, but {rounds} rounds were released; restore it from a backup"
         )
@@ -271,7 +276,11 @@ def check_cells(
     for cell, own in zip(stated, found, strict=True):
         due, where = json_of(own.as_json()), f"{key} {own.name}"
         plain = {name: value for name, value in cell.items() if name not in _WORDS}
-        check(path, where, plain, {n: v for n, v in due.items() if n not in _WORDS}, may_lack=_younger(proven, [due]))
+        younger = _younger(proven, [due])
+        if "epsilon_replace_one" in plain:
+            # Until 0.3 the one other relation that was stated, under that name.
+            due["epsilon_replace_one"], younger = due["relations"]["in-place"], younger | {"relations"}
+        check(path, where, plain, {n: v for n, v in due.items() if n not in _WORDS}, may_lack=younger)
         for name in _WORDS:
             if name in cell:
                 words = (cell[name], due[name])

@@ -12,6 +12,7 @@ from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.ledger import phases_of
+from dpfedmeta.accounting.ledger.published import check_releases
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, running_grid
 from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.config.dataset_names import task_of
@@ -48,8 +49,9 @@ def check_rows(snapshot: Snapshot, proven: Proven) -> list[str]:
     with complete(path):
         _check_rounds(run, proven, rows)
         remarks = _check_noise(run, proven, rows)
+        check_releases(run.ledger, proven.content, [row.get("release", "") for row in rows], str(path))
         stated = [_epsilons(row, proven) for row in rows]
-        along = _Along(proven=proven, finished=snapshot.stage in ("completed", "budget"))
+        along = _Along(proven=proven, finished=snapshot.over)
         for number in _chosen(len(rows)):
             along.check(f"{path}, line {number + 1}", number, stated[number])
             along.check_limit(f"{path}, line {number + 1}", rows[number])
@@ -84,7 +86,7 @@ def _check_rounds(run: RunDirectory, proven: Proven, rows: Sequence[Row]) -> Non
     if len(rows) > proven.rounds:
         raise InputError(
             f"{run.ledger}: ends with round {proven.rounds - 1}, but round {len(rows) - 1} was released "
-            f"({run.rounds_file}): lines after {len(proven.content.charges) + 1} are lost; restore the ledger from a "
+            f"({run.rounds_file}): lines after {len(proven.content.heads)} are lost; restore the ledger from a "
             "backup"
         )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import phases_of
+from dpfedmeta.accounting.ledger.published import check_weights, saved_at
 from dpfedmeta.accounting.observers.four_guarantees import stated
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.other_accountants import second_opinion
@@ -61,6 +62,11 @@ class VerifiedLedger:
         return self.proven.chosen if self.proven else None
 
     @property
+    def unverified(self) -> str:
+        """Words on what no comparison with the ledger shows."""
+        return self.proven.unverified if self.proven else ""
+
+    @property
     def word(self) -> str | None:
         """On whose word the guarantees rest; None: on nobody's."""
         return word_of_authors(self.proven.settings) if self.proven else None
@@ -73,12 +79,14 @@ def audit(run: RunDirectory) -> VerifiedLedger:
 
     Guarantee:
         Whatever summary.json, plan.json, config.yaml and rounds.jsonl state about privacy is what the ledger adds up
-        to, and the ledger's plan is what the settings in its first line give. report.html: `check_report`.
+        to, and the ledger's plan is what the settings in its first line give. Releases and weights are those whose
+        digests the ledger holds, as far as it holds them (`unverified`). report.html: `check_report`.
 
     Raises:
         InputError: The ledger is damaged, or a file beside it contradicts it; names file, key and both values.
         RefusedPlan: Its rounds are not those of its plan, or its settings are refused today.
     """
+    saved = saved_at(run)  # before the ledger, which goes on
     snapshot = read_run(run)
     content = snapshot.content
     proven = Proven.of(run, content)
@@ -95,6 +103,7 @@ def audit(run: RunDirectory) -> VerifiedLedger:
     remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
     check_extension(run, settings, content)
     remarks += check_still_there(settings, content.plan.earlier)
+    beside += check_weights(run, content, saved, stage=snapshot.stage)
     remarks += [f"extended from {end} rounds, within its promise" for end in content.plan.ends]
     remarks += [*_opinion(content.plan, content.charges, proven.spent), *beside]
     remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]

@@ -9,7 +9,7 @@ from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
 from dpfedmeta.accounting.ledger import ledger as ledger_module
-from dpfedmeta.accounting.ledger.charges import planned_charge
+from dpfedmeta.accounting.ledger.charges import Closing, planned_charge
 from dpfedmeta.accounting.ledger.ledger import (
     Budget,
     Ledger,
@@ -284,17 +284,18 @@ def test_an_attempts_streams_follow_from_its_fresh_bytes_and_its_question(change
 
 @pytest.mark.parametrize("wrong", range(6))
 def test_a_charge_that_is_refused_is_named_by_its_line_in_the_file(tmp_path, wrong):
-    """Lines that extend the run stand between charges."""
+    """Lines that extend and close the run stand between charges."""
     path, plan, longer = tmp_path / "l", replace(PLAN, rounds=2), {2: 4, 4: 6}
     ledger, extended = Ledger(path, plan), plan.extended(4).extended(6)
     for round_ in range(6):
         if round_ in longer:
+            ledger.close(Closing(rounds=round_))
             ledger.extend(longer[round_])
         charge = planned_charge(extended, round_)
         ledger.charge(replace(charge, event=replace(charge.event, cohort=1.0)) if round_ == wrong else charge)
     lines = [json.loads(line).get("round") for line in path.read_text().splitlines()]
     with pytest.raises(RefusedPlan, match=rf"^line {1 + lines.index(wrong)}: round {wrong} "):
-        check_rounds(*read(path))
+        check_rounds((found := read_content(path)).plan, found.charges, found.lines)
 
 
 CORRELATED = PrivacyPlan(

@@ -29,11 +29,18 @@ def test_a_kind_of_message_is_the_releases_that_it_had(message):
 
 @pytest.mark.parametrize("field", [field.name for field in fields(RecordLayer)])
 def test_of_this_version_every_field_is_read(field):
-    others = {"parts": "others", "batch_rate": 0.5, "accountant": "rdp", "of_sum": True}
+    others = {
+        "parts": "others",
+        "batch_rate": 0.5,
+        "accountant": "rdp",
+        "of_sum": True,
+        "rows": True,
+        "own_terms": True,
+    }
     layer = replace(LAYER, query_noise=None)
     changed = {field: others.get(field, 13)}
-    if field == "of_sum":
-        changed |= {"support_noise": None}
+    if field in ("of_sum", "own_terms"):
+        changed |= {"support_noise": None, **({"query_noise": 5.0} if field == "own_terms" else {})}
     elif field == "query_noise":
         layer = LAYER
     assert asdict(_record_of({**asdict(layer), **changed}, EVENTS)) == {**asdict(layer), **changed}

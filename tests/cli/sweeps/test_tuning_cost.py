@@ -63,7 +63,7 @@ def test_records_under_sums_pay_for_every_run_too():
     )  # fmt: skip
     alone, cost = guarantees(plan)[2], compose([plan] * 2)
     assert cost.record_server > 1.3 * alone.epsilon
-    assert cost.record_replaced > 1.3 * alone.replaced
+    assert cost.relations["in-place"] > 1.3 * alone.relations["in-place"]
     assert cost.record_server == pytest.approx(guarantees(replace(plan, max_participations=2))[2].epsilon, rel=0.05)
 
 
@@ -306,8 +306,8 @@ def test_beside_an_analysis_nothing_is_stated_of_a_record_towards_the_server():
     """It saw what clients answered then, and no cap of the runs counts that."""
     alone, beside = compose([RECORDS]), compose([RECORDS], besides=[Earlier(run="asked", head="", phases=ASKED.phases)])
     assert math.isfinite(alone.record_server)
-    assert math.isfinite(alone.record_replaced)
-    assert (beside.record_server, beside.record_replaced) == (math.inf, math.inf)
+    assert all(map(math.isfinite, alone.relations.values()))
+    assert {beside.record_server, *beside.relations.values()} == {math.inf}
     assert not any(re.search(r"\(record, server\).*epsilon = [0-9]", line) for line in cost_lines(beside))
 
 

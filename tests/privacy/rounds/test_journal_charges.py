@@ -11,7 +11,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.core.random.random_sources import KeyedSource, OperatingSystemSource
 from dpfedmeta.privacy.rounds.cohort_log import Participations, participations_file
-from dpfedmeta.privacy.rounds.round_journal import Journal, round_inputs
+from dpfedmeta.privacy.rounds.round_journal import Journal, further_question, round_inputs
 
 PLAN = PrivacyPlan(clients=60, cohort=12, rounds=8, noise_multiplier=2.0)
 
@@ -183,3 +183,20 @@ def test_whatever_a_release_is_computed_from_is_in_its_question():
     assert round_inputs(2, dict(model), 0.5, "here") in found
     # What ledgers of earlier versions have written is the same question today.
     assert round_inputs(*usual) == "3abb09f078df48f8977df4f1c3e11177"
+
+
+def test_a_further_question_is_charged_and_a_run_that_goes_on_finds_the_last_one(journal):
+    own = journal()
+    assert own.last_question(0, "one") == "one"
+    cohorts, inputs = [own.begin(0, "one")], "one"
+    for attempt in (1, 2):
+        inputs = further_question(inputs)
+        cohorts.append(own.begin(0, inputs))
+        assert charges(own)[-1] == (0, attempt)
+        assert own.last_question(0, "one") == inputs
+        # Of another round, or of another first question, nothing was used up.
+        assert own.last_question(1, "one") == "one"
+        assert own.last_question(0, "two") == "two"
+    assert len({cohort.again for cohort in cohorts}) == 3
+    assert own.begin(0, own.last_question(0, "one")) is cohorts[-1]
+    assert charges(own) == [(0, 0), (0, 1), (0, 2)]

@@ -219,12 +219,12 @@ def test_the_price_of_a_choice_is_computed_again_from_every_number_of_its_law(tr
 
 CELLS = tuple(
     Guarantee(
-        unit=unit, observer=observer, delta=delta, adjacency="add-remove", replaced=replaced,
+        unit=unit, observer=observer, delta=delta, adjacency="add-remove", relations=relations,
         bounds=(Bound(method="pld", epsilon=epsilon, event="all", formula="own"),),
     )
-    for unit, observer, delta, epsilon, replaced in (
-        ("client", "public", 1e-5, 1.5, None), ("client", "server", 1e-6, math.inf, None),
-        ("record", "server", 1e-4, 2.5, 5.5), ("record", "public", 1e-3, 3.5, 7.5),
+    for unit, observer, delta, epsilon, relations in (
+        ("client", "public", 1e-5, 1.5, {}), ("client", "server", 1e-6, math.inf, {}),
+        ("record", "server", 1e-4, 2.5, {"in-place": 5.5}), ("record", "public", 1e-3, 3.5, {"in-place": 7.5}),
     )
 )  # fmt: skip
 
@@ -238,11 +238,11 @@ def test_of_a_choice_the_clients_cell_has_its_price_and_delta_and_no_other_cell_
     own, found = CELLS[place], cells_of_choice(CELLS, cost)[place]
     assert (found.unit, found.observer, found.adjacency) == (own.unit, own.observer, own.adjacency)
     if place == 0:
-        assert (found.epsilon, found.delta, found.replaced) == (cost.epsilon, cost.delta, None)
+        assert (found.epsilon, found.delta, found.relations) == (cost.epsilon, cost.delta, {})
         assert cost.delta == 1e-7
     else:
         assert (found.epsilon, found.delta, found.method) == (math.inf, own.delta, "none")
-        assert found.replaced == (None if own.replaced is None else math.inf)
+        assert found.relations == dict.fromkeys(own.relations, math.inf)
         # Towards the server all runs of the search compose; the public sees the best one alone.
         assert ("all runs of the search" in found.bounds[0].event) == (own.observer == "server")
     assert f"epsilon = {rounded_up(cost.epsilon, 4)} at delta = 1e-07" in choice_words(cost)

@@ -24,7 +24,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.params import norm
 from dpfedmeta.learning.server_optimizers.adam import adam
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.training import loop
+from dpfedmeta.training import loop, setup
 from dpfedmeta.training import run_training as run_module
 from dpfedmeta.training.results.round_rows import round_row
 from dpfedmeta.training.results.trained_run import open_run
@@ -381,6 +381,45 @@ def test_a_population_register_counts_runs_and_extensions_before_they_are_charge
     with pytest.raises(InputError, match="begin a register"):
         begin(tiny_task_file, tmp_path, 2, name="none", algo="dp-agr", **given | {"population.register": "nowhere"})
     assert not (tmp_path / "none").exists()
+
+
+def refuse(*given, **named):
+    raise InputError("refused")
+
+
+@pytest.mark.parametrize("check", ["create", "registered", "_trackers", "make_plan"])
+def test_a_run_that_cannot_begin_reserves_nothing(tiny_task_file, tmp_path, monkeypatch, check):
+    """However often it is tried: what is reserved stays reserved, so everything else comes first."""
+    people = begin_register(tmp_path / "people", 3.0, 1e-3).path
+    given = NOISE | {"population.register": str(people), "run.noise_seed": "null"}
+    before = people.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(setup if check == "make_plan" else run_module, check, refuse)
+        for _ in range(2):
+            with pytest.raises(InputError, match="refused"):
+                begin(tiny_task_file, tmp_path, 2, **given)
+            assert not (tmp_path / "r").exists()
+            assert people.read_bytes() == before
+    begin(tiny_task_file, tmp_path, 2, **given)
+    assert len(read_register(people).runs) == 1
+
+
+def test_a_process_that_ended_before_it_reserved_does_so_when_it_goes_on(tiny_task_file, tmp_path, monkeypatch):
+    people = begin_register(tmp_path / "people", 3.0, 1e-3).path
+    given = NOISE | {"population.register": str(people), "run.noise_seed": "null"}
+
+    def killed(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "_trackers", killed)
+        with pytest.raises(KeyboardInterrupt):
+            begin(tiny_task_file, tmp_path, 2, **given)
+    run = RunDirectory(tmp_path / "r")
+    assert not read_register(people).runs
+    assert not read_content(run.ledger).charges
+    assert resume(run)[1] == "completed"
+    assert [each.run for each in read_register(people).runs] == [read_content(run.ledger).identity.run]
 
 
 @pytest.mark.parametrize("first", [3.0, 5.0])

@@ -23,13 +23,15 @@ from dpfedmeta.cli.commands import train_command as train
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
-from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.simulation.cohort_sums import LocalBackend
+from dpfedmeta.training import loop
 from dpfedmeta.training import run_training as run_module
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state import recover
+from dpfedmeta.training.state.checkpoint import contradicts
 from dpfedmeta.training.state.resume import finished, settings_of_run
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.verification.verify import audit, compose
@@ -53,11 +55,11 @@ def own_register(tmp_path, monkeypatch):
     monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
 
 
-def begin(task_file, folder, name="r", secure=False, **given):
+def begin(task_file, folder, name="r", secure=False, told=(), **given):
     seed = {} if secure else {"run.noise_seed": "3"}
     values = {**TINY, **seed, "run.dir": str(folder), "run.name": name, **given}
     settings = resolve(values.pop("algo", "dp-agrlr-micro"), str(task_file), None, values)
-    return run_training(settings, RunOptions(secure_rng=secure))
+    return run_training(settings, RunOptions(secure_rng=secure), told)
 
 
 def resume(run, console=None, **given):
@@ -509,6 +511,42 @@ def test_a_full_disk_loses_nothing(tiny_task_file, tmp_path, monkeypatch, whole,
     assert results(run) == whole
 
 
+@pytest.mark.parametrize("which", [1, 3])
+def test_weights_are_never_older_than_the_checkpoint(tiny_task_file, tmp_path, monkeypatch, whole, which):
+    """The disk is full for one write only: the weights of the third or of the last checkpoint. The run goes on."""
+    run, honest, written = halted(tiny_task_file, tmp_path, monkeypatch, 1), loop.save_weights, Counter()
+
+    def save_weights(path, weights):
+        written[path.name] += 1
+        if path.name == "model.safetensors" and written[path.name] == which:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        honest(path, weights)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_weights", save_weights)
+        with pytest.raises(OSError, match="No space left"):
+            resume(run)
+    resume(run)
+    assert results(run) == whole
+    assert not contradicts(run.path / "checkpoint", load_weights(run.weights))
+    assert finished(run) == "completed"
+
+
+def test_a_finished_run_whose_weights_are_of_another_round_is_mended(tiny_task_file, tmp_path, monkeypatch, whole):
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 5)
+    old = tmp_path / "old.safetensors"
+    shutil.copy(run.weights, old)
+    resume(run)
+    shutil.copy(old, run.weights)
+    assert finished(run) is None
+    resume(run)
+    assert results(run) == whole
+    # Of a copy that has no checkpoint, or one that cannot be read, nobody can tell.
+    max(run.path.glob("checkpoint/round-*")).write_bytes(b"cut by a crash")
+    shutil.copy(old, run.weights)
+    assert finished(run) == "completed"
+
+
 @pytest.mark.parametrize("which", [0, pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_disk_that_fills_while_a_checkpoint_is_written(tiny_task_file, tmp_path, monkeypatch, whole, which):
     run = halted(tiny_task_file, tmp_path, monkeypatch, 3)
@@ -567,7 +605,7 @@ def test_copies_count_participations_each_for_itself(tiny_task_file, tmp_path, m
         mu = 2.0 * layer.query_records / layer.query_noise
         whole = gaussian_epsilon(math.sqrt(times) * mu, together.plan.client_delta)
         assert found.guarantees[1].epsilon == pytest.approx(whole)
-    assert together.guarantees[2].replaced == pytest.approx(
+    assert together.guarantees[2].relations["in-place"] == pytest.approx(
         gaussian_epsilon(math.sqrt(2) * 2 / layer.query_noise, together.plan.record_delta)
     )
     mixtures = [found.guarantees[3].bounds[0].epsilon for found in (alone, together)]

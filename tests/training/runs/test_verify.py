@@ -15,8 +15,9 @@ from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.divergences.pld_composition import sampled_delta
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger import versions as ledger_versions
-from dpfedmeta.accounting.ledger.charges import planned_charge
+from dpfedmeta.accounting.ledger.charges import Closing, planned_charge
 from dpfedmeta.accounting.ledger.ledger import Ledger, read_content, spent
+from dpfedmeta.accounting.ledger.published import published
 from dpfedmeta.accounting.ledger.versions import VERSION
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.observers.server_observer import record_server
@@ -81,12 +82,14 @@ def test_an_untouched_run_verifies_and_says_what_was_checked(run):
 
 def test_lines_lost_at_the_end_are_noticed(run):
     lines = run.ledger.read_text().splitlines()
-    run.ledger.write_text("\n".join(lines[:-1]) + "\n")
+    run.ledger.write_text("\n".join(lines[:-2]) + "\n")
     with pytest.raises(InputError, match="round 5 was released"):
         audit(run)
-    run.rounds_file.unlink()
-    with pytest.raises(InputError, match=r"does not end as summary\.json states"):
-        audit(run)
+    for left in (1, 2):
+        run.rounds_file.unlink(missing_ok=True)
+        run.ledger.write_text("\n".join(lines[:-left]) + "\n")
+        with pytest.raises(InputError, match=r"does not end as summary\.json states"):
+            audit(run)
 
 
 def test_an_unfinished_run_is_said_to_be_one(run):
@@ -461,6 +464,9 @@ def rewritten(run, plan=None, config=None):
     ledger = Ledger(run.ledger, plan, identity)
     for event in events:
         ledger.charge(event)
+    for path in run.weights.parent.glob("round-*"):
+        path.unlink()
+    ledger.close(Closing(rounds=len(events), weights=published(run)))
     cells = [cell.as_json() for cell in spent(plan, events)]
     summary, stated, rows = run.read_json("summary.json"), run.read_json("plan.json"), run.rounds()
     summary |= {"guarantees": cells, "planned": cells, "ledger": {"rounds": len(events), "head": ledger.head}}

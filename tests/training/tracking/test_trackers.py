@@ -21,7 +21,7 @@ from dpfedmeta.training.loop import Training
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.terminal.tables import guarantee_table
 from dpfedmeta.training.trackers import trackers_of
-from dpfedmeta.training.trackers.tensorboard_tracker import TensorBoard
+from dpfedmeta.training.trackers.tensorboard_tracker import TensorBoard, TensorBoardTracker
 from dpfedmeta.training.tracking.callbacks import Callback, JsonLines
 from dpfedmeta.training.tracking.flatten_rows import flat
 
@@ -94,10 +94,10 @@ def test_tensorboard_gets_the_same_rows(tmp_path):
     assert scalars == {}
 
 
-def test_tensorboard_that_is_not_installed_says_how_to_install_it(tmp_path, monkeypatch):
+def test_tensorboard_that_is_not_installed_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(InputError, match=r"pip install 'dpfedmeta\[tensorboard\]'"):
-        TensorBoard(tmp_path)
+        TensorBoardTracker.check(None, print)
 
 
 def test_the_terminal_prints_a_line_per_validation():

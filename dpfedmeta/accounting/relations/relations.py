@@ -1,0 +1,94 @@
+"""Relations between neighbouring data of one client: what a record does in each, and how far that moves a release.
+
+Distances are in clip bounds of the release: (a, b) moves every support step by a and the query release by b. A relation
+lists its worst cases for each kind of release; the proofs suppose that which group and role a row has follows from the
+row alone (`RecordLayer.rows`), and that every part, or every record, is clipped on its own.
+
+*parts*: a sum over groups of records that share none. A record that counts as nothing makes its group nothing: 1.
+Another record in its place, or a row less, makes its group another one: both have length 1 at most, so 2. A row with
+another label or other values leaves its group and enters another one: two groups become others, 4.
+
+*steps*: noisy steps over the support records, then one noisy release over the query records; of each role and label the
+first rows by hash are used. A row less lets the next row of its role and label in: one record is exchanged in one loop,
+2. Another label is a row less in one list and one more in another; the lists may belong to one loop (4) or to both
+(2 and 2). Rows exchanged under one label: in one role they are one exchange in one list, since all others keep their
+order (2); otherwise each role has one exchange (2 and 2). A deleted and an added row bound any exchange.
+
+*rows*: every record adds its own term and no other, all of them are added, and the sum is projected onto a ball. A
+projection brings no two points further apart, so a term less moves it by 1, another term by 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Relation = Literal["zero-out", "in-place", "row-deleted", "row-relabelled", "row-exchanged-same-label", "row-exchanged"]
+Kind = Literal["parts", "steps", "rows"]
+Moves = tuple[tuple[float, float], ...]
+
+_TWICE: Moves = ((2, 0), (0, 2))
+_ANY: Moves = ((4, 0), (2, 2), (0, 4))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """What happens to one record of a client, and how far it moves a release at most.
+
+    Attributes:
+        words: The same for people, of "a record".
+        of_rows: Whether it holds only where group and role of a record follow from its row alone.
+        sampled: Whether it is known for mini-batches that a client draws for itself.
+        moves: (support, query) of each worst case, in clip bounds, by kind of release.
+    """
+
+    words: str
+    of_rows: bool
+    sampled: bool
+    moves: Mapping[Kind, Moves]
+
+
+RELATIONS: Mapping[Relation, Neighbours] = {
+    "zero-out": Neighbours(
+        words="it counts as nothing, in its place",
+        of_rows=False,
+        sampled=True,
+        moves={"parts": ((0, 1),), "steps": ((1, 0), (0, 1)), "rows": ((0, 1),)},
+    ),
+    "in-place": Neighbours(
+        words="another one with its label takes its place",
+        of_rows=False,
+        sampled=True,
+        moves={"parts": ((0, 2),), "steps": _TWICE, "rows": ((0, 2),)},
+    ),
+    "row-deleted": Neighbours(
+        words="its row is deleted or added",
+        of_rows=True,
+        sampled=True,
+        moves={"parts": ((0, 2),), "steps": _TWICE, "rows": ((0, 1),)},
+    ),
+    "row-relabelled": Neighbours(
+        words="its row gets another label",
+        of_rows=True,
+        sampled=False,
+        moves={"parts": ((0, 4),), "steps": _ANY, "rows": ((0, 2),)},
+    ),
+    "row-exchanged-same-label": Neighbours(
+        words="its row becomes another of its label",
+        of_rows=True,
+        sampled=False,
+        moves={"parts": ((0, 4),), "steps": ((2, 2),), "rows": ((0, 2),)},
+    ),
+    "row-exchanged": Neighbours(
+        words="its row becomes any other one",
+        of_rows=True,
+        sampled=False,
+        moves={"parts": ((0, 4),), "steps": _ANY, "rows": ((0, 2),)},
+    ),
+}
+"""Every relation that is known, from the one that costs least."""
+
+
+NOT_COVERED = "the same person's other rows, and copies at other clients, are not covered"
+"""What no relation of one record says."""

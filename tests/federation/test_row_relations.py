@@ -1,0 +1,288 @@
+"""One row of a client's data more, less or other: what its exact message moves by, for real and simulated clients.
+
+For each release of records, through a real home and through the simulation of the same data: every sum that a
+participation releases moves by no more than the plan's cell was computed from.
+"""
+
+import csv
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.params import flatten
+from dpfedmeta.core.random.random_sources import KeyedSource, Purpose, public_generator
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.episodes.row_layout import HashedRows
+from dpfedmeta.federation.client.client import RealClient
+from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.offers.signed_plan import sign_plan
+from dpfedmeta.federation.wire_format import Attempt, Offer, Question, QuestionKind, Said
+from dpfedmeta.learning.record_dp import local_training, micro_episode_gradients, noisy_steps
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.privacy.units import Bounded
+from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from dpfedmeta.training.build_data import client_side, population
+from tests.federation.silos import SEED, private_key
+
+COLUMNS = ("age", "pulse")
+LABELS = ("ill", "unsure", "well")
+CLIENTS, NUMBER, BOUND = 5, 0, 0.02
+RUN = bytes(range(32))
+SMALL = {
+    "population.clients": str(CLIENTS), "population.cohort": str(CLIENTS), "population.sampler": "fixed",
+    "population.max_participations": "null", "population.kind": "natural", "server.rounds": "2", "task.ways": "3",
+    "task.shots": "4", "task.queries": "4", "model.name": "mlp", "run.device": "cpu", "run.precision": "float32",
+    "run.seed": str(SEED), "evaluation.episodes": "2", "evaluation.validation_episodes": "2", "clip.window": "2",
+    "privacy.client.delta": "1e-3", "privacy.client.hostile": "0.0", "privacy.client.epsilon": "null",
+    "privacy.record.epsilon": "null", "server.noise_multiplier": "2.0",
+}  # fmt: skip
+MICRO = {"record.micro_shots": "1", "record.micro_queries": "1"}
+NOISE = {"record.query_noise": "3.0"}
+STEPS = {"record.support_noise": "3.0", "meta.steps": "2", "meta.adapt": "all"}
+LOCAL = {"record.support_noise": "3.0", "meta.batch": "24", "server.noise_multiplier": "null"}
+# The release of a name of the tests: algorithm, settings, kind of the labels.
+CASES = {
+    "micro, shared": ("dp-agrlr-micro", MICRO | NOISE, "shared"),
+    "micro, own": ("dp-agrlr-micro", MICRO | NOISE, "own"),
+    "micro of two classes, own": ("dp-agrlr-micro", MICRO | NOISE | {"record.micro_ways": "2"}, "own"),
+    "micro, numbers": ("dp-agrlr-micro", MICRO | NOISE, "numbers"),
+    "sums, shared": ("dp-agrlr-secure", MICRO | {"meta.divisions": "1", "aggregation.dropout": "0.2"}, "shared"),
+    "sums, divided": ("dp-agrlr-secure", {"aggregation.dropout": "0.2", "task.shots": "4", "task.queries": "2"}, "own"),
+    "steps, shared": ("dp-agrlr", NOISE | STEPS | {"model.norm": "none", "model.features": "raw"}, "shared"),
+    "local, shared": ("local-dp", LOCAL, "shared"),
+    "local, mini-batches": ("local-dp", LOCAL | {"meta.batch": "6"}, "shared"),
+}
+# In clip bounds of a release that the row is in: a row deleted or added, and a row that becomes another one.
+DELETED, OTHER = 2.0, 4.0
+
+
+class NoNoise:
+    reproducible = needs_fresh = False
+
+    def generator(self, *key):
+        return self
+
+    def again(self, *attempt):
+        return self
+
+    def of_clients(self, *clients):
+        return self
+
+    def normal(self, size):
+        return np.zeros(size)
+
+
+def rows_of(seed, count=40, kind="shared"):
+    draws = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        label = LABELS[draws.choice(3, p=[0.5, 0.3, 0.2])]
+        values = (draws.normal(size=2) + LABELS.index(label)).round(2)
+        # So few values that some rows are equal in all they hold.
+        found.append(
+            (
+                label if kind != "numbers" else str(round(float(values.sum()), 1)),
+                *(values.round(0) if draws.random() < 0.3 else values),
+            )
+        )
+    return found
+
+
+def write(path, rows, before=(), head=()):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([(*head,), *((*before, *row) for row in rows)])
+    return path
+
+
+@dataclass(kw_only=True)
+class Case:
+    """One plan, and the exact message of a client that holds these rows, real or simulated."""
+
+    folder: object
+    algo: str
+    given: dict
+    kind: str
+    real: bool
+    made: int = 0
+
+    def __post_init__(self):
+        target = "target" if self.kind == "numbers" else "class"
+        self.head = (target, *COLUMNS)
+        content = {"name": "clinics", "source": {"reader": "vectors", "path": "all.csv"}, "features": 2}
+        if self.kind == "shared":
+            content["labels"] = list(LABELS)
+        if self.kind == "numbers":
+            content |= {
+                "kind": "regression",
+                "targets": {"centre": 0.0, "scale": 1.0, "lowest": -20.0, "highest": 20.0},
+            }
+        (self.folder / "task.yaml").write_text(yaml.safe_dump(content))
+        order = public_generator(SEED, Purpose.CLIENT_DATA, 1, 4).permutation(CLIENTS)
+        self.names = [f"silo{place}" for place in order.tolist()]
+        self.pool({}, self.folder)
+        ways = {"task.ways": "1"} if self.kind == "numbers" else {}
+        self.settings = resolve(self.algo, str(self.folder / "task.yaml"), command_line=SMALL | self.given | ways)
+        dataset = open_dataset(self.settings.dataset, None, self.settings.task.ways)
+        self.plan, self.task = make_plan(self.settings, dataset.task), dataset.task
+        self.signed = sign_plan(
+            self.plan,
+            self.task,
+            run=RUN,
+            server=Identity(private_key("server")),
+            roster=[Identity(private_key(n)).public for n in range(CLIENTS)],
+        )
+        weights = self.plan.algorithm.initial(self.plan.network, SEED)
+        self.model = self.plan.algorithm.learned(self.plan.network, weights)
+
+    def pool(self, rows, folder):
+        """All clients of a simulation; `rows` are those of client NUMBER."""
+        everybody = [
+            (f"silo{place}", "train", *row)
+            for place in range(CLIENTS)
+            for row in (
+                rows or rows_of(place, kind=self.kind)
+                if self.names[NUMBER] == f"silo{place}"
+                else rows_of(place, kind=self.kind)
+            )
+        ]
+        public = [
+            (name, split, *row)
+            for name, split, seed in (("v", "val", 20), ("t", "test", 21))
+            for row in rows_of(seed, kind=self.kind)
+        ]
+        return write(folder / "all.csv", [*everybody, *public], head=("client", "split", *self.head))
+
+    def side(self, rows):
+        self.made += 1
+        if not self.real:
+            self.pool(rows, self.folder)
+            dataset = open_dataset(self.settings.dataset, None, self.settings.task.ways)
+            return client_side(self.plan, population(self.plan, dataset), KeyedSource(1), torch.device("cpu"))
+        home = self.folder / f"home{self.made}"
+        path = write(self.folder / f"own{self.made}.csv", rows, head=self.head)
+        key = private_key(NUMBER)
+        client = RealClient(
+            path,
+            key,
+            home / "ledger.jsonl",
+            server=Identity(private_key("server")).public,
+            promise=Promise(participations=9),
+            noise_seed=7,
+        )
+        body = Offer(number=NUMBER, signature=self.signed.signature, text=self.signed.text).encode()
+        asked = Question(
+            asked=QuestionKind.PLAN,
+            attempt=Attempt(run=RUN, round=0, again=()),
+            plan=self.signed.digest,
+            recipient=Identity(key).public,
+            body=body,
+        )
+        assert client.answer(asked.signed(Identity(private_key("server"))))[6] == Said.ACCEPTED
+        (joined,) = client._joined.values()
+        assert joined.why is None
+        return joined.side
+
+    def sums(self, rows, monkeypatch):
+        """{role: exact sums of a participation over their clip bound}, the same released values before each."""
+        side, found = replace(self.side(rows), source=NoNoise()), {}
+        if self.plan.algorithm.parts > 1:
+            (parts,) = side.bounded_parts(self.model, BOUND, 0, [NUMBER])
+            return {"sum": [np.sum(parts, axis=0) / BOUND]}
+
+        def recorded(gradients, bound):
+            from dpfedmeta.privacy.per_example.clip_rows import clipped_record_sum
+
+            made = clipped_record_sum(gradients, bound)
+            found.setdefault(_role(len(next(iter(gradients.values()))), self.plan.algorithm), []).append(
+                flatten(made.value).double().numpy() / bound
+            )
+            # What is released is the same, whatever the records are.
+            return Bounded(
+                value={name: torch.zeros_like(value) for name, value in made.value.items()}, sensitivity=bound
+            )
+
+        for module in (micro_episode_gradients, noisy_steps, local_training):
+            monkeypatch.setattr(module, "clipped_record_sum", recorded)
+        monkeypatch.setattr(local_training, "_coins", lambda count, rate, generator: torch.arange(count))
+        next(iter(side.sent(self.model, BOUND, 0, [NUMBER])))
+        return found
+
+
+def _role(records, algorithm):
+    layer = algorithm.record_layer()
+    if layer.support_noise is not None and layer.query_noise is not None:
+        return "support" if records == layer.support_records else "query"
+    return "sum"
+
+
+def moved(before, after):
+    """{role: largest distance of its sums}."""
+    return {
+        role: max(float(np.linalg.norm(one - other)) for one, other in zip(sums, after[role], strict=True))
+        for role, sums in before.items()
+    }
+
+
+def neighbours(rows, kind, most):
+    draws = np.random.default_rng(3)
+    for place in draws.permutation(len(rows))[:most].tolist():
+        label, *values = rows[place]
+        without = [*rows[:place], *rows[place + 1 :]]
+        other = str(float(label) + 5) if kind == "numbers" else LABELS[(LABELS.index(label) + 1) % 3]
+        yield "deleted", without
+        yield "added", [*rows, (label, *(values[0] + 0.37, values[1]))]
+        yield "copied", [*rows, rows[place]]
+        yield "relabelled", [*without, (other, *values)]
+        yield "exchanged", [*without, (other, values[1] + 3.0, values[0])]
+
+
+def check(case, monkeypatch, most):
+    rows = rows_of(NUMBER + 50, kind=case.kind)
+    before, largest = case.sums(rows, monkeypatch), 0.0
+    assert all(np.linalg.norm(each) > 0 for sums in before.values() for each in sums)
+    for kind, other in neighbours(rows, case.kind, most):
+        distances = moved(before, case.sums(other, monkeypatch))
+        one_row = kind in ("deleted", "added", "copied")
+        assert all(each <= (DELETED if one_row else OTHER) * (1 + 1e-6) for each in distances.values()), kind
+        if one_row:
+            # A row is in one role.
+            assert sum(each > 1e-9 for each in distances.values()) <= 1, kind
+        largest = max(largest, *distances.values())
+    # The rows do something. (Of numbers to predict all gradients point the same way here.)
+    assert largest > (1e-6 if case.kind == "numbers" else 0.1)
+
+
+# Real clients decline mini-batches: their ledgers add up whole steps.
+WALKED = [(n, r) for n in CASES for r in (True, False) if not (r and n == "local, mini-batches")]
+IDS = [f"{name}, {'real' if real else 'simulated'}" for name, real in WALKED]
+
+
+@pytest.mark.parametrize(("name", "real"), WALKED, ids=IDS)
+def test_a_row_moves_no_sum_by_more_than_is_charged(name, real, tmp_path, monkeypatch, own_cache):
+    algo, given, kind = CASES[name]
+    check(Case(folder=tmp_path, algo=algo, given=given, kind=kind, real=real), monkeypatch, 3)
+
+
+@pytest.mark.parametrize("real", [True, False], ids=["real", "simulated"])
+def test_groups_that_follow_counts_are_seen(real, tmp_path, monkeypatch, own_cache):
+    """Planted: the mistake that was here, a choice that follows from how many rows there are."""
+    honest = HashedRows.group.fget
+    monkeypatch.setattr(HashedRows, "group", property(lambda self: honest(self) >> np.uint64(len(self.places) % 13)))
+    algo, given, kind = CASES["micro, shared"]
+    with pytest.raises(AssertionError):
+        check(Case(folder=tmp_path, algo=algo, given=given, kind=kind, real=real), monkeypatch, 3)
+
+
+@pytest.mark.parametrize("kind", ["virtual", "disjoint"])
+def test_no_client_takes_a_plan_of_slots_under_promises_for_records(kind, tmp_path, own_cache):
+    """A dishonest server could otherwise have a client choose its records by their numbers again."""
+    algo, given, labels = CASES["micro, own"]
+    case = Case(folder=tmp_path, algo=algo, given=given | {"population.kind": kind}, kind=labels, real=True)
+    with pytest.raises(AssertionError):
+        case.side(rows_of(0))
+    (log,) = tmp_path.glob("home*/log.txt")
+    assert f"population.kind = {kind}" in log.read_text()
