@@ -24,7 +24,7 @@ from dpfedmeta.data.sources import Source
 from dpfedmeta.data.storage.decoded_cache import ClassEntry
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.data.user_sources.labels import labelled
-from dpfedmeta.data.user_sources.readers import columns_in, own_contents
+from dpfedmeta.data.user_sources.readers import columns_in, people_contents
 from dpfedmeta.learning.evaluation.baselines import Adapted, Scorer
 from dpfedmeta.learning.evaluation.people import Person, PersonScores, RecordSplit, ScorersOf, as_json, compared, judge
 from dpfedmeta.learning.meta.target_kind import TargetKind
@@ -158,7 +158,7 @@ def _people(run: TrainedRun, data: Path) -> list[Person]:
     if not data.exists():
         raise InputError(f"--on {data}: not there; give a folder of images, a CSV file or a .npz file")
     task, columns = run.task, _columns(run.task.source, data)
-    contents = own_contents(data, task.form, columns, task.pixel_range, several=True)
+    contents = people_contents(data, task.form, columns, task.pixel_range)
     contents = labelled(str(data), contents, task.labels, task.targets)
     form = InputForm.of(task.form, *task.constants)
     held: dict[str, list[tuple[ClassEntry, Any]]] = {}

@@ -4,9 +4,13 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.user_sources.columns import TARGET
-from dpfedmeta.data.user_sources.readers import columns_in, own_digests, reader_name
+from dpfedmeta.data.user_sources.csv_table import check_spelled_alike
+from dpfedmeta.data.user_sources.readers import columns_in, reader_name
+from dpfedmeta.data.user_sources.sound_rows import SoundRows, any_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +24,8 @@ class ClientReport:
         classes: Records of each class that take part.
         repeated: Records that repeat another one of their class.
         shape: Of a client's episode.
+        unsound: Where each row is that counts as a null record, and why.
+        remarks: Other things that its owner may not have meant.
     """
 
     path: str
@@ -28,6 +34,8 @@ class ClientReport:
     classes: dict[str, int]
     repeated: int
     shape: EpisodeShape
+    unsound: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> bool:
@@ -59,9 +67,10 @@ def inspect_client(path: Path, shape: EpisodeShape) -> ClientReport:
         shape: Of a client's episode in the plan.
 
     Raises:
-        InputError: The data are wrong, or those of several clients; says where.
+        InputError: No row of them is sound; says why.
     """
-    held, reader = own_digests(path), reader_name(path)
+    found, reader = any_rows(path).looked_at(), reader_name(path)
+    held = found.digests()
     if {label for label, _ in held} == {TARGET}:
         # Numbers to predict have no classes.
         shape = replace(shape, ways=1)
@@ -72,7 +81,22 @@ def inspect_client(path: Path, shape: EpisodeShape) -> ClientReport:
         classes=dict(sorted(Counter(label for label, _ in held).items())),
         repeated=len(held) - len(set(held)),
         shape=shape,
+        unsound=found.unsound,
+        remarks=_remarks(found),
     )
+
+
+def _remarks(found: SoundRows) -> tuple[str, ...]:
+    """Of rows that are sound by themselves, and hardly meant together."""
+    said = []
+    clients = sorted({row.client for row in found.rows})
+    if len(clients) > 1:
+        said.append(f"column client names {len(clients)} clients ({listed(clients)}); all rows count as this client's")
+    try:
+        check_spelled_alike(str(found.path), [replace(row, client="") for row in found.rows])
+    except InputError as error:
+        said.append(str(error).removeprefix(f"{found.path}: "))
+    return tuple(said)
 
 
 def describe_client(report: ClientReport) -> list[str]:
@@ -91,6 +115,9 @@ def describe_client(report: ClientReport) -> list[str]:
         lines.append(f"  {len(report.columns)} features, found by their names: {', '.join(report.columns)}")
     if report.repeated:
         lines.append(f"  {report.repeated:,} {what} repeat another one of their class")
+    if report.unsound:
+        lines.append(f"  {len(report.unsound):,} {what} are wrong and count as null records: {listed(report.unsound)}")
+    lines += [f"  {words}" for words in report.remarks]
     wanted = f"{shape.ways} classes with {needed} {what} each ({shape.shots} support, {shape.queries} query)"
     if report.numbers:
         uses = (
@@ -106,4 +133,8 @@ def describe_client(report: ClientReport) -> list[str]:
             f"  a plan that asks for {wanted} cannot use them: {len(report.able)} classes have so many; such a client "
             "sends only noise. Ask the operator for another plan (--ways, --shots, --task.queries)"
         )
+    lines.append(
+        f"  a plan that promises something of single {what} decides over each by itself: a hash of it says where it is "
+        "used, and where too few meet, they are not"
+    )
     return lines

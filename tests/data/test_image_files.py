@@ -12,7 +12,7 @@ from dpfedmeta.data.inspection import Episodes, inspect_task
 from dpfedmeta.data.names import splits_of
 from dpfedmeta.data.user_sources import folder, image_files
 from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
-from dpfedmeta.data.user_sources.readers import own_digests
+from dpfedmeta.data.user_sources.sound_rows import own_digests
 
 EPISODES = Episodes(shape=EpisodeShape(ways=2, shots=1, queries=1), evaluation_queries=1)
 NAMES = [f"c{number}" for number in range(6)]

@@ -9,7 +9,7 @@ from dpfedmeta.data.client_inspection import inspect_client
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.names import check_spellings, is_missing, is_shortened, missing_classes
-from dpfedmeta.data.user_sources.readers import own_digests
+from dpfedmeta.data.user_sources.sound_rows import own_digests
 
 
 @pytest.fixture(autouse=True)

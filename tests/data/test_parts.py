@@ -11,7 +11,7 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.parts import check_clients_are_no_parts, part_of, parts_taken
 from dpfedmeta.data.user_sources import folder
 from dpfedmeta.data.user_sources.csv_table import part_words
-from dpfedmeta.data.user_sources.readers import own_digests
+from dpfedmeta.data.user_sources.sound_rows import own_digests
 
 PARTS = ("train", "val", "test")
 

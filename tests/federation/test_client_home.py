@@ -14,7 +14,7 @@ from rich.console import Console
 from dpfedmeta.cli.commands.federate_command import main
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import cut_torn_line, replace_file
-from dpfedmeta.data.user_sources.readers import own_digests
+from dpfedmeta.data.user_sources.sound_rows import own_digests
 from dpfedmeta.federation import entry_points as running
 from dpfedmeta.federation.client import client_home
 from dpfedmeta.federation.client.client import RealClient

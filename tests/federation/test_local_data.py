@@ -14,7 +14,7 @@ from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.sources import DrawnSource
 from dpfedmeta.data.task import Task
-from dpfedmeta.data.user_sources.readers import own_digests
+from dpfedmeta.data.user_sources.sound_rows import own_digests
 from dpfedmeta.federation.client import local_data
 from dpfedmeta.federation.client.client_home import claim
 from dpfedmeta.federation.client.local_data import NoRecords, NullRecords, OwnRecords, open_records

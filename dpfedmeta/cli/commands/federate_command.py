@@ -306,7 +306,7 @@ def _client(words: Sequence[str], console: Console) -> int:
     for name in ("invitation", "identity"):
         if getattr(options, name) is None:
             raise InputError(f"--{name} is needed to take part; --check YAML looks at the data without it")
-    from dpfedmeta.data.user_sources.readers import own_digests
+    from dpfedmeta.data.user_sources.sound_rows import own_digests
     from dpfedmeta.federation.client.promise_checks import check_floors, check_promise
     from dpfedmeta.federation.identity.credentials import read_identity
     from dpfedmeta.federation.identity.invitation import checked_address, read_invitation

@@ -46,8 +46,12 @@ def decoded(content: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\n\ufeff", "\n")
 
 
-def open_text(path: Path) -> TextIO:
+def open_text(path: Path, errors: str = "strict") -> TextIO:
     """A file to be read line by line, as `read_text` reads a whole one; line ends stay, as csv wants them.
+
+    Args:
+        path: The file.
+        errors: What becomes of single bytes that are not UTF-8, as in `open`.
 
     Raises:
         OSError: It cannot be read.
@@ -56,7 +60,7 @@ def open_text(path: Path) -> TextIO:
     """
     with path.open("rb") as file:
         _check_beginning(file.read(_LONGEST_BEGINNING))
-    return path.open(encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", errors=errors, newline="")
 
 
 def _check_beginning(beginning: bytes) -> None:

@@ -6,35 +6,23 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.names import same_class
 from dpfedmeta.data.storage.decoded_cache import ClassEntry, Split
 from dpfedmeta.data.user_sources.csv_table import Cell, Row, check_all_or_none
 
 
-def own_cells(where: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
-    """The records that one client takes part with, by class: those of its train part, or all where no part is named.
+def own_cells(rows: Sequence[Row]) -> tuple[Cell, ...]:
+    """The records that one client takes part with, by class; all are its own, whatever name stands beside them.
 
     Args:
-        where: The data, for errors.
         rows: Where each record belongs.
 
-    Raises:
-        InputError: A split is given for some records only, several clients are named, or nothing is left.
+    Guarantee:
+        No record decides over another one: names of clients are not looked at, and each spelling is a class.
     """
-    check_all_or_none(where, "split", [row.split for row in rows], rows)
-    owners = sorted({row.client for row in rows})
-    if len(owners) > 1:
-        raise InputError(
-            f"{where}: column client: names {len(owners)} clients ({listed(owners)}); a client takes part with the "
-            "records of its own: give each a file of its own"
-        )
     by_class: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
-        if row.split in ("", "train"):
-            by_class.setdefault(row.label, []).append(number)
-    if not by_class:
-        raise InputError(f"{where}: has no record in its train part")
+        by_class.setdefault(row.label, []).append(number)
     return tuple(
         Cell(entry=ClassEntry(name=label, split="train", images=len(numbers)), rows=tuple(numbers))
         for label, numbers in sorted(by_class.items())
@@ -70,34 +58,22 @@ def people_cells(where: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
     )
 
 
-def record_digests(where: str, rows: Sequence[Row], records: Sequence[Any]) -> list[tuple[str, str]]:
-    """(class, SHA-256) of each record of a table that one client takes part with, however its numbers are written.
+def record_digest(row: Row, values: Iterable[float]) -> str:
+    """SHA-256 of a record of a table, however its numbers are written."""
+    return _digest(row.label, values)
+
+
+def spelled_digests_of(rows: Sequence[Row], records: Sequence[Any], columns: Sequence[str] = ()) -> list[str]:
+    """SHA-256 of each record of a table by one spelling of its class and of 0, which may be written -0.
 
     Args:
-        where: The data, for errors.
-        rows: Where each record belongs.
-        records: The numbers of each.
-
-    Raises:
-        InputError: See `own_cells`.
-    """
-    made = own_cells(where, rows)
-    return [(cell.entry.name, _digest(cell.entry.name, records[number])) for cell in made for number in cell.rows]
-
-
-def spelled_digests(where: str, rows: Sequence[Row], records: Sequence[Any], columns: Sequence[str] = ()) -> list[str]:
-    """SHA-256 of each of them by one spelling of its class and of 0, which may be written -0.
-
-    Args:
-        where: The data, for errors.
         rows: Where each record belongs.
         records: The numbers of each.
         columns: Their names, in the order of the numbers; empty: these are not looked at.
     """
     return [
-        _digest("\n".join([same_class(cell.entry.name), *columns]), [value + 0.0 for value in records[number]])
-        for cell in own_cells(where, rows)
-        for number in cell.rows
+        _digest("\n".join([same_class(row.label), *columns]), [value + 0.0 for value in values])
+        for row, values in zip(rows, records, strict=True)
     ]
 
 

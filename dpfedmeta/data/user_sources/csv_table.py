@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import cast
 
@@ -41,6 +41,10 @@ class Row:
     target: float | None = None
 
 
+Line = tuple[int, tuple[str, ...]]
+"""Number and fields of a line."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CsvTable:
     """A CSV file: the names of the other columns, and all rows."""
@@ -63,7 +67,7 @@ def read_header(path: Path) -> tuple[str, ...]:
     Raises:
         InputError: It cannot be read, or its first line names no class.
     """
-    return _lines(path, most=1)[0][1]
+    return single_lines(path, most=0)[0]
 
 
 def read_table(path: Path, column: str | None = None) -> CsvTable:
@@ -77,6 +81,25 @@ def read_table(path: Path, column: str | None = None) -> CsvTable:
         InputError: It cannot be read, columns are missing or unknown, or rows are too short or long; names all lines.
     """
     (_, names), *lines = _lines(path)
+    table = table_of(path, names, lines, column)
+    if not table.rows:
+        raise InputError(f"{path}: no record in it: nothing stands below the line that names the columns")
+    check_labels(str(path), table.rows)
+    return table
+
+
+def table_of(path: Path, names: Sequence[str], lines: Sequence[Line], column: str | None = None) -> CsvTable:
+    """The rows of some lines of a CSV file; a line is wrong or not whatever the others hold.
+
+    Args:
+        path: The file, for errors.
+        names: Of all columns.
+        lines: The lines.
+        column: As in `read_table`.
+
+    Raises:
+        InputError: Columns are missing or unknown, or rows are too short or long; names all lines.
+    """
     numbers = "class" not in names
     if numbers and column is not None:
         raise InputError(
@@ -113,9 +136,6 @@ def read_table(path: Path, column: str | None = None) -> CsvTable:
         )
     if problems:
         raise InputError(f"{path}: {len(problems)} line(s) cannot be used: {listed(problems)}; mend or remove them")
-    if not rows:
-        raise InputError(f"{path}: no record in it: nothing stands below the line that names the columns")
-    check_labels(str(path), rows)
     return CsvTable(columns=others, rows=tuple(rows))
 
 
@@ -144,22 +164,63 @@ _NO_TABLES = (
 )
 
 
-def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ...]]]:
-    """(number, fields) of the lines that are not blank; the first of them are the columns, checked."""
-    found: list[tuple[int, tuple[str, ...]]] = []
+def _lines(path: Path) -> list[Line]:
+    """The lines that are not blank; the first of them are the columns, checked."""
     try:
         with open_text(path) as file:
             reader = csv.reader(file, strict=True)
-            for fields in reader:
+            found = [(reader.line_num, tuple(fields)) for fields in reader if any(field.strip() for field in fields)]
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+    return [(found[0][0], _names(path, found[0][1])), *found[1:]] if found else [(0, _names(path, ()))]
+
+
+UNREADABLE = (OSError, WrongEncoding, UnicodeError, csv.Error)
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path}: cannot be read as CSV in UTF-8 ({error})")
+
+
+def single_lines(path: Path, most: int | None = None) -> tuple[tuple[str, ...], list[Line], list[str]]:
+    """The names of the columns, and the rows below them, each a line: what is wrong with one takes no other with it.
+
+    Args:
+        path: The file.
+        most: How many rows to read; None: all.
+
+    Returns:
+        Names, the lines that are CSV in UTF-8 and not blank, and what is wrong with the others.
+
+    Raises:
+        InputError: It cannot be read, or its first line names no class.
+    """
+    lines, odd = list[Line](), list[str]()
+    try:
+        with open_text(path, "surrogateescape") as file:
+            reader = csv.reader(file, strict=True)
+            first = next((fields for fields in reader if any(field.strip() for field in fields)), [])
+            "".join(first).encode()
+            for number, text in islice(enumerate(file, start=reader.line_num + 1), most):
+                try:
+                    text.encode()
+                    fields = next(csv.reader([text], strict=True))
+                except (UnicodeError, csv.Error) as error:
+                    why = "bytes that are not UTF-8" if isinstance(error, UnicodeError) else str(error)
+                    odd.append(f"line {number}: no line of CSV in UTF-8 ({why})")
+                    continue
                 if any(field.strip() for field in fields):
-                    found.append((reader.line_num, tuple(fields)))
-                if len(found) == most:
-                    break
-    except (OSError, WrongEncoding, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as CSV in UTF-8 ({error})") from error
-    if not found:
+                    lines.append((number, tuple(fields)))
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+    return _names(path, first), lines, odd
+
+
+def _names(path: Path, first: Sequence[str]) -> tuple[str, ...]:
+    """The names of the columns in the first line, checked."""
+    if not first:
         raise InputError(f"{path}: empty; the first line must name the columns: class, perhaps client and split, ...")
-    names = tuple(name.strip() for name in found[0][1])
+    names = tuple(name.strip() for name in first)
     twice = [name for name, count in Counter(names).items() if name and count > 1]
     if not {"class", TARGET}.intersection(names) or twice:
         what = f"column {twice[0]}: named twice" if twice else "column class: missing"
@@ -175,7 +236,7 @@ def _lines(path: Path, most: int | None = None) -> list[tuple[int, tuple[str, ..
         shown = ",".join(names[:8])
         raise InputError(f"{path}: {what}{hint}; the first line names the columns, found {shown!r}{separated}")
     check_columns(path, names)
-    return [(found[0][0], names), *found[1:]]
+    return names
 
 
 def cells(where: str, rows: Sequence[Row], splits: Mapping[str, Split], ways: int | None) -> tuple[Cell, ...]:

@@ -7,7 +7,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.shape import RecordForm
-from dpfedmeta.data.parts import parts_taken
+from dpfedmeta.data.parts import part_of, parts_taken
 from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources import image_folder
@@ -24,7 +24,6 @@ from dpfedmeta.data.user_sources.image_files import (
 )
 from dpfedmeta.data.user_sources.image_folder import (
     class_folders,
-    content_digest,
     decoded_all,
     listed_key,
     part_folders,
@@ -158,31 +157,17 @@ def contents(
     return Contents(classes=classes, decode=decode)
 
 
-def own(
-    path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, several: bool
-) -> Contents:
-    """The images that one client takes part with (data.user_sources.readers.Reader.own).
+def people(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+    """The images of people that a model is judged on (data.user_sources.readers.Reader.people).
+
+    CLIENT/CLASS/IMAGE, perhaps below train, val and test; a folder of classes alone is one client.
 
     Raises:
         InputError: No folder, no classes, or images that do not decode.
     """
-    if several:
-        return _people(path, form, pixel_range)
-    chosen, (channels, size, _) = _own_folders(path), form.shape
-    files = [file for _, held in chosen for file in held]
-
-    def decode() -> Iterator[ImageArray]:
-        yield from decoded_all(str(path), files, channels, size, pixel_range)
-
-    classes = tuple(ClassEntry(name=inside.name, split="train", images=len(held)) for inside, held in chosen)
-    return Contents(classes=classes, decode=decode)
-
-
-def _people(path: Path, form: RecordForm, pixel_range: PixelRange | None) -> Contents:
-    """CLIENT/CLASS/IMAGE, perhaps below train, val and test; a folder of classes alone is one client."""
     clients = _client_folders(path) if path.is_dir() else None
     if clients is None:
-        return own(path, form, (), pixel_range, False)
+        return _one(path, form, pixel_range)
     rows, (channels, size, _) = _rows(path, clients), form.shape
     made = people_cells(str(path), [row for row, _ in rows])
     files = [rows[number][1] for cell in made for number in cell.rows]
@@ -193,17 +178,45 @@ def _people(path: Path, form: RecordForm, pixel_range: PixelRange | None) -> Con
     return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
 
 
-def own_digests(path: Path) -> list[tuple[str, str]]:
-    """(class, SHA-256) of each image that one client takes part with.
+def _one(path: Path, form: RecordForm, pixel_range: PixelRange | None) -> Contents:
+    """The classes of one person."""
+    chosen, (channels, size, _) = own_folders(path), form.shape
+    files = [file for _, held in chosen for file in held]
+
+    def decode() -> Iterator[ImageArray]:
+        yield from decoded_all(str(path), files, channels, size, pixel_range)
+
+    classes = tuple(ClassEntry(name=inside.name, split="train", images=len(held)) for inside, held in chosen)
+    return Contents(classes=classes, decode=decode)
+
+
+def own_files(path: Path) -> list[tuple[Row, Path]]:
+    """Images that one real client takes part with: CLASS/IMAGE, or train/CLASS/IMAGE; none is read.
+
+    Guarantee:
+        Whether an image is one, and its class, follow from its path below the folder alone.
 
     Raises:
-        InputError: No folder, or no classes with images.
+        InputError: The folder cannot be listed.
     """
-    return [(inside.name, content_digest(file)) for inside, held in _own_folders(path) for file in held]
+    try:
+        units = [(unit, unit) for unit in folders_in(path)]
+        units += [(unit, inner) for unit, _ in units if part_of(unit.name) == "train" for inner in folders_in(unit)]
+        return [
+            (Row(place=str(file.relative_to(path)), label=kind.name, client="", split="train"), file)
+            for _, kind in units
+            for file in image_files(kind)
+        ]
+    except OSError as error:
+        raise InputError(f"{path}: {error.filename or ''} cannot be listed ({error.strerror})") from error
 
 
-def _own_folders(path: Path) -> list[tuple[Path, list[Path]]]:
-    """The class folders that a client takes part with, and their images; none is read."""
+def own_folders(path: Path) -> list[tuple[Path, list[Path]]]:
+    """The class folders of one person, and their images; none is read.
+
+    Raises:
+        InputError: No folder, no classes with images, or images that would be left out.
+    """
     if path.is_dir():
         check_all_read(path)
     found = class_folders(path)

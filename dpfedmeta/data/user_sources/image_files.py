@@ -94,6 +94,16 @@ def check_none_deeper(path: Path, taken: Collection[Path]) -> None:
         )
 
 
+def other_images(path: Path, taken: Collection[Path]) -> list[tuple[Path, str]]:
+    """Images of any kind below a folder that are none of those that are taken, and why."""
+    known, place = set(taken), "in no folder of a class (CLASS/IMAGE)"
+    return sorted(
+        (file, "of a kind that is not read" if _is_unread(file) else _why_broken(file) or place)
+        for file in _walked(path)
+        if file not in known and (file.suffix.lower() in SUFFIXES or _is_unread(file)) and not _why_hidden(path, file)
+    )
+
+
 def left_out(path: Path, taken: Collection[Path], *, only: Collection[Path] | None = None) -> tuple[str, ...]:
     """Describe the files of a folder that are not used, counted by extension; empty if all are used.
 

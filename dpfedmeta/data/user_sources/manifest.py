@@ -9,8 +9,8 @@ from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.client_cells import own_cells, people_cells
-from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, cells, part_words, public_rows, read_table
+from dpfedmeta.data.user_sources.client_cells import people_cells
+from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, part_words, public_rows, read_table
 from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
 from dpfedmeta.data.user_sources.image_folder import content_digest, decoded_all
 
@@ -82,29 +82,14 @@ def contents(
     return _contents(path, form, _files(path, table), cells(str(path), table.rows, splits, ways), pixel_range)
 
 
-def own(
-    path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, several: bool
-) -> Contents:
-    """The images that one client takes part with (data.user_sources.readers.Reader.own).
+def people(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+    """The images of people that a model is judged on (data.user_sources.readers.Reader.people).
 
     Raises:
         InputError: The list is wrong, or files are absent; says in which lines.
     """
     table = read_table(path, COLUMN)
-    made = (people_cells if several else own_cells)(str(path), table.rows)
-    return _contents(path, form, _files(path, table), made, pixel_range)
-
-
-def own_digests(path: Path) -> list[tuple[str, str]]:
-    """(class, SHA-256) of each image that one client takes part with.
-
-    Raises:
-        InputError: The list is wrong, or files are absent; says in which lines.
-    """
-    table = read_table(path, COLUMN)
-    files = _files(path, table)
-    made = own_cells(str(path), table.rows)
-    return [(cell.entry.name, content_digest(files[number])) for cell in made for number in cell.rows]
+    return _contents(path, form, _files(path, table), people_cells(str(path), table.rows), pixel_range)
 
 
 def _contents(
@@ -129,17 +114,31 @@ def public_files(path: Path) -> list[Path]:
     return [files[number] for number in public_rows(table.rows)]
 
 
+def file_of(path: Path, row: Row) -> tuple[Path, str]:
+    """The image file of one row, and what is wrong with it; "": nothing."""
+    written = row.values[0].strip()
+    file = path.parent / written
+    if not _is_file(file) and "\\" in written:  # written under Windows
+        file = path.parent / written.replace("\\", "/")
+    if written and _is_file(file):
+        return file, ""
+    return file, f"{row.place}: {written or 'no path'}{': no such file' if written else ''}"
+
+
+def _is_file(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except (OSError, ValueError):  # a name that is too long, or behind a closed folder
+        return False
+
+
 def _files(path: Path, table: CsvTable) -> list[Path]:
     files, problems, seen = [], [], dict[Path, str]()
     for row in table.rows:
-        written = row.values[0].strip()
-        file = path.parent / written
-        if not file.is_file() and "\\" in written:  # written under Windows
-            file = path.parent / written.replace("\\", "/")
-        if not written or not file.is_file():
-            problems.append(f"{row.place}: {written or 'no path'}{': no such file' if written else ''}")
-        elif file in seen:
-            problems.append(f"{row.place}: {written}: already listed at {seen[file]}")
+        file, problem = file_of(path, row)
+        if not problem and file in seen:
+            problem = f"{row.place}: {row.values[0].strip()}: already listed at {seen[file]}"
+        problems += [problem] if problem else []
         seen.setdefault(file, row.place)
         files.append(file)
     if problems:

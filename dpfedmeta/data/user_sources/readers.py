@@ -35,22 +35,17 @@ class Reader(Protocol):
         """The records."""
         ...
 
-    def own(
-        self, path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, several: bool, /
+    def people(
+        self, path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, /
     ) -> Contents:
-        """The records that one real client takes part with: its train part, or all.
+        """The records of people that a model is judged on: the test part, or all.
 
         Args:
-            path: The client's own data.
-            form: Of the records, from the plan.
-            columns: Names of a vector's numbers in their order, from the plan; empty: their order is trusted.
+            path: Their data.
+            form: Of the records.
+            columns: Names of a vector's numbers in their order; empty: their order is trusted.
             pixel_range: As in `decode_image`.
-            several: The records of several people instead, that a model is judged on: the test part, or all.
         """
-        ...
-
-    def own_digests(self, path: Path, /) -> list[tuple[str, str]]:
-        """(class, SHA-256) of each record that one real client takes part with; none is decoded."""
         ...
 
 
@@ -99,53 +94,32 @@ def columns_in(reader: str, path: Path) -> tuple[str, ...]:
     return naming(path) if naming else ()
 
 
-def own_contents(
-    path: Path,
-    form: RecordForm,
-    columns: Sequence[str] = (),
-    pixel_range: PixelRange | None = None,
-    *,
-    several: bool = False,
+def reader_of(path: Path, form: RecordForm) -> str:
+    """The reader of data that are to have a form.
+
+    Raises:
+        InputError: They are a folder, and the form is of no images.
+    """
+    if path.is_dir() and form.kind != "images":
+        raise InputError(f"{path}: a folder, but the plan counts with {form.kind}; give a CSV file or a .npz file")
+    return {"images": "folder" if path.is_dir() else "manifest"}.get(form.kind, form.kind)
+
+
+def people_contents(
+    path: Path, form: RecordForm, columns: Sequence[str] = (), pixel_range: PixelRange | None = None
 ) -> Contents:
-    """The records that a real client takes part with, in the form of a plan.
+    """The records of people that a model is judged on, in its form.
 
     Args:
         path: A folder of images, a list of them, or a table.
         form: Of the records.
         columns: Names of a vector's numbers in their order; empty: their order is trusted.
         pixel_range: As in `decode_image`.
-        several: The records of several people instead, that a model is judged on.
 
     Raises:
         InputError: The data are of another kind, or wrong; says where.
     """
-    kinds = {"images": ("folder" if path.is_dir() else "manifest"), "vectors": "vectors", "tokens": "tokens"}
-    if path.is_dir() and form.kind != "images":
-        raise InputError(f"{path}: a folder, but the plan counts with {form.kind}; give a CSV file or a .npz file")
-    return READERS[kinds[form.kind]].own(path, form, columns, pixel_range, several)
-
-
-def own_digests(path: Path) -> list[tuple[str, str]]:
-    """(class, SHA-256) of each record that a real client takes part with: a folder of images, or a table.
-
-    It needs no PyTorch, so wrong data are refused at once.
-
-    Raises:
-        InputError: There are none, or they cannot be read.
-    """
-    if not path.exists():
-        raise InputError(f"{path}: not there; --data names a folder of images, a CSV file or a .npz file")
-    return READERS[reader_name(path)].own_digests(path)
-
-
-def spelled_digests(path: Path) -> list[str]:
-    """SHA-256 of each record of a table however class and numbers are written, and its columns ordered; else none.
-
-    Raises:
-        InputError: They cannot be read.
-    """
-    spelled = {"vectors": vectors.spelled, "tokens": tokens.spelled}.get(reader_name(path))
-    return spelled(path) if spelled else []
+    return READERS[reader_of(path, form)].people(path, form, columns, pixel_range)
 
 
 def image_files_of(reader: str, path: Path) -> Sequence[Path]:

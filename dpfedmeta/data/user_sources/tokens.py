@@ -12,7 +12,7 @@ from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.client_cells import own_cells, people_cells, record_digests, spelled_digests
+from dpfedmeta.data.user_sources.client_cells import people_cells
 from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, part_words, read_table
 from dpfedmeta.data.user_sources.vectors import read_array
 
@@ -73,55 +73,56 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     return _contents(records, cells(str(path), rows, splits, ways))
 
 
-def own(
-    path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, several: bool
-) -> Contents:
-    """The sequences that one client takes part with (data.user_sources.readers.Reader.own).
+def people(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+    """The sequences of people that a model is judged on (data.user_sources.readers.Reader.people).
 
     Raises:
         InputError: The file is wrong, a sequence is empty or too long, or a token is none of the vocabulary.
     """
     rows, records = _records(path, form)
-    return _contents(records, (people_cells if several else own_cells)(str(path), rows))
+    return _contents(records, people_cells(str(path), rows))
 
 
-def own_digests(path: Path) -> list[tuple[str, str]]:
-    """(class, SHA-256) of each sequence of a table that one client takes part with; of arrays see `vectors`.
-
-    Raises:
-        InputError: The file is wrong; says where.
-    """
-    return record_digests(str(path), *_written(path))
-
-
-def spelled(path: Path) -> list[str]:
-    """SHA-256 of each by one spelling of its class.
-
-    Raises:
-        InputError: The file is wrong; says where.
-    """
-    return spelled_digests(str(path), *_written(path))
-
-
-def _written(path: Path) -> tuple[tuple[Row, ...], list[list[float]]]:
-    rows = read_table(path, COLUMN).rows
-    return rows, [[float(word) for word in row.values[0].split() if _is_number(word)] for row in rows]
+def words_of(row: Row) -> list[float]:
+    """The tokens of a row of a table, whatever the vocabulary; what is no number is left out."""
+    return [float(word) for word in row.values[0].split() if _is_number(word)]
 
 
 def _records(path: Path, form: RecordForm) -> tuple[tuple[Row, ...], Any]:
     """Whose each sequence is, and the sequences [n, length]."""
-    assert form.vocabulary is not None
-    length = form.shape[0]
     if path.suffix.lower() == ".npz":
-        rows, records = read_array(path, "tokens")
-        if records.shape[1] != length:
-            raise InputError(f"{path}: sequences of {records.shape[1]} tokens, but the task says length: {length}")
-        problems = _wrong(rows, records, form.vocabulary)
-    else:
-        rows, records, problems = _from_table(read_table(path, COLUMN), length, form.vocabulary)
+        return of_arrays(path, *read_array(path, "tokens"), form)
+    return of_table(path, read_table(path, COLUMN), form)
+
+
+def of_arrays(path: Path, rows: tuple[Row, ...], records: Any, form: RecordForm) -> tuple[tuple[Row, ...], Any]:
+    """The same rows and sequences, if each is of the task; a sequence is wrong or not by itself.
+
+    Raises:
+        InputError: They have another length, one is empty, or a token is none of the vocabulary.
+    """
+    assert form.vocabulary is not None
+    if records.shape[1:] != form.shape[:1]:
+        raise InputError(f"{path}: sequences of {records.shape[1]} tokens, but the task says length: {form.shape[0]}")
+    _check_none(path, _wrong(rows, records, form.vocabulary))
+    return rows, records
+
+
+def of_table(path: Path, table: CsvTable, form: RecordForm) -> tuple[tuple[Row, ...], Any]:
+    """Whose each sequence of a table, or of some lines of it, is, and the sequences [n, length], as of `of_arrays`.
+
+    Raises:
+        InputError: A sequence is empty or too long, or a token is none of the vocabulary.
+    """
+    assert form.vocabulary is not None
+    rows, records, problems = _from_table(table, form.shape[0], form.vocabulary)
+    _check_none(path, problems)
+    return rows, records
+
+
+def _check_none(path: Path, problems: Sequence[str]) -> None:
     if problems:
         raise InputError(f"{path}: {len(problems)} sequence(s) cannot be used: {listed(problems)}")
-    return rows, records
 
 
 def _contents(records: Any, made: Sequence[Cell]) -> Contents:

@@ -16,7 +16,7 @@ from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.client_cells import own_cells, people_cells, record_digests, spelled_digests
+from dpfedmeta.data.user_sources.client_cells import people_cells
 from dpfedmeta.data.user_sources.columns import OWNERS, TARGET, feature_words, telling_columns
 from dpfedmeta.data.user_sources.csv_table import (
     Cell,
@@ -141,55 +141,42 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     return _contents(path, form, rows, records, lambda: cells(str(path), rows, splits, ways))
 
 
-def own(
-    path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None, several: bool
-) -> Contents:
-    """The vectors that one client takes part with (data.user_sources.readers.Reader.own).
+def people(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: PixelRange | None) -> Contents:
+    """The vectors of people that a model is judged on (data.user_sources.readers.Reader.people).
 
     Raises:
         InputError: The file is wrong, holds other columns, or not all of its values are numbers; says where.
     """
     rows, records = _records(path, columns)
-    return _contents(path, form, rows, records, lambda: (people_cells if several else own_cells)(str(path), rows))
-
-
-def own_digests(path: Path) -> list[tuple[str, str]]:
-    """(class, SHA-256) of each vector that one client takes part with; of an array of tokens, of each sequence.
-
-    Raises:
-        InputError: The file is wrong; says where.
-    """
-    return record_digests(str(path), *_numbers(path))
-
-
-def spelled(path: Path) -> list[str]:
-    """SHA-256 of each by one spelling of its class; of a table also by the names of its columns, whatever their order.
-
-    Raises:
-        InputError: The file is wrong; says where.
-    """
-    columns = sorted(columns_in(path))
-    named = spelled_digests(str(path), *_records(path, columns), columns) if columns else []
-    return [*spelled_digests(str(path), *_numbers(path)), *named]
-
-
-def _numbers(path: Path) -> tuple[tuple[Row, ...], Any]:
-    return read_array(path, "numbers") if path.suffix.lower() == ".npz" else _records(path)
+    return _contents(path, form, rows, records, lambda: people_cells(str(path), rows))
 
 
 def _records(path: Path, columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], Any]:
     """Whose each vector is, and the vectors [n, d]; of a table in the order of `columns`, where these are known."""
     if path.suffix.lower() == ".npz":
         return read_array(path, "vectors")
-    table = read_table(path)
-    rows, records = _from_table(path, table)
+    return in_order(path, read_table(path), columns)
+
+
+def in_order(path: Path, table: CsvTable, columns: Sequence[str]) -> tuple[tuple[Row, ...], Any]:
+    """Whose each vector of a table is, and the vectors [n, d].
+
+    Args:
+        path: The file, for errors.
+        table: What it holds, or some lines of it.
+        columns: Names of the numbers in their order; empty: that of the table.
+
+    Raises:
+        InputError: The table has other columns, or not all of its values are numbers; says where.
+    """
     if not columns or table.columns == tuple(columns):
-        return rows, records
+        return _from_table(path, table)
     width = len(columns)
     said = [f"column {name}: missing" for name in columns if name not in table.columns]
     said += [f"column {name}: unknown{nearest(name, columns)}" for name in table.columns if name not in columns]
     if said:
         raise InputError(f"{path}: {listed(said)}; the plan's {len(columns)} columns are {', '.join(columns)}")
+    rows, records = _from_table(path, table)
     # What stands behind the features is no column of theirs.
     order = [table.columns.index(name) for name in columns]
     return rows, records[:, [*order, *range(width, records.shape[1])]]
@@ -198,6 +185,24 @@ def _records(path: Path, columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], 
 def _contents(
     path: Path, form: RecordForm, rows: tuple[Row, ...], records: Any, cells_of: Callable[[], Sequence[Cell]]
 ) -> Contents:
+    check_form(path, form, rows, records)
+    check_numbers(path, rows, records)
+    made = cells_of()
+
+    def decode() -> Iterator[FloatRecords]:
+        for cell in made:
+            # Numbers to predict are rounded once they are scaled, and not before (user_sources.labels).
+            yield records[list(cell.rows)].astype(np.float64 if form.targets else np.float32)
+
+    return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
+
+
+def check_form(path: Path, form: RecordForm, rows: Sequence[Row], records: Any) -> None:
+    """Refuse vectors of another length than the task's, or classes where it has numbers to predict.
+
+    Raises:
+        InputError: Says which.
+    """
     numbers = bool(rows) and rows[0].target is not None
     if numbers != form.targets:
         held, wanted = ("numbers to predict", "classes") if numbers else ("classes", "numbers to predict")
@@ -208,15 +213,6 @@ def _contents(
         raise InputError(
             f"{path}: records of {records.shape[1] - numbers} numbers, but the task says features: {form.shape[0]}"
         )
-    _check_numbers(path, rows, records)
-    made = cells_of()
-
-    def decode() -> Iterator[FloatRecords]:
-        for cell in made:
-            # Numbers to predict are rounded once they are scaled, and not before (user_sources.labels).
-            yield records[list(cell.rows)].astype(np.float64 if form.targets else np.float32)
-
-    return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
 
 
 def check_scale(
@@ -294,7 +290,12 @@ def _is_number(value: str) -> bool:
     return True
 
 
-def _check_numbers(path: Path, rows: tuple[Row, ...], records: Any) -> None:
+def check_numbers(path: Path, rows: Sequence[Row], records: Any) -> None:
+    """Refuse what is missing, infinite or beyond float32.
+
+    Raises:
+        InputError: Says where.
+    """
     wrong = np.argwhere(~np.isfinite(records) | (np.abs(records) > np.finfo(np.float32).max))
     if len(wrong):
         named = [f"{rows[row].place}, number {column + 1}: {records[row, column]:g}" for row, column in wrong.tolist()]
@@ -314,14 +315,47 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
     Raises:
         InputError: It cannot be read, an array is missing, of another size or type.
     """
+    rows, records = rows_of(path, what, arrays_of(path, what))
+    check_labels(str(path), rows)
+    return rows, records
+
+
+def arrays_of(path: Path, what: str) -> dict[str, Any]:
+    """The arrays of a .npz file, all of one length.
+
+    Args:
+        path: The file.
+        what: As in `read_array`.
+
+    Raises:
+        InputError: It cannot be read, or an array is missing, of another size or type.
+    """
     held = _arrays(path)
-    records = held["records"]
-    _check_records(path, what, records)
+    _check_records(path, what, held["records"])
+    for name in ARRAYS[1:3]:
+        if name in held and held[name].dtype.kind == "S":
+            raise InputError(f"{path}: {name}: bytes; store them as text: {name}.astype(str)")
     lengths = {name: len(array) if array.ndim == 1 else list(array.shape) for name, array in held.items()}
-    lengths["records"] = size = len(records)
+    lengths["records"] = size = len(held["records"])
     if any(length != size for length in lengths.values()):
         raise InputError(f"{path}: arrays of different lengths, or of more than one axis: {lengths}; expected [n] each")
-    targets = _own_targets(path, what, held[_TARGETS]) if _TARGETS in held else [None] * size
+    return held
+
+
+def rows_of(path: Path, what: str, held: Mapping[str, Any], first: int = 0) -> tuple[tuple[Row, ...], Any]:
+    """The records of some places of the arrays [n, d], and where each belongs; each is wrong or not by itself.
+
+    Args:
+        path: The file, for errors.
+        what: As in `read_array`.
+        held: The arrays at these places.
+        first: The first of these places.
+
+    Raises:
+        InputError: Says which record is wrong.
+    """
+    records, size = held["records"], len(held["records"])
+    targets = _own_targets(path, what, held[_TARGETS], first) if _TARGETS in held else [None] * size
     for name in ARRAYS[1:3]:
         _check_told_apart(path, name, held.get(name))
     classes, clients, splits = (
@@ -329,9 +363,11 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
     )
     if _TARGETS in held:
         classes = [TARGET] * size
-    odd = [f"record {number} ({split!r})" for number, split in enumerate(splits) if split and part_of(split) is None]
+    odd = [
+        f"record {number} ({split!r})" for number, split in enumerate(splits, first) if split and part_of(split) is None
+    ]
     if odd or not all(classes):
-        unnamed = [f"record {number}" for number, name in enumerate(classes) if not name]
+        unnamed = [f"record {number}" for number, name in enumerate(classes, first) if not name]
         problem = f"a split that is not train, val or test: {listed(odd)}" if odd else f"no class: {listed(unnamed)}"
         raise InputError(f"{path}: {what} with {problem}")
     rows = tuple(
@@ -343,9 +379,10 @@ def read_array(path: Path, what: str) -> tuple[tuple[Row, ...], Any]:
             written=split,
             target=target,
         )
-        for number, (label, client, split, target) in enumerate(zip(classes, clients, splits, targets, strict=True))
+        for number, (label, client, split, target) in enumerate(
+            zip(classes, clients, splits, targets, strict=True), first
+        )
     )
-    check_labels(str(path), rows)
     return rows, _with_targets(rows, records.astype(np.float64))
 
 
@@ -369,9 +406,7 @@ def _check_records(path: Path, what: str, records: Any) -> None:
 
 
 def _check_told_apart(path: Path, name: str, values: Any) -> None:
-    """Refuse names as bytes, and as floats so large that neighbours are one: several of them would be the same."""
-    if values is not None and values.dtype.kind == "S":
-        raise InputError(f"{path}: {name}: bytes; store them as text: {name}.astype(str)")
+    """Refuse names as floats so large that neighbours are one: several of them would be the same."""
     if values is None or values.dtype.kind != "f" or not np.isfinite(values).all():
         return
     largest, exact = float(np.abs(values).max(initial=0.0)), 2.0 ** (np.finfo(values.dtype).nmant + 1)
@@ -382,13 +417,13 @@ def _check_told_apart(path: Path, name: str, values: Any) -> None:
         )
 
 
-def _own_targets(path: Path, what: str, numbers: Any) -> list[float]:
+def _own_targets(path: Path, what: str, numbers: Any, first: int) -> list[float]:
     """Read numbers to predict; refuse what is missing or no number."""
     if what == "tokens":
         raise InputError(f"{path}: {_TARGETS}: only vectors have numbers to predict; give classes")
     if numbers.dtype.kind not in "fiu":
         raise InputError(f"{path}: {_TARGETS}: expected numbers [n], found {numbers.dtype}")
-    missing = [f"record {number}" for number in np.flatnonzero(~np.isfinite(numbers)).tolist()]
+    missing = [f"record {first + number}" for number in np.flatnonzero(~np.isfinite(numbers)).tolist()]
     if missing:
         raise InputError(f"{path}: {_TARGETS}: {len(missing)} number(s) are missing or infinite: {listed(missing)}")
     return [float(value) for value in numbers.tolist()]

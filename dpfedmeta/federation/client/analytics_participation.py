@@ -97,7 +97,7 @@ def join_analysis(
     """
     plan, clients, number = signed.plan, signed.privacy.clients, own.number
     decoded = own.folder / "images"
-    pool = opened_or_why(lambda: open_records(own.images, signed.task, signed.columns, decoded), own.claimed)
+    pool = opened_or_why(lambda: open_records(own.images, signed.task, signed.columns, decoded, own.log), own.claimed)
     held: OwnRecords | NoRecords
     if isinstance(pool, str):
         held = NoRecords(clients=clients, number=number, why=pool)

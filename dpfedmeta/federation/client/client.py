@@ -19,7 +19,7 @@ from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import dimension, unflatten
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
-from dpfedmeta.data.user_sources.readers import own_digests
+from dpfedmeta.data.user_sources.sound_rows import any_rows, unsound_words
 from dpfedmeta.federation.client.client_budget import Promise, left, left_of_run, participation, run_cost
 from dpfedmeta.federation.client.client_state import asked_digest, copied, forgotten, keep_offer, kept_offer
 from dpfedmeta.federation.client.secagg_session import MaskedRound
@@ -94,7 +94,7 @@ class RealClient:
         change_limit: bool = False,
         claimed: Callable[[], object] = lambda: None,
     ) -> None:
-        own_digests(images)
+        found = any_rows(images)
         self._images, self._private, self._server = images, identity, server
         self._identity = Identity(identity)
         self._home = ledger.parent
@@ -115,6 +115,8 @@ class RealClient:
         self._unfit: str | None = None
         self._handed_out = False
         self._one = threading.Lock()
+        if (words := unsound_words(found)) is not None:
+            self._log(words)
 
     @property
     def identity(self) -> bytes:

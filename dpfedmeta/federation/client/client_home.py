@@ -14,7 +14,7 @@ from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
 from dpfedmeta.core.files.run_checks import check_outside_runs
-from dpfedmeta.data.user_sources.readers import own_digests, spelled_digests
+from dpfedmeta.data.user_sources.sound_rows import own_digests, spelled_digests
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 HOME, LEDGER = "home.json", "ledger.jsonl"

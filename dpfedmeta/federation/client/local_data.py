@@ -19,9 +19,8 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients
 from dpfedmeta.data.storage.decoded_cache import cached
 from dpfedmeta.data.task import Task
-from dpfedmeta.data.user_sources.labels import labelled
-from dpfedmeta.data.user_sources.readers import columns_in, own_contents, own_digests
-from dpfedmeta.data.user_sources.vectors import check_scale
+from dpfedmeta.data.user_sources.readers import columns_in, reader_of
+from dpfedmeta.data.user_sources.sound_rows import sound_rows, unsound_words
 
 _OWN = "own"
 # As in data.dataset: how pixels are read.
@@ -195,8 +194,12 @@ def opened_or_why(opened: Callable[[], ClassPool], claimed: Callable[[], object]
         return f"records that cannot be read ({raised(error)})"
 
 
-def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) -> ClassPool:
+def open_records(
+    path: Path, task: Task, columns: Sequence[str], decoded: Path, told: Callable[[str], object] = lambda words: None
+) -> ClassPool:
     """The client's own records, brought to the form of the task; its images are encoded once, if there is an encoder.
+
+    Those that are wrong are left out, one by one (user_sources.sound_rows).
 
     Args:
         path: A folder CLASS/IMAGE, or train/CLASS/IMAGE beside val and test, of which train alone is used; a list of
@@ -204,27 +207,27 @@ def open_records(path: Path, task: Task, columns: Sequence[str], decoded: Path) 
         task: Form of the records, from the plan.
         columns: Names of a vector's numbers in their order, from the plan; empty: their order is trusted.
         decoded: The client's own folder for decoded records.
+        told: Called with what is wrong with them, in words for their owner alone.
 
     Raises:
-        InputError: No records, other columns, or records that cannot be read.
+        InputError: No sound records, other columns, or a file that cannot be read.
     """
     if task.encoding is not None:
-        plain = open_records(path, replace(task, encoding=None), columns, decoded)
+        plain = open_records(path, replace(task, encoding=None), columns, decoded, told)
         # In this process: whatever runs a client need not let it start others.
         return encoded_pools({"train": plain}, task.encoding, decoded, workers=1)["train"]
-    found = own_contents(path, task.form, columns, task.pixel_range)
-    if task.form.kind == "vectors":
-        check_scale(str(path), found, task.mean, task.deviation, targets=task.form.targets, smallest=0.0)
-    contents = labelled(str(path), found, task.labels, task.targets)
-    key: list[object] = ["client", str(path.resolve()), *own_digests(path)]
+    found = sound_rows(path, reader_of(path, task.form), task, columns)
+    key: list[object] = ["client", str(path.resolve()), *found.digests()]
     key += [*task.form.shape, *columns, _PIXELS, task.pixel_range]
     if task.targets is not None:
         key.append(repr(task.targets))
     if task.form.kind == "vectors":
         # The digests above follow the order of the file; this says which number is which column.
         key.append(columns_in("vectors", path))
-    held = cached(decoded, task.form.kind, key, task.form.stored, lambda: contents)
+    held = cached(decoded, task.form.kind, key, task.form.stored, lambda: found.contents(task))
     counts = tuple(entry.images for entry in held.classes)
+    if (words := unsound_words(found, len(found.rows) - sum(counts))) is not None:
+        told(words)
     return ClassPool(
         path=held.path,
         names=tuple(entry.name for entry in held.classes),

@@ -186,7 +186,9 @@ def _held(signed: SignedPlan, own: ClientSetup) -> tuple[OwnRecords | NullRecord
     key = row_key(own.folder) if own.noise_seed is None else simulated_key(plan.settings.run.seed, number)
 
     def records() -> ClassPool:
-        return training_pool(plan.settings, open_records(own.images, task, signed.columns, own.folder / "images"))
+        return training_pool(
+            plan.settings, open_records(own.images, task, signed.columns, own.folder / "images", own.log)
+        )
 
     pool = opened_or_why(records, own.claimed)
     clients, why = plan.privacy.clients, pool if isinstance(pool, str) else None

@@ -1,0 +1,313 @@
+"""Rows of one real client, each judged alone by the limits of the readers: a wrong one takes no other with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import listed
+from dpfedmeta.data.episodes.class_pool import FloatRecords, ImageArray
+from dpfedmeta.data.parts import part_of
+from dpfedmeta.data.storage.decoded_cache import Contents
+from dpfedmeta.data.storage.image_codecs import PixelRange
+from dpfedmeta.data.user_sources import folder, manifest, tokens
+from dpfedmeta.data.user_sources.client_cells import own_cells, record_digest, spelled_digests_of
+from dpfedmeta.data.user_sources.csv_table import Row, check_labels, single_lines, table_of
+from dpfedmeta.data.user_sources.image_files import other_images
+from dpfedmeta.data.user_sources.image_folder import content_digest, decoded_all, read_image
+from dpfedmeta.data.user_sources.labels import labelled
+from dpfedmeta.data.user_sources.readers import IMAGE_READERS, columns_in, reader_name
+from dpfedmeta.data.user_sources.vectors import (
+    arrays_of,
+    check_form,
+    check_numbers,
+    check_scale,
+    in_order,
+    rows_of,
+)
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
+
+Judge = Callable[[Any], tuple[Sequence[Row], Sequence[Any]]]
+"""Reads some rows; an InputError says that one of them at least is wrong, whatever the others are."""
+_TRAINS = ("", "train")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SoundRows:
+    """SECRET: the rows that a real client takes part with, and what is wrong with those that it leaves out.
+
+    Attributes:
+        path: The data.
+        rows: Class of each; those of the train part, or of no part.
+        values: Numbers of each; of an image (file, SHA-256).
+        unsound: Of each row that is a null record, where it is and why.
+
+    Guarantee:
+        Whether a row is sound follows from it alone, from the form of the file (its columns, its arrays) and from
+        public constants of the task. So all others are read alike with it and without it.
+    """
+
+    path: Path
+    rows: tuple[Row, ...]
+    values: Sequence[Any]
+    unsound: tuple[str, ...]
+
+    def digests(self) -> list[tuple[str, str]]:
+        """(class, SHA-256) of each row, class by class."""
+        return [(self.rows[number].label, self._digest(number)) for number in self._ordered()]
+
+    def contents(self, task: Task) -> Contents:
+        """The records as a task has them; images that do not decode are no part of them."""
+        if task.form.kind != "images":
+            return labelled(str(self.path), _contents(self.rows, self.values, task), task.labels, task.targets)
+        channels, size, _ = task.form.shape
+        sound = self._decoding(channels, size, task.pixel_range)
+        files = [file for file, _ in (sound.values[number] for number in sound._ordered())]
+
+        def decode() -> Iterator[ImageArray]:
+            yield from decoded_all(str(self.path), files, channels, size, task.pixel_range)
+
+        return Contents(classes=tuple(cell.entry for cell in own_cells(sound.rows)), decode=decode)
+
+    def looked_at(self) -> SoundRows:
+        """Those with a class that needs no list of a plan's; of images those that decode in any form."""
+        numbers = [number for number, row in enumerate(self.rows) if row.target is None]
+        if not numbers:
+            return self
+
+        def judge(units: Sequence[int]) -> tuple[Sequence[Row], Sequence[Any]]:
+            rows = [self.rows[number] for number in units]
+            _check_alone(self.path, rows)
+            return rows, [self.values[number] for number in units]
+
+        named = _sifted(self.path, [numbers], judge, self.unsound)
+        return named._decoding(3, None, (0.0, 65535.0)) if isinstance(named.values[0], tuple) else named
+
+    def _decoding(self, channels: int, size: int | None, pixel_range: PixelRange | None) -> SoundRows:
+        def judge(units: Sequence[int]) -> tuple[Sequence[Row], Sequence[Any]]:
+            for number in units:
+                read_image(self.values[number][0], channels, size, pixel_range)
+            return [self.rows[number] for number in units], [self.values[number] for number in units]
+
+        return _sifted(self.path, [[number] for number in range(len(self.rows))], judge, self.unsound)
+
+    def _ordered(self) -> list[int]:
+        return [number for cell in own_cells(self.rows) for number in cell.rows]
+
+    def _digest(self, number: int) -> str:
+        value = self.values[number]
+        return str(value[1]) if isinstance(value, tuple) else record_digest(self.rows[number], value)
+
+
+def sound_rows(path: Path, reader: str, task: Task | None = None, columns: Sequence[str] = ()) -> SoundRows:
+    """SECRET: the rows that a real client takes part with. No image is decoded.
+
+    Args:
+        path: A folder CLASS/IMAGE, or train/CLASS/IMAGE beside val and test, of which train alone is used; a list of
+            images; or a table.
+        reader: Of the path.
+        task: Public constants that each row must keep to; None: any plan's.
+        columns: Names of a vector's numbers in their order, from the plan; empty: their order is trusted.
+
+    Raises:
+        InputError: There is no such file or folder, it has other columns or arrays, or no row is sound.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: not there; --data names a folder of images, a CSV file or a .npz file")
+    if reader in IMAGE_READERS:
+        units, odd = _images(path, reader)
+
+        def judge(units: Any) -> tuple[Sequence[Row], Sequence[Any]]:
+            rows = [row for row, _ in units]
+            _check_classes(path, rows, task)
+            return rows, [(file, content_digest(file)) for _, file in units]
+
+        return _sifted(path, [[unit] for unit in units], judge, odd)
+    if path.suffix.lower() == ".npz":
+        what = "numbers" if task is None else reader
+        held = arrays_of(path, what)
+
+        def judge_places(places: range) -> tuple[Sequence[Row], Sequence[Any]]:
+            some = {name: array[places.start : places.stop] for name, array in held.items()}
+            return _of_task(path, *rows_of(path, what, some, places.start), task)
+
+        return _sifted(path, [range(len(held["records"]))], judge_places, ())
+    names, lines, wrong = single_lines(path)
+    column = tokens.COLUMN if reader == "tokens" else None
+    in_order(path, table_of(path, names, (), column), columns if column is None else ())
+
+    def judge_lines(lines: Any) -> tuple[Sequence[Row], Sequence[Any]]:
+        table = table_of(path, names, lines, column)
+        if column is None:
+            return _of_task(path, *in_order(path, table, columns), task)
+        _check_classes(path, table.rows, task)
+        if task is not None:
+            return tokens.of_table(path, table, task.form)
+        return table.rows, [tokens.words_of(row) for row in table.rows]
+
+    return _sifted(path, [lines], judge_lines, wrong)
+
+
+def own_digests(path: Path) -> list[tuple[str, str]]:
+    """SECRET: (class, SHA-256) of each record that a real client may take part with, under whatever plan.
+
+    It needs no PyTorch, so what is wrong with all of them is said at once.
+
+    Raises:
+        InputError: There are none, or they cannot be read.
+    """
+    return any_rows(path).digests()
+
+
+def spelled_digests(path: Path) -> list[str]:
+    """SECRET: SHA-256 of each record of a table however class and numbers are written, and its columns ordered.
+
+    Of images there are none.
+
+    Raises:
+        InputError: They cannot be read.
+    """
+    reader = reader_name(path)
+    if reader in IMAGE_READERS:
+        return []
+    found, names = any_rows(path), columns_in(reader, path)
+    said = spelled_digests_of(found.rows, found.values)
+    if not names:
+        return said
+    order = sorted(range(len(names)), key=names.__getitem__)
+    # What stands behind the features is no column of theirs.
+    turned = [[*(values[place] for place in order), *values[len(names) :]] for values in found.values]
+    return [*said, *spelled_digests_of(found.rows, turned, sorted(names))]
+
+
+def unsound_words(found: SoundRows, lost: int = 0) -> str | None:
+    """SECRET: which rows are null records, for their owner alone; None: all are sound.
+
+    Args:
+        found: The rows.
+        lost: How many of them are none after all.
+    """
+    if not found.unsound and not lost:
+        return None
+    why = [*found.unsound, *([f"{lost} images do not decode (check-task --client says which)"] if lost else [])]
+    count = len(found.unsound) + lost
+    return f"{found.path}: {count} row(s) are wrong and count as null records; the others take part: {listed(why)}"
+
+
+def any_rows(path: Path) -> SoundRows:
+    """SECRET: the rows that a real client may take part with, under whatever plan.
+
+    Raises:
+        InputError: As of `sound_rows`.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: not there; --data names a folder of images, a CSV file or a .npz file")
+    return sound_rows(path, reader_name(path))
+
+
+def _sifted(path: Path, blocks: Sequence[Any], judge: Judge, wrong: Sequence[str]) -> SoundRows:
+    """The sound rows of blocks. One that holds a wrong row is halved until that row is alone."""
+    rows, values, unsound = list[Row](), list[Any](), list(wrong)
+
+    def sift(units: Any) -> None:
+        try:
+            of_units, found = judge(units)
+        except (InputError, ValueError, ArithmeticError) as error:
+            if len(units) <= 1:
+                unsound.append(str(error).removeprefix(f"{path}: "))
+                return
+            half = len(units) // 2
+            sift(units[:half])
+            sift(units[half:])
+        else:
+            rows.extend(of_units)
+            values.extend(found)
+
+    for block in blocks:
+        if len(block):
+            sift(block)
+    kept = [number for number, row in enumerate(rows) if row.split in _TRAINS]
+    if not kept:
+        if path.is_dir():
+            folder.own_folders(path)
+        why = f": {listed(unsound)}" if unsound else ""
+        raise InputError(f"{path}: has no sound record in its train part{why}")
+    return SoundRows(
+        path=path,
+        rows=tuple(rows[number] for number in kept),
+        values=[values[number] for number in kept],
+        unsound=tuple(unsound),
+    )
+
+
+def _of_task(path: Path, rows: tuple[Row, ...], records: Any, task: Task | None) -> tuple[Sequence[Row], Sequence[Any]]:
+    """The same, if each row is of the task."""
+    check_numbers(path, rows, records)
+    if task is None or not rows:
+        return rows, records
+    _check_classes(path, rows, task)
+    if task.form.kind == "tokens":
+        return tokens.of_arrays(path, rows, records, task.form)
+    check_form(path, task.form, rows, records)
+    found = _contents(rows, records, task)
+    check_scale(str(path), found, task.mean, task.deviation, targets=task.form.targets, smallest=0.0)
+    labelled(str(path), found, task.labels, task.targets)
+    return rows, records
+
+
+def _check_classes(path: Path, rows: Sequence[Row], task: Task | None) -> None:
+    """Refuse classes that a task does not list, or, where it lists none, that cannot be one; each by itself."""
+    if task is None or task.targets is not None:
+        return
+    if not task.labels:
+        _check_alone(path, rows)
+    odd = [f"{row.place}: class {row.label!r}" for row in rows if task.labels and row.label not in task.labels]
+    if odd:
+        raise InputError(f"{path}: {listed(odd)}: outside the task's public list ({', '.join(task.labels)})")
+
+
+def _check_alone(path: Path, rows: Sequence[Row]) -> None:
+    for row in {row.label: row for row in rows}.values():
+        check_labels(str(path), [Row(place=row.place, label=row.label, client="", split="")])
+
+
+def _contents(rows: Sequence[Row], values: Sequence[Any], task: Task) -> Contents:
+    records = np.asarray(values)
+    made = own_cells(rows)
+
+    def decode() -> Iterator[FloatRecords]:
+        for cell in made:
+            # Numbers to predict are rounded once they are scaled, and not before (user_sources.labels).
+            yield records[list(cell.rows)].astype(np.float64 if task.form.targets else np.float32)
+
+    return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
+
+
+def _images(path: Path, reader: str) -> tuple[list[tuple[Row, Path]], list[str]]:
+    """(row, file) of images, and what is wrong with those that are none."""
+    if reader == "folder":
+        found = folder.own_files(path)
+        others = other_images(path, [file for _, file in found])
+        named = [(file.relative_to(path), why) for file, why in others]
+        return found, [f"{name}: {why}" for name, why in named if part_of(name.parts[0]) in (None, "train")]
+    names, lines, wrong = single_lines(path)
+    table_of(path, names, (), manifest.COLUMN)
+    units, problems = list[tuple[Row, Path]](), list(wrong)
+    for line in lines:
+        try:
+            (row,) = table_of(path, names, [line], manifest.COLUMN).rows
+            file, problem = manifest.file_of(path, row)
+        except InputError as error:
+            problem = str(error).removeprefix(f"{path}: ")
+        if problem:
+            problems.append(problem)
+        else:
+            units.append((row, file))
+    return units, problems
