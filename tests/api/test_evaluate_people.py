@@ -218,7 +218,7 @@ def test_the_protocol_says_it_of_clients_with_and_without_records_of_train():
     assert "train" not in none
 
 
-NETWORK = '''
+NETWORK = """
 from torch import nn
 
 class Mixing(nn.Module):
@@ -232,7 +232,7 @@ class Mixing(nn.Module):
 
 def net(channels, image_size, ways, width, norm):
     return Mixing(channels, ways)
-'''
+"""
 
 
 def test_a_network_whose_queries_mix_is_labelled_so_wherever_it_is_judged(run):
