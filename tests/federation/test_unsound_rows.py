@@ -11,10 +11,7 @@ import yaml
 from PIL import Image
 
 from dpfedmeta.config.load import resolve
-from dpfedmeta.data.client_inspection import describe_client, inspect_client
-from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.task_file import load_task
-from dpfedmeta.data.user_sources.sound_rows import own_digests
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_home import claim
