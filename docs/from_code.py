@@ -15,6 +15,8 @@ from dpfedmeta.cli.commands import command_module
 from dpfedmeta.config.dotted_keys import SHORT_FORMS
 from dpfedmeta.config.round_settings import ScheduleSettings
 from dpfedmeta.config.settings import Settings, setting_fields
+from dpfedmeta.federation.offers.kept_settings import KEEPERS, table_rows
+from dpfedmeta.federation.offers.work_limits import MOST_BANDS, MOST_FITTED, WORK_LIMITS
 
 ROOT = Path(__file__).parents[1]
 # Files of the repository that are pages of the site.
@@ -88,6 +90,20 @@ def settings_text() -> str:
     lines += ["", "## Entries of server.schedule", "", _escaped(ScheduleSettings.__doc__ or ""), ""]
     for name, annotation in typing.get_type_hints(ScheduleSettings, include_extras=True).items():
         lines.append(f"- **`{name}`** ({_values(annotation)}): {_described(annotation)}")
+    return "\n".join(lines)
+
+
+def kept_settings_text() -> str:
+    """Who keeps what is proved of each setting among real clients, as Markdown tables, and the limits of several."""
+    lines = ["| | |", "|---|---|"] + [f"| `{keeper}` | {_escaped(words)} |" for keeper, words in KEEPERS.items()]
+    lines += ["", "| setting | kept by | values | how, or why |", "|---|---|---|---|"]
+    lines += [f"| `{name}` | `{keeper}` | {taken} | {_escaped(why)} |" for name, keeper, taken, why in table_rows()]
+    lines += ["", "| settings together | what they come to | at most |", "|---|---|---|"]
+    lines += [f"| {_escaped(limit.settings)} | {limit.what} | {limit.most:,} |" for limit in WORK_LIMITS]
+    lines += [
+        f"| server.rounds, correlated noise | rounds that it is fitted to | {MOST_FITTED:,} |",
+        f"| server.rounds, banded noise | rounds times bands | {MOST_BANDS:,} |",
+    ]
     return "\n".join(lines)
 
 

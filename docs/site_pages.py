@@ -3,7 +3,7 @@
     ```{options} train
     ```
 
-stands for the options of a command, `{settings}` for every setting.
+stands for the options of a command, `{settings}` for every setting, `{kept-settings}` for who keeps them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from docutils import nodes
-from from_code import glossary_words, notebook_text, options_text, rewritten, root_file, settings_text
+from from_code import (
+    glossary_words,
+    kept_settings_text,
+    notebook_text,
+    options_text,
+    rewritten,
+    root_file,
+    settings_text,
+)
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -39,6 +47,14 @@ class AllSettings(SphinxDirective):
         return self.parse_text_to_nodes(settings_text(), allow_section_headings=True)
 
 
+class KeptSettings(SphinxDirective):
+    """Who keeps each setting among real clients."""
+
+    def run(self) -> list[nodes.Node]:
+        """As nodes of the page."""
+        return self.parse_text_to_nodes(kept_settings_text())
+
+
 class Notebook(SphinxDirective):
     """A notebook beside the page."""
 
@@ -63,6 +79,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.add_directive("options", Options)
     app.add_directive("settings", AllSettings)
+    app.add_directive("kept-settings", KeptSettings)
     app.add_directive("notebook", Notebook)
     app.connect("source-read", _read)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,11 +1,12 @@
 """Cost of one participation for the unit, towards the server; used by the cells, client ledgers and sweeps."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.events.guarantee import UnitName
-from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.events.record_layer import RecordLayer, default_relation, holding
 from dpfedmeta.accounting.relations.relations import Relation
 
 
@@ -21,9 +22,22 @@ class Participation:
     mu: float
     formula: str = ""
 
-    def roles(self) -> tuple[float, ...]:
-        """Return mu for the worse of the unit's roles, as a tuple of one."""
-        return (self.mu,)
+
+CLIENT = "client"
+"""Name of a client as a whole, among the relations of a record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """Cost of one participation as a client's ledger counts it.
+
+    Attributes:
+        mus: Mu for every relation of a record that holds, or for the client as a whole.
+        relation: That which is counted where the client names none.
+    """
+
+    mus: Mapping[str, float]
+    relation: Relation = "zero-out"
 
 
 def change_of(unit: UnitName, record: RecordLayer | None, relation: Relation) -> float:
@@ -61,3 +75,11 @@ def participation(
         noise = event.sum_noise or (event.noise if event.message_noise else None)
         return Participation(mu=noise.mu(moved) if noise else math.inf, formula=f"{moved:.4g} / z_sum")
     return Participation(mu=moved / event.message_noise if event.message_noise else math.inf, formula="2 sqrt(L) / z")
+
+
+def spending(event: Event, record: RecordLayer | None, server_sees: str, unit: UnitName) -> Spending:
+    """Return the cost of one participation for all relations that hold, for a client's ledger; see `participation`."""
+    if unit == "client":
+        return Spending(mus={CLIENT: participation(event, record, server_sees, unit).mu})
+    mus: dict[str, float] = {each: participation(event, record, server_sees, unit, each).mu for each in holding(record)}
+    return Spending(mus=mus, relation=default_relation(record))

@@ -35,7 +35,7 @@ from dpfedmeta.training.results.trained_run import TrainedRun, open_run
 
 THIS_RUN, BEFORE, UNTRAINED = "this run, adapted", "this run, before adaptation", "untrained weights, same adaptation"
 OWN_TEST = "own-test"
-OF_EACH = "{:g}% of them, which did not; single model, inductive"
+OF_EACH = "{:g}% of them, which did not"
 NO_PROMISE = "these numbers are made of people's records: no guarantee covers them, so show them to nobody else"
 
 
@@ -124,15 +124,22 @@ def evaluate_people(
         raise InputError(f"{asked.removeprefix('--on ')}: no client has {needed}, so nobody can be judged")
     if data is None:
         share = 100 * opened.settings.population.own_test
-        protocol = f"each training client adapts on its records that trained and is judged on {OF_EACH.format(share)}"
+        kept = OF_EACH.format(share)
+        protocol = f"each training client adapts on its records that trained and is judged on {kept}; {_model(opened)}"
     else:
-        protocol = _protocol(split, targets, [person.adapts is not None for person in people])
+        protocol = _protocol(split, targets, [person.adapts is not None for person in people], _model(opened))
     return PeopleEvaluation(run=run, data=data, protocol=protocol, scores=tuple(scores), targets=targets)
 
 
-def _protocol(split: RecordSplit, targets: TargetKind, given: Sequence[bool]) -> str:
+def _model(run: TrainedRun) -> str:
+    """Say whether a prediction depends on the other records that are judged."""
+    mixed = "TRANSDUCTIVE (normalisation statistics from all records of a client together)"
+    return f"single model, {mixed if run.mixes_queries else 'inductive'}"
+
+
+def _protocol(split: RecordSplit, targets: TargetKind, given: Sequence[bool], end: str) -> str:
     """Describe how clients were judged; `given` tells of each if the data say on which records it adapts."""
-    end, said = "single model, inductive", "its records of train and is judged on those of test"
+    said = "its records of train and is judged on those of test"
     if all(given):
         return f"each client adapts on {said}, {end}"
     shots, of_each = (

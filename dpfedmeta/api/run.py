@@ -98,9 +98,13 @@ class Run:
 
     @property
     def accuracy(self) -> Accuracy | None:
-        """On held-out test classes, after adaptation: mean, ci95; None where it was not evaluated."""
-        found = self.summary["accuracy"]
-        return None if found is None else Accuracy.from_json(found)
+        """On held-out test data, after adaptation: mean, ci95; of numbers to predict the mean absolute error.
+
+        None where it was not evaluated.
+        """
+        summary = self.summary
+        score = next((name for name in ("accuracy", "error") if summary.get(name) is not None), None)
+        return None if score is None else Accuracy.from_json(summary[score], score)
 
     @property
     def guarantees(self) -> Guarantees:
@@ -167,7 +171,8 @@ class Run:
         if snapshot.words is not None:
             return snapshot.words
         summary = self.summary
-        reached = f", accuracy {self.accuracy}" if self.accuracy is not None else ""
+        found = self.accuracy
+        reached = f", {found.score} {found}" if found is not None else ""
         return f"{summary['algo']} on {summary['dataset']}, {summary['rounds']} rounds, {summary['status']}{reached}"
 
     def _ledger(self) -> LedgerContent:

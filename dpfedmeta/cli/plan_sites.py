@@ -231,12 +231,17 @@ def _command(sites: Sites, epsilon: float) -> str:
 
 
 def _write(options: argparse.Namespace, sites: Sites, epsilon: float, images: bool, console: Console) -> None:
+    from dpfedmeta.config.dataset_names import task_of
     from dpfedmeta.config.load import resolve_text
     from dpfedmeta.core.files.atomic_files import replace_file
+    from dpfedmeta.federation.offers.offered_settings import check_taken
+    from dpfedmeta.federation.offers.work_limits import check_work
     from dpfedmeta.federation.site_plan import settings_of
 
     content = yaml.safe_dump(settings_of(sites, epsilon, str(options.dataset), images=images), sort_keys=False)
-    resolve_text(content, str(options.out))
+    settings = resolve_text(content, str(options.out))
+    check_taken(settings)
+    check_work(settings, task_of(settings)[0])
     replace_file(options.out, content.encode())
     if not options.json:
         server = shlex.join(["dpfedmeta", "federate", "server", "--keys", "operator", "--roster", "roster.txt"])

@@ -27,7 +27,8 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer, check
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
-from dpfedmeta.accounting.participation_cost import participation
+from dpfedmeta.accounting.participation_cost import spending
+from dpfedmeta.accounting.relations.relations import Relation
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.lock import only_writer
@@ -56,12 +57,14 @@ class RecordRelease:
     """The noisy mean of per-record gradients: what a client sends where the server may look at its messages.
 
     Guarantee:
-        (record, server), zero-out of one record: 1/noise_multiplier-GDP for each message, whoever else takes part. Each
-        record's gradient is shortened to `clip` and added as whole numbers; one that is not finite or of another form
-        counts as zero.
+        (record, server): for each message, whoever else takes part, 1/noise_multiplier-GDP if a record counts as
+        nothing or its row is deleted or added, twice that if another one takes its place. Each record's gradient is
+        shortened to `clip`; one that is not finite or of another form counts as zero. All of them are added, as whole
+        numbers, and the sum is projected onto the ball of radius `records` * `clip`, which brings no two sums further
+        apart.
 
     Attributes:
-        records: n: records of a client, a public constant that the sum is divided by.
+        records: n: records of a client as far as the sum counts them, a public constant that it is divided by.
         clip: C_q: clip bound of one record's gradient.
         noise_multiplier: z_q: standard deviation of the noise over `clip`.
     """
@@ -104,14 +107,17 @@ class RecordRelease:
             support_records=1,
             query_records=self.records,
             parts="records",
+            rows=True,
+            own_terms=True,
         )
 
     def released(self, gradients: Sequence[object], form: Params, noise: Any) -> Released[RecordUnit, Params]:
         """Clip, add and release; `noise` is the generator of a charged attempt."""
-        total = RoundSum(form, self.clip, None, range(min(self.records, len(gradients))))
+        total = RoundSum(form, self.clip, None, range(len(gradients)))
         for place, gradient in enumerate(gradients):
             total.add(place, gradient)
-        query = Bounded[RecordUnit, Params](value=total.query().value, sensitivity=total.sensitivity)
+        projected = total.query(within=self.records * self.clip).value
+        query = Bounded[RecordUnit, Params](value=projected, sensitivity=total.sensitivity)
         mechanism = GaussianMechanism(
             total_multiplier=self.noise_multiplier, charged_multiplier=self.noise_multiplier, denominator=self.records
         )
@@ -162,12 +168,12 @@ class ClientRounds:
     """One client's part in the rounds of a loop, with a ledger of its own.
 
     Guarantee:
-        (record, server), zero-out: over all messages of this folder, in all runs, what `spent` says and never more than
-        was promised here; a message beyond it is declined. A charge is on disk before a record counts. A round is
-        answered once. The last one asked again gets the same bytes, whatever update is handed over; asked otherwise
-        (another bound, another plan), or once another round was answered, it is declined. A folder that was restored
-        from a backup can answer one more message than it counts, with noise of its own. Without `record` in the offer
-        the server sees exact messages, clipped; then participations alone are counted.
+        (record, server), for the `relation` of a record: over all messages of this folder, in all runs, what `spent`
+        says and never more than was promised here; a message beyond it is declined. A charge is on disk before a record
+        counts. A round is answered once. The last one asked again gets the same bytes, whatever update is handed over;
+        asked otherwise (another bound, another plan), or once another round was answered, it is declined. A folder that
+        was restored from a backup can answer one more message than it counts, with noise of its own. Without `record`
+        in the offer the server sees exact messages, clipped; then participations alone are counted.
 
     Attributes:
         record: What is done to the gradients of records; None: an update is handed over, and clipped.
@@ -183,6 +189,7 @@ class ClientRounds:
         epsilon: float | None = None,
         delta: float = 1e-5,
         participations: int | None = None,
+        relation: Relation | None = None,
         change_limit: bool = False,
     ) -> None:
         """Check an offer, and get ready to answer.
@@ -194,6 +201,8 @@ class ClientRounds:
             epsilon: The most that a record may spend towards the server, in all runs; None: the server is trusted.
             delta: Delta of epsilon.
             participations: Messages at most, in all runs.
+            relation: How a record differs, for which epsilon is the limit; None: its row is deleted or added where the
+                offer has records, else it counts as nothing; the first message decides that for all that follow.
             change_limit: Whether these limits replace those that the folder has; what was spent stays counted.
 
         Raises:
@@ -217,9 +226,9 @@ class ClientRounds:
         layer = None if self.record is None else self.record.layer
         plan = opened.request.planned
         self._limits = PlanLimits(plan=plan, name=opened.name, number=None)
-        self._cost = participation(plan.at(0), layer, "messages", "record")
+        self._cost = spending(plan.at(0), layer, "messages", "record")
         self._run, self._text, self._folder = opened.run, text, Path(folder)
-        self._promise = Promise(epsilon=epsilon, delta=delta, participations=participations)
+        self._promise = Promise(epsilon=epsilon, delta=delta, participations=participations, relation=relation)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._kept = kept_for(self._folder, bytes.fromhex(self._run))
         self._ledger(change=change_limit)
@@ -235,6 +244,11 @@ class ClientRounds:
     def spent(self) -> float:
         """Epsilon of (record, server) that all messages of this folder add up to; inf where the server is trusted."""
         return self._ledger().epsilon
+
+    @property
+    def spent_by_relation(self) -> dict[Relation, float]:
+        """The same for every relation of a record that holds in all messages; empty before the first one."""
+        return self._ledger().epsilons
 
     def message(self, number: int, bound: float, update: Any) -> bytes:
         """The bytes to send for a round: charged, on disk, and the same again if the last round is asked again.

@@ -73,6 +73,7 @@ class ServerState:
 
     Attributes:
         round: Rounds done.
+        released: How many of them released something: what `first` and `second` are made of.
         model: The latest model.
         first: First moment.
         second: Second moment.
@@ -83,6 +84,7 @@ class ServerState:
     """
 
     round: int
+    released: int
     model: Params
     first: Params
     second: Params
@@ -102,6 +104,7 @@ def initial_state(model: Params, policy: ClipPolicy[Any]) -> ServerState:
     start = policy.initial()
     return ServerState(
         round=0,
+        released=0,
         model=model,
         first=zeros_like(model),
         second=zeros_like(model),
@@ -145,7 +148,7 @@ def step(
     Raises:
         InputError: The policy gives what is no bound; nothing of the round is shown.
     """
-    done = state.round + 1
+    done = state.released + 1
     rate = optimizer.step_size(state.round)
     # What a policy had attached to the messages is for the policy alone.
     gradient = {name: aggregate.value[name] for name in state.model}
@@ -162,7 +165,16 @@ def step(
     model = {n: w - rate * update[n] for n, w in state.model.items()}
     after, bounded = f"clip.policy: after round {state.round}", math.isfinite(state.bound)
     policy_state, bound = next_bound(policy, state.policy, aggregate, after, bounded=bounded)
-    following = replace(state, round=done, model=model, first=first, second=second, policy=policy_state, bound=bound)
+    following = replace(
+        state,
+        round=state.round + 1,
+        released=done,
+        model=model,
+        first=first,
+        second=second,
+        policy=policy_state,
+        bound=bound,
+    )
     if not averages:
         return following
     count = state.averaged + 1

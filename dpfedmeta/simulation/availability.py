@@ -14,7 +14,7 @@ from scipy.special import ndtr
 from dpfedmeta.accounting.events.participation_pattern import Spacing
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger, RecordBudget
 from dpfedmeta.accounting.ledger.participation_ledger import SpacedLedger
-from dpfedmeta.accounting.participation_cost import Participation
+from dpfedmeta.accounting.participation_cost import Spending
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretSource
 from dpfedmeta.privacy.samplers import Cohort
@@ -138,7 +138,7 @@ class ClientLedgers:
 
     folder: Path
     budget: RecordBudget
-    each: Participation
+    each: Spending
 
     def willing(self, cohort: Cohort) -> Cohort:
         """The clients that do not decline, each charged on its own disk before it answers.

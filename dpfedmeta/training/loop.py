@@ -130,7 +130,9 @@ class Training:
                     self._answering(cohort)
         form = with_attachment(found.state.model, plan.policy.attachment)
         remembered = kept_noise_state(self.run, found.state.round, plan.mechanism.init(form), found.head)
-        return self._rounds(found.state, remembered, found.journal, found.remarks)
+        ending = self._rounds(found.state, remembered, found.journal, found.remarks)
+        found.journal.close(ending.state.round, published(self.run))
+        return ending
 
     def _check_initial(self, weights: Params) -> None:
         """A run goes on from where it began; one whose file a crash damaged takes it from the plan again."""
@@ -177,7 +179,6 @@ class Training:
                 save_weights(self.run.weights, complete(self.plan, state))
             else:
                 self._save(state, remembered, journal)
-            journal.close(state.round, published(self.run))
         return Ending(state=state, status=status, failure=failure)
 
     def _checkpoint_every(self, journal: Journal) -> int:

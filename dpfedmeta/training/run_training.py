@@ -21,7 +21,7 @@ from dpfedmeta.accounting.ledger.ledger_register import Lineage, registered
 from dpfedmeta.accounting.ledger.population_register import read_register, reserve
 from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
-from dpfedmeta.accounting.participation_cost import participation
+from dpfedmeta.accounting.participation_cost import spending
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
 from dpfedmeta.config.load import to_yaml
 from dpfedmeta.config.settings import Settings
@@ -239,8 +239,8 @@ def _client_ledgers(run: RunDirectory, plan: Plan) -> Willing | None:
     # What was spent before is in the promise, and not in these ledgers: it leaves no room for more rounds.
     rounds = guarantees(dataclasses.replace(privacy, earlier=())) if privacy.earlier else plan.planned
     promised = next(cell for cell in rounds if (cell.unit, cell.observer) == ("record", "server"))
-    budget = RecordBudget(epsilon=promised.epsilon, delta=promised.delta)
-    each = participation(privacy.at(0), privacy.record, privacy.server_sees, "record")
+    budget = RecordBudget(epsilon=promised.epsilon, delta=promised.delta, relation=privacy.relation)
+    each = spending(privacy.at(0), privacy.record, privacy.server_sees, "record")
     return ClientLedgers(folder=run.secret / "clients", budget=budget, each=each)
 
 

@@ -89,7 +89,6 @@ READERS = {
     "roles": {
         "accounting/events/record_layer.py",
         "accounting/release_costs/independent_cost.py",
-        "accounting/ledger/client_ledger.py",
     },
     "whole_client": {"accounting/events/record_layer.py", "accounting/participation_cost.py"},
     "towards_messages": {

@@ -206,10 +206,45 @@ def test_repeats_are_of_people_alone(run):
 
 def test_the_protocol_says_it_of_clients_with_and_without_records_of_train():
     split = RecordSplit(shots=None, repeats=3, seed=4)
-    every, some, none = (_protocol(split, OWN_CLASSES, given) for given in ([True] * 2, [True, False], [False] * 2))
+    every, some, none = (
+        _protocol(split, OWN_CLASSES, given, "single model, inductive")
+        for given in ([True] * 2, [True, False], [False] * 2)
+    )
     assert every.startswith("each client adapts on its records of train and is judged on those of test, single")
     assert none.startswith("each client adapts on half of its records of each class and is judged on the others; 3")
     assert some.startswith("each client without records of train adapts on half of its records of each class")
     assert "each other one adapts on its records of train" in some
     assert "splits" not in every
     assert "train" not in none
+
+
+NETWORK = """
+from torch import nn
+
+class Mixing(nn.Module):
+    def __init__(self, inputs, ways):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(inputs, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.ReLU())
+        self.head = nn.Linear(8, ways)
+
+    def forward(self, records):
+        return self.head(self.body(records))
+
+def net(channels, image_size, ways, width, norm):
+    return Mixing(channels, ways)
+"""
+
+
+def test_a_network_whose_queries_mix_is_labelled_so_wherever_it_is_judged(run):
+    (run / "mixing.py").write_text(NETWORK)
+    given = [*TRAIN, "--dataset", "task.yaml", "--run.name", "mixed", "--model.name", "mixing:net"]
+    given[2] = "maml"
+    dpfedmeta(*given, folder=run)
+    said = json.loads((run / "runs/mixed/summary.json").read_text())["accuracy"]["protocol"]
+    dpfedmeta("evaluate", "runs/mixed", "--on", "all.csv", "--repeats", "3", folder=run)
+    (path,) = (run / "runs/mixed/secret").glob("people-all-*.json")
+    for protocol in (said, json.loads(path.read_text())["protocol"]):
+        assert "TRANSDUCTIVE" in protocol
+        assert "inductive" not in protocol
+    judged(run, "all.csv")
+    assert "inductive" in content_of(run, "all")[1]["protocol"]

@@ -5,6 +5,7 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -119,6 +120,24 @@ def test_a_run_from_the_first_line_to_a_model_of_ones_own(settings, capsys, tmp_
     assert str(evaluation.accuracy) in repr(evaluation)
 
 
+@pytest.mark.parametrize(
+    ("summary", "words"),
+    [
+        ({"accuracy": {"mean": 0.5, "ci95": 0.01, "episodes": 4}}, "accuracy 50.0% ± 1.0"),
+        ({"accuracy": None, "error": {"mean": 0.512, "ci95": 0.01, "episodes": 4}}, "error 0.512 ± 0.01"),
+        ({"accuracy": None}, ""),
+    ],
+)
+def test_a_run_says_what_it_reached_whatever_it_predicts(summary, words, settings, monkeypatch, tmp_path):
+    (tmp_path / "config.yaml").write_text("")
+    run, said = dp.Run(tmp_path), {"algo": "maml", "dataset": "d", "rounds": 3, "status": "completed"}
+    monkeypatch.setattr(dp.Run, "summary", said | summary)
+    monkeypatch.setattr("dpfedmeta.api.run.read_run", lambda directory: SimpleNamespace(words=None))
+    found = run.accuracy
+    assert ("" if found is None else f"{found.score} {found}") == words
+    assert run._words() == "maml on d, 3 rounds, completed" + (f", {words}" if words else "")
+
+
 def test_without_pandas_a_frame_says_what_is_missing(monkeypatch):
     from dpfedmeta.api.run import Rounds
 
@@ -151,7 +170,8 @@ def test_a_callback_that_raises_ends_the_run_cleanly_and_it_goes_on_as_if_nothin
     cut = dp.Run(whole.path.parent / "cut")
     assert f"ended cleanly after {number} rounds" in str(caught.value)
     assert (cut.status, cut.summary["rounds"], cut.accuracy) == ("interrupted", number, None)
-    assert len(cut.rounds) == number == len((cut.path / "ledger.jsonl").read_text().splitlines()) - 1
+    # Between the first line and the one that closes it.
+    assert len(cut.rounds) == number == len((cut.path / "ledger.jsonl").read_text().splitlines()) - 2
     assert dp.train(resume=cut, quiet=True).status == "completed"
     assert left(cut) == left(whole)
     assert cut.guarantees == whole.guarantees

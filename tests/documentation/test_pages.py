@@ -13,6 +13,7 @@ from dpfedmeta.cli.arguments import settings_from
 from dpfedmeta.cli.commands import OF_A_CHECKOUT, command_names
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import setting_fields
+from dpfedmeta.federation.offers.work_limits import WORK_LIMITS
 
 NOT_RUN = re.compile(r"<!-- not run: .{10,} -->")
 RUN_HERE = {"README.md", "docs/kernel.md"}  # test_kernel_page.py
@@ -148,6 +149,14 @@ def test_the_reference_has_every_command_and_every_setting(from_code):
     for name, _, _ in setting_fields():
         if "." in name:
             assert re.search(rf"^- \*\*`{re.escape(name)}`\*\* \(.+; default .+\): \S", settings, re.MULTILINE), name
+
+
+def test_the_table_of_a_federation_has_every_setting_and_every_limit(from_code):
+    table = from_code.kept_settings_text()
+    for name, _, _ in setting_fields():
+        assert re.search(rf"^\| `{re.escape(name)}` \| `\w+` \| .+ \| .+ \|$", table, re.MULTILINE), name
+    assert all(limit.what in table for limit in WORK_LIMITS)
+    assert "```{kept-settings}" in (ROOT / "docs/reference/federation-settings.md").read_text()
 
 
 def test_every_word_of_the_glossary_is_an_entry_of_the_index(from_code):

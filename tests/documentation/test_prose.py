@@ -37,6 +37,10 @@ def test_descriptions_of_settings_are_short_sentences():
     assert list(PROSE.faults(_module("from_code").settings_text())) == []
 
 
+def test_who_keeps_a_setting_is_said_in_short_sentences():
+    assert list(PROSE.faults(_module("from_code").kept_settings_text())) == []
+
+
 def test_the_list_names_pages_that_there_are():
     assert set(PROSE.LEFT) <= set(NAMES)
     assert PROSE.pages() == PAGES

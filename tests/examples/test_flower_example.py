@@ -81,7 +81,6 @@ def complete(folder, said):
     assert found.guarantees[0].epsilon <= 8.0
     # Without updates of clients it is 50%: `clip_mod` sends the model as it came where an app fails.
     assert float(re.search(r"completed: accuracy ([\d.]+)%", said)[1]) > 75, said
-    assert len((folder / "run/secret/nodes.jsonl").read_text().splitlines()) == CLIENTS
 
 
 @pytest.mark.slow

@@ -278,7 +278,7 @@ def test_asked_twice_is_charged_twice_and_beyond_the_promise_declined(silos, tmp
 
 def two_of(plan, times):
     """Epsilon of so many analyses like this one towards the server: their mus in squares, and their coordinates."""
-    mu = participation(plan, Promise(unit="client", participations=1), 0).mu
+    mu = participation(plan, Promise(unit="client", participations=1), 0).mus["client"]
 
     def at(delta):
         return gaussian_epsilon(mu * times**0.5, delta)

@@ -72,7 +72,7 @@ def test_a_promise_is_taken_to_the_ends_of_its_range(given, fits):
 def test_a_ledger_adds_up_whole_support_steps_alone(monkeypatch, unit, rate, fits):
     """Towards a client as a whole it makes no difference which of its records are in a mini-batch."""
     asked = []
-    monkeypatch.setattr(client_budget, "one_participation", lambda *given: asked.append(given) or "cost")
+    monkeypatch.setattr(client_budget, "spending", lambda *given: asked.append(given) or "cost")
     plan = SimpleNamespace(record=SimpleNamespace(batch_rate=rate), at=lambda round_: ("at", round_), server_sees="sum")
     if unit == "record" and not fits:
         with pytest.raises(Refused, match="samples mini-batches"):
@@ -279,6 +279,7 @@ def test_what_is_left_is_asked_of_the_ledger_with_the_costs_of_the_run(monkeypat
     monkeypatch.setattr(client_budget, "most_participations", lambda plan, promise: most)
     monkeypatch.setattr(client_budget, "participation", lambda plan, promise, round_: f"cost of {round_}")
     monkeypatch.setattr(client_budget, "run_cost", lambda plan: f"cost of a run of {plan}")
+    monkeypatch.setattr(client_budget, "counted", lambda plan, promise, ledger: promise)
     asked = []
     ledger = SimpleNamespace(
         keys=lambda run: range(answered) if run == "run" else range(99),

@@ -83,6 +83,7 @@ def test_every_offer_says_what_is_seen_on_whom_it_counts_what_liars_can_do_and_e
     said = [*offered_words(signed)] if asked == "plan" else [*analysis_words(signed, cells)]
     seen = "the sum of answers" if asked == "analysis" else "the sum of all" if secure else "every client's vector"
     assert any(line.startswith(f"the server sees {seen}") for line in said)
+    assert any("hold if the server draws cohorts as it says" in line for line in said) == (asked == "plan")
     # Where the server sees every vector anyway, nobody's company hides anything.
     assert (company_words(privacy, "drawn") in said) == (secure is not None)
     assert said[-3:] == ["liars", *map(cell_words, cells)]
@@ -142,6 +143,8 @@ def test_sentences_of_a_run(counted):
         "with 5 support and 11 query records each",
         "the server sees the sum of all clients' vectors, modulo a power of two, with the noise that the clients made",
         COMPANY,
+        "the plan's guarantees towards the public hold if the server draws cohorts as it says, keeps them secret and "
+        "adds its noise; no client can check that",
         "liars",
     ]
     joined = SimpleNamespace(signed=OFFERED, dimension=2345, why=None, limits="limits")

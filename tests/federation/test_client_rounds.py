@@ -62,7 +62,10 @@ def test_a_message_is_the_clipped_sum_of_records_with_the_noise_that_is_charged(
     assert many.std() == pytest.approx(3.0 / 4, rel=0.05)
     assert mine.spent == pytest.approx(gaussian_epsilon(1 / 3, 1e-5))
     lines, _ = read_chain(tmp_path / "client/ledger.jsonl", "ledger")
-    assert [line["mu"] for line in lines[1:]] == [1 / 3]
+    one = {"zero-out": 1 / 3, "in-place": 2 / 3, "row-deleted": 1 / 3}
+    exchanged = dict.fromkeys(("row-relabelled", "row-exchanged-same-label", "row-exchanged"), 2 / 3)
+    assert [line["mu"] for line in lines[1:]] == [one | exchanged]
+    assert mine.spent_by_relation["row-exchanged"] == pytest.approx(gaussian_epsilon(2 / 3, 1e-5))
 
 
 def dp_noise(seed):
@@ -85,6 +88,60 @@ def test_the_sum_before_noise_is_that_of_shortened_records():
     assert released(others) == pytest.approx(released([]))
     # More records than were said, or none at all, are no error either.
     assert np.linalg.norm(released([long] * 50) - released([])) == pytest.approx(1.0, abs=1e-5)
+
+
+def exact_sum(release, gradients):
+    """What leaves before its noise, which depends on nothing here: by its difference from nobody's."""
+    form = form_of({"w": np.zeros(2)})
+    both = [release.released(given, form, KeyedSource(7).generator(Purpose.QUERY_NOISE, 0)).value["w"]
+            for given in (gradients, [])]  # fmt: skip
+    return (both[0].astype(np.float64) - both[1].astype(np.float64)) * release.records
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 30])
+def test_a_record_less_moves_the_sum_by_what_is_charged_however_many_there_are(count):
+    """A fixed number of them let another one in: the sum moved by 2 where 1 was charged."""
+    release = dp.RecordRelease(records=3, clip=1.0, noise_multiplier=4.0)
+    layer = release.layer
+    draw, largest = np.random.default_rng(count), dict.fromkeys(("row-deleted", "row-exchanged"), 0.0)
+    for trial in range(30):
+        directions = draw.normal(size=(count + 1, 2)) * (1.0 if trial % 2 else 0.01) + [2.0 * (trial % 3), 0.0]
+        directions /= np.maximum(1.0, np.linalg.norm(directions, axis=1))[:, None]
+        *gradients, other = ({"w": each} for each in directions)
+        place = int(draw.integers(count))
+        rest = [*gradients[:place], *gradients[place + 1 :]]
+        whole = exact_sum(release, gradients)
+        assert np.linalg.norm(whole) <= release.records * (1 + 1e-5)
+        for relation, neighbour in (("row-deleted", rest), ("row-exchanged", [*rest, other])):
+            moved = float(np.linalg.norm(whole - exact_sum(release, neighbour)))
+            largest[relation] = max(largest[relation], moved)
+            assert moved <= layer.moved(relation) + 1e-5
+    cases = [[1.0, 0.0], [0.0, 0.1], [0.1, 0.0], [-1.0, 0.0]]
+    four = [{"w": np.array(each)} for each in cases]
+    assert np.linalg.norm(exact_sum(release, four) - exact_sum(release, four[1:])) <= 1.0 + 1e-5
+    assert [layer.moved(each) for each in ("zero-out", "in-place", "row-deleted", "row-exchanged")] == [1, 2, 1, 2]
+
+
+def test_sums_just_inside_and_just_outside_the_ball_are_as_near_as_they_were():
+    """A projection that shortened by a hair, as a message is, would part them."""
+    release = dp.RecordRelease(records=3, clip=1.0, noise_multiplier=4.0)
+    full = [{"w": np.array([1.0, 0.0])}] * 2
+    sums = [exact_sum(release, [*full, {"w": np.array([1.0, 0.0])}, {"w": np.array([tiny, 0.0])}])[0]
+            for tiny in (0.0, 1e-3)]  # fmt: skip
+    assert sums[0] == pytest.approx(sums[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "row-deleted", "row-exchanged"])
+def test_a_limit_is_for_the_relation_that_is_named_and_stays_so(client, relation):
+    mine = client(epsilon=3.0, relation=relation)
+    mine.message(0, 2.0, rows(0.1))
+    assert mine.spent == mine.spent_by_relation[relation]
+    if relation != "row-exchanged":
+        assert mine.spent == pytest.approx(gaussian_epsilon(1 / 3, 1e-5))
+    with pytest.raises(dp.InputError, match="has the limit epsilon 3, delta 1e-05, relation"):
+        client(epsilon=3.0)
+    with pytest.raises(dp.InputError, match="relation = removed: expected one of zero-out"):
+        client(folder="other", relation="removed")
 
 
 def test_a_charge_is_not_used_again_whatever_is_handed_over(client):

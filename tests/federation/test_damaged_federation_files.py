@@ -11,13 +11,13 @@ from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_home import HOME, LEDGER, check_newest, claim, note_answered, open_home
 from dpfedmeta.federation.client.client_state import Kept
 from dpfedmeta.federation.client.training_participation import opened
-from dpfedmeta.federation.flower.private_strategy import _NODES, _Nodes
 from dpfedmeta.federation.identity.credentials import named_on_card, read_identity, read_roster
 from dpfedmeta.federation.identity.invitation import read_invitation
 from dpfedmeta.federation.offers import signed_analysis, signed_plan
 from dpfedmeta.federation.offers.rounds_offer import opened_rounds
 from dpfedmeta.federation.offers.signed_document import content_of, difference
 from dpfedmeta.federation.server.client_requests import Told
+from dpfedmeta.federation.server.training_server import left_out
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
@@ -72,9 +72,7 @@ FILES = {
     "a run's summary": written(lambda path: RunDirectory(path.parent).read_json(path.name)),
     "survivors at a client": written(lambda path: Kept(folder=path.parent).survivors(AT), "revealed.json"),
     "survivors at the server": written(lambda path: Told(path=path).survivors(AT)),
-    "nodes": written(
-        lambda path: _Nodes(SimpleNamespace(clients=5, run=SimpleNamespace(secret=path.parent))), _NODES, b"\n"
-    ),
+    "who is left out": written(lambda path: left_out(SimpleNamespace(secret=path.parent)), "faults.jsonl", b"\n"),
     "a client's ledger": written(lambda path: ClientLedger(path, Promise(participations=3).budget()), LEDGER, b"\n"),
     "a run's rounds": written(lambda path: RunDirectory(path.parent).rounds(), "rounds.jsonl", b"\n"),
 }
@@ -84,8 +82,8 @@ FITS = {
     "a run's summary": _OBJECTS,
     "survivors at a client": {"other kinds of values", "infinity"},
     "a run's rounds": {"nothing", *_OBJECTS},
-    # A line that a crash tore never counted; of nodes none is whole where a zero byte stands behind it.
-    "nodes": {"nothing", "UTF-16"},
+    # A line that a crash tore never counted; of faults none is whole where a zero byte stands behind it.
+    "who is left out": {"nothing", "UTF-16"},
     "a client's ledger": {"nothing"},
 }
 

@@ -1,5 +1,6 @@
 """Flower's strategies with the kernel around them, on ten clients in one process; Flower's own wrapper, attacked."""
 
+import io
 import json
 import logging
 from contextlib import nullcontext
@@ -7,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAdam, FedAvg, Krum
@@ -17,8 +18,11 @@ import dpfedmeta as dp
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.federation.flower import private_strategy
-from dpfedmeta.federation.flower.private_strategy import BOUND, PrivateStrategy, _Nodes, clip_mod
+from dpfedmeta.federation.flower.node_replies import NUMBER, NodeNumbers, array_of
+from dpfedmeta.federation.flower.private_strategy import BOUND, PrivateStrategy, clip_mod
+from dpfedmeta.federation.identity.credentials import card_line, read_roster
 from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
+from tests.federation.silos import private_key
 
 NODES, SIZE = tuple(range(101, 111)), 6
 
@@ -58,7 +62,7 @@ class Loopback(Grid):
     """Ten nodes; what is sent to whom is noted."""
 
     def __init__(self, client, nodes=NODES):
-        self.client, self.nodes, self.asked = client, nodes, []
+        self.client, self.nodes, self.asked, self.numbered = client, nodes, [], []
 
     def get_node_ids(self):
         return self.nodes
@@ -67,8 +71,13 @@ class Loopback(Grid):
         replies = []
         for message in messages:
             node = message.metadata.dst_node_id
+            config = {"partition-id": list(self.nodes).index(node)}
+            context = Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
+            if any(NUMBER in each for each in message.content.config_records.values()):
+                self.numbered.append(node)
+                replies.append(clip_mod(message, context, None))
+                continue
             self.asked.append((message.metadata.message_type, node))
-            context = Context(run_id=1, node_id=node, node_config={}, state=RecordDict(), run_config={})
             replies.append(self.client(message, context))
         return replies
 
@@ -157,7 +166,6 @@ def test_a_node_keeps_its_number_and_more_nodes_than_clients_are_never_asked(tmp
     start(tmp_path, grid, cohort=10, rounds=3)
     assert {node for _, node in grid.asked} <= set(NODES)
     assert grid.asked
-    assert (tmp_path / "mine/secret/nodes.jsonl").stat().st_mode & 0o777 == 0o600
 
 
 def test_what_is_no_update_counts_as_zero_and_stops_nothing(tmp_path):
@@ -169,8 +177,8 @@ def test_what_is_no_update_counts_as_zero_and_stops_nothing(tmp_path):
 
     class Failing(Loopback):
         def send_and_receive(self, messages, *, timeout=None):
-            from flwr.app import Error
-
+            if any(NUMBER in c for each in messages for c in each.content.config_records.values()):
+                return super().send_and_receive(messages)
             kept = []
             for place, message in enumerate(messages):
                 kinds = [
@@ -287,11 +295,20 @@ def test_nodes_that_are_never_asked_do_not_count_as_connected(tmp_path, clock, c
     def then(now):
         raise Waited
 
+    class Strangers(Loopback):
+        """Nodes without the mod, and without a partition of the plan."""
+
+        def send_and_receive(self, messages, *, timeout=None):
+            return [Message(RecordDict({"config": ConfigRecord({NUMBER: 10})}), reply_to=each) for each in messages]
+
     clock.then = then
     with pytest.raises(Waited):
-        start(tmp_path, Loopback(app(), nodes=range(50, 60)))
+        start(tmp_path, Strangers(app()))
     assert charges(tmp_path) == 1
-    assert "0 of 2 nodes are connected; 10 others never take part, since clients=10 are numbered" in caplog.text
+    assert (
+        "0 of 2 nodes are connected; 10 others take no part: the mod of dpfedmeta and a free partition-id"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize(
@@ -468,16 +485,6 @@ def test_a_policy_that_measures_updates_sees_them_before_clients_clip(tmp_path):
     assert reached[0][0] > 0.1
 
 
-def test_the_numbers_of_nodes_do_not_depend_on_the_order_in_which_they_are_listed(tmp_path):
-    numbers = []
-    for name, there in (("one", NODES), ("two", NODES[::-1]), ("three", (*NODES[5:], *NODES[:5]))):
-        with rounds(tmp_path / name) as private:
-            numbers.append(_Nodes(private).known(there))
-            # Started again, and listed otherwise, each keeps its own.
-            assert _Nodes(private).known(NODES[3:7]) == dict(zip(range(3, 7), NODES[3:7], strict=True))
-    assert numbers == [dict(enumerate(NODES))] * 3
-
-
 @pytest.mark.parametrize(("inner", "given", "due"), [
     ({}, None, 1), ({"min_available_nodes": 3}, None, 3), ({"min_available_nodes": 3, "min_train_nodes": 5}, None, 5),
     ({"min_available_nodes": 6, "min_train_nodes": 2}, None, 6), ({"min_train_nodes": 5}, 2, 2), ({}, 10, 10),
@@ -486,30 +493,6 @@ def test_the_numbers_of_nodes_do_not_depend_on_the_order_in_which_they_are_liste
 ])  # fmt: skip
 def test_as_many_nodes_are_waited_for_as_were_named_or_as_flower_would_wait_for(inner, given, due):
     assert private_strategy._fewest(SimpleNamespace(**inner), 10, given) == due
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_nodes_get_the_next_numbers_as_long_as_there_are_any_and_keep_them(tmp_path, again):
-    """Also behind a restart: a number that was given stands for one node for ever."""
-    private = SimpleNamespace(clients=4, run=SimpleNamespace(secret=tmp_path))
-    nodes = _Nodes(private)
-    assert nodes.known([30, 10]) == {0: 10, 1: 30}
-    nodes = _Nodes(private) if again else nodes
-    assert nodes.known([30, 20]) == {1: 30, 2: 20}
-    nodes = _Nodes(private) if again else nodes
-    # One number is left for three that come; who is not there is not asked.
-    assert nodes.known([50, 5, 40, 10]) == {0: 10, 3: 5}
-    nodes = _Nodes(private) if again else nodes
-    assert [nodes.number(node) for node in (10, 30, 20, 5, 40, 50)] == [0, 1, 2, 3, None, None]
-    assert nodes.known([40, 50]) == {}
-    assert len((tmp_path / "nodes.jsonl").read_text().splitlines()) == 4
-
-
-@pytest.mark.parametrize("content", ['{"node": "x"}\n', "[]\n", "{}\n", "nonsense\n"])
-def test_a_damaged_list_of_nodes_is_one_line(tmp_path, content):
-    (tmp_path / "nodes.jsonl").write_text('{"node": 7}\n' + content)
-    with pytest.raises(dp.InputError, match=r"nodes\.jsonl: damaged"):
-        _Nodes(SimpleNamespace(clients=4, run=SimpleNamespace(secret=tmp_path)))
 
 
 @pytest.mark.parametrize("sent", ["other names", "another shape", "two records", "nothing", "too little"])
@@ -552,3 +535,140 @@ def test_the_mod_changes_replies_to_updates_with_a_bound_alone(config, arrays):
 def test_the_mod_changes_nothing_of_a_reply_to_a_message_without_a_config():
     reply = object()
     assert clip_mod(Message(RecordDict(), 101, "train"), None, lambda *given: reply) is reply
+
+
+def test_a_run_that_is_started_again_finds_its_clients_under_other_ids(tmp_path):
+    """Flower gives each node another id at each start; its partition stays."""
+    sent = {}
+    for start_, nodes in enumerate((NODES, tuple(range(501, 511)), tuple(range(910, 900, -1)))):
+        grid = Loopback(app(mods=[clip_mod]), nodes=nodes)
+        private, _ = start(tmp_path, grid, FedAvg(min_available_nodes=10), start_ + 1, cohort=5, noise_seed=4)
+        sent[start_] = {nodes.index(node) for _, node in grid.asked}
+        assert private.released == start_ + 1
+    drawn = [json.loads(line) for line in (tmp_path / "mine/secret/participations.jsonl").read_text().splitlines()]
+    assert [set(line["clients"]) for line in drawn] == [sent[0], sent[1], sent[2]]
+
+
+def bombs():
+    """Arrays of few bytes whose headers claim much, or are no header of numbers."""
+    for shape in ((10**13,), (10**6, 10**7), (SIZE + 1,), (2**63, 2**63), (-1,)):
+        buffer = io.BytesIO()
+        np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": shape})
+        yield buffer.getvalue()
+    deep = "{'descr': '<f8', 'fortran_order': False, 'shape': (" + "-" * 9000 + "1,), }\n"
+    for text in (deep, deep.replace("-", "("), "", "{'descr': '|O', 'fortran_order': False, 'shape': (6,), }\n"):
+        yield b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+    yield b"\x93NUMPY\x03\x00\xff\xff\xff\xff"
+    yield b"\x93NUMPY\x09\x00"
+    yield b"\x93NUMPY"
+    yield b""
+
+
+def bomb_of(content, stype="numpy.ndarray"):
+    return ArrayRecord({"w": Array(dtype="float64", shape=(SIZE,), stype=stype, data=content)})
+
+
+@pytest.mark.parametrize("contents", [list(bombs())[:7], list(bombs())[7:]])
+def test_arrays_that_claim_more_than_came_move_nothing(tmp_path, contents):
+    """Nothing is made room for; and the round is that of nodes that send their model as it came."""
+    of_node = dict(zip(NODES, contents, strict=False))
+
+    class Bombing(Loopback):
+        def send_and_receive(self, messages, *, timeout=None):
+            replies = super().send_and_receive(messages)
+            for place, reply in enumerate(replies):
+                node = reply.metadata.src_node_id
+                if node in of_node and "arrays" in reply.content:
+                    sent = RecordDict({"arrays": bomb_of(of_node[node])})
+                    replies[place] = Message(sent, reply_to=messages[place])
+            return replies
+
+    _, result = start(tmp_path, Bombing(app(length=1.0)), rounds_=1, cohort=10, rounds=1, noise_seed=2)
+    silent = Loopback(app(length=lambda node: 0.0 if node in of_node else 1.0))
+    _, expected = start(tmp_path / "silent", silent, rounds_=1, cohort=10, rounds=1, noise_seed=2)
+    assert np.allclose(result.arrays["w"].numpy(), expected.arrays["w"].numpy(), atol=1e-6)
+    # A server's bytes at a client.
+    for content in contents:
+        asked = Message(RecordDict({"arrays": bomb_of(content), "config": ConfigRecord({BOUND: 0.5})}), 101, "train")
+        with pytest.raises(ValueError, match="array"):
+            clip_mod(asked, None, None)
+
+
+@pytest.mark.parametrize("kind", ["<f2", "<f4", "<f8", "<i8", "|u1", "|b1"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0, 4), (1, 2, 3)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_what_numpy_writes_is_read_bit_for_bit(kind, shape, order):
+    value = np.asarray(np.random.default_rng(0).integers(0, 2, shape), dtype=kind, order=order)
+    found = array_of(Array(value))
+    assert (found.dtype, found.shape) == (value.dtype, value.shape)
+    assert np.array_equal(found, value)
+    with pytest.raises(ValueError, match="not in numpy's format"):
+        array_of(bomb_of(Array(value).data, stype="torch.Tensor")["w"])
+
+
+class Nodes:
+    """A grid of which only nodes and their answers matter: by id, (key, what it says of itself; None: nothing)."""
+
+    def __init__(self, **there):
+        self.there, self.asked = {int(name[1:]): told for name, told in there.items()}, []
+
+    def get_nodes(self):
+        return [SimpleNamespace(node_id=node, public_key=key) for node, (key, _) in self.there.items()]
+
+    def send_and_receive(self, messages, *, timeout):
+        assert timeout > 0
+        self.asked += [message.metadata.dst_node_id for message in messages]
+        for message in messages:
+            _, said = self.there[message.metadata.dst_node_id]
+            if said is not None:
+                yield Message(said, reply_to=message)
+
+
+def says(number):
+    return RecordDict({"config": ConfigRecord({NUMBER: number})})
+
+
+def test_a_number_belongs_to_a_partition_and_to_one_node_at_a_time():
+    nodes = NodeNumbers(4)
+    one = {"n30": says(1), "n10": says(0), "n11": says(0), "n50": says(4), "n51": says(-1), "n52": says("2")}
+    odd = {"n53": says(True), "n54": Error(code=1), "n55": RecordDict()}
+    grid = Nodes(**{node: (b"", said) for node, said in {**one, **odd}.items()})
+    assert nodes.known(grid, "train") == {0: 10, 1: 30}
+    assert [nodes.number(node) for node in (10, 30, 11, 50, 99)] == [0, 1, None, None, None]
+    # Asked once; who leaves gives its number back to whoever says it.
+    del grid.there[10], grid.there[30]
+    asked = len(grid.asked)
+    assert nodes.known(grid, "train") == {0: 11}
+    assert len(grid.asked) == asked == 9
+    grid.there[900] = (b"", says(1))
+    assert nodes.known(grid, "train") == {0: 11, 1: 900}
+    assert [nodes.number(node) for node in (10, 30, 11, 900)] == [None, None, 0, 1]
+
+
+def test_a_node_that_never_answers_is_asked_three_times():
+    nodes, grid = NodeNumbers(4), Nodes(n7=(b"", None), n8=(b"", says(2)))
+    for _ in range(5):
+        assert nodes.known(grid, "train") == {2: 8}
+    assert grid.asked == [7, 8, 7, 7]
+
+
+def test_with_a_roster_a_key_is_a_number_and_nobody_is_asked():
+    """Whoever comes first, and whatever it says: strangers lock nobody out."""
+    grid = Nodes(n1=(b"stranger", says(0)), n2=(b"stranger too", says(1)), n9=(b"b", says(3)), n5=(b"a", None))
+    nodes = NodeNumbers(3, [b"a", b"b", b"c"])
+    assert nodes.known(grid, "train") == {0: 5, 1: 9}
+    assert grid.asked == []
+    grid.there = {77: (b"b", None), 78: (b"c", None)}
+    assert nodes.known(grid, "train") == {1: 77, 2: 78}
+
+
+def test_a_roster_has_a_card_for_each_client(tmp_path):
+    path = tmp_path / "roster.txt"
+    path.write_text("".join(card_line(private_key(name), f"site{name}") + "\n" for name in range(3)))
+    with rounds(tmp_path) as private, pytest.raises(dp.InputError, match="names 3 clients, and clients = 10"):
+        PrivateStrategy(FedAvg(), private, roster=path)
+    with rounds(tmp_path / "three", clients=3, cohort=3, promise=dp.Promise(epsilon=50.0, delta=0.1)) as private:
+        strategy = PrivateStrategy(FedAvg(), private, roster=path)
+    keys = [card.wire_pem for card in read_roster(path)]
+    grid = Nodes(**{f"n{node}": (key, None) for node, key in zip((9, 4, 6), keys, strict=True)})
+    assert strategy._nodes.known(grid, "train") == {0: 9, 1: 4, 2: 6}

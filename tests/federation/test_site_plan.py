@@ -376,8 +376,8 @@ def test_every_number_of_a_plan_s_sentences_is_one_of_the_plan():
     lines = shown(sites, 4321, found, ("record-sum", 2.0, LEARNS))
     assert lines[:2] == [
         "7 sites of 1,250 to 4,321 records in 6 classes, 2,345 weights, 31 rounds in which all take part",
-        "each takes part with all its records, in 104 micro-episodes by a hash of each record; at the smallest site one "
-        "gets 2 records of each class in the mean",
+        "each takes part with all its records, in 104 micro-episodes by a hash of each record; at the smallest site "
+        "one gets 2 records of each class in the mean",
     ]
     table = [[part.strip() for part in line.split("│")] for line in lines if "│" in line]
     assert [row[1:-1] for row in table] == [

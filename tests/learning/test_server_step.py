@@ -5,8 +5,9 @@ import torch
 
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.learning.server_optimizers.adam import adam
+from dpfedmeta.learning.server_optimizers.muon import muon
 from dpfedmeta.learning.server_optimizers.sgd import sgd
-from dpfedmeta.learning.server_step import ServerOptimizer, initial_state, step
+from dpfedmeta.learning.server_step import ServerOptimizer, initial_state, skip, step
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.mechanisms import NoMechanism
 from dpfedmeta.privacy.units import Bounded, ClientUnit
@@ -43,6 +44,22 @@ def test_steps_agree_with_torch(rule):
         reference.step()
         state = step(steps, POLICY, state, released(gradient), averages=False)
     assert torch.allclose(state.model["w"], parameter.detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", [adam, sgd, muon])
+@pytest.mark.parametrize("done", ["0101010101", "0000001111", "1111000011", "0111011110"])
+def test_rounds_without_a_release_change_no_step(rule, done):
+    start, steps = {"w": torch.ones(2, 3)}, optimizer(rule=rule)
+    plain = state = initial_state(start, POLICY)
+    generator = torch.Generator().manual_seed(0)
+    for there in done:
+        if there == "0":
+            state = skip(state)
+            continue
+        gradient = torch.randn(2, 3, generator=generator)
+        state, plain = (step(steps, POLICY, each, released(gradient), averages=False) for each in (state, plain))
+        assert torch.equal(state.model["w"], plain.model["w"])
+    assert (state.round, state.released) == (len(done), done.count("1"))
 
 
 def test_the_step_size_follows_a_cosine_to_its_end():

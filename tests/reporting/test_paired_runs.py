@@ -82,10 +82,10 @@ def test_runs_of_whole_clients_are_compared_by_clients():
     once = PairedDifference.of(gain, (0.0,) * 3)
     assert (pair.difference.mean, pair.difference.ci95) == pytest.approx((once.mean, once.ci95))
     assert "(paired t, 3 clients): not distinguishable" in str(pair)
-    # Each of another client: as of one split of one client, whose client is asked nowhere else.
+    # Each client once.
     contents = whole([0.5, 0.7], [0, 1]), whole([0.4, 0.7], [0, 1])
     (pair,) = pairs({"a": episodes_of(contents[0]), "b": episodes_of(contents[1])})
-    assert "(paired t, 2 splits)" in str(pair)
+    assert "(paired t, 2 clients)" in str(pair)
 
 
 @pytest.mark.parametrize("protocol", [WHOLE_PROTOCOL, WHOLE_TRANSDUCTIVE])

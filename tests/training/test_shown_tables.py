@@ -115,6 +115,18 @@ def test_every_model_has_a_column_wherever_the_client_stands_that_was_not_judged
     assert "not judged, with fewer than two classes of two records each: 1 (few)" in shown
 
 
+def test_one_split_says_nothing_of_others():
+    measures = {name: {"ours": 0.61} for name in OWN_CLASSES.measure_names}
+    people = [
+        PersonScores(name=name, records={"a": 3, "b": 3}, judged=6, measures=measures, ci95={"ours": None})
+        for name in ("one", "two")
+    ]
+    each, every = (text(table) for table in people_tables(people) if not isinstance(table, str))
+    assert "61.0" in each
+    assert "±" not in each
+    assert "±" in every
+
+
 @pytest.mark.parametrize("most", [2, 3, 8])
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 20, 1000])
 def test_of_many_steps_the_first_the_last_and_as_many_as_fit_are_shown(count, most):

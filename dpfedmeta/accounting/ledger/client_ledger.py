@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, epsilon_of_discrete
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.guarantee import UnitName
 from dpfedmeta.accounting.ledger.hash_chain import continue_or_start
+from dpfedmeta.accounting.participation_cost import CLIENT, Spending
+from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.random.fresh_seeds import attempt_bytes
@@ -26,14 +28,6 @@ _ROUNDING = 1.0 + 1e-9
 _Key = tuple[str, tuple[int, ...]]
 
 
-class Spending(Protocol):
-    """Cost of a participation, as a ledger counts it; a participation_cost.Participation is one."""
-
-    def roles(self) -> tuple[float, ...]:
-        """Mu of one participation towards the server, for each role that the unit may have."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class RecordBudget:
     """Budget that a client allows one of its records, or all of them together, to spend towards the server.
@@ -42,17 +36,20 @@ class RecordBudget:
         epsilon: None: the server is trusted, and participations alone are counted.
         delta: Delta of epsilon.
         participations: R, the most participations in all runs together; None: no limit of its own.
-        unit: What mu is counted for: a record (zero-out), or the client as a whole.
+        unit: What mu is counted for: a record, or the client as a whole.
+        relation: How a record differs, for which epsilon is the limit; None: as the first participation counts it, rows
+            where its plan has such (record_layer.default_relation).
     """
 
     epsilon: float | None
     delta: float
     participations: int | None = None
     unit: UnitName = "record"
+    relation: Relation | None = None
 
     def header(self) -> dict[str, Any]:
-        """Return the budget for the ledger; `participations` appears only where it is limited, `unit` if no record."""
-        usual = {"participations": None, "unit": "record"}
+        """Return the budget for the ledger; what is usual is left out."""
+        usual = {"participations": None, "unit": "record", "relation": None}
         return {key: value for key, value in asdict(self).items() if key not in usual or value != usual[key]}
 
 
@@ -89,9 +86,10 @@ class ClientLedger:
     """Ledger of one client's participations, on its own disk before it answers.
 
     Guarantee:
-        (record, server), zero-out: after every charged participation, sqrt(sum of mu^2)-GDP with the worse role's mu of
-        each, with what discrete noise costs more and rare events take off delta in all runs together, and never more
-        than the budget: a participation that would exceed it is declined.
+        (record, server), for every relation that holds in all participations: after each of them, sqrt(sum of mu^2)-GDP
+        with the relation's mu of each, with what discrete noise costs more and rare events take off delta in all runs
+        together. For the relation that is counted it is never more than the budget: a participation that would exceed
+        it, or in which that relation does not hold, is declined.
     """
 
     def __init__(self, path: Path, budget: RecordBudget, *, change: bool = False) -> None:
@@ -103,17 +101,16 @@ class ClientLedger:
             change: Whether this budget replaces another one of the same unit, from now on; what was spent stays.
 
         Raises:
-            InputError: It was edited or truncated, or has another budget.
+            InputError: It was edited or truncated, or has another budget, or past participations state nothing for the
+                relation of this one.
         """
         self._budget = budget
         self._chain, lines = continue_or_start(path, {"version": VERSION, "budget": budget.header()}, _WHAT, _is_ledger)
         stated = [line["budget"] for line in lines if "budget" in line]
         lines = [line for line in lines if "budget" not in line]
-        if stated[-1] != budget.header():
-            _check_change(path, stated[-1], budget, change)
-            self._chain.append({"budget": budget.header()})
         try:
-            self._squared = math.fsum(_mu(line) ** 2 for line in lines)
+            self._mus = [_mus(line, budget.unit) for line in lines]
+            self._first = next((line.get("relation", "zero-out") for line in lines), None)
             self._cost = reduce(_together, map(RunCost.from_json, lines), NO_COST)
             self._paid = {line.get("run", "") for line in lines if RunCost.from_json(line) != NO_COST}
             self._rounds: dict[_Key, str] = {
@@ -126,11 +123,35 @@ class ClientLedger:
             }
         except DAMAGED_JSON as error:
             raise InputError(f"{path}: a line of this client's ledger lacks its mu or its round") from error
+        if stated[-1] != budget.header():
+            _check_change(path, stated[-1], budget, change, self._shared())
+            self._chain.append({"budget": budget.header()})
+
+    @property
+    def relation(self) -> Relation | None:
+        """Relation that is counted; None: the first participation will say it, or the unit is a client."""
+        return None if self._budget.unit == "client" else self._budget.relation or self._first
 
     @property
     def epsilon(self) -> float:
-        """Spent so far."""
-        return self._epsilon(self._squared, self._cost)
+        """Spent so far, for the relation that is counted."""
+        return self._epsilon(self._squared((), None), self._cost)
+
+    @property
+    def epsilons(self) -> dict[Relation, float]:
+        """Spent so far, for every relation that holds in all participations; empty before the first one."""
+        found = ((each, math.fsum(mus[each] ** 2 for mus in self._mus)) for each in RELATIONS if each in self._shared())
+        return {each: self._epsilon(squared, self._cost) for each, squared in found}
+
+    def _shared(self) -> set[str]:
+        """What all participations state a mu for."""
+        return set.intersection(*(set(mus) for mus in self._mus)) if self._mus else set()
+
+    def _squared(self, layers: Sequence[Spending], relation: Relation | None) -> float:
+        """Sum of mu^2 of all participations and of these; inf where one of them states nothing for what is counted."""
+        name = CLIENT if self._budget.unit == "client" else self.relation or relation
+        mus = [*self._mus, *(layer.mus for layer in layers)]
+        return math.fsum(each.get(name or "", math.inf) ** 2 for each in mus)
 
     @property
     def participations(self) -> int:
@@ -163,7 +184,7 @@ class ClientLedger:
 
     def after(self, layers: Sequence[Spending], *, run: str = "", cost: RunCost = NO_COST) -> float:
         """Epsilon that this ledger would count after these participations: what its limit is compared with."""
-        squared = math.fsum([self._squared, *(max(layer.roles()) ** 2 for layer in layers)])
+        squared = self._squared(layers, layers[0].relation if layers else None)
         return self._epsilon(squared, _together(self._cost, self._due(run, cost)))
 
     def _due(self, run: str, cost: RunCost) -> RunCost:
@@ -230,20 +251,22 @@ class ClientLedger:
         Raises:
             ValueError: It would exceed the budget.
         """
-        if any(map(math.isnan, layer.roles())):
+        if any(map(math.isnan, layer.mus.values())):
             raise ValueError(f"round {round_}: its cost for a record is NaN, so it has no guarantee")
         if not self.accepts(layer, run=run, cost=cost):
             raise ValueError(f"round {round_} would exceed this client's record budget of {self._budget}")
-        mu, due = max(layer.roles()), self._due(run, cost)
+        due, counted = self._due(run, cost), self.relation or layer.relation
         beside = {"again": list(again), "run": run, "question": question, "fresh": fresh, "plan": plan}
         # A server that is trusted sees the exact message, and JSON has no infinity.
-        line = {"round": round_, "mu": _finite(mu)}
+        line = {"round": round_, "mu": {name: _finite(mu) for name, mu in layer.mus.items()}}
+        line |= {} if self._budget.unit == "client" else {"relation": counted}
         self._chain.append(line | {name: value for name, value in beside.items() if value} | due.as_json())
         self._rounds[run, (round_, *again)] = question
         self._fresh[run, (round_, *again)] = fresh
         if plan:
             self._plans[plan] += 1
-        self._squared += mu**2
+        self._mus.append(dict(layer.mus))
+        self._first = self._first or counted
         self._cost = _together(self._cost, due)
         if due != NO_COST:
             self._paid.add(run)
@@ -263,24 +286,35 @@ def _is_ledger(first: Mapping[str, Any]) -> bool:
     return first.keys() == {"version", "budget"} and first["version"] == VERSION and isinstance(first["budget"], dict)
 
 
-def _check_change(path: Path, stated: Mapping[str, Any], budget: RecordBudget, change: bool) -> None:
-    """Refuse another budget, unless it may be changed: a mu of a record is none of a client."""
+def _check_change(path: Path, stated: Mapping[str, Any], budget: RecordBudget, change: bool, shared: set[str]) -> None:
+    """Refuse another budget, unless it may be changed: a mu of a record is none of a client.
+
+    `shared`: what all participations so far state a mu for; empty: there is none.
+    """
     unit = stated.get("unit", "record")
     if unit != budget.unit:
         raise InputError(
             f"{path}: counts what a {unit} spends, and what a {budget.unit} spent is not known from that; give --unit "
             f"{unit}"
         )
+    if change and budget.relation is not None and shared and budget.relation not in shared:
+        raise InputError(
+            f"{path}: not all past participations state what a record spent by the relation {budget.relation}; give "
+            f"--relation {next((each for each in RELATIONS if each in shared), 'zero-out')}"
+        )
     if not change:
-        words = ", ".join(f"{name} {'none' if value is None else asked(value)}" for name, value in _limits(stated))
+        words = ", ".join(f"{name} {value}" for name, value in _limits(stated))
         raise InputError(
             f"{path}: has the limit {words}; give the same one, or set another from now on by --change-limit (in "
             "Python change_limit=True); what was spent stays counted"
         )
 
 
-def _limits(stated: Mapping[str, Any]) -> list[tuple[str, float | None]]:
-    return [(name, stated.get(name)) for name in ("epsilon", "delta", "participations") if name in stated]
+def _limits(stated: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in ("epsilon", "delta", "participations", "relation"):
+        if name in stated:
+            value = stated[name]
+            yield name, value if isinstance(value, str) else "none" if value is None else asked(value)
 
 
 def _together(one: RunCost, other: RunCost) -> RunCost:
@@ -293,8 +327,12 @@ def _together(one: RunCost, other: RunCost) -> RunCost:
     return RunCost(rare=one.rare + other.rare, coordinates=tuple(found))
 
 
-def _mu(line: dict[str, Any]) -> float:
-    return _or_infinite(line["mu"])
+def _mus(line: dict[str, Any], unit: UnitName) -> dict[str, float]:
+    stated = line["mu"]
+    if not isinstance(stated, dict):
+        # Until 0.3 a record that counts as nothing, or the client as a whole.
+        stated = {CLIENT if unit == "client" else "zero-out": stated}
+    return {name: _or_infinite(mu) for name, mu in stated.items()}
 
 
 def _finite(value: float) -> float | None:

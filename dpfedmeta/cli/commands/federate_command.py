@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.cli import plan_sites
 from dpfedmeta.cli.arguments import DONE, check_alone, code_of_run, parser, settings_from
 from dpfedmeta.cli.server_arguments import (
@@ -265,6 +266,11 @@ def _client_parser() -> argparse.ArgumentParser:
     made.add_argument("--unit", choices=("record", "client"), default="record", help="what is protected (record)")
     made.add_argument("--epsilon", type=float, help="largest epsilon towards the server, over all runs")
     made.add_argument("--delta", type=float, default=1e-5, help="delta of this epsilon (1e-5)")
+    made.add_argument(
+        "--relation",
+        choices=tuple(RELATIONS),
+        help="how a record differs, for which epsilon is the limit (row-deleted if plans have rows, else zero-out)",
+    )
     made.add_argument("--participations", type=int, metavar="R", help="most rounds to take part in, over all runs")
     made.add_argument(
         "--change-limit",
@@ -309,7 +315,7 @@ def _client(words: Sequence[str], console: Console) -> int:
     own_digests(options.data)
     read_invitation(options.invitation)
     read_identity(options.identity)
-    check_promise(options.unit, options.epsilon, options.delta, options.participations)
+    check_promise(options.unit, options.epsilon, options.delta, options.participations, options.relation)
     check_floors(options.adversarial, options.colluding)
     if options.change_limit and options.dry_run:
         raise InputError("--change-limit: sets the limit, and --dry-run changes nothing; give one of them")
@@ -323,6 +329,7 @@ def _client(words: Sequence[str], console: Console) -> int:
         epsilon=options.epsilon,
         delta=options.delta,
         participations=options.participations,
+        relation=options.relation,
         floors=Floors(adversarial=options.adversarial, colluding=options.colluding),
     )
     chosen = ClientOptions(

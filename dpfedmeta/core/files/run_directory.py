@@ -224,6 +224,15 @@ def safetensors_header(file: IO[bytes]) -> Any:
     return json.loads(file.read(min(stated, whole)))  # a damaged file may state any length
 
 
+def with_metadata(content: bytes, metadata: Mapping[str, str]) -> bytes:
+    """Return safetensors with other metadata, always in the same order: the library's own differs from call to call."""
+    size = int.from_bytes(content[:8], "little")
+    stated = {**json.loads(content[8 : 8 + size]), "__metadata__": metadata}
+    header = json.dumps(stated, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[8 + size :]
+
+
 def load_weights(path: Path) -> Params:
     """Read a safetensors file.
 

@@ -9,12 +9,13 @@ from functools import lru_cache
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import summed_coordinates
 from dpfedmeta.accounting.events.events import surplus
 from dpfedmeta.accounting.events.guarantee import UnitName
+from dpfedmeta.accounting.events.record_layer import default_relation, holding
 from dpfedmeta.accounting.ledger.client_ledger import NO_COST, ClientLedger, RecordBudget, RunCost
 from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
-from dpfedmeta.accounting.participation_cost import Participation
-from dpfedmeta.accounting.participation_cost import participation as one_participation
+from dpfedmeta.accounting.participation_cost import Spending, spending
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
+from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.federation.client.promise_checks import check_floors, check_promise
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
@@ -67,11 +68,13 @@ class Promise:
     """Promise of a client to those whose records it holds, towards the server, over all runs together.
 
     Attributes:
-        unit: record: one of its records is zeroed out; client: all of them are others.
+        unit: record: one of its records differs; client: all of them are others.
         epsilon: Largest epsilon; None: the server is trusted not to look, and participations alone are counted.
         delta: Delta at which epsilon counts.
         participations: R, how often the client takes part at most; None: as often as epsilon allows.
         floors: Further demands on a plan.
+        relation: How a record differs; None: its row is deleted where the plan has rows, else it counts as nothing. The
+            first run decides that for all that follow.
 
     Raises:
         InputError: It promises nothing, or a value is out of its range.
@@ -82,13 +85,20 @@ class Promise:
     delta: float = 1e-5
     participations: int | None = None
     floors: Floors = Floors()
+    relation: Relation | None = None
 
     def __post_init__(self) -> None:
-        check_promise(self.unit, self.epsilon, self.delta, self.participations)
+        check_promise(self.unit, self.epsilon, self.delta, self.participations, self.relation)
 
     def budget(self) -> RecordBudget:
         """Return the promise as the budget that the client's ledger keeps."""
-        return RecordBudget(epsilon=self.epsilon, delta=self.delta, participations=self.participations, unit=self.unit)
+        return RecordBudget(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            participations=self.participations,
+            unit=self.unit,
+            relation=self.relation,
+        )
 
     @property
     def words(self) -> str:
@@ -96,13 +106,35 @@ class Promise:
         often = "" if self.participations is None else f"at most {self.participations} participations"
         if self.epsilon is None:
             return f"{often}; the server is trusted with exact messages"
-        what = "a record" if self.unit == "record" else "the client as a whole"
+        what = "the client as a whole"
+        if self.unit == "record":
+            what = f"a record{'' if self.relation is None else f' ({self.relation})'}"
         return f"{what}: epsilon <= {asked(self.epsilon)} at delta = {asked(self.delta)} towards the server" + (
             f", {often}" if often else ""
         )
 
 
-def participation(plan: PrivacyPlan, promise: Promise, round_: int) -> Participation:
+def counted(plan: PrivacyPlan, promise: Promise, ledger: ClientLedger | None = None) -> Promise:
+    """The promise with the relation that is counted in this plan: the client's own, the ledger's, or the plan's.
+
+    Raises:
+        Refused: The plan states nothing for it.
+    """
+    if promise.unit == "client":
+        return promise
+    of_ledger = None if ledger is None else ledger.relation
+    relation = promise.relation or of_ledger or default_relation(plan.record)
+    if relation in holding(plan.record):
+        return replace(promise, relation=relation)
+    if promise.epsilon is not None:
+        raise Refused(
+            f"this client counts what a record spends if {RELATIONS[relation].words} ({relation}), and for that the "
+            "plan states nothing; give --relation zero-out (with --change-limit where the home has the other one)"
+        )
+    return replace(promise, relation=default_relation(plan.record))
+
+
+def participation(plan: PrivacyPlan, promise: Promise, round_: int) -> Spending:
     """Return the effect of one participation in a round on the promised unit, towards the server.
 
     Raises:
@@ -111,7 +143,7 @@ def participation(plan: PrivacyPlan, promise: Promise, round_: int) -> Participa
     record = plan.record
     if promise.unit == "record" and record is not None and record.batch_rate < 1:
         raise Refused("the plan samples mini-batches, but a client's ledger can only add up whole support steps")
-    return one_participation(plan.at(round_), record, plan.server_sees, promise.unit)
+    return spending(plan.at(round_), record, plan.server_sees, promise.unit)
 
 
 def run_cost(plan: PrivacyPlan) -> RunCost:
@@ -137,6 +169,7 @@ def left(
         rounds: Rounds of the run that are not answered yet.
         limits: What the plan itself allows this client.
     """
+    promise = counted(plan, promise, ledger)
     rounds = limits.open_rounds(ledger, run, rounds)
     most = most_participations(plan, promise) - len(ledger.keys(run))
     costs = [participation(plan, promise, round_) for round_ in rounds[: max(most, 0)]]
@@ -158,8 +191,10 @@ def epsilon_after(plan: PrivacyPlan, promise: Promise, participations: int) -> f
     """
     if not participations:
         return 0.0
+    relation = counted(plan, promise).relation
     terms = replace(
         Terms.of(plan),
+        relation=relation or plan.relation,
         max_participations=participations,
         client_delta=promise.delta,
         record_delta=promise.delta,

@@ -7,8 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.federation.client.client_budget import Promise, epsilon_after, left_of_run, participation, run_cost
+from dpfedmeta.federation.client.client_budget import (
+    Promise,
+    counted,
+    epsilon_after,
+    left_of_run,
+    participation,
+    run_cost,
+)
 from dpfedmeta.planning.caveats import dishonest_words
 
 if TYPE_CHECKING:
@@ -40,6 +48,10 @@ def offered_words(signed: SignedPlan) -> Iterator[str]:
         yield f"images are encoded on this machine, once: {signed.task.encoding.words(signed.task.name)}"
     if privacy.secure is not None:
         yield company_words(privacy, plan.settings.aggregation.company)
+    yield (
+        "the plan's guarantees towards the public hold if the server draws cohorts as it says, keeps them secret and "
+        "adds its noise; no client can check that"
+    )
     yield dishonest_words(privacy)
     yield from map(cell_words, plan.planned)
 
@@ -62,6 +74,7 @@ def cell_words(cell: Guarantee) -> str:
 def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
     """Yield log lines on the cost of taking part in a run and on what would leave the machine."""
     privacy = joined.signed.plan.privacy
+    promise = counted(privacy, promise, ledger)
     each, run = epsilon_after(privacy, promise, 1), joined.signed.run.hex()
     taken, more = len(ledger.keys(run)), left_of_run(privacy, promise, ledger, run, joined.limits)
     yield spent_words(ledger, promise)
@@ -88,6 +101,10 @@ def without_images(why: str) -> str:
 def spent_words(ledger: ClientLedger, promise: Promise) -> str:
     """Return a line on the promise, and on what earlier rounds and runs spent of it."""
     spent = "" if promise.epsilon is None else f", in all {epsilon_words(ledger.epsilon)}"
+    others = {name: epsilon for name, epsilon in ledger.epsilons.items() if name != ledger.relation}
+    if promise.epsilon is not None and ledger.relation is not None and others:
+        spent += f" if {RELATIONS[ledger.relation].words} ({ledger.relation}); "
+        spent += ", ".join(f"{name} {rounded_up(epsilon, 4)}" for name, epsilon in others.items())
     return f"promised here: {promise.words}; so far {ledger.participations} participations in all runs{spent}"
 
 
@@ -96,6 +113,7 @@ def sent_words(
 ) -> str:
     """Return a log line on what left the machine in a round."""
     privacy = joined.signed.plan.privacy
+    promise = counted(privacy, promise, ledger)
     run = joined.signed.run.hex()
     taken = len(ledger.keys(run))
     allowed = taken + left_of_run(privacy, promise, ledger, run, joined.limits)
@@ -123,14 +141,15 @@ def analysis_words(signed: SignedAnalysis, cells: Sequence[Guarantee]) -> Iterat
 def answering_words(joined: JoinedAnalysis, ledger: ClientLedger, promise: Promise) -> Iterator[str]:
     """Yield log lines on the cost of an answer and on what would leave the machine."""
     signed = joined.signed
+    promise = counted(signed.privacy, promise, ledger)
     cost, form = epsilon_after(signed.privacy, promise, 1), signed.analysis.form(signed.privacy)
     yield spent_words(ledger, promise)
-    counted = ""
+    in_all = ""
     if promise.epsilon is not None and not ledger.keys(signed.run.hex()):
         one = participation(signed.privacy, promise, 0)
         after = ledger.after([one], run=signed.run.hex(), cost=run_cost(signed.privacy))
-        counted = f"; with it this client's ledger counts {epsilon_words(after)} in all, by a bound that adds up"
-    yield f"the answer would cost {epsilon_words(cost)} of ({promise.unit}, server){counted}"
+        in_all = f"; with it this client's ledger counts {epsilon_words(after)} in all, by a bound that adds up"
+    yield f"the answer would cost {epsilon_words(cost)} of ({promise.unit}, server){in_all}"
     yield (
         f"what would leave this machine: one vector of {form.dimension:,} whole numbers under masks, once"
         + (", with this client's share of the noise" if math.isfinite(cost) else "")

@@ -3,10 +3,13 @@
 import math
 from types import UnionType
 
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.core.errors import InputError
 
 
-def check_promise(unit: str, epsilon: float | None, delta: float, participations: int | None) -> None:
+def check_promise(
+    unit: str, epsilon: float | None, delta: float, participations: int | None, relation: str | None = None
+) -> None:
     """Check the numbers of a promise.
 
     Raises:
@@ -22,6 +25,10 @@ def check_promise(unit: str, epsilon: float | None, delta: float, participations
         raise InputError(f"delta = {delta!r}: expected a number above 0 and below 1 (float)")
     if participations is not None and not (_is(participations, int) and participations >= 1):
         raise InputError(f"participations = {participations!r}: expected at least 1 (int)")
+    if relation is not None and relation not in RELATIONS:
+        raise InputError(f"relation = {relation}: expected one of {', '.join(RELATIONS)}")
+    if relation is not None and unit == "client":
+        raise InputError(f"relation = {relation}: says how a record differs, and unit = client; leave one of them out")
 
 
 def check_floors(adversarial: float, colluding: int) -> None:

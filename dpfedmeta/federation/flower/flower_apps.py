@@ -24,6 +24,7 @@ from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 
 from dpfedmeta.accounting.events.guarantee import UnitName  # noqa: E402
+from dpfedmeta.accounting.relations.relations import Relation  # noqa: E402
 from dpfedmeta.config.load import resolve  # noqa: E402
 from dpfedmeta.federation.client.client_budget import Promise  # noqa: E402
 from dpfedmeta.federation.client.client_home import LEDGER, open_home  # noqa: E402
@@ -150,6 +151,7 @@ def _promise(config: Config) -> Promise:
         epsilon=None if epsilon is None else float(epsilon),
         delta=float(config.get("delta", 1e-5)),
         participations=None if often is None else int(often),
+        relation=cast(Relation | None, config.get("relation")),
     )
 
 

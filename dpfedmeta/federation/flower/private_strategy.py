@@ -11,40 +11,46 @@ and at the clients `ClientApp(mods=[dp.flower.clip_mod])`, so that no longer upd
 one's own, the process of the ServerApp sees each update: the promise is towards everybody else.
 """
 
-import json
 import logging
 import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
-from dpfedmeta.core.files.run_directory import append_lines
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.still_working import EVERY_SECONDS
 from dpfedmeta.federation.flower.flower_environment import check_flower
+from dpfedmeta.federation.identity.credentials import read_roster
 from dpfedmeta.privacy.clipping import clip
 from dpfedmeta.privacy.rounds.private_round import PrivateRound
 from dpfedmeta.privacy.rounds.private_rounds import PrivateRounds
 
 check_flower()
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict  # noqa: E402
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict  # noqa: E402
 from flwr.clientapp.typing import ClientAppCallable  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 from flwr.serverapp.strategy import Strategy  # noqa: E402
 
+from dpfedmeta.federation.flower.node_replies import (  # noqa: E402
+    PARTITION,
+    Arrays,
+    NodeNumbers,
+    arrays_of,
+    record_of_arrays,
+    said_number,
+)
+
 BOUND = "dpfedmeta-clip-bound"
-_NODES = "nodes.jsonl"
 _LOG = logging.getLogger("flwr")
 _POLL_SECONDS = 1.0
 # Flower's strategies ask twice a round; one that goes on asking waits for nodes that never come.
 _MOST_LOOKS = 10
-Arrays = dict[str, npt.NDArray[Any]]
 
 
 class PrivateStrategy(Strategy):
@@ -55,11 +61,20 @@ class PrivateStrategy(Strategy):
         never a reply, a count of examples or a metric. Who is asked is drawn by the kernel among all N clients that the
         plan counts with, not by the strategy among those that are connected. Metrics of training are dropped, and
         clients are not asked to evaluate, since neither is charged: evaluate on public data (`evaluate_fn`). What
-        Flower would log of the cohort is not logged. A node is one client: whoever registers twice is two. Which nodes
-        are connected is not secret: Flower shows it, and rounds wait for nodes, whoever is in the cohort.
+        Flower would log of the cohort is not logged. A client is a key of the roster or, without one, a partition: its
+        number does not hang on the id that Flower gives its node, so a run that is started again finds it. Without a
+        roster a node is believed what it says. Which nodes are connected is not secret: Flower shows it, and rounds
+        wait for nodes, whoever is in the cohort.
     """
 
-    def __init__(self, strategy: Strategy, private: PrivateRounds, *, fewest: int | None = None) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        private: PrivateRounds,
+        *,
+        fewest: int | None = None,
+        roster: str | PathLike[str] | None = None,
+    ) -> None:
         """Wrap a strategy.
 
         Args:
@@ -67,13 +82,16 @@ class PrivateStrategy(Strategy):
             private: The rounds; `clients` is the most nodes that ever take part.
             fewest: Nodes that have to be connected before a round is charged; by default those that Flower would wait
                 for, the strategy's `min_available_nodes` and `min_train_nodes`.
+            roster: File of the clients' cards, as `dpfedmeta federate keys --flower` makes them, in a fixed order:
+                client i is who authenticates with the i-th key. None: `clip_mod` says each node's `partition-id`.
 
         Raises:
-            InputError: More nodes are waited for than take part.
+            InputError: More nodes are waited for than take part, or the roster names more or fewer clients.
         """
         self.strategy, self.private = strategy, private
         self.fewest = _fewest(strategy, private.clients, fewest)
-        self._nodes = _Nodes(private)
+        self._named = roster is not None
+        self._nodes = NodeNumbers(private.clients, _keys(private, roster))
         self._rounds, self._begun = iter(private), 0
         self._round: PrivateRound | None = None
         self._arrays = ArrayRecord()
@@ -97,12 +115,12 @@ class PrivateStrategy(Strategy):
         _check_real(arrays)
         self._round, self._arrays = None, arrays
         with _quiet():
-            asked = list(self.strategy.configure_train(server_round, arrays, config, _Everybody(self._nodes.most)))
+            asked = list(self.strategy.configure_train(server_round, arrays, config, _Everybody(self.private.clients)))
         if not asked:
             _LOG.info("PrivateStrategy: the strategy asks nobody in round %d, which is not charged", server_round)
             return []
         # A round that is released already asks nobody, so it waits for nobody.
-        known = {} if self._begun < self.private.released or self.private.ended else self._connected(grid)
+        known = {} if self._begun < self.private.released or self.private.ended else self._connected(grid, asked[0])
         self._round = next(self._rounds, None)
         if self._round is None:
             if self.private.ended == "budget":
@@ -117,18 +135,19 @@ class PrivateStrategy(Strategy):
         content, kind = _bounded(asked[0].content, told), asked[0].metadata.message_type
         return [Message(content, known[client], kind) for client in self._round.cohort if client in known]
 
-    def _connected(self, grid: Grid) -> dict[int, int]:
+    def _connected(self, grid: Grid, asked: Message) -> dict[int, int]:
         """Node of each client that is connected, once there are enough; it looks at no cohort."""
         told = -np.inf
         while True:
             there = list(grid.get_node_ids())
-            known = self._nodes.known(there)
+            known = self._nodes.known(grid, asked.metadata.message_type)
             if len(known) >= self.fewest:
                 return known
             if time.monotonic() - told >= EVERY_SECONDS:
                 told = time.monotonic()
                 others = len(there) - len(known)
-                more = f"; {others} others never take part, since clients={self._nodes.most} are numbered in the run"
+                due = "a key of the roster" if self._named else f"the mod of dpfedmeta and a free {PARTITION}"
+                more = f"; {others} others take no part: {due} is what they need, from 0 to {self.private.clients - 1}"
                 _LOG.info(
                     "PrivateStrategy: waiting before the next round is charged: %d of %d nodes are connected%s",
                     len(known),
@@ -151,7 +170,7 @@ class PrivateStrategy(Strategy):
         moved = {name: (value + mean[name]).astype(value.dtype) for name, value in model.items()}
         result = RecordDict(
             {
-                getattr(self.strategy, "arrayrecord_key", "arrays"): _record(moved),
+                getattr(self.strategy, "arrayrecord_key", "arrays"): record_of_arrays(moved),
                 "metrics": MetricRecord({getattr(self.strategy, "weighted_by_key", "num-examples"): 1}),
             }
         )
@@ -179,9 +198,11 @@ def clip_mod(message: Message, context: Context, call_next: ClientAppCallable) -
         decide over no error. What was raised is logged at the client alone; Flower would send its words to the server.
     """
     config = next(iter(message.content.config_records.values()), ConfigRecord())
+    if (number := said_number(message, context)) is not None:
+        return number
     if BOUND not in config or not message.content.array_records:
         return call_next(message, context)
-    model = _numbers(next(iter(message.content.array_records.values())))
+    model = arrays_of(next(iter(message.content.array_records.values())))
     bound = config[BOUND]
     assert isinstance(bound, float)
     update: Any = None
@@ -191,37 +212,8 @@ def clip_mod(message: Message, context: Context, call_next: ClientAppCallable) -
         _LOG.exception("dpfedmeta: the ClientApp failed, so this client sends the model as it came")
     clipped: Any = clip(update, bound) if update is not None else dict.fromkeys(model, 0.0)
     moved = {name: (value + clipped[name]).astype(value.dtype) for name, value in model.items()}
-    content = RecordDict({"arrays": _record(moved), "metrics": MetricRecord({"num-examples": 1})})
+    content = RecordDict({"arrays": record_of_arrays(moved), "metrics": MetricRecord({"num-examples": 1})})
     return Message(content, reply_to=message)
-
-
-class _Nodes:
-    """SECRET: which node is which client; on disk before a node is asked, so that no node is two clients later."""
-
-    def __init__(self, private: PrivateRounds) -> None:
-        self.most = private.clients
-        self._path = private.run.secret / _NODES
-        self._numbers: dict[int, int] = {}
-        if self._path.exists():
-            cut_torn_line(self._path)
-            try:
-                lines = self._path.read_text(encoding="utf-8").splitlines()
-                self._numbers = {int(json.loads(line)["node"]): place for place, line in enumerate(lines)}
-            except DAMAGED_JSON as error:
-                raise InputError(f'{self._path}: damaged: a line is not {{"node": ...}}') from error
-
-    def known(self, there: Iterable[int]) -> dict[int, int]:
-        """Node of each client that is there; new nodes get the next numbers, as long as there are any."""
-        there = sorted(there)
-        new = [node for node in there if node not in self._numbers][: self.most - len(self._numbers)]
-        if new:
-            append_lines(self._path, [{"node": node} for node in new], SECRET)
-            self._numbers |= {node: len(self._numbers) + place for place, node in enumerate(new)}
-        return {self._numbers[node]: node for node in there if node in self._numbers}
-
-    def number(self, node: int) -> int | None:
-        """Number of a node; None for one that never got any."""
-        return self._numbers.get(node)
 
 
 class _Everybody(Grid):
@@ -261,6 +253,16 @@ def _fewest(strategy: Strategy, clients: int, given: int | None) -> int:
     return given or max(1, *whole.values(), 1)
 
 
+def _keys(private: PrivateRounds, roster: str | PathLike[str] | None) -> list[bytes]:
+    """Public keys of the roster's clients, as Flower compares them."""
+    cards = () if roster is None else read_roster(Path(roster))
+    if roster is not None and len(cards) != private.clients:
+        raise InputError(
+            f"PrivateStrategy: {roster}: names {len(cards)} clients, and clients = {private.clients}; name them all"
+        )
+    return [card.wire_pem for card in cards]
+
+
 def _bounded(content: RecordDict, bound: float) -> RecordDict:
     """The message of the strategy inside with the bound of the round, which the mod of clients reads."""
     if not content.config_records:
@@ -283,15 +285,11 @@ def _numbers(arrays: ArrayRecord) -> Arrays:
     return {name: value.numpy() for name, value in arrays.items()}
 
 
-def _record(arrays: Arrays) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
-
-
 def _update(reply: Message, model: Arrays) -> Arrays | None:
     """What a reply moves the model by; None where it does not have its form."""
     try:
         (record,) = reply.content.array_records.values()
-        found = _numbers(record)
+        found = arrays_of(record)
         if {name: value.shape for name, value in found.items()} != {name: v.shape for name, v in model.items()}:
             return None
         with np.errstate(all="ignore"):

@@ -120,8 +120,8 @@ _CHECK_INS = (
     "use --population.sampler poisson or fixed"
 )
 _ABORTS = (
-    "publishes in which rounds a late client was drawn, and real clients are not late by equal coins; leave it out: "
-    "the server then adds the missing noise"
+    "publishes in which rounds a late client was drawn, and real clients are not late by equal coins; use "
+    "--server.abort_on_failure false: the server then adds the missing noise"
 )
 
 SETTINGS: dict[str, TakenSetting] = {

@@ -18,6 +18,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_names import names
 from dpfedmeta.data.task import Task
 from dpfedmeta.federation.client.client_log import analysis_words
+from dpfedmeta.federation.offers.kept_settings import MOST_CLIENTS
 from dpfedmeta.federation.offers.offered_settings import check_own, for_clients, task_of, with_own_encoder
 from dpfedmeta.federation.offers.signed_document import (
     OfferForm,
@@ -37,6 +38,8 @@ from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from dpfedmeta.secure_aggregation.round_parameters import Agreement, agreed
 
+# Bins, names, letters: what an answer is long by.
+MOST_OF_OPTION = 100_000
 FORM = OfferForm(
     kind="analysis",
     format="dpfedmeta federation analysis 1",
@@ -171,6 +174,19 @@ def opened_analysis(text: bytes, signature: bytes, server: bytes) -> SignedAnaly
     )
 
 
+def _check_size(request: Request) -> None:
+    """Refuse a request for which a client would compute longer than any analysis takes, by its numbers alone.
+
+    Raises:
+        Refused: Names the number and the limit.
+    """
+    sizes = {"clients": (request.clients, MOST_CLIENTS)}
+    sizes |= {name: (value, MOST_OF_OPTION) for name, value in request.own.items() if type(value) is int}
+    for name, (value, most) in sizes.items():
+        if value > most:
+            raise Refused(f"the analysis has {name} = {value:,}: a client takes at most {most:,}")
+
+
 @lru_cache(maxsize=2)
 def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
     """Compute the numbers from the request; cached, since it takes a second and clients of one process share it."""
@@ -181,6 +197,7 @@ def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
         if request.kind not in names(FOLDER) or request.names or request.run or request.settings is None:
             raise Refused("the analysis names code or files of the server, or no clients")
         check_own(request.settings)
+        _check_size(request)
         task = task_of(content)
         check_work(request.settings, task)
     except (InputError, RefusedPlan, ValidationError, TypeError, ValueError, LookupError, AttributeError) as error:

@@ -65,8 +65,7 @@ class Progress(Callback):
         """Record the plan and its guarantees."""
         settings = planned.settings
         population = settings.population
-        fixed = sampling_of(population.sampler).fixed_size
-        self._all = fixed and population.cohort == population.clients
+        self._all = sampling_of(population.sampler).fixed_size and population.cohort == population.clients
         cells = [guarantee.as_json() for guarantee in planned.guarantees]
         plan = {
             "algo": settings.algo,
@@ -74,7 +73,6 @@ class Progress(Callback):
             "clients": population.clients,
             "cells": cells,
             "everyone": self._all,
-            "fixed_size": fixed,
         }
         self._set(plan=plan)
 
@@ -113,9 +111,9 @@ class Progress(Callback):
             operator: Whether only the operator gets it.
 
         Guarantee:
-            When a round ends tells how many computed, and a client that computes may seem gone. So others get rounds
-            and the number of connected clients only where every cohort has one public size, and names only where that
-            is all clients. Before there is a plan they get neither.
+            When a round ends tells who computed: it lasts as long as the slowest of them, whatever the cohort's size,
+            and a client that computes may seem gone. So others get rounds, the number of connected clients and their
+            names only where all clients are asked in every round. Before there is a plan they get neither.
         """
         there = {*self._present()}
         clients: list[dict[str, Any]] = [
@@ -123,12 +121,12 @@ class Progress(Callback):
         ]
         with self._lock:
             state = self._state
-            sizes = operator or bool(state["plan"].get("fixed_size"))
+            timely = operator or self._all
             shown = {
                 **state,
-                "rounds": state["rounds"] if sizes else None,
-                "there": sum(client["connected"] for client in clients) if sizes else None,
-                "connected": clients if operator or self._all else None,
+                "rounds": state["rounds"] if timely else None,
+                "there": sum(client["connected"] for client in clients) if timely else None,
+                "connected": clients if timely else None,
             }
             found: dict[str, Any] = finite(shown)
             return found

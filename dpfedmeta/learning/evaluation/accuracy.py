@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import stdtrit
 
 from dpfedmeta.core.errors import InputError
@@ -25,10 +26,11 @@ class Accuracy:
 
     Attributes:
         mean: In [0, 1].
-        ci95: Half the width of the 95% interval of the mean (normal approximation).
+        ci95: Half the width of the 95% interval of the mean (Student's t over `values`).
         episodes: How many.
         counted: What was counted.
         values: Of each, where they are at hand; of whole clients the mean of each client, in one order.
+        each: What each of `values` is of: an episode, an image, a client, or a split of the only client.
         score: What it is: accuracy, or error of numbers to predict, in their unit.
     """
 
@@ -38,26 +40,26 @@ class Accuracy:
     counted: str = "episodes"
     values: tuple[float, ...] = field(default=(), repr=False, compare=False)
     score: str = field(default="accuracy", repr=False)
+    each: str = field(default="episodes", repr=False, compare=False)
 
     @classmethod
     def of(cls, values: Sequence[float], counted: str = "episodes", score: str = "accuracy") -> Accuracy:
         """Compute the mean accuracy from the accuracies of at least 2 episodes or images."""
-        count = len(values)
-        deviation = float(np.std(values, ddof=1))
         return cls(
             mean=float(np.mean(values)),
-            ci95=1.96 * deviation / math.sqrt(count),
-            episodes=count,
+            ci95=half_width(values),
+            episodes=len(values),
             counted=counted,
             values=tuple(values),
             score=score,
+            each=counted,
         )
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Accuracy:
-        """Read an accuracy that `as_json` wrote."""
+    def from_json(cls, found: Mapping[str, Any], score: str = "accuracy") -> Accuracy:
+        """Read a score that `as_json` wrote."""
         counted = "episodes" if "episodes" in found else "images"
-        return cls(mean=found["mean"], ci95=found["ci95"], episodes=found[counted], counted=counted)
+        return cls(mean=found["mean"], ci95=found["ci95"], episodes=found[counted], counted=counted, score=score)
 
     def as_json(self, **more: object) -> dict[str, object]:
         """The form of summary.json."""
@@ -67,6 +69,12 @@ class Accuracy:
         if self.score != "accuracy":
             return f"{self.mean:.4g} ± {self.ci95:.2g}"
         return f"{100 * self.mean:.1f}% ± {100 * self.ci95:.1f}"
+
+
+def half_width(values: Sequence[float] | npt.NDArray[np.float64]) -> float:
+    """Half the width of Student's 95% interval for the mean of at least 2 independent values."""
+    count = len(values)
+    return float(stdtrit(count - 1, 0.975)) * float(np.std(values, ddof=1)) / math.sqrt(count)
 
 
 class HeldOutEvaluation(Protocol):
@@ -134,11 +142,9 @@ class KeptEpisodes:
     def measured(cls, test: HeldOutEvaluation, workers: Workers, seed: int, accuracy: Accuracy) -> KeptEpisodes | None:
         """Keep an evaluation; None where it is not by episodes."""
         digest = test.episodes_digest(workers, accuracy.episodes)
-        whole = "splits" if len(accuracy.values) == accuracy.episodes else "clients"
-        counted = "episodes" if test.sizes else whole
         if digest is None:
             return None
-        return cls(digest=digest, seeds=(seed,), accuracies=accuracy.values, counted=counted)
+        return cls(digest=digest, seeds=(seed,), accuracies=accuracy.values, counted=accuracy.each)
 
     @classmethod
     def of(cls, what: str, protocol: str, content: Mapping[str, Any]) -> KeptEpisodes | None:
@@ -194,9 +200,7 @@ class PairedDifference:
         if count != len(second) or count < 2:
             raise InputError(f"cannot compare {count} with {len(second)} episodes: both need the same ones, at least 2")
         difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-        deviation = float(np.std(difference, ddof=1))
-        spread = float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
-        return cls(mean=float(difference.mean()), ci95=spread, episodes=count, counted=counted)
+        return cls(mean=float(difference.mean()), ci95=half_width(difference), episodes=count, counted=counted)
 
     @property
     def distinguishable(self) -> bool:

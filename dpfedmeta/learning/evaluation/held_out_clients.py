@@ -124,11 +124,11 @@ def over_clients(values: Sequence[float], whose: Sequence[int], score: str = "ac
         score: What the values are called.
     """
     plain, clients = Accuracy.of(values, score=score), sorted({*whose})
-    if len(clients) in (1, len(values)):
-        return plain
+    if len(clients) == 1:
+        return replace(plain, each="splits")
     means = [np.mean([value for value, own in zip(values, whose, strict=True) if own == client]) for client in clients]
-    own = Accuracy.of([float(mean) for mean in means])
-    return replace(plain, mean=own.mean, ci95=own.ci95, values=own.values)
+    own = Accuracy.of([float(mean) for mean in means], counted="clients")
+    return replace(plain, mean=own.mean, ci95=own.ci95, values=own.values, each=own.each)
 
 
 @dataclass(frozen=True, kw_only=True)

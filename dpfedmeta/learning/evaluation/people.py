@@ -1,6 +1,5 @@
 """Judging models on people's own records: each person's part adapts them, and the rest judges them."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, public_generator
 from dpfedmeta.data.episodes.episode import Episode
-from dpfedmeta.learning.evaluation.accuracy import PairedDifference
+from dpfedmeta.learning.evaluation.accuracy import PairedDifference, half_width
 from dpfedmeta.learning.evaluation.baselines import Scorer
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
@@ -121,14 +120,14 @@ class PersonScores:
         judged: Records that judged in a split; 0: they could not be split.
         measures: Mean over the splits where it is defined, by measure and model; None: it is defined in none. The first
             measure is the one that models are compared by.
-        ci95: Half the width of the 95% interval of the first measure, from the draw of splits alone.
+        ci95: Half the width of the 95% interval of the first measure, from the draw of splits alone; None of one split.
     """
 
     name: str
     records: Mapping[str, int]
     judged: int
     measures: Mapping[str, Mapping[str, float | None]]
-    ci95: Mapping[str, float]
+    ci95: Mapping[str, float | None]
 
     @property
     def first(self) -> Mapping[str, float]:
@@ -199,8 +198,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _half(values: Sequence[float]) -> float:
-    return 1.96 * float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+def _half(values: Sequence[float]) -> float | None:
+    return half_width(values) if len(values) > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +230,7 @@ def overall(scores: Sequence[PersonScores], *, higher_is_better: bool = True) ->
         ordered = sorted(values, reverse=not higher_is_better)
         found[name] = Overall(
             people=float(np.mean(values)),
-            ci95=_half(values) if len(values) > 1 else None,
+            ci95=_half(values),
             records=float(np.average(values, weights=weights)),
             others={
                 measure: _mean([each.measures[measure][name] for each in held]) for measure in [*held[0].measures][1:]

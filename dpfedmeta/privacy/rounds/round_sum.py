@@ -107,8 +107,12 @@ class RoundSum:
         size = dimension(with_attachment(self.form, self._attachment))
         return np.zeros((len(self._numbers.units), size), dtype=np.int64)
 
-    def query(self) -> Bounded[ClientUnit, Params]:
+    def query(self, *, within: float = math.inf) -> Bounded[ClientUnit, Params]:
         """The sum with its sensitivity.
+
+        Args:
+            within: Radius of the ball that the sum is projected onto. No two sums come further apart by that, so the
+                sensitivity stays; its own rounding, of floats, is like that of the noise not in the proof.
 
         Raises:
             InputError: No update has come yet in the whole run, so nobody knows its form.
@@ -120,7 +124,11 @@ class RoundSum:
             )
         form = with_attachment(self.form, self._attachment)
         total: Any = self._zeros() if self._total is None else self._total
-        return Bounded(value=unflatten(self._numbers.values(total), form), sensitivity=self.sensitivity)
+        values = self._numbers.values(total)
+        if math.isfinite(within) and (length := math.sqrt(squared_length(values))) > within:
+            # Exactly onto the sphere: shorter by a hair, as a message is, sums just inside and outside would part.
+            values = values * (within / length)
+        return Bounded(value=unflatten(values, form), sensitivity=self.sensitivity)
 
     def _message(self, update: object) -> FloatArray | None:
         """A copy of its own, which whoever holds the arrays cannot change between its norm and its sum."""

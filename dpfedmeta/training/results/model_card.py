@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ import yaml
 
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import with_metadata
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import size_and_count
 from dpfedmeta.training.verification.due_words import due_beginning
@@ -50,16 +50,8 @@ def check_license(license_id: str | None, path: PurePath) -> None:
 
 
 def hub_weights(content: bytes, head: str) -> bytes:
-    """Return safetensors whose metadata say what wrote them and which ledger belongs to them.
-
-    The header is written here, since the library's own order of metadata differs from call to call.
-    """
-    size = int.from_bytes(content[:8], "little")
-    metadata = {"format": "pt", "ledger_head": head, "library": f"dpfedmeta {__version__}"}
-    stated = {**json.loads(content[8 : 8 + size]), "__metadata__": metadata}
-    header = json.dumps(stated, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + content[8 + size :]
+    """Return safetensors whose metadata say what wrote them and which ledger belongs to them."""
+    return with_metadata(content, {"format": "pt", "ledger_head": head, "library": f"dpfedmeta {__version__}"})
 
 
 def model_card(
@@ -140,4 +132,4 @@ def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str)
     yield "\n## How to check it\n"
     yield f"`dpfedmeta account --verify FOLDER` (version {__version__}) computes the table again from `ledger.jsonl`,"
     yield f"whose last line has the hash `{head}`, and compares the weights with it.\n"
-    yield f"{found.unverified}."
+    yield f"N{found.unverified[1:]}."

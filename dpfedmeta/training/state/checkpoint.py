@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import replace_file
-from dpfedmeta.core.files.run_directory import safetensors_header
+from dpfedmeta.core.files.run_directory import safetensors_header, with_metadata
 from dpfedmeta.core.params import Params, digest
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.learning.server_step import ServerState
@@ -56,6 +56,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
         {
             "version": VERSION,
             "round": state.round,
+            "released": state.released,
             "bound": state.bound,
             "averaged": state.averaged,
             "policy": policy,
@@ -65,7 +66,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> None:
         sort_keys=True,
     )
     metadata = {"state": text, "digest": _digest(tensors, text)}
-    replace_file(folder / f"round-{state.round:06d}.safetensors", save(tensors, metadata))
+    replace_file(folder / f"round-{state.round:06d}.safetensors", with_metadata(save(tensors), metadata))
     found = checkpoint_files(folder)
     kept = [path for round_, path in found if round_ <= state.round][:keep]
     for _, path in found:
@@ -143,6 +144,7 @@ def _checkpoint(fields: dict[str, Any], tensors: Params, like: ServerState) -> C
         raise ValueError("form")
     state = ServerState(
         round=int(fields["round"]),
+        released=int(fields["released"]),
         policy=policy,
         bound=bound,
         averaged=int(fields["averaged"]),

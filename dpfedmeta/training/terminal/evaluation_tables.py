@@ -113,7 +113,8 @@ def people_tables(scores: Sequence[PersonScores], targets: TargetKind = OWN_CLAS
     measures, better = targets.measure_names, targets.higher_is_better
     first, names = measures[0], list(next(each for each in scores if each.judged).first)
     unit = " in %" if first in _PERCENT else ""
-    own = Table(title=f"Each client, {_words(first)}{unit} ± 95% interval over splits")
+    several = any(half is not None for each in scores for half in each.ci95.values())
+    own = Table(title=f"Each client, {_words(first)}{unit}{' ± 95% interval over splits' if several else ''}")
     for column in ("client", "classes", "records", *names):
         own.add_column(column, justify="left" if column == "client" else "right")
     for each in scores[:_MOST_ROWS]:
@@ -131,10 +132,9 @@ def people_tables(scores: Sequence[PersonScores], targets: TargetKind = OWN_CLAS
     for column in ("model", "mean over clients", "over records", *map(_words, measures[1:]), "worst tenth"):
         every.add_column(column, justify="left" if column == "model" else "right")
     for name, found in overall(scores, higher_is_better=better).items():
-        spread = "" if found.ci95 is None else f" ± {_score(first, found.ci95)}"
         others = [_score(measure, found.others[measure]) for measure in measures[1:]]
         values = (_score(first, found.records), *others, _score(first, found.worst))
-        every.add_row(name, f"{_score(first, found.people)}{spread}", *values)
+        every.add_row(name, f"{_score(first, found.people)}{_spread(first, found.ci95)}", *values)
     yield every
     yield from _undefined(scores, measures)
     for other in names[1:]:
@@ -169,4 +169,9 @@ def _score(measure: str, value: float | None) -> str:
 def _cell(scores: PersonScores, measure: str, name: str) -> str:
     if not scores.judged:
         return "-"
-    return f"{_score(measure, scores.first[name])} ± {_score(measure, scores.ci95[name])}"
+    return f"{_score(measure, scores.first[name])}{_spread(measure, scores.ci95[name])}"
+
+
+def _spread(measure: str, ci95: float | None) -> str:
+    """Nothing where one value says nothing of how far others lie."""
+    return "" if ci95 is None else f" ± {_score(measure, ci95)}"

@@ -1,24 +1,39 @@
 import json
 import math
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, epsilon_of_discrete
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
-from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.events.record_layer import RecordLayer, default_relation, holding
 from dpfedmeta.accounting.ledger.client_ledger import NO_COST, ClientLedger, RecordBudget, RunCost
 from dpfedmeta.accounting.ledger.hash_chain import HashChain
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.participation_cost import Spending
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.fresh_seeds import attempt_bytes
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.availability import ClientLedgers
 
 LAYER = RecordLayer(support_noise=4.0, query_noise=1.6, support_steps=5, support_records=25, query_records=25)
+
+
+def of(layer):
+    """What a participation under this layer costs a record."""
+    return Spending(mus={each: layer.towards_messages(each)[0] for each in holding(layer)},
+                    relation=default_relation(layer))  # fmt: skip
+
+
+def mu_of(mu):
+    return Spending(mus={"zero-out": mu})
+
+
+SPENT = of(LAYER)
 PLAN = PrivacyPlan(clients=1000, cohort=100, rounds=20, noise_multiplier=1.0, max_participations=3, record=LAYER)
 
 
@@ -30,34 +45,34 @@ def budget(participations):
 def test_a_client_takes_part_as_often_as_it_was_promised_and_then_declines(tmp_path):
     ledger = ClientLedger(tmp_path / "c", budget(3))
     for round_ in range(3):
-        assert ledger.accepts(LAYER)
-        ledger.charge(round_, LAYER)
-    assert not ledger.accepts(LAYER)
+        assert ledger.accepts(SPENT)
+        ledger.charge(round_, SPENT)
+    assert not ledger.accepts(SPENT)
     assert ledger.epsilon == pytest.approx(budget(3).epsilon)
     with pytest.raises(ValueError, match="would exceed"):
-        ledger.charge(3, LAYER)
+        ledger.charge(3, SPENT)
 
 
 def test_what_was_spent_survives_and_is_what_the_accountant_says(tmp_path):
-    ClientLedger(tmp_path / "c", budget(3)).charge(0, LAYER)
+    ClientLedger(tmp_path / "c", budget(3)).charge(0, SPENT)
     again = ClientLedger(tmp_path / "c", budget(3))
     assert again.epsilon == pytest.approx(budget(1).epsilon)
-    again.charge(7, LAYER)
+    again.charge(7, SPENT)
     assert ClientLedger(tmp_path / "c", budget(3)).epsilon == pytest.approx(budget(2).epsilon)
     assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o600
 
 
 def test_other_noise_counts_as_what_it_is(tmp_path):
     ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=3.0, delta=1e-5))
-    ledger.charge(0, LAYER)
+    ledger.charge(0, SPENT)
     strong = replace(LAYER, query_noise=0.5)
-    assert not ledger.accepts(strong)
+    assert not ledger.accepts(of(strong))
     assert ledger.epsilon == pytest.approx(gaussian_epsilon(1 / 1.6, 1e-5))
 
 
 def test_an_edited_ledger_or_another_budget_is_refused(tmp_path):
     path = tmp_path / "c"
-    ClientLedger(path, budget(3)).charge(0, LAYER)
+    ClientLedger(path, budget(3)).charge(0, SPENT)
     with pytest.raises(
         InputError,
         match=r"has the limit epsilon .*, delta 1e-05; give the same one, or set another .* by --change-limit",
@@ -70,17 +85,17 @@ def test_an_edited_ledger_or_another_budget_is_refused(tmp_path):
 
 def test_a_limit_may_be_changed_and_what_was_spent_stays_counted(tmp_path):
     path, tight = tmp_path / "c", budget(1)
-    ClientLedger(path, tight).charge(0, LAYER)
-    assert not ClientLedger(path, tight).accepts(LAYER)
+    ClientLedger(path, tight).charge(0, SPENT)
+    assert not ClientLedger(path, tight).accepts(SPENT)
     changed = ClientLedger(path, budget(2), change=True)
-    changed.charge(1, LAYER)
-    assert not changed.accepts(LAYER)
+    changed.charge(1, SPENT)
+    assert not changed.accepts(SPENT)
     # It holds from then on, without being asked for again; a lower one too.
     again = ClientLedger(path, budget(2))
     assert (again.epsilon, again.participations) == (pytest.approx(changed.epsilon), 2)
     with pytest.raises(InputError, match="--change-limit"):
         ClientLedger(path, tight)
-    assert not ClientLedger(path, tight, change=True).accepts(LAYER)
+    assert not ClientLedger(path, tight, change=True).accepts(SPENT)
     # The line is in the chain: nobody takes it out unnoticed.
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if '"budget"' not in line or line is lines[0]))
@@ -93,7 +108,7 @@ def test_a_limit_may_be_changed_and_what_was_spent_stays_counted(tmp_path):
 def test_what_a_record_spent_is_not_taken_for_what_a_client_spent(tmp_path, units, change):
     """The mu of a record is a small part of that of its client, in the same participation."""
     first, second = (replace(budget(3), unit=unit) for unit in units)
-    ClientLedger(tmp_path / "c", first).charge(0, LAYER)
+    ClientLedger(tmp_path / "c", first).charge(0, SPENT if units[0] == "record" else Spending(mus={"client": 1.0}))
     with pytest.raises(InputError, match=f"give --unit {units[0]}"):
         ClientLedger(tmp_path / "c", second, change=change)
 
@@ -102,12 +117,12 @@ def test_a_line_that_a_crash_tore_was_never_answered_and_is_charged_again(tmp_pa
     path = tmp_path / "c"
     ledger = ClientLedger(path, budget(3))
     for round_ in (0, 1):
-        ledger.charge(round_, LAYER)
+        ledger.charge(round_, SPENT)
     whole = path.read_text()
     path.write_text(whole[:-5])
     mended = ClientLedger(path, budget(3))
     assert (mended.holds(0), mended.holds(1)) == (True, False)
-    mended.charge(1, LAYER)
+    mended.charge(1, SPENT)
     assert path.read_text() == whole
     path.write_text(whole[:20])
     assert ClientLedger(path, budget(3)).epsilon == 0.0
@@ -115,9 +130,9 @@ def test_a_line_that_a_crash_tore_was_never_answered_and_is_charged_again(tmp_pa
 
 def test_an_attempt_at_a_round_is_charged_on_its_own(tmp_path):
     ledger = ClientLedger(tmp_path / "c", budget(3))
-    ledger.charge(4, LAYER)
+    ledger.charge(4, SPENT)
     once = ledger.epsilon
-    ledger.charge(4, LAYER, again=(1, 77))
+    ledger.charge(4, SPENT, again=(1, 77))
     assert ledger.epsilon > once
     again = ClientLedger(tmp_path / "c", budget(3))
     assert again.holds(4, (1, 77))
@@ -125,7 +140,7 @@ def test_an_attempt_at_a_round_is_charged_on_its_own(tmp_path):
 
 
 def test_a_cohort_keeps_those_who_are_willing(tmp_path):
-    ledgers = ClientLedgers(folder=tmp_path / "clients", budget=budget(2), each=LAYER)
+    ledgers = ClientLedgers(folder=tmp_path / "clients", budget=budget(2), each=SPENT)
     cohorts = [Cohort(round=r, clients=np.asarray([1, 2 + r], dtype=np.int64)) for r in range(4)]
     stayed = [ledgers.willing(cohort).clients.tolist() for cohort in cohorts]
     assert stayed == [[1, 2], [1, 3], [4], [5]]
@@ -142,7 +157,7 @@ def test_what_a_run_costs_besides_is_counted_once_and_survives(tmp_path):
     found = []
     for run, round_ in (("a", 0), ("a", 1), ("b", 0)):
         for each in (ledger, plain):
-            each.charge(round_, Mu(0.3), run=run, cost=rare if each is ledger else NO_COST)
+            each.charge(round_, mu_of(0.3), run=run, cost=rare if each is ledger else NO_COST)
         found.append((ledger.epsilon, plain.epsilon))
     assert all(one > other for one, other in found)
     # Exactly: what is left of delta, and beside it the two runs' coordinates together.
@@ -159,25 +174,25 @@ def test_what_a_run_costs_besides_is_counted_once_and_survives(tmp_path):
     # One that an earlier version began, which did not count it, pays with its next participation; so after a restart.
     for name, again in (("o", False), ("r", True)):
         old = ClientLedger(tmp_path / name, RecordBudget(epsilon=5.0, delta=1e-5))
-        old.charge(0, Mu(0.3), run="a")
+        old.charge(0, mu_of(0.3), run="a")
         before = old.epsilon
         old = ClientLedger(tmp_path / name, RecordBudget(epsilon=5.0, delta=1e-5)) if again else old
-        old.charge(1, Mu(0.0), run="a", cost=rare)
+        old.charge(1, mu_of(0.0), run="a", cost=rare)
         assert old.epsilon > before
         spent = old.epsilon
         old = ClientLedger(tmp_path / name, RecordBudget(epsilon=5.0, delta=1e-5)) if again else old
-        old.charge(2, Mu(0.0), run="a", cost=rare)
+        old.charge(2, mu_of(0.0), run="a", cost=rare)
         assert old.epsilon == spent
     # A third such run has no delta left.
-    assert ledger.further([Mu(1e-9)], run="b", cost=rare) == 1
-    assert ledger.further([Mu(1e-9)], run="c", cost=rare) == 0
-    assert not ledger.accepts(Mu(1e-9), run="c", cost=rare)
+    assert ledger.further([mu_of(1e-9)], run="b", cost=rare) == 1
+    assert ledger.further([mu_of(1e-9)], run="c", cost=rare) == 0
+    assert not ledger.accepts(mu_of(1e-9), run="c", cost=rare)
 
 
 def test_how_many_more_fit_is_what_is_then_accepted(tmp_path):
     budget = RecordBudget(epsilon=3.0, delta=1e-5, participations=9)
     ledger = ClientLedger(tmp_path / "l", budget)
-    layers = [Mu(0.1 * (1 + number % 3)) for number in range(20)]
+    layers = [mu_of(0.1 * (1 + number % 3)) for number in range(20)]
     fit = ledger.further(layers)
     assert 0 < fit <= 9
     done = 0
@@ -188,28 +203,18 @@ def test_how_many_more_fit_is_what_is_then_accepted(tmp_path):
     assert done == fit
     assert ledger.further([]) == 0
     infinite = RunCost(coordinates=(Coordinates(count=1.0, variance=1.0, blended=math.inf),))
-    assert ledger.further([Mu(0.0)], run="r", cost=infinite) == 0
+    assert ledger.further([mu_of(0.0)], run="r", cost=infinite) == 0
     trusted = ClientLedger(tmp_path / "t", RecordBudget(epsilon=None, delta=1e-5, participations=2))
-    trusted.charge(0, Mu(math.inf), run="r", cost=infinite)
+    trusted.charge(0, mu_of(math.inf), run="r", cost=infinite)
     assert ClientLedger(tmp_path / "t", RecordBudget(epsilon=None, delta=1e-5, participations=2)).epsilon == math.inf
     before = (tmp_path / "t").read_bytes()
     with pytest.raises(ValueError, match="NaN"):
-        trusted.charge(1, Mu(math.nan), run="r")
+        trusted.charge(1, mu_of(math.nan), run="r")
     assert (tmp_path / "t").read_bytes() == before
 
 
-@dataclass(frozen=True)
-class Mu:
-    """A participation of one role."""
-
-    mu: float
-
-    def roles(self):
-        return (self.mu,)
-
-
 def test_a_client_that_is_asked_again_in_one_attempt_is_charged_once(tmp_path):
-    ledgers = ClientLedgers(folder=tmp_path / "clients", budget=budget(9), each=LAYER)
+    ledgers = ClientLedgers(folder=tmp_path / "clients", budget=budget(9), each=SPENT)
     spent = []
     for again in ((), (), (1, 77), (1, 77), (2, 77), (1, 77)):
         assert ledgers.willing(Cohort(round=3, clients=np.asarray([5]), again=again)).clients.tolist() == [5]
@@ -274,7 +279,7 @@ def test_costs_of_several_runs_add_up_by_their_law(tmp_path):
     one, two = Coordinates(count=5.0, variance=40.0, blended=0.0), Coordinates(count=9.0, variance=40.0, blended=1e-12)
     ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=50.0, delta=1e-5))
     for run, cost in (("a", RunCost(rare=1e-6, coordinates=(one, two))), ("b", RunCost(rare=2e-6, coordinates=(one,)))):
-        ledger.charge(0, Mu(0.5), run=run, cost=cost)
+        ledger.charge(0, mu_of(0.5), run=run, cost=cost)
 
     def at(delta):
         return gaussian_epsilon(0.5 * math.sqrt(2), delta)
@@ -291,57 +296,105 @@ def test_a_limit_is_met_exactly_and_exceeded_by_nothing(tmp_path):
     limit = gaussian_epsilon(math.sqrt(sum(mu**2 for mu in mus)), 1e-5)
     for factor, fit in ((1.0, 3), (1 - 1e-7, 2), (1 + 1e-7, 3)):
         ledger = ClientLedger(tmp_path / f"{factor}", RecordBudget(epsilon=limit * factor, delta=1e-5))
-        assert ledger.further([Mu(mu) for mu in mus]) == fit
+        assert ledger.further([mu_of(mu) for mu in mus]) == fit
         for round_, mu in enumerate(mus[:fit]):
-            ledger.charge(round_, Mu(mu))
-        assert ledger.accepts(Mu(0.01)) is (fit == 2)
-    assert ClientLedger(tmp_path / "n", RecordBudget(epsilon=limit, delta=1e-5)).further([Mu(math.nan)]) == 0
+            ledger.charge(round_, mu_of(mu))
+        assert ledger.accepts(mu_of(0.01)) is (fit == 2)
+    assert ClientLedger(tmp_path / "n", RecordBudget(epsilon=limit, delta=1e-5)).further([mu_of(math.nan)]) == 0
 
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_no_more_participations_than_the_client_allows_over_all_runs(tmp_path, most):
     ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=None, delta=1e-5, participations=most))
     for number in range(most):
-        assert ledger.further([Mu(1.0)] * 9, run="z") == most - number
-        ledger.charge(number, Mu(math.inf), run=f"run {number}")
-    assert ledger.further([Mu(1.0)] * 9) == 0
+        assert ledger.further([mu_of(1.0)] * 9, run="z") == most - number
+        ledger.charge(number, mu_of(math.inf), run=f"run {number}")
+    assert ledger.further([mu_of(1.0)] * 9) == 0
     with pytest.raises(
         ValueError, match=f"round 9 would exceed this client's record budget of .*participations={most}"
     ):
-        ledger.charge(9, Mu(0.0))
+        ledger.charge(9, mu_of(0.0))
     assert ledger.participations == most
 
 
-@dataclass(frozen=True)
-class TwoRoles:
-    """A participation that costs a record in one role or in the other."""
-
-    one: float
-    other: float
-
-    def roles(self):
-        return (self.one, self.other)
+ROWS, SLOTS = of(replace(LAYER, rows=True)), of(LAYER)
 
 
-@pytest.mark.parametrize("roles", [(0.7, 0.2), (0.2, 0.7)])
-def test_the_worse_role_counts(tmp_path, roles):
+def squares(*mus):
+    return gaussian_epsilon(math.sqrt(sum(mu**2 for mu in mus)), 1e-5)
+
+
+def test_every_relation_is_counted_and_stated_where_all_participations_hold_it(tmp_path):
+    ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=90.0, delta=1e-5))
+    assert (ledger.relation, ledger.epsilons) == (None, {})
+    ledger.charge(0, ROWS, run="a")
+    ledger.charge(1, ROWS, run="a")
+    for again in (ledger, ClientLedger(tmp_path / "c", RecordBudget(epsilon=90.0, delta=1e-5))):
+        # Rows are counted from the first participation on, and that is what the limit is for.
+        assert again.relation == "row-deleted"
+        assert again.epsilons == {name: pytest.approx(squares(mu, mu)) for name, mu in ROWS.mus.items()}
+        assert again.epsilon == again.epsilons["row-deleted"] > again.epsilons["zero-out"]
+        # What states nothing of rows is declined, not counted as something else.
+        assert not again.accepts(SLOTS, run="b")
+        with pytest.raises(ValueError, match="would exceed"):
+            again.charge(0, SLOTS, run="b")
+    other = RecordBudget(epsilon=90.0, delta=1e-5, relation="zero-out")
+    changed = ClientLedger(tmp_path / "c", other, change=True)
+    changed.charge(0, SLOTS, run="b")
+    for again in (changed, ClientLedger(tmp_path / "c", other)):
+        assert again.relation == "zero-out"
+        assert list(again.epsilons) == ["zero-out", "in-place"]
+        assert again.epsilon == pytest.approx(squares(*[ROWS.mus["zero-out"]] * 2, SLOTS.mus["zero-out"]))
+    before = (tmp_path / "c").read_bytes()
+    with pytest.raises(InputError, match="give --relation zero-out"):
+        ClientLedger(tmp_path / "c", replace(other, relation="row-deleted"), change=True)
+    assert (tmp_path / "c").read_bytes() == before
+
+
+def test_the_relation_of_a_ledger_that_began_without_rows_stays(tmp_path):
+    ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=90.0, delta=1e-5))
+    ledger.charge(0, SLOTS, run="a")
+    ledger.charge(0, ROWS, run="b")
+    assert ClientLedger(tmp_path / "c", RecordBudget(epsilon=90.0, delta=1e-5)).relation == "zero-out"
+    assert list(ledger.epsilons) == ["zero-out", "in-place"]
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_limit_is_for_the_relation_that_is_named(tmp_path, relation):
+    """As many participations as the relation's own mu allows, and the next one is declined."""
+    limit = squares(*[ROWS.mus[relation]] * 3)
+    ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=limit, delta=1e-5, relation=relation))
+    assert ledger.further([ROWS] * 9) == 3
+    for round_ in range(3):
+        ledger.charge(round_, ROWS)
+    assert ledger.epsilon == pytest.approx(limit)
+    assert not ledger.accepts(ROWS)
+    with pytest.raises(InputError, match=f"relation {relation}; give the same one"):
+        ClientLedger(tmp_path / "c", RecordBudget(epsilon=limit, delta=1e-5))
+
+
+@pytest.mark.parametrize("name", ["zero-out", "row-deleted"])
+def test_no_mu_is_nan(tmp_path, name):
     ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=9.0, delta=1e-5))
-    ledger.charge(0, TwoRoles(*roles))
-    assert ledger.epsilon == pytest.approx(gaussian_epsilon(0.7, 1e-5))
-    assert json.loads((tmp_path / "c").read_text().splitlines()[1])["mu"] == 0.7
-    for wrong in ((math.nan, 0.1), (0.1, math.nan)):
-        with pytest.raises(ValueError, match="round 1: its cost for a record is NaN"):
-            ledger.charge(1, TwoRoles(*wrong))
+    with pytest.raises(ValueError, match="round 1: its cost for a record is NaN"):
+        ledger.charge(1, replace(ROWS, mus={**ROWS.mus, name: math.nan}))
+
+
+def test_a_line_of_a_version_that_counted_one_relation_is_read_as_that_one(tmp_path):
+    ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=9.0, delta=1e-5))
+    ledger._chain.append({"round": 0, "mu": 0.5})
+    again = ClientLedger(tmp_path / "c", RecordBudget(epsilon=9.0, delta=1e-5))
+    assert again.epsilons == {"zero-out": pytest.approx(squares(0.5))}
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
 def test_a_participation_is_known_by_its_run_its_round_and_its_attempt(tmp_path, again):
     own = RecordBudget(epsilon=90.0, delta=1e-5)
     ledger = ClientLedger(tmp_path / "c", own)
-    ledger.charge(3, Mu(0.1))
-    ledger.charge(3, Mu(0.1), (1, 77), run="a", question="q1", fresh="ab" * 16)
-    ledger.charge(3, Mu(0.1), run="b", question="q2", fresh="cd" * 16)
-    ledger.charge(4, Mu(0.1), run="a", question="q3")
+    ledger.charge(3, mu_of(0.1))
+    ledger.charge(3, mu_of(0.1), (1, 77), run="a", question="q1", fresh="ab" * 16)
+    ledger.charge(3, mu_of(0.1), run="b", question="q2", fresh="cd" * 16)
+    ledger.charge(4, mu_of(0.1), run="a", question="q3")
     if again:
         ledger = ClientLedger(tmp_path / "c", own)
     assert [ledger.holds(3), ledger.holds(4), ledger.holds(3, (1, 77))] == [True, False, False]

@@ -65,7 +65,7 @@ def test_the_interval_is_that_of_the_mean_over_episodes():
     mean = sum(values) / 4
     variance = sum((value - mean) ** 2 for value in values) / 3
     assert accuracy.mean == pytest.approx(mean)
-    assert accuracy.ci95 == pytest.approx(1.96 * math.sqrt(variance / 4))
+    assert accuracy.ci95 == pytest.approx(3.182446 * math.sqrt(variance / 4))
     assert accuracy.episodes == 4
     assert Accuracy.of([1.0, 1.0]) == Accuracy(mean=1.0, ci95=0.0, episodes=2)
 

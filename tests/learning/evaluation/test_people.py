@@ -104,7 +104,7 @@ def test_means_over_people_and_over_records_and_the_worst_tenth():
     assert overall(scores)["y"].others == {"auc": None}
     # Of errors the largest are the worst.
     assert overall(scores, higher_is_better=False)["x"].worst == pytest.approx((0.95 + 0.9) / 2)
-    assert found.ci95 == pytest.approx(1.96 * values.std(ddof=1) / 20**0.5)
+    assert found.ci95 == pytest.approx(2.093024 * values.std(ddof=1) / 20**0.5)
     # Of nine people the worst one.
     assert overall(scores[1:10])["x"].worst == pytest.approx(0.05)
     assert overall(scores[:1])["x"].ci95 is None

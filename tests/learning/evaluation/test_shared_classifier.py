@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.special import stdtrit
 
 from dpfedmeta.core.worker_pool import InProcess, open_workers
 from dpfedmeta.data.episodes.class_pool import ClassPool
@@ -36,7 +37,7 @@ def brightness():
 def test_the_accuracy_of_a_known_classifier(pool):
     found = SharedClassifier(pool=pool, seed=0).accuracy(InProcess(), SPEC, brightness(), NONE, 7)
     assert found.mean == pytest.approx(0.9)
-    assert found.ci95 == pytest.approx(1.96 * math.sqrt(0.09 / 999))
+    assert found.ci95 == pytest.approx(stdtrit(999, 0.975) * math.sqrt(0.09 / 999))
     assert found.as_json()["images"] == 1000
 
 

@@ -31,6 +31,11 @@ def test_ranks_over_gloo_add_up_end_together_say_who_is_lost_and_start_again(fou
         assert gone is None
 
 
+def test_no_rank_but_the_first_holds_a_part_of_the_sum_of_all(found):
+    """A reduction of gloo would leave 1/3 of it in each of the others."""
+    assert found["sums"] == [[True, 0.0], [False, 1.0], [False, 1.0]]
+
+
 def test_train_from_python_in_a_group_of_the_callers_own_is_a_plain_run_bit_for_bit(found):
     plain, (first, other) = found["group"]["plain"], found["group"]["said"]
     assert plain[0] == "completed"

@@ -48,7 +48,9 @@ def states():
     median = initial_state(
         MODEL, Median(initial_bound=1.0, window=2, attachment=NormHistogram(scale=1.0, edges=(1.0, 2.0)))
     )
-    yield replace(median, averaged=3, policy=replace(median.policy, shares=((THIRD, 0.5), (0.25, 1e-9))))
+    yield replace(
+        median, round=5, released=4, averaged=3, policy=replace(median.policy, shares=((THIRD, 0.5), (0.25, 1e-9)))
+    )
 
 
 @pytest.mark.parametrize("state", list(states()), ids=lambda state: type(state.policy).__name__)
@@ -57,7 +59,7 @@ def test_a_state_comes_back_bit_for_bit(tmp_path, state):
     ((_, path),) = checkpoint_files(tmp_path)
     found = load_checkpoint(path, state)
     assert (found.lines, found.head) == (9, "a" * 64)
-    for name in ("round", "policy", "bound", "averaged"):
+    for name in ("round", "released", "policy", "bound", "averaged"):
         assert repr(getattr(found.state, name)) == repr(getattr(state, name))
     for part in ("model", "first", "second", "average"):
         for name, value in getattr(state, part).items():
@@ -119,7 +121,7 @@ def test_a_disk_that_is_full_leaves_the_checkpoints_that_are_there(tmp_path, mon
     assert [round_ for round_, _ in checkpoint_files(tmp_path)] == [2]
 
 
-@pytest.mark.parametrize("field", ["round", "bound", "averaged", "lines", "head"])
+@pytest.mark.parametrize("field", ["round", "released", "bound", "averaged", "lines", "head"])
 def test_no_field_of_a_checkpoint_is_changed_without_its_digest(tmp_path, field):
     """Beside the tensors, which are the same."""
     state = next(states())

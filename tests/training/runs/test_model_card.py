@@ -42,7 +42,7 @@ def card(summary, license_id="apache-2.0", **cautions):
     plan = PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6)
     proven = SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {}))
     said = {"simulation": None, "chosen": None, "word": None, **cautions}
-    found = SimpleNamespace(plan=plan, proven=proven, guarantees=(), **said)
+    found = SimpleNamespace(plan=plan, proven=proven, guarantees=(), unverified="not verified: the noise", **said)
     return model_card("mine", summary, found, "head", license_id).decode()
 
 

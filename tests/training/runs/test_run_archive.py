@@ -203,6 +203,7 @@ def test_a_card_says_what_holds_and_no_more():
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
         proven=SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {})),
         guarantees=(bound, none), simulation="a simulation", chosen="chosen by a private sweep: report 7", word=None,
+        unverified="not verified: the noise",
     )  # fmt: skip
     summary = {"algo": "dp-agr", "dataset": "a: b\n---", "rounds": 2, "accuracy": None}
     card = model_card("n", summary, found, "head").decode()
@@ -212,6 +213,7 @@ def test_a_card_says_what_holds_and_no_more():
     assert "| client | public | 1.251 | 1e-06 | add-remove |" in card
     assert "| client | server | nothing is promised | 1e-06 | replace-one |" in card
     assert "dp.load(FOLDER).adapt" in card
+    assert card.endswith("\nNot verified: the noise.\n")
     numbers = model_card("n", summary | {"error": {"mean": 0.5}}, found, "head").decode()
     assert "dp.load" not in numbers
     assert "`dpfedmeta evaluate FOLDER --on TABLE`" in numbers
@@ -231,7 +233,7 @@ def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said, m
     found = SimpleNamespace(
         proven=SimpleNamespace(settings=words),
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
-        guarantees=(), simulation=None, chosen=None, word=None,
+        guarantees=(), simulation=None, chosen=None, word=None, unverified="not verified: the noise",
     )  # fmt: skip
     summary = {"algo": "dp-agr", "rounds": 2, "accuracy": {"mean": 0.5, "ci95": 0.1, "episodes": 4}}
     summary |= {"begins_with": "audited, and covered by every guarantee", "dataset": "/home/ann/cifar-fs.csv"}
