@@ -18,8 +18,8 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.populations.own_test import without_own_test
 from dpfedmeta.data.populations.population import Population
+from dpfedmeta.planning.client_population import training_part
 from dpfedmeta.planning.data_digests import held_data
 from dpfedmeta.training import build_data as training_data
 
@@ -125,7 +125,7 @@ class SimulatedClients:
     def _dataset(self) -> Dataset:
         settings = self.ground.settings
         found = open_dataset(settings.dataset, self.data_folder, settings.task.ways, encoding_of_run(settings))
-        return without_own_test(found, settings.population.own_test)
+        return training_part(settings, found)
 
     @cached_property
     def _population(self) -> Population:

@@ -35,7 +35,7 @@ from dpfedmeta.training.results.trained_run import TrainedRun, open_run
 
 THIS_RUN, BEFORE, UNTRAINED = "this run, adapted", "this run, before adaptation", "untrained weights, same adaptation"
 OWN_TEST = "own-test"
-OF_EACH = "the last {:g}% of each of its classes, which did not"
+OF_EACH = "{:g}% of them, which did not"
 NO_PROMISE = "these numbers are made of people's records: no guarantee covers them, so show them to nobody else"
 
 

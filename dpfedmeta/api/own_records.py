@@ -12,8 +12,11 @@ from dpfedmeta.core.files.run_directory import CONFIG
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
-from dpfedmeta.data.populations.own_test import trains_on, without_own_test
+from dpfedmeta.data.episodes.row_layout import hashed_rows
+from dpfedmeta.data.populations.natural import names_in_order, simulated_key
+from dpfedmeta.data.populations.own_test import trains_on
 from dpfedmeta.learning.evaluation.people import Person
+from dpfedmeta.planning.client_population import training_part
 from dpfedmeta.planning.data_digests import held_data, kept_data
 from dpfedmeta.training.results.trained_run import TrainedRun
 
@@ -35,7 +38,8 @@ def own_records(run: TrainedRun, data_folder: Path | None) -> list[Person]:
             "judge other people with --on PATH"
         )
     dataset = open_dataset(data_of_run(run.settings.dataset, data_folder), data_folder, run.settings.task.ways)
-    if kept_data(run.directory).sha256 != held_data(without_own_test(dataset, share), None).sha256:
+    trained = training_part(run.settings, dataset)
+    if kept_data(run.directory).sha256 != held_data(trained, None).sha256:
         raise InputError(
             f"--own-test: the records of {dataset.task.name}, or the share of them that {where / CONFIG} says, are not "
             "those that this run began with, so it is not known which records trained"
@@ -43,13 +47,22 @@ def own_records(run: TrainedRun, data_folder: Path | None) -> list[Person]:
     held: dict[str, list[int]] = {}
     for place, client in enumerate(dataset.train.clients):
         held.setdefault(client, []).append(place)
-    return [_person(dataset.train, name, places, share) for name, places in sorted(held.items())]
+    seed = run.settings.run.seed
+    keys = {
+        name: simulated_key(seed, number) if trained.train.own_test else None
+        for number, name in enumerate(names_in_order(dataset.train, seed))
+    }
+    return [_person(dataset.train, name, places, share, keys[name]) for name, places in sorted(held.items())]
 
 
-def _person(pool: ClassPool, name: str, own: Sequence[int], share: float) -> Person:
+def _person(pool: ClassPool, name: str, own: Sequence[int], share: float, key: bytes | None = None) -> Person:
+    """All records of one client; which of them trained, by its key where the hash of each decided (HashedRows)."""
     counts = [pool.counts[place] for place in own]
     rows = np.concatenate([pool.first[place] + np.arange(pool.counts[place]) for place in own])
-    adapts = np.concatenate([np.arange(count) < trains_on(count, share) for count in counts])
+    if key is None:
+        adapts = np.concatenate([np.arange(count) < trains_on(count, share) for count in counts])
+    else:
+        adapts = ~hashed_rows(pool, own, key).judging(share)
     plain = pool.images.ndim == 2
     records = pool.numbers(rows) if plain else pool.standardised(pool.images[rows].astype(np.float32))
     labels: IntArray | FloatArray = pool.listed(rows) if pool.labels else np.repeat(np.arange(len(own)), counts)

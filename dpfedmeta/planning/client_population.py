@@ -12,11 +12,28 @@ from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.row_layout import Layout
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.disjoint import ShardPopulation
+from dpfedmeta.data.populations.own_test import without_own_test
 from dpfedmeta.data.populations.population import Population, open_population
 from dpfedmeta.data.populations.whole_population import open_whole
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.planning.client_spec import layout_of, whole_shape
+
+
+def training_part(settings: Settings, dataset: Dataset, *, ready_made: bool = False) -> Dataset:
+    """The same data without what its training clients keep back to be judged on.
+
+    Args:
+        settings: What the user gave.
+        dataset: All of it.
+        ready_made: As in `without_own_test`.
+
+    Raises:
+        InputError: The data do not say whose which record is, or clients are not made of them.
+    """
+    share = settings.population.own_test
+    by_row = bool(share) and not ready_made and layout_of(settings, dataset.task) is not None
+    return without_own_test(dataset, share, ready_made=ready_made, by_row=by_row)
 
 
 def clients_of(settings: Settings, dataset: Dataset, clients: int, own: Population | None = None) -> Population:

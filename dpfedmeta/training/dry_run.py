@@ -12,13 +12,12 @@ from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.populations.capacity_checks import check_shape
-from dpfedmeta.data.populations.own_test import without_own_test
 from dpfedmeta.data.populations.population_statement import population_statement
 from dpfedmeta.data.repeated_images import check_parts_apart
 from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.learning.models.weight_shapes import built_in_channels, check_convolutions
-from dpfedmeta.planning.client_population import clients_of
+from dpfedmeta.planning.client_population import clients_of, training_part
 from dpfedmeta.planning.client_spec import evaluation_shape, network_spec, whole_shape
 from dpfedmeta.planning.network_trial.pretraining_overlap import check_built_in
 from dpfedmeta.planning.policy_from_settings import clip_policy
@@ -103,7 +102,7 @@ def plan_without_network(settings: Settings, data_folder: Path | None = None) ->
 
     # Features are as many as images, so none is computed for a look at the plan.
     found = open_dataset(settings.dataset, data_folder, settings.task.ways)
-    dataset = without_own_test(found, settings.population.own_test)
+    dataset = training_part(settings, found)
     check_parts_apart(dataset)
     if dataset.train.clients or whole_shape(settings) is not None:
         return None

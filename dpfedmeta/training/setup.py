@@ -21,7 +21,6 @@ from dpfedmeta.core.random.fresh_seeds import new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.populations.own_test import without_own_test
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.data.populations.population_statement import (
     PopulationStatement,
@@ -31,6 +30,7 @@ from dpfedmeta.data.populations.population_statement import (
 from dpfedmeta.data.repeated_images import check_parts_apart
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
+from dpfedmeta.planning.client_population import training_part
 from dpfedmeta.planning.data_digests import NO_DIGEST, HeldData, check_data, held_data
 from dpfedmeta.planning.network_trial.device_test import check_same_on
 from dpfedmeta.planning.network_trial.pretraining_overlap import check_origins
@@ -203,7 +203,7 @@ def _opened(settings: Settings, options: RunOptions) -> tuple[Dataset, Callable[
     images = partial(open_dataset, settings.dataset, options.data_folder, settings.task.ways)
     opened = partial(images, encoding_of_run(settings))
     ready_made = options.population is not None or options.elsewhere is not None
-    dataset = without_own_test(opened(), settings.population.own_test, ready_made=ready_made)
+    dataset = training_part(settings, opened(), ready_made=ready_made)
     if options.resume is None and options.elsewhere is None:
         # Features of the same image may differ in their last bits.
         check_parts_apart(dataset if dataset.task.encoding is None else images())

@@ -12,8 +12,11 @@ import yaml
 import dpfedmeta as dp
 from dpfedmeta.api.evaluate_people import evaluate_people
 from dpfedmeta.api.own_records import _person, own_records
+from dpfedmeta.data.dataset import open_dataset
+from dpfedmeta.data.populations.natural import name_of_client
 from dpfedmeta.data.populations.own_test import trains_on, without_own_test
 from dpfedmeta.learning.evaluation.people import RecordSplit
+from dpfedmeta.planning.client_population import clients_of, training_part
 from dpfedmeta.training.results.trained_run import open_run
 from tests.api.test_evaluate_people import TRAIN
 from tests.conftest import dpfedmeta
@@ -57,9 +60,9 @@ def test_training_clients_are_judged_on_what_they_kept_back(run):
     assert [each["name"] for each in found["clients"]] == ["clinic0", "clinic1", "clinic2"]
     # Three of nine of each class.
     assert [(each["records"]["ill"], each["judged"]) for each in found["clients"]] == [(9, 9)] * 3
-    assert "the last 34% of each of its classes" in found["protocol"]
+    assert "is judged on 34% of them, which did not" in found["protocol"]
     assert "no guarantee covers them" in said
-    assert "it keeps back the last 34% of each class" in (run / "runs/mine/plan.json").read_text()
+    assert "it keeps back 34% of its records, which never train" in (run / "runs/mine/plan.json").read_text()
 
 
 def test_records_that_are_kept_back_move_no_bit_of_the_model(run, tmp_path):
@@ -76,6 +79,46 @@ def test_records_that_are_kept_back_move_no_bit_of_the_model(run, tmp_path):
         trained(folder)
     weights = [(others / late / "runs/mine/checkpoint/model.safetensors").read_bytes() for late in ("0.0", "5.0")]
     assert weights[0] != weights[1]
+
+
+MICRO = (
+    *("--record.micro_shots", "1", "--record.micro_queries", "1", "--privacy.client.hostile", "0.0"),
+    *("--privacy.client.epsilon", "null", "--privacy.record.epsilon", "null", "--record.query_noise", "3.0"),
+    *("--server.noise_multiplier", "2.0", "--model.norm", "none"),
+)
+
+
+def test_under_promises_for_records_each_is_kept_back_by_itself(tmp_path):
+    """Training and evaluation agree on who judges, and not by place in the data."""
+    write_clinics(tmp_path)
+    words = ["train", "--algo", "dp-agrlr-micro", *TRAIN[3:], *MICRO, "--population.own_test", "0.34"]
+    dpfedmeta(*words, "--dataset", "task.yaml", "--run.name", "mine", "--run.noise_seed", "1", folder=tmp_path)
+    said = dpfedmeta("evaluate", "runs/mine", "--own-test", folder=tmp_path).out
+    assert "no guarantee covers them" in said
+    run = open_run(tmp_path / "runs/mine")
+    persons = {person.name: person for person in own_records(run, None)}
+    settings = run.settings
+    part = training_part(settings, open_dataset(settings.dataset, None, settings.task.ways))
+    clients = clients_of(settings, part, 3)
+    lasts, used = set(), set()
+    for number in range(3):
+        person = persons[name_of_client(part.train, settings.run.seed, number)]
+        trained = {tuple(row) for row in person.records[person.adapts].tolist()}
+        judged = {tuple(row) for row in person.records[~person.adapts].tolist()}
+        assert trained.isdisjoint(judged)
+        chosen = clients.chosen(number)
+        mine = {tuple(row) for row in part.train.images[chosen.places[~chosen.null, 0]].tolist()}
+        assert mine <= trained
+        used |= mine
+        assert sum(clients.holdings(number).values()) == person.adapts.sum() == 27 - len(judged)
+        lasts.add(tuple(person.adapts.reshape(3, 9)[:, 6:].ravel().tolist()))
+    assert used
+    assert lasts != {(False,) * 9}
+    # Another share is another choice, and told as other data are.
+    config = tmp_path / "runs/mine/config.yaml"
+    config.write_text(config.read_text().replace("own_test: 0.34", "own_test: 0.5"))
+    with pytest.raises(dp.InputError, match="it is not known which records trained"):
+        own_records(open_run(tmp_path / "runs/mine"), None)
 
 
 def test_whoever_adapts_has_the_first_records_and_the_last_judge(run):

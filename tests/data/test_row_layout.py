@@ -243,3 +243,39 @@ def test_a_choice_that_counts_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(row_layout.HashedRows, "group", property(by_count))
     with pytest.raises(AssertionError):
         test_a_row_changes_one_group_and_another_row_two("shared", 0, tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.34, 0.9])
+def test_who_judges_is_decided_row_by_row(share, tmp_path):
+    """One row more or less: at most that row changes sides. The last ones of a class would be others."""
+
+    def sides(rows):
+        pool = pool_of(rows, tmp_path)
+        hashed = hashed_rows(pool, range(pool.classes), KEY)
+        judging = hashed.judging(share).tolist()
+        images = [pool.images[place].tobytes() for place in hashed.places.tolist()]
+        trained = {image for image, judges in zip(images, judging, strict=True) if not judges}
+        choice = chosen_rows(replace(pool, own_test=share), tuple(range(pool.classes)), GROUPS["shared"], KEY)
+        used = {pool.images[place].tobytes() for place in choice.places[~choice.null, 0].tolist()}
+        assert used <= trained
+        assert used or share > 0.5
+        return Counter(zip(images, judging, strict=True))
+
+    rows = table(2)
+    before = sides(rows)
+    for kind, most, other in neighbours(rows, 2, most=6):
+        after = sides(other)
+        assert max((before - after).total(), (after - before).total()) <= most, kind
+
+
+def test_the_share_that_judges_is_that_of_the_settings_and_apart_from_group_role_and_order(tmp_path):
+    hashed = hashed_rows(pool_of([("a", float(value)) for value in range(2000)], tmp_path), range(1), KEY)
+    judging = hashed.judging(0.34)
+    assert abs(judging.mean() - 0.34) < 0.04
+    assert hashed.training(0.0) is hashed
+    kept = hashed.training(0.34)
+    assert kept.places.tolist() == hashed.places[~judging].tolist()
+    assert np.array_equal(kept.hashes, hashed.hashes[~judging])
+    for word in range(4):
+        of_word = hashed.hashes[:, word].astype(np.float64) / 2.0**64
+        assert abs(of_word[judging].mean() - 0.5) < 0.05

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -38,18 +39,20 @@ def one_class(folder):
     write_classes(folder, [50])
 
 
-def broken_file(folder):
+def broken_files(folder, many=99):
     write_classes(folder, range(50, 53))
-    (folder / "character051" / "2.png").write_bytes(b"no image")
+    for file in sorted(folder.glob("*/*.png"))[:many]:
+        file.write_bytes(b"no image")
 
 
-def deep_pixels(folder):
+def deep_pixels(folder, many=99):
     """Of 12 bits, whose range the task does not say: another plan may."""
     write_classes(folder, range(50, 53))
-    Image.fromarray(np.full((28, 28), 4_000, dtype=np.uint16)).save(folder / "character050" / "0.png")
+    for file in sorted(folder.glob("*/*.png"))[:many]:
+        Image.fromarray(np.full((28, 28), 4_000, dtype=np.uint16)).save(file)
 
 
-UNFIT = {made.__name__: made for made in (few_images, one_class, broken_file, deep_pixels)}
+UNFIT = {made.__name__: made for made in (one_class, broken_files, deep_pixels)}
 
 
 def with_folder(session, home, made, **given):
@@ -92,6 +95,19 @@ def test_an_offer_is_accepted_whatever_the_folder_holds(silos, tmp_path, kind):
     assert "the server is not told" in log_of(tmp_path)
 
 
+@pytest.mark.parametrize("made", [broken_files, deep_pixels])
+def test_an_image_that_does_not_decode_takes_no_part_and_its_owner_is_told(silos, tmp_path, made):
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
+    party = with_folder(session, tmp_path, partial(made, many=1))
+    assert offered(session, party)[6] == Said.ACCEPTED
+    (joined,) = party._joined.values()
+    assert joined.why is None
+    assert joined.images.pool.counts == (5, 6, 6)
+    said = log_of(tmp_path)
+    assert "1 row(s) are wrong and count as null records; the others take part: 1 images do not decode" in said
+    assert "ONLY NOISE" not in said
+
+
 def elsewhere():
     raise InputError("these records took part from another home")
 
@@ -123,7 +139,7 @@ def test_records_are_claimed_whenever_they_are_read(silos, tmp_path):
 
 def test_records_that_cannot_be_read_take_no_part_and_are_not_claimed(silos, tmp_path):
     session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
-    party = with_folder(session, tmp_path, broken_file, claimed=elsewhere)
+    party = with_folder(session, tmp_path, broken_files, claimed=elsewhere)
     assert offered(session, party)[6] == Said.ACCEPTED
 
 
@@ -131,7 +147,7 @@ def test_offers_of_other_sizes_count_no_images(silos, tmp_path):
     """Each fits up to a size that the server does not learn; nothing is charged for any of them."""
     session = open_session(silos, tmp_path, "dp-agrlr-micro", **MICRO)
     party, task = with_folder(session, tmp_path, few_images), session.signed.task
-    # Three classes, of which the folder has two; and images that cannot be moved so far.
+    # The last one: images that cannot be moved so far.
     said, sizes = [], [(2, 1, 14), (2, 2, 0), (3, 1, 0), (2, 1, 15)]
     for number, (ways, queries, shift) in enumerate(sizes):
         sized = {"task.ways": ways, "task.shots": 1, "task.queries": queries, "task.shift": shift}
@@ -140,7 +156,7 @@ def test_offers_of_other_sizes_count_no_images(silos, tmp_path):
         signed = sign_plan(plan, task, run=bytes([number]) * 32, server=Identity(silos.server), roster=silos.roster)
         said.append(offered(session, party, signed)[6])
     assert said == [Said.ACCEPTED] * len(sizes)
-    assert log_of(tmp_path).count("ONLY NOISE: ") == 2
+    assert log_of(tmp_path).count("ONLY NOISE: ") == 1
     assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 1
 
 
@@ -187,7 +203,7 @@ def test_a_message_without_images_is_the_noise_of_an_honest_one(silos, tmp_path,
 def test_whole_numbers_without_images_are_a_share_of_the_noise(silos, tmp_path, monkeypatch, algo, given):
     """Its law is that of an honest client's; without it nothing is left."""
     session = open_session(silos, tmp_path, algo, **{"aggregation.dropout": "0.2"} | given)
-    with_folder(session, tmp_path, few_images)
+    with_folder(session, tmp_path, one_class)
     whole = session.plan.privacy.at(0).whole
     share = whole.share(5)
     (party,) = [session.parties[silos.roster[0]]]
@@ -225,7 +241,7 @@ def test_a_federation_trains_with_a_client_whose_folder_does_not_fit(silos, tmp_
     """Nobody declines, everybody is charged for every round, and the model is handed out to all."""
     heard = []
     session = open_session(silos, tmp_path / "unused", "dp-agrlr-secure", **SECURE)
-    odd = with_folder(session, tmp_path, broken_file)
+    odd = with_folder(session, tmp_path, broken_files)
     parties = silos.parties(tmp_path) | {silos.roster[0]: odd}
     _, status = silos.serve(
         silos.settings("dp-agrlr-secure", **SECURE | {"server.rounds": "1"}),

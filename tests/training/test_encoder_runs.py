@@ -229,7 +229,7 @@ def test_images_that_stand_in_two_parts_are_looked_for_among_images_and_not_amon
 
     monkeypatch.setattr(setup, "open_dataset", opened)
     monkeypatch.setattr(setup, "encoding_of_run", lambda settings: encoding)
-    monkeypatch.setattr(setup, "without_own_test", lambda dataset, share, ready_made: dataset)
+    monkeypatch.setattr(setup, "training_part", lambda settings, dataset, ready_made: dataset)
     monkeypatch.setattr(setup, "check_parts_apart", compared.append)
     dataset, _ = setup._opened(settings, RunOptions())
     assert dataset.task.encoding == encoding

@@ -50,6 +50,7 @@ class ClassPool:
             classes.
         targets: Whether the last number of each record is what is predicted, scaled, rather than a feature.
         plain: Of features: the array and the first places of the images that they were computed from.
+        own_test: Share of each client's rows that never train, each by its own hash (row_layout.HashedRows).
     """
 
     path: Path
@@ -69,6 +70,7 @@ class ClassPool:
     labels: tuple[str, ...] = field(default=(), repr=False)
     targets: bool = field(default=False, repr=False)
     plain: tuple[Path, tuple[int, ...]] | None = field(default=None, repr=False)
+    own_test: float = field(default=0.0, repr=False)
 
     @property
     def images(self) -> ImageArray:
@@ -112,6 +114,8 @@ class ClassPool:
             text += f" shift {self.shift}"
         if self.labels or self.targets:
             text += f" labels {self.labels!r} targets {self.targets}"
+        if self.own_test:
+            text += f" own test {self.own_test!r}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def standardised(self, pixels: FloatImages) -> FloatImages:

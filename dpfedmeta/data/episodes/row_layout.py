@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 32
 NO_ROW = -1
-_ROW, _CLASS = b"dpfedmeta row", b"dpfedmeta class"
+_ROW, _CLASS, _JUDGE = b"dpfedmeta row", b"dpfedmeta class", b"dpfedmeta judge"
 # Of two rows, one to adapt on and one to be judged on.
 _LEAST = 2
 Slots = list[list[list[int]]]
@@ -64,6 +64,18 @@ class HashedRows:
     def looks(self) -> npt.NDArray[np.uint64]:
         """Word that decides over reflections and shifts."""
         return self.hashes[:, 3]
+
+    def judging(self, share: float) -> npt.NDArray[np.bool_]:
+        """[n], whether each row judges and never trains: of a fifth word, which follows from the row's hash alone."""
+        words = (blake2b(each.tobytes(), digest_size=8, key=self.key, person=_JUDGE).digest() for each in self.hashes)
+        return np.frombuffer(b"".join(words), dtype="<u8").astype(np.float64) / 2.0**64 < share
+
+    def training(self, share: float) -> HashedRows:
+        """All rows but those that judge."""
+        if not share:
+            return self
+        kept = ~self.judging(share)
+        return replace(self, places=self.places[kept], classes=self.classes[kept], hashes=self.hashes[kept])
 
     @cached_property
     def by_order(self) -> IntArray:
@@ -301,7 +313,7 @@ def chosen_rows(pool: ClassPool, held: tuple[int, ...], layout: Layout, key: byt
     Guarantee:
         Nothing here depends on how many rows there are. What a row more or less moves says the layout.
     """
-    rows = hashed_rows(pool, held, key)
+    rows = hashed_rows(pool, held, key).training(pool.own_test)
     taken, labels = layout.placed(rows)
     null = taken == NO_ROW
     # A place without a row shows the first one of the pool, which nobody sees.

@@ -1,5 +1,6 @@
 """Clients that the data name: each with classes and records of its own, few or many."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -8,7 +9,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import Chosen, Episode, choose_from
-from dpfedmeta.data.episodes.row_layout import KEY_BYTES, Layout, RowChoice, chosen_rows
+from dpfedmeta.data.episodes.row_layout import KEY_BYTES, Layout, RowChoice, chosen_rows, hashed_rows
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients
 
@@ -60,6 +61,7 @@ class RealPopulation:
         if self.layout is not None:
             key = simulated_key(self.seed, client)
             return chosen_rows(self.pool, tuple(self.classes_of(client)), self.layout, key)
+        assert not self.pool.own_test
         held = able_clients(self.pool, self.shape).get(self._name(client))
         if held is None:
             raise InputError(f"client {client} has too few records for {self.shape}")
@@ -71,7 +73,11 @@ class RealPopulation:
         return held_by_name(self.pool)[self._name(client)]
 
     def holdings(self, client: int) -> Mapping[str, int]:
-        """SECRET: how many records it holds of each of its classes, whether an episode uses them or not."""
+        """SECRET: how many records it may train on of each of its classes, whether an episode uses them or not."""
+        if self.pool.own_test:
+            rows = hashed_rows(self.pool, self.classes_of(client), simulated_key(self.seed, client))
+            counts = Counter(rows.training(self.pool.own_test).classes.tolist())
+            return {self.pool.names[index]: count for index, count in sorted(counts.items())}
         return {self.pool.names[index]: self.pool.counts[index] for index in self.classes_of(client)}
 
     def _name(self, client: int) -> str:
@@ -92,11 +98,11 @@ def simulated_key(seed: int, client: int) -> bytes:
 
 def name_of_client(pool: ClassPool, seed: int, client: int) -> str:
     """Return the name of client number `client`: names are dealt out by the public seed."""
-    return _names(pool, seed)[client]
+    return names_in_order(pool, seed)[client]
 
 
 @lru_cache(maxsize=4)
-def _names(pool: ClassPool, seed: int) -> tuple[str, ...]:
+def names_in_order(pool: ClassPool, seed: int) -> tuple[str, ...]:
     """Clients by their numbers."""
     names = sorted(held_by_name(pool))
     order = public_generator(seed, Purpose.CLIENT_DATA, _PARTITION, _NAMES).permutation(len(names))

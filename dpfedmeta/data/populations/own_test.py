@@ -18,16 +18,18 @@ def trains_on(count: int, share: float) -> int:
 
 def kept_back(share: float) -> str:
     """Words for a plan, to stand behind what else it says of clients."""
-    return f"; it keeps back the last {100 * share:g}% of each class, which never train" if share else ""
+    return f"; it keeps back {100 * share:g}% of its records, which never train" if share else ""
 
 
-def without_own_test(dataset: Dataset, share: float, *, ready_made: bool = False) -> Dataset:
+def without_own_test(dataset: Dataset, share: float, *, ready_made: bool = False, by_row: bool = False) -> Dataset:
     """The same data without what its training clients keep back.
 
     Args:
         dataset: All of it.
         share: population.own_test; 0: nothing is kept back.
         ready_made: Whether clients are real ones, or the caller's own, rather than made of these data.
+        by_row: Whether each row is kept back by its own hash, as records are promised something, rather than the last
+            ones of a class: which ones are the last depends on how many there are.
 
     Raises:
         InputError: The data do not say whose which record is, or clients are not made of them.
@@ -45,4 +47,6 @@ def without_own_test(dataset: Dataset, share: float, *, ready_made: bool = False
             f"population.own_test = {share:g}: {dataset.task.name} does not name clients, so nobody has records of its "
             "own to keep back; use data with a column client, folders CLIENT/CLASS/IMAGE, or leave it out"
         )
+    if by_row:
+        return replace(dataset, train=replace(pool, own_test=share))
     return replace(dataset, train=replace(pool, counts=tuple(trains_on(count, share) for count in pool.counts)))

@@ -16,6 +16,7 @@ from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.user_sources import folder, manifest
 from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
 from dpfedmeta.data.user_sources.image_folder import contents
+from dpfedmeta.data.user_sources.sound_rows import any_rows
 
 
 def write_class(folder, images, *, size=(12, 12), mode="RGB", shade=100, suffix="png"):
@@ -270,19 +271,17 @@ def test_what_is_surely_public_never_trains(count):
             assert not {name for name, split in splits_of(names, least).items() if split == "train"} & public
 
 
-@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("clients", [False, True])
-def test_people_of_a_folder_are_its_clients_and_a_folder_of_classes_is_one(tmp_path, several, clients):
-    """Of one client, who takes part; of several, on whom a model is judged."""
+def test_people_of_a_folder_are_its_clients_and_a_folder_of_classes_is_one(tmp_path, clients):
+    """Of several, on whom a model is judged. One who takes part has no folders of clients."""
     names = [f"{person}/{kind}" if clients else kind for person in ("ann", "bob") for kind in ("p", "q")]
     for place in dict.fromkeys(names):
         write_class(tmp_path / place, 2)
     form = RecordForm(shape=(1, 8, 8))
-    if clients and not several:
-        with pytest.raises(InputError):
-            folder.own(tmp_path, form, (), None, several)
-        return
-    found = folder.own(tmp_path, form, (), None, several)
+    if clients:
+        with pytest.raises(InputError, match="without classes"):
+            any_rows(tmp_path)
+    found = folder.people(tmp_path, form, (), None)
     owners = ("ann", "ann", "bob", "bob") if clients else ("", "")
     assert [(entry.client, entry.name, entry.images) for entry in found.classes] == [
         (owner, kind, 2) for owner, kind in zip(owners, "pqpq", strict=False)
