@@ -191,11 +191,14 @@ def judged(task: PeopleTask, file: Path, trial: Trial, out: Path, more: Mapping[
     table = out / f"{trial.name}.csv"
     write_table(task, table, trial.judged, {})
     found: Scores = {}
-    for each in evaluate_people(path, table, RecordSplit(shots=None, repeats=2, seed=0)).scores:
+    scores = evaluate_people(path, table, RecordSplit(shots=None, repeats=2, seed=0)).scores
+    # One with a single class is no person to tell classes apart for.
+    for each in (each for each in scores if each.judged):
         models = next(iter(each.measures.values()))
         found[each.name] = {model: {name: own[model] for name, own in each.measures.items()} for model in models}
-    for name, own in in_one_place(task, trial).items():
-        found[name]["all data in one place"] = own
+    pooled = in_one_place(task, trial)
+    for name, own in found.items():
+        own["all data in one place"] = pooled[name]
     return found
 
 
