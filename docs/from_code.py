@@ -15,10 +15,17 @@ from dpfedmeta.cli.commands import command_module
 from dpfedmeta.config.dotted_keys import SHORT_FORMS
 from dpfedmeta.config.round_settings import ScheduleSettings
 from dpfedmeta.config.settings import Settings, setting_fields
-from dpfedmeta.federation.offers.kept_settings import KEEPERS, table_rows
+from dpfedmeta.federation.offers.kept_settings import SETTINGS, TakenSetting
 from dpfedmeta.federation.offers.work_limits import MOST_BANDS, MOST_FITTED, WORK_LIMITS
 
 ROOT = Path(__file__).parents[1]
+KEEPERS = {
+    "client": "the client keeps it itself, whatever the server does",
+    "server": "the server's word: the cells towards the public count on it, as on the noise that the server adds",
+    "public": "no promise counts on it",
+    "unsent": "for the server's machine alone: no offer states it",
+    "nobody": "refused, since nobody keeps it among real clients",
+}
 # Files of the repository that are pages of the site.
 _PAGES = {
     "CHANGELOG.md": "project/changelog.md",
@@ -97,7 +104,7 @@ def kept_settings_text() -> str:
     """Who keeps what is proved of each setting among real clients, as Markdown tables, and the limits of several."""
     lines = ["| | |", "|---|---|"] + [f"| `{keeper}` | {_escaped(words)} |" for keeper, words in KEEPERS.items()]
     lines += ["", "| setting | kept by | values | how, or why |", "|---|---|---|---|"]
-    lines += [f"| `{name}` | `{keeper}` | {taken} | {_escaped(why)} |" for name, keeper, taken, why in table_rows()]
+    lines += [f"| `{name}` | `{row.keeper}` | {_taken(row)} | {_escaped(row.why)} |" for name, row in SETTINGS.items()]
     lines += ["", "| settings together | what they come to | at most |", "|---|---|---|"]
     lines += [f"| {_escaped(limit.settings)} | {limit.what} | {limit.most:,} |" for limit in WORK_LIMITS]
     lines += [
@@ -105,6 +112,13 @@ def kept_settings_text() -> str:
         f"| server.rounds, banded noise | rounds times bands | {MOST_BANDS:,} |",
     ]
     return "\n".join(lines)
+
+
+def _taken(row: TakenSetting) -> str:
+    """Values of one setting that a federation takes."""
+    named = ["none" if value in (None, (), {}, "") else f"`{value}`" for value in row.only or ()]
+    most = [] if row.most is None else [f"at most {row.most:,}"]
+    return "; ".join([*([", ".join(named)] if named else []), *most]) or "any"
 
 
 def notebook_text(path: Path) -> str:

@@ -123,6 +123,8 @@ def _fine_tuning(
             "fine-tuning is chosen; use --no-fine-tuning"
         )
     validation = replace(benchmark, pool=dataset.val, shape=fitting, split="val")
-    network, untrained = with_ways(run.network, run.untrained, run.adaptation.targets.outputs(fitting.ways))
+    # Fine-tuning has one step size: what a method learns beside the network has no part in it.
+    plain = run.adaptation.rule.network(run.untrained)
+    network, untrained = with_ways(run.network, plain, run.adaptation.targets.outputs(fitting.ways))
     steps = run.adaptation.steps
     return choose_fine_tuning(workers, network, untrained, validation, steps, request.episodes)

@@ -1,11 +1,9 @@
 """Audit of rounds that somebody else wrote: a lower bound on epsilon by a canary client, and a badge of it."""
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -15,19 +13,14 @@ import numpy as np
 from dpfedmeta.accounting.rounded import asked, rounded_down
 from dpfedmeta.auditing.audit_request import MOST_RUNS, check_audit_seed, fresh_seed
 from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS, SECOND_SAMPLE
+from dpfedmeta.auditing.rounds_attack import Rounds, Trial, Update
 from dpfedmeta.auditing.trade_off_function import ThresholdTest, most_epsilon
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.privacy.rounds.promise import PromisedCell
 
-Update = Mapping[str, FloatArray]
-# (state, update of each client, generator) -> (next state, release: arrays by name); the first state is None.
-Rounds = Callable[[Any, Mapping[int, Update], np.random.Generator], tuple[Any, Mapping[str, Any]]]
-_CANARY, _MISS = 0, 0.05
-# In which rounds the canary sends: always; or in turns, so that noise which is used again is seen.
-_PATTERNS = (1, 2)
-_THRESHOLDS = 40
+_MISS = 0.05
 # Squares of a canary's numbers are neither 0 nor too large for 32 bits.
 _SHORTEST, _LONGEST = 1e-9, 1e12
 # The second sample is tested here, in shares of its size; it ends where a test is above the promise.
@@ -92,15 +85,20 @@ def audit_rounds(
 ) -> RoundsVerdict:
     """Attack rounds that somebody wrote with one client, whose update may or may not be there.
 
+    The client is tried at three places and with three lengths, among others who send updates of several lengths, and
+    among others who send zeros. What tells most of it is tested on further runs: a part of a release, how much noise
+    there is in it, or that it is a release without randomness.
+
     Args:
         function: One round: from its state, the update of each client by number, and a generator for cohort and noise,
             to the next state and what is released. It is called with made-up updates.
         promise: What all rounds together shall keep, about a client towards the public; a client is added or removed.
         like: Names and shapes of an update.
-        clients: All clients; all but the canary send zeros.
-        rounds: Rounds of a run.
+        clients: All clients.
+        rounds: Rounds of a run. What a function does in later ones is not seen.
         runs: Runs of the first sample.
-        length: L2 norm of the canary's update; far above any clip bound. From 1e-9 to 1e12.
+        length: L2 norm of the longest canary's update, far above any clip bound; a hundredth of it is an ordinary
+            update. From 1e-9 to 1e12.
         seed: Of the audit; None: from the operating system.
 
     Returns:
@@ -126,18 +124,26 @@ def audit_rounds(
     _check_enough(runs, promise)
     seed = fresh_seed() if seed is None else check_audit_seed(seed)
     zeros = _zeros(like)
-    trial = _Trial(function=function, like=zeros, clients=clients, rounds=rounds, length=length, delta=promise.delta)
+    trial = Trial(
+        function=function,
+        like=zeros,
+        clients=clients,
+        rounds=rounds,
+        length=length,
+        delta=promise.delta,
+        miss=_MISS,
+    )
     generator = np.random.default_rng(seed)
-    pattern, part, sign, test = trial.choose(runs // 2, generator)
+    attack = trial.choose(runs // 2, generator)
 
     def sample(count: int) -> tuple[FloatArray, FloatArray]:
-        one, other = trial.scores(pattern, count, generator)
-        return sign * one[:, part], sign * other[:, part]
+        one, other = trial.scores(attack.world, count, generator)
+        return attack.seen(one), attack.seen(other)
 
-    audited = test.epsilon(*sample(runs - runs // 2), promise.delta, _MISS)
+    audited = attack.test.epsilon(*sample(runs - runs // 2), promise.delta, _MISS)
     confirmed = None
     if audited > promise.epsilon:
-        confirmed = _confirmed(sample, SECOND_SAMPLE * runs, test, promise)
+        confirmed = _confirmed(sample, SECOND_SAMPLE * runs, attack.test, promise)
     return RoundsVerdict(promised=promise, audited=audited, confirmed=confirmed, runs=runs, seed=seed)
 
 
@@ -190,86 +196,6 @@ def _enough(promise: PromisedCell) -> int:
     while runs <= MOST_RUNS and _most_shown(runs, promise.delta) <= 1.2 * promise.epsilon:
         runs *= 2
     return runs
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Trial:
-    function: Rounds
-    like: Update
-    clients: int
-    rounds: int
-    length: float
-    delta: float
-
-    def choose(self, runs: int, generator: np.random.Generator) -> tuple[int, int, int, ThresholdTest]:
-        """(pattern, part, sign, threshold) with the largest bound; used on other runs than those that chose it.
-
-        The sign is -1 where the canary's numbers are taken off what is released, as a step of descent does.
-        """
-        found = []
-        for pattern in _PATTERNS[: self.rounds]:
-            scores = self.scores(pattern, runs, generator)
-            for part, sign in itertools.product(range(scores[0].shape[1]), (1, -1)):
-                one, other = (sign * each[:, part] for each in scores)
-                for value in np.quantile(np.concatenate([one, other]), np.linspace(0.02, 0.98, _THRESHOLDS)).tolist():
-                    for inside in (True, False):
-                        test = ThresholdTest(value=value if inside else -value, inside=inside)
-                        found.append((test.epsilon(one, other, self.delta, _MISS), pattern, part, sign, test))
-        return max(found, key=lambda each: each[0])[1:]
-
-    def scores(self, pattern: int, runs: int, generator: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-        """(scores of runs with the canary, of runs without), half each: of all arrays, of each alone, and its sum."""
-        drawn = generator.spawn(runs)
-        halves = (drawn[: runs // 2], drawn[runs // 2 :])
-        one, other = (
-            np.array([self._score(own, pattern, there) for own in half])
-            for there, half in zip((True, False), halves, strict=True)
-        )
-        return one, other
-
-    @cached_property
-    def _signs(self) -> Update:
-        """Signs in turns: noise that is one number for several coordinates falls out."""
-        return {name: np.resize([1.0, -1.0], v.shape) for name, v in self.like.items()}
-
-    def _updates(self, there: bool, sends: bool) -> dict[int, Update]:
-        """New arrays for each round, since a function may write into them."""
-        scale = self.length / math.sqrt(sum(value.size for value in self.like.values()))
-        updates: dict[int, Update] = {
-            client: {name: np.zeros(value.shape) for name, value in self.like.items()}
-            for client in range(self.clients)
-            if there or client != _CANARY
-        }
-        if there and sends:
-            updates[_CANARY] = {name: value * scale for name, value in self._signs.items()}
-        return updates
-
-    def _score(self, generator: np.random.Generator, pattern: int, there: bool) -> FloatArray:
-        state, score = None, np.zeros(1 + 2 * len(self.like))
-        for round_ in range(self.rounds):
-            sends = round_ % pattern == 0
-            state, released = self.function(state, self._updates(there, sends), generator)
-            arrays = {name: self._seen(released, name) for name in self.like}
-            parts = [np.sum(self._signs[name] * value) for name, value in arrays.items()]
-            # The sums see what is one number for all coordinates, such as how many clients there are.
-            seen = np.array([sum(parts), *parts, *(np.sum(value) for value in arrays.values())])
-            score += seen if sends else -seen
-        return score
-
-    def _seen(self, released: Mapping[str, Any], name: str) -> FloatArray:
-        """Return a release as numbers; one without a score would pass as a release that shows nothing.
-
-        Raises:
-            InputError: It lacks the array, or has another form or numbers that are not finite.
-        """
-        if not isinstance(released, Mapping) or name not in released:
-            raise InputError(f"audit_rounds: the function released no array {name!r}, which like names")
-        found, due = np.asarray(released[name], dtype=float), self.like[name].shape
-        if found.shape != due:
-            raise InputError(f"audit_rounds: the function released {name!r} of shape {found.shape}, like has {due}")
-        if not np.isfinite(found).all():
-            raise InputError(f"audit_rounds: the function released a number in {name!r} that is not finite")
-        return found
 
 
 def badge_words(verdict: RoundsVerdict, day: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.auditing.attacks.likelihood_ratio import Attack, NoAttack, attack_on
 from dpfedmeta.auditing.audit_request import OF_MANY_RUNS, AuditRequest, nothing_promised
 from dpfedmeta.auditing.estimators.many_runs import (
@@ -50,9 +51,16 @@ def check_promises(plan: Plan) -> None:
 
 
 def _asked(plan: Plan, request: AuditRequest) -> Iterator[Guarantee]:
-    for cell in plan.planned:
+    for cell in cells_under_zero_out(plan):
         if cell.unit in request.units and cell.observer in request.observers:
             yield cell
+
+
+def cells_under_zero_out(plan: Plan) -> tuple[Guarantee, ...]:
+    """The cells of the plan, those of a record for one that counts as nothing in its place: what attacks tell apart."""
+    if plan.privacy.relation == "zero-out":
+        return plan.planned
+    return guarantees(replace(plan.privacy, relation="zero-out"))
 
 
 def prepared_attack(request: AuditRequest, plan: Plan, cell: Guarantee) -> tuple[Plan, Guarantee, Attack]:
@@ -70,7 +78,7 @@ def prepared_attack(request: AuditRequest, plan: Plan, cell: Guarantee) -> tuple
             )
         if not request.as_planned:
             plan = request.plan(OF_RECORDS)
-        (cell,) = (each for each in plan.planned if each.name == cell.name)
+        (cell,) = (each for each in cells_under_zero_out(plan) if each.name == cell.name)
     return plan, cell, attack_on(plan, cell)
 
 

@@ -1,12 +1,14 @@
 """One page on a run for a person or an authority: what was promised to whom, what that means, and how to check it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.relations.legend import relation_lines
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.right_guesses import NO_PROTECTION, most_right_guesses, protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
 
@@ -14,11 +16,15 @@ _WHO = {"public": "everybody who sees what was released", "server": "whoever run
 # A client of a round's cohort sees who else takes part, so under sums the number towards the server holds for it.
 _OUTSIDE = "everybody who sees what was released and was in no round as a client"
 _OF_CLIENTS = "Towards the other clients of a round, who see who takes part, the numbers towards the server hold."
-_WHOSE = {
+_WHOSE: Mapping[tuple[str, str], str] = {
     ("client", "add-remove"): "all data of one client taken away",
     ("client", "replace-one"): "all data of one client replaced by others",
-    ("record", "zero-out"): "one record of a client taken away (its place is left empty)",
+} | {
+    ("record", name): f"one record of a client changed so that {each.words} ({name})"
+    for name, each in RELATIONS.items()
 }
+# Here the record is there in one world alone.
+_LESS = ("add-remove", "zero-out", "row-deleted")
 
 
 def statement_lines(
@@ -54,6 +60,7 @@ def statement_lines(
         "",
         "What was promised, and what it means (strongest for people first):",
         *(line for cell in ordered for line in _of_cell(cell, plan.server_sees)),
+        *_of_relations(cells),
         *([_OF_CLIENTS] if plan.server_sees == "sum" else []),
         "",
         "What is not promised: that nothing can be learned of a group (for k clients epsilon is k times as large, at a "
@@ -104,8 +111,14 @@ def _of_cell(cell: Guarantee, server_sees: str) -> Iterator[str]:
     )
 
 
+def _of_relations(cells: Sequence[Guarantee]) -> list[str]:
+    """The epsilons of a record by what happens to it, with what none of them covers."""
+    lines = relation_lines(cells)
+    return ["By what happens to a record:", *(f"  {line}" for line in lines)] if lines else []
+
+
 def _guessed(cell: Guarantee) -> str:
-    return "which of the two data it was" if cell.adjacency == "replace-one" else "whether the data were there"
+    return "whether the data were there" if cell.adjacency in _LESS else "which of the two data it was"
 
 
 def _percent_up(share: float) -> str:

@@ -75,6 +75,26 @@ class Settings:
         return built(Settings, {"algo": algo, "dataset": name}, displaced(given))
 
 
+def clients_made_by(given: Settings | Mapping[str, Any]) -> dict[str, str]:
+    """Settings that decide who client number k of a data set is, beside how many there are; with others, somebody else.
+
+    Args:
+        given: All settings, or what a stored configuration holds of them.
+    """
+    kind, records, seed = (
+        _at(given, *name.split(".")) for name in ("population.kind", "population.records", "run.seed")
+    )
+    found = {"population.kind": str(kind), "population.records": str(records)}
+    # Clients whom the data name are who they are.
+    return found if kind == "natural" else found | {"run.seed": str(seed)}
+
+
+def _at(given: object, *names: str) -> object:
+    for name in names:
+        given = given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+    return given
+
+
 def setting_fields() -> Iterator[tuple[str, Any, Any]]:
     """(dotted name, annotation, default) of every setting."""
     return dotted_fields(Settings)

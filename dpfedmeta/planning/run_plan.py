@@ -33,6 +33,7 @@ from dpfedmeta.learning.models.spec import HEAD, NETWORKS, NetworkSpec
 from dpfedmeta.learning.models.trainable import check_head_is_free, check_parameters
 from dpfedmeta.learning.models.weight_shapes import check_convolutions, check_memory
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
+from dpfedmeta.learning.releases.micro_episodes import MicroEpisodes
 from dpfedmeta.learning.server_step import Moments, Rule
 from dpfedmeta.planning.client_spec import (
     algorithm_of,
@@ -218,22 +219,26 @@ def _check_network(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgor
     whole = isinstance(algorithm, WholeClients)
     if heads or whole or algorithm.adaptation.rule != PLAIN:
         check_head_is_free(network, spec.name)
-    if whole and algorithm.adaptation.targets.masked:
-        _check_no_rows(spec, settings, algorithm)
+    micro = isinstance(algorithm, MicroEpisodes) and algorithm.shape.ways != algorithm.client.ways
+    if (whole or micro) and algorithm.adaptation.targets.masked:
+        _check_no_rows(spec, settings, algorithm, whole=whole)
     division = algorithm.needs.division
     if division is not None and division.linear_head and not isinstance(network.get_submodule("head"), nn.Linear):
         where = "population.episodes = whole" if whole else "meta.divisions"
         raise InputError(f"{where}: model.name = {spec.name}: its head must be one torch.nn.Linear")
 
 
-def _check_no_rows(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgorithm) -> None:
-    """Refuse to learn what belongs to single classes, since whole clients have other numbers of them."""
+def _check_no_rows(spec: NetworkSpec, settings: Settings, algorithm: ClientAlgorithm, *, whole: bool) -> None:
+    """Refuse to learn what belongs to single classes where whole clients, or micro-episodes, have fewer of them."""
     learned = algorithm.learned(spec, algorithm.initial(spec, 0))
     rows = [name for name in learned if name.rpartition("/")[2].startswith(HEAD)]
     if rows:
+        where = "population.episodes = whole" if whole else f"record.micro_ways = {settings.record.micro_ways}"
+        others = ", reptile" if whole else ""
         raise InputError(
-            f"population.episodes = whole: meta.method = {settings.meta.method} learns {', '.join(rows)} for a fixed "
-            "number of classes; use --meta.method maml, fomaml, reptile, proto-maml or protonet"
+            f"{where}: meta.method = {settings.meta.method} learns {', '.join(rows)} for a fixed number of classes; "
+            f"use --meta.method maml, fomaml{others}, proto-maml or protonet"
+            + ("" if whole else ", or --record.micro_ways null")
         )
 
 

@@ -24,7 +24,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.participation_cost import spending
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
 from dpfedmeta.config.load import to_yaml
-from dpfedmeta.config.settings import Settings
+from dpfedmeta.config.settings import Settings, clients_made_by
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import ending, only_writer
 from dpfedmeta.core.files.run_directory import (
@@ -297,7 +297,8 @@ def _reserve(name: str, made: RunContext, *, keep: bool = True) -> None:
     data = held.clients if held.own else held.decoded
     if data is None:
         raise InputError("population.register: what these clients hold has no digest, so it cannot be registered")
-    reserve(Path(register), run=name, data=data, plan=made.plan.privacy, keep=keep)
+    made_by = {} if held.own else clients_made_by(made.plan.settings)
+    reserve(Path(register), run=name, data=data, plan=made.plan.privacy, made_by=made_by, keep=keep)
 
 
 def _go_on_longer(

@@ -16,7 +16,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics import execute
 from dpfedmeta.analytics.analyses import heavy_hitters
 from dpfedmeta.analytics.analysis_request import Request
-from dpfedmeta.analytics.execute import Place, begin, resume, summary_content
+from dpfedmeta.analytics.execute import Place, begin, found_digest, resume, summary_content
 from dpfedmeta.analytics.simulated_clients import SimulatedClients
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.analytics.verification import check_counted, is_analysis, verify
@@ -222,6 +222,40 @@ def test_a_name_in_a_statement_of_before_may_hold_marks(tmp_path):
         verify(run)
     path.unlink()
     assert verify(run).remarks[-1] == "summary.json agrees"
+
+
+def test_what_was_found_is_what_the_ledger_holds(tmp_path):
+    run = done(tmp_path)
+    content = read_content(run.ledger)
+    assert content.closing.release == found_digest(run.read_json(SUMMARY)["found"])
+    assert "closing line" not in verify(run).unverified
+    summary = run.read_json(SUMMARY)
+    summary["found"]["names"]["often"] += 1
+    run.write_json(SUMMARY, summary)
+    write_text(run.path / STATEMENT, statement(summary, heavy_hitters.HeavyHitters().words(summary["found"])))
+    with pytest.raises(InputError, match=r"summary\.json: the release of round 0 has the digest"):
+        verify(run)
+
+
+@pytest.mark.parametrize("otherwise", [False, True])
+def test_an_analysis_that_was_killed_before_its_summary_closes_its_ledger_once(tmp_path, monkeypatch, otherwise):
+    with monkeypatch.context() as patch:
+        patch.setattr(execute, "summary_content", lambda *words: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            done(tmp_path)
+    run = RunDirectory(tmp_path / "a")
+    lines = run.ledger.read_text()
+    assert "it has not finished" in verify(run).remarks[-1]
+    if otherwise:
+        honest = execute.found_digest
+        monkeypatch.setattr(execute, "found_digest", lambda found: honest({"other": 1}))
+        with pytest.raises(InputError, match="comes to something else now, which no charge covers"):
+            resume(run.path)
+        assert not (run.path / SUMMARY).exists()
+    else:
+        resume(run.path)
+        verify(run)
+    assert run.ledger.read_text() == lines
 
 
 def test_an_edited_ledger_is_found(tmp_path):

@@ -8,11 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 from rich.console import Console
 
 from dpfedmeta.api.evaluate_people import _protocol, evaluate_people, keep_people
 from dpfedmeta.cli.commands import evaluate_command
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.episodes.shape import RecordForm
+from dpfedmeta.data.user_sources.readers import own_contents
 from dpfedmeta.learning.evaluation.people import RecordSplit
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 from tests.conftest import dpfedmeta
@@ -248,3 +251,26 @@ def test_a_network_whose_queries_mix_is_labelled_so_wherever_it_is_judged(run):
         assert "inductive" not in protocol
     judged(run, "all.csv")
     assert "inductive" in content_of(run, "all")[1]["protocol"]
+
+
+@pytest.mark.parametrize("clients", [("",), ("ann", "bob")])
+@pytest.mark.parametrize("listed", [False, True], ids=["folder", "list"])
+def test_images_of_one_client_or_of_several_judge_however_they_are_handed_over(clients, listed, tmp_path):
+    rows = []
+    for number in range(12):
+        client = clients[number // 3 % len(clients)]
+        file = tmp_path / "held" / client / f"kind{number % 3}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 20 * number, dtype=np.uint8)).save(file)
+        rows.append({"path": str(file), "class": file.parent.name, **({"client": client} if client else {})})
+    path = tmp_path / "held"
+    if listed:
+        path = tmp_path / "list.csv"
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    found = own_contents(path, RecordForm(shape=(1, 8, 8)), several=True)
+    assert [(each.name, each.client, each.split, each.images) for each in found.classes] == [
+        (f"kind{place}", client, "test", 4 // len(clients)) for client in clients for place in range(3)
+    ]

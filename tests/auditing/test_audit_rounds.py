@@ -177,8 +177,8 @@ def test_a_second_sample_ends_where_a_quarter_refutes(monkeypatch, noise, sample
     found = dp.audit_rounds(counted, promise=PROMISE, like=LIKE, clients=2, rounds=1, seed=4, runs=200)
     assert found.refuted == (noise < 1.0)
     assert found.confirmed is not None
-    # A half to choose the test, a half for the first bound.
-    assert calls == 100 + 100 + samples * 200
+    # Seven worlds to choose from and the best three again, and a half for the first bound.
+    assert calls == (7 + 3) * 40 + 100 + samples * 200
     looks = [miss for miss in misses if miss < audit_rounds._MISS]
     assert len(looks) == (1 if samples == 1 else 2)
     assert sum(looks) <= SECOND_MISS

@@ -11,7 +11,10 @@ import torch
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_mu
 from dpfedmeta.accounting.events.events import surplus
+from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.api import audit as audit_api
 from dpfedmeta.auditing import run_audit
 from dpfedmeta.auditing.attacks.likelihood_ratio import NoAttack, attack_on
@@ -478,3 +481,16 @@ def test_a_second_sample_has_coins_and_a_size_of_its_own(monkeypatch):
     (runs, seed), (more, other) = made
     assert (runs, seed, more) == (20, 5, 80)
     assert other == request.second_seed(0) != seed
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "row-deleted", "row-exchanged"])
+def test_a_record_is_audited_for_what_attacks_tell_apart_whatever_the_target_is_for(relation):
+    """A larger epsilon, of a row that becomes another one, would leave the attack nothing to find."""
+    layer = RecordLayer(support_noise=None, query_noise=1.6, support_steps=1, support_records=1, query_records=5,
+                        rows=True)  # fmt: skip
+    privacy = PrivacyPlan(clients=50, cohort=10, rounds=2, noise_multiplier=1.0, record=layer, relation=relation)
+    plan = SimpleNamespace(privacy=privacy, planned=guarantees(privacy))
+    found = run_audit.cells_under_zero_out(plan)
+    for cell, own in zip(found[2:], plan.planned[2:], strict=True):
+        assert (cell.adjacency, cell.epsilon) == ("zero-out", own.relations["zero-out"])
+    assert found[:2] == plan.planned[:2]

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.episodes.shape import WholeShape
+from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
 from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.from_records import RecordsPopulation
 from dpfedmeta.data.populations.population import clients_digest
 
@@ -197,3 +198,15 @@ def test_numbers_to_predict_are_scaled_by_public_constants():
                      (["a", "b"], "targets are not numbers")):  # fmt: skip
         with pytest.raises(InputError, match=why):
             replace(made({"a": (records(2), odd)}), range=known).episode(0)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, np.float32, torch.uint8, torch.int64])
+def test_ids_of_tokens_stay_what_they_are_whatever_their_type(kind):
+    ids = np.arange(1, 13).reshape(4, 3)
+    given = torch.from_numpy(ids).to(kind) if isinstance(kind, torch.dtype) else ids.astype(kind)
+    found = made({"ann": (given, [0, 0, 1, 1])}).episode(0)
+    both = torch.cat([found.support_images, found.query_images])
+    assert sorted(map(tuple, both.tolist())) == sorted(map(tuple, ids.tolist()))
+    part = (given, np.array([0, 1, 0, 1]))
+    pairs = from_pairs([(part, part)], EpisodeShape(ways=2, shots=2, queries=2))
+    assert sorted(map(tuple, pairs.episode(0).query_images.tolist())) == sorted(map(tuple, ids.tolist()))

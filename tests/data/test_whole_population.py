@@ -95,6 +95,21 @@ def test_all_that_the_limits_allow_is_used_and_nothing_twice(counts, share, most
         assert sum(min(count, limit + 1) for count in wanted) > shape.most_records
 
 
+@given(
+    counts=st.lists(st.integers(1, 4), min_size=1, max_size=30),
+    most_ways=st.integers(2, 8),
+    seed=st.integers(0, 9),
+)
+def test_whoever_takes_part_with_a_public_list_is_judged_on_something(counts, most_ways, seed):
+    shape = WholeShape(support_share=0.5, most_ways=most_ways, most_records=4 * most_ways)
+    split = split_whole(np.random.default_rng(seed), [np.arange(count) for count in counts], shape, shared=True)
+    assert (split is None) == (max(counts) < 2)
+    if split is not None:
+        assert len(split.classes) == len({*split.classes}) == min(len(counts), most_ways)
+        assert all(len(own) for own in split.support)
+        assert sum(map(len, split.query)) > 0
+
+
 @pytest.mark.parametrize(("share", "count", "support"), [(0.29, 100, 29), (0.5, 3, 1), (0.5, 2, 1), (0.99, 5, 4)])
 def test_a_share_of_records_is_a_whole_number(share, count, support):
     assert replace(SHAPE, support_share=share).support_of(count) == support

@@ -9,7 +9,7 @@ import pytest
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.fresh_seeds import FRESH_GENERATOR
 from dpfedmeta.core.random.random_sources import GENERATOR
-from dpfedmeta.federation.client.client_state import asked_digest, forgotten, kept_for, source_at
+from dpfedmeta.federation.client.client_state import asked_digest, copied, forgotten, kept_for, row_key, source_at
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
@@ -148,3 +148,23 @@ def test_noise_is_drawn_with_the_fresh_bytes_of_its_charge(needs, fresh):
             source_at(source, attempt, lambda asked: fresh)
         return
     assert source_at(source, attempt, lambda asked: fresh if asked == attempt else b"another") == ((1, 8), fresh)
+
+
+def test_the_key_of_rows_is_drawn_once_for_a_home_and_goes_where_it_goes(tmp_path):
+    home, other = tmp_path / "home", tmp_path / "other"
+    for folder in (home, other):
+        folder.mkdir()
+    key = row_key(home)
+    assert key == row_key(home) == (home / "rows.key").read_bytes() != row_key(other)
+    assert (home / "rows.key").stat().st_mode & 0o777 == 0o600
+    # A look that changes nothing sees the same groups.
+    assert row_key(copied(home / "ledger.jsonl").parent) == key
+    moved = home.rename(tmp_path / "moved")
+    assert row_key(moved) == key
+
+
+def test_a_damaged_key_of_rows_is_no_new_one(tmp_path):
+    row_key(tmp_path)
+    (tmp_path / "rows.key").write_bytes(b"short")
+    with pytest.raises(InputError, match=r"rows\.key: damaged.*restore it from a backup"):
+        row_key(tmp_path)

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -15,8 +16,9 @@ from dpfedmeta.config.settings import setting_fields, value_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.offers import offered_settings, signed_plan
-from dpfedmeta.federation.offers.kept_settings import KEEPERS, SETTINGS, table_rows
+from dpfedmeta.federation.offers.kept_settings import SETTINGS, Keeper
 from dpfedmeta.federation.offers.offered_settings import check_own, check_taken, for_clients
+from dpfedmeta.federation.offers.signed_document import MOST_LETTERS
 from dpfedmeta.federation.offers.signed_plan import opened_plan
 from dpfedmeta.federation.wire_format import Offer, QuestionKind, Said
 from dpfedmeta.planning.privacy.solve import make_privacy
@@ -111,7 +113,7 @@ def asked(session, offer, number=0):
 
 def test_every_setting_of_the_schema_is_on_the_list_and_nothing_else_is():
     assert [name for name, _, _ in setting_fields()] == [*sorted(SETTINGS, key=_place)]
-    assert {row.keeper for row in SETTINGS.values()} == {*KEEPERS}
+    assert {row.keeper for row in SETTINGS.values()} == {*get_args(Keeper)}
     for name, row in SETTINGS.items():
         assert row.why, name
         assert bool(row.by) == (row.keeper == "client"), name
@@ -119,7 +121,6 @@ def test_every_setting_of_the_schema_is_on_the_list_and_nothing_else_is():
         assert not row.simulated or row.keeper == "nobody", name
     assert {*OTHERS} == {*ONLY}
     assert {*PUBLIC} == {name for name, row in SETTINGS.items() if row.keeper == "public"}
-    assert [name for name, *_ in table_rows()] == [*SETTINGS]
 
 
 def _place(name):
@@ -245,3 +246,26 @@ def test_a_message_is_clipped_whatever_a_server_sets(silos, honest, tmp_path, na
     norms = [float(each.square().sum().sqrt()) for each in bounded.value.values()]
     # Five messages of the bound at most.
     assert sum(norm**2 for norm in norms) ** 0.5 <= 5 * 0.25 * (1 + 1e-5)
+
+
+LAUGHS = "a: &a [x, x]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (LAUGHS, "settings name a part of themselves"),
+        ("#" * (MOST_LETTERS + 1), "settings have 100,001 letters: a client reads at most 100,000"),
+        ("a: 'b", "settings are not valid YAML"),
+        (7, "the plan is refused here"),
+    ],
+    ids=["laughs", "long", "broken", "no text"],
+)
+def test_settings_that_grow_without_bound_are_not_read(honest, monkeypatch, text, words):
+    monkeypatch.setattr(signed_plan, "offered_settings", None)
+    content = json.loads(honest.signed.text) | {"settings": text}
+    said, log = asked(honest, signed_text(honest, content))
+    assert said is Said.DECLINED
+    assert words in log

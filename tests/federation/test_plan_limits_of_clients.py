@@ -9,7 +9,7 @@ import pytest
 
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
-from dpfedmeta.accounting.ledger.plan_limits import most_rounds
+from dpfedmeta.accounting.ledger.plan_limits import most_counted
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.client.client_budget import Promise
@@ -132,7 +132,7 @@ def test_without_a_cap_a_client_joins_no_more_rounds_than_the_servers_cells_coun
     """Of 12 rounds with one of five clients in each, a client is in more than R with a chance of delta/100."""
     given = {"population.sampler": "poisson", "population.cohort": "1", "server.rounds": "12"}
     session = open_session(silos, tmp_path, "dp-agr", MANY, **given, **{"population.max_participations": "null"})
-    most = most_rounds(session.plan.privacy)
+    most = most_counted(session.plan.privacy)
     chance = sum(math.comb(12, k) * 0.2**k * 0.8 ** (12 - k) for k in range(most + 1, 13))
     assert chance <= 1e-3 / 100 < chance + math.comb(12, most) * 0.2**most * 0.8 ** (12 - most)
     _, ask = joined(session, 0)

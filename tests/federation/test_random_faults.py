@@ -78,7 +78,7 @@ def test_clients_killed_at_random_instants_stay_within_their_promises(silos, tmp
         try:
             run, status = silos.serve(settings, home, wire)
             assert status == "completed"
-            assert [line["round"] for line in lines_of(run.ledger)[1:]] == [0, 1, 2]
+            assert [line["round"] for line in lines_of(run.ledger)[1:-1]] == [0, 1, 2]
         except TooFew:
             # Of so few clients a sum may be out of reach, and of nobody in the third round.
             assert algo == "dp-agrlr-secure"

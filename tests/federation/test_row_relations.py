@@ -20,6 +20,7 @@ from dpfedmeta.data.episodes.row_layout import HashedRows
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.offers.signed_plan import sign_plan
+from dpfedmeta.federation.server.training_server import _as_run
 from dpfedmeta.federation.wire_format import Attempt, Offer, Question, QuestionKind, Said
 from dpfedmeta.learning.record_dp import local_training, micro_episode_gradients, noisy_steps
 from dpfedmeta.planning.run_plan import make_plan
@@ -286,3 +287,18 @@ def test_no_client_takes_a_plan_of_slots_under_promises_for_records(kind, tmp_pa
         case.side(rows_of(0))
     (log,) = tmp_path.glob("home*/log.txt")
     assert f"population.kind = {kind}" in log.read_text()
+
+
+def test_a_server_of_real_clients_counts_with_rows_whatever_its_own_data_are(tmp_path):
+    settings = resolve("dp-agrlr-micro", "strokes", command_line={"population.kind": "virtual"})
+    assert _as_run(settings, tmp_path).population.kind == "real"
+
+
+@pytest.mark.parametrize("real", [True, False], ids=["real", "simulated"])
+def test_a_plan_lays_out_rows_however_a_population_was_built(real, tmp_path, own_cache):
+    algo, given, labels = CASES["micro, shared"]
+    case = Case(folder=tmp_path, algo=algo, given=given, kind=labels, real=real)
+    side = case.side(rows_of(0))
+    bare = replace(side.population, layout=None)
+    rebuilt = client_side(case.plan, bare, KeyedSource(1), torch.device("cpu"))
+    assert rebuilt.population.layout == case.plan.algorithm.needs.layout is not None

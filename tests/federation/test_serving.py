@@ -63,7 +63,9 @@ def lines_of(path):
 
 
 def check_charged_once(silos, run, home, rounds):
-    assert [line["round"] for line in lines_of(run.ledger)[1:]] == list(range(rounds))
+    assert [line["round"] for line in lines_of(run.ledger)[1:-1]] == list(range(rounds))
+    assert lines_of(run.ledger)[-1]["closed"]["rounds"] == rounds
+    assert "closing line" not in audit(run).unverified
     for number in range(CLIENTS):
         charged = lines_of(home / f"client{number}" / "ledger.jsonl")[1:]
         assert [line["round"] for line in charged] == list(range(rounds))
@@ -338,7 +340,7 @@ def test_a_run_ends_when_all_clients_have_kept_their_promise(silos, tmp_path):
     settings = silos.settings("dp-agrlr-micro", **GIVEN, **{"server.rounds": "6"})
     with pytest.raises(InputError, match=r"^5 of 5 clients declined, and a round needs 1"):
         silos.serve(settings, tmp_path, parties=silos.parties(tmp_path, promise=Promise(participations=2)))
-    assert [line["round"] for line in lines_of(tmp_path / "run" / "ledger.jsonl")[1:]] == [0, 1, 2]
+    assert [line["round"] for line in lines_of(tmp_path / "run" / "ledger.jsonl")[1:-1]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

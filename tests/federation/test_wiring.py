@@ -269,22 +269,19 @@ def test_a_server_listens_where_it_is_told_or_as_its_invitation_says_and_closes(
 
 @pytest.fixture
 def federation(monkeypatch, tmp_path):
-    """Backends of a federation whose clients need not be asked, by (secure, abort, identity of the run)."""
+    """Backends of a federation whose clients need not be asked, by (secure, identity of the run)."""
     offered, named = [], []
     monkeypatch.setattr(training_server, "offer_until_answered", lambda *words: offered.append(words))
     monkeypatch.setattr(training_server, "sign_plan", lambda *words, run, server, roster: named.append(
         (run, server.public, roster)) or SimpleNamespace(run=run))  # fmt: skip
 
-    def make(secure, abort, run="a"):
+    def make(secure, run="a"):
         monkeypatch.setattr(training_server, "identity_of", lambda path: SimpleNamespace(run=run))
         own = Federation(
             channel=SimpleNamespace(spec=Channel), identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0, fewest=2,
             wait=9.0, heard=print, waiting=repr,
         )  # fmt: skip
-        plan = SimpleNamespace(
-            settings=SimpleNamespace(server=SimpleNamespace(abort_on_failure=abort)),
-            privacy=SimpleNamespace(secure=secure),
-        )
+        plan = SimpleNamespace(privacy=SimpleNamespace(secure=secure))
         made = SimpleNamespace(plan=plan, dataset=SimpleNamespace(task=None), clients="clients", workers="workers")
         where = SimpleNamespace(secret=tmp_path / "secret")
         backend = own.backend(made, where)
@@ -296,12 +293,11 @@ def federation(monkeypatch, tmp_path):
     return make
 
 
-@pytest.mark.parametrize("abort", [False, True])
 @pytest.mark.parametrize("secure", [None, object()])
-def test_a_federation_adds_up_as_its_settings_say(federation, secure, abort):
-    backend, _ = federation(secure, abort)
+def test_a_federation_adds_up_as_its_settings_say(federation, secure):
+    backend, _ = federation(secure)
     assert isinstance(backend, AskedSums if secure is None else SecureSums)
-    assert (backend.clients, backend.abort_on_failure) == ("clients", abort)
+    assert backend.clients == "clients"
     if secure is not None:
         assert (backend.workers, backend.added.identity) == ("workers", b"k" * 32)
 

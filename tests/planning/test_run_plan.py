@@ -273,6 +273,11 @@ WRONG = [
     ("maml", {"run.precision": "tf32", "model.name": "linear"}, "none of this package's convolutions"),
     ("maml", {"model.name": "mlp", "run.precision": "bfloat16"}, "none of this package's convolutions"),
     ("dp-agrlr-micro", {"record.micro_ways": 2, "meta.learn": "all"}, "meta.learn body"),
+    (
+        "dp-agrlr-micro",
+        {"record.micro_ways": 2, "meta.method": "meta-sgd"},
+        "learns rate/head.weight, .*micro_ways null",
+    ),
     ("dp-agrlr-micro", {"record.micro_shots": 10}, "do not fit"),
     ("dp-agrlr-micro", {"record.micro_ways": 6}, "do not fit"),
     ("dp-agr", {"model.name": "torch.nn:Identity"}, r"model\.name"),

@@ -1,6 +1,7 @@
 import math
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.data.task_file import load_task
+from dpfedmeta.planning.privacy import solve
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.availability import Availability
@@ -123,3 +125,35 @@ def test_a_change_that_no_round_of_the_plan_has_is_warned_of(begins):
 def test_what_correlated_noise_alone_uses_is_refused_beside_any_other(name):
     with pytest.raises(RefusedPlan, match=rf"^{name} = 2 with server\.noise = independent: .*leave it out"):
         privacy("dp-const", {**NOISE, name: "2"})
+
+
+ASKED = (None, "zero-out", "row-deleted", "row-exchanged")
+MICRO = {"population.clients": "400", "population.cohort": "40", "server.rounds": "3"}
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("relation", ASKED)
+@pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr"])
+def test_the_target_of_a_record_is_met_for_the_relation_of_the_settings(monkeypatch, algo, rows, relation):
+    """By default for rows where records are such; refused in a line where it does not hold."""
+    real = solve.algorithm_of
+    monkeypatch.setattr(solve, "algorithm_of", lambda *given: SimpleNamespace(
+        record_layer=lambda: replace(real(*given).record_layer(), rows=rows)))  # fmt: skip
+    given = MICRO | ({} if relation is None else {"privacy.record.relation": relation})
+    if not rows and relation in ("row-deleted", "row-exchanged"):
+        with pytest.raises(RefusedPlan, match=f"relation = {relation}: .*; use --privacy.record.relation zero-out$"):
+            privacy(algo, given)
+        return
+    plan = privacy(algo, given)
+    cell = guarantees(plan)[2]
+    assert cell.adjacency == plan.relation == (relation or ("row-deleted" if rows else "zero-out"))
+    assert 2.45 < cell.epsilon <= 2.5
+    assert cell.epsilon == cell.relations[cell.adjacency]
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "row-deleted", "row-exchanged"])
+def test_without_a_layer_of_records_every_relation_costs_the_whole_client(relation):
+    given = MICRO | {"privacy.record.relation": relation, "privacy.record.observer": "public"}
+    cell = guarantees(privacy("dp-agr", given))[3]
+    assert cell.adjacency == relation
+    assert len(set(cell.relations.values())) == 1

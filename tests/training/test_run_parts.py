@@ -103,10 +103,14 @@ def test_a_population_is_registered_by_what_its_clients_hold(monkeypatch, own, k
     asked = []
     monkeypatch.setattr(run_training, "reserve", lambda path, **given: asked.append((str(path), given)))
     held = SimpleNamespace(own=own, clients="of clients" if known else None, decoded="of images" if known else None)
-    plan = SimpleNamespace(settings=SimpleNamespace(population=SimpleNamespace(register=register)), privacy="privacy")
+    population = SimpleNamespace(register=register, kind="virtual", records=500)
+    settings = SimpleNamespace(population=population, run=SimpleNamespace(seed=3))
+    plan = SimpleNamespace(settings=settings, privacy="privacy")
     with pytest.raises(InputError, match="has no digest") if register and not known else nullcontext():
         _reserve("run", SimpleNamespace(plan=plan, held=held), keep=keep)
+    made_by = {"population.kind": "virtual", "population.records": "500", "run.seed": "3"}
     due = {"run": "run", "data": "of clients" if own else "of images", "plan": "privacy", "keep": keep}
+    due["made_by"] = {} if own else made_by
     assert asked == ([(register, due)] if register and known else [])
 
 

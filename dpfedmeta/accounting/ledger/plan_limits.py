@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
+from dpfedmeta.accounting.events.participation_pattern import Spacing
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -40,43 +41,75 @@ class PlanLimits:
             run: Identifier of the run.
             rounds: In increasing order.
         """
-        joined, in_all = self._joined(ledger, run)
-        found: list[int] = []
+        joined, found = self._joined(ledger, run), []
         for round_ in rounds:
-            if self._problem([*joined, *found], in_all + len(found), round_) is None:
+            if self._problem(joined, round_) is None:
                 found.append(round_)
+                joined.add(round_)
         return found
 
     def problem(self, ledger: ClientLedger, run: str, round_: int) -> str | None:
         """Say why the plan does not have the client join this round, whatever was promised; None: it may."""
-        return self._problem(*self._joined(ledger, run), round_)
+        return self._problem(self._joined(ledger, run), round_)
 
-    def _joined(self, ledger: ClientLedger, run: str) -> tuple[list[int], int]:
-        """(rounds of this run, further attempts too; number of those of all runs of the plan)."""
-        return [key[0] for key in ledger.keys(run)], ledger.participations_in(self.name)
+    def _joined(self, ledger: ClientLedger, run: str) -> _Joined:
+        joined = _Joined(of_plan=ledger.participations_in(self.name))
+        for key in ledger.keys(run):
+            joined.add(key[0], counted=True)
+        return joined
 
-    def _problem(self, joined: Sequence[int], in_all: int, round_: int) -> str | None:
-        plan, cap = self.plan, self.plan.max_participations
-        if cap is not None and in_all >= cap:
-            return f"this client took part {in_all} times in runs of this plan, which has at most {cap}"
-        most = most_rounds(plan)
-        if len({*joined, round_}) > most:
+    def _problem(self, joined: _Joined, round_: int) -> str | None:
+        plan, cap, most, spacing = self.plan, self.plan.max_participations, self._most_of_plan, self._spacing
+        if cap is not None and joined.of_plan >= cap:
+            return f"this client took part {joined.of_plan} times in runs of this plan, which has at most {cap}"
+        if round_ not in joined.rounds and len(joined.rounds) >= most:
             return f"this client joined {most} rounds, and the plan's guarantees towards the server count with no more"
-        spacing = spacing_of(plan)
         if spacing is None:
             return None
-        if not spacing.allows(round_, len(joined), max(joined, default=None)):
+        if not spacing.allows(round_, joined.attempts, joined.latest):
             return (
                 f"the plan's noise counts with {spacing.participations} rounds of a client, {spacing.separation} apart,"
-                f" and this client joined {len(joined)}, the last one {max(joined, default=None)}"
+                f" and this client joined {joined.attempts}, the last one {joined.latest}"
             )
         if self.number is not None and not plan.sampling.in_turn(self.number, round_, spacing):
             return f"it is not the turn of client {self.number}"
         return None
 
+    @cached_property
+    def _most_of_plan(self) -> int:
+        return most_counted(self.plan)
+
+    @cached_property
+    def _spacing(self) -> Spacing | None:
+        return spacing_of(self.plan)
+
+
+@dataclass(kw_only=True)
+class _Joined:
+    """Rounds that a client joined.
+
+    Attributes:
+        of_plan: Participations in all runs of the plan, with further attempts.
+        attempts: Those in this run.
+        rounds: Their rounds.
+        latest: The last of these; None: none.
+    """
+
+    of_plan: int
+    attempts: int = 0
+    rounds: set[int] = field(default_factory=set)
+    latest: int | None = None
+
+    def add(self, round_: int, *, counted: bool = False) -> None:
+        """One more; `counted`: the number of the plan has it already."""
+        self.of_plan += not counted
+        self.attempts += 1
+        self.rounds.add(round_)
+        self.latest = round_ if self.latest is None else max(self.latest, round_)
+
 
 @lru_cache(maxsize=16)
-def most_rounds(plan: PrivacyPlan) -> int:
+def most_counted(plan: PrivacyPlan) -> int:
     """Rounds that a client joins at most without a cap, as the plan's cells towards the server count.
 
     Where all clients are in every round, all rounds. Where they are sampled, the number that an honest sampler exceeds

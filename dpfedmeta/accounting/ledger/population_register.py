@@ -5,17 +5,26 @@ from __future__ import annotations
 import fcntl
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
 
+from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
 from dpfedmeta.accounting.ledger.ledger import Budget, phases_of
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, lineage_folder
-from dpfedmeta.accounting.ledger.registered_budget import ROUNDING, RegisteredBudget, charged_cost, replaced_cost
+from dpfedmeta.accounting.ledger.registered_budget import (
+    ROUNDING,
+    RegisteredBudget,
+    charged_cost,
+    events_of,
+    replaced_cost,
+    replaced_epsilon,
+)
 from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.rounded import asked, rounded_up
@@ -26,6 +35,8 @@ from dpfedmeta.core.files.run_directory import ANALYSIS
 _WHAT = "register"
 # Orders that a register may count in. Twice an order has to be one that is computed quickly.
 _ORDERS = range(2, 513)
+# Share of delta that exact composition counts with; divergences have the rest.
+_EXACT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +46,14 @@ class Registered:
     Attributes:
         run: Its random name, or a name that its owner gave.
         data: Digest of the data of its clients.
+        made_by: Settings that made its clients of the data, by their names.
         plan: What it was planned as; it counts in full from then on, finished or not.
         cost: Its Renyi divergence of the register's order where all data of one client are replaced.
     """
 
     run: str
     data: str
+    made_by: Mapping[str, str]
     plan: PrivacyPlan
     cost: float
 
@@ -64,6 +77,7 @@ class PopulationRegister:
         delta: Its delta.
         order: The order that counts.
         runs: Each run once, with the costliest plan that was reserved for it.
+        events: What the releases of all plans cost that were ever reserved.
         head: Hash of the last line.
         lines: How many lines there are.
         name: Random name, the same in every copy.
@@ -74,15 +88,27 @@ class PopulationRegister:
     delta: float
     order: int
     runs: tuple[Registered, ...]
+    events: frozenset[Event]
     head: str
     lines: int
     name: str
 
-    @property
+    @cached_property
     def spent(self) -> float:
-        """Epsilon that all runs together add up to, at `delta`."""
+        """Epsilon that all runs together add up to, at `delta`: the less of what either count says."""
+        return min(self.renyi, self.exact(self.runs))
+
+    @property
+    def renyi(self) -> float:
+        """Epsilon by the divergences of one order."""
         total = math.fsum(each.cost for each in self.runs)
         return 0.0 if total == 0.0 else max(0.0, total + _beside(self.order, self.delta))
+
+    def exact(self, runs: Sequence[Registered]) -> float:
+        """Epsilon of these runs by exact composition, where all that was ever reserved is of one event; else inf."""
+        if len(self.events) > 1:
+            return math.inf
+        return replaced_epsilon([phase for each in runs for phase in each.plan.phases], _EXACT * self.delta)
 
     def reserved(self, run: str) -> float:
         """Divergence that is reserved for a run.
@@ -111,7 +137,7 @@ class PopulationRegister:
 
 def _beside(order: int, delta: float) -> float:
     """Epsilon = divergence of this order + this (Canonne, Kamath, Steinke 2020, proposition 12)."""
-    return math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+    return math.log1p(-1 / order) - math.log((1 - _EXACT) * delta * order) / (order - 1)
 
 
 def begin_register(path: Path, epsilon: float, delta: float) -> PopulationRegister:
@@ -148,7 +174,9 @@ def read_register(path: Path) -> PopulationRegister:
         return _read(path, lineage)
 
 
-def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan, keep: bool = True) -> PopulationRegister:
+def reserve(
+    path: Path, *, run: str, data: str, plan: PrivacyPlan, made_by: Mapping[str, str] | None = None, keep: bool = True
+) -> PopulationRegister:
     """Reserve what a run may spend, on disk when this returns; call it before the run's first charge.
 
     What is reserved is never given back, so call it after all that may keep the run from beginning.
@@ -160,10 +188,11 @@ def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan, keep: bool = 
         run: Name of the run.
         data: Digest of the data of its clients.
         plan: Its whole plan.
+        made_by: Settings that make its clients of the data, by their names; None: the digest is of the clients.
         keep: Without it nothing is reserved: the register is only asked for room.
 
     Raises:
-        InputError: The register is damaged, lost a line, or is of other data.
+        InputError: The register is damaged, lost a line, or is of other data or other clients.
         RefusedPlan: The promise has not so much left, or the run has no plain Renyi divergence.
     """
     with _alone(path, writes=keep) as lineage:
@@ -171,10 +200,14 @@ def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan, keep: bool = 
         before = next((each for each in found.runs if each.run == run), None)
         if any(each.data != data for each in found.runs):
             raise InputError(f"{path}: is of other data than this run; a register is of one population")
+        made_by = dict(made_by or {})
+        if found.runs:
+            _check_same_clients(path, found.runs[0], plan, made_by)
         if before is not None and before.plan == plan:
             return found
         cost = replaced_cost(plan, found.order)
-        if not cost <= (found.left + (before.cost if before else 0.0)) * ROUNDING:
+        made = Registered(run=run, data=data, made_by=made_by, plan=plan, cost=cost)
+        if not cost <= (found.left + (before.cost if before else 0.0)) * ROUNDING and not _by_events(found, made):
             raise RefusedPlan(
                 f"{path}: epsilon = {rounded_up(found.spent, 4)} of {asked(found.epsilon)} is spent at "
                 f"delta = {asked(found.delta)}, which leaves too little for this run; plan it with more noise or fewer "
@@ -184,10 +217,39 @@ def reserve(path: Path, *, run: str, data: str, plan: PrivacyPlan, keep: bool = 
             return found
         # What a crash left of a line was never reserved; the first append cuts it off.
         chain = HashChain(path, found.head, SECRET, lines=found.lines, size=whole_lines(path)[0])
-        chain.append({"version": VERSION, "run": run, "data": data, "plan": constants(plan)})
+        chain.append({"version": VERSION, "run": run, "data": data, "made_by": made_by, "plan": constants(plan)})
         assert lineage is not None
         lineage.follow(chain.lines, chain.head)
         return _read(path, lineage)
+
+
+def _by_events(found: PopulationRegister, made: Registered) -> bool:
+    """Return whether exact composition keeps this run and all others within the promise."""
+    after = replace(found, events=found.events | events_of(made.plan))
+    others = [each if each.run != made.run else max(each, made, key=_cost) for each in found.runs]
+    known = any(each.run == made.run for each in found.runs)
+    return after.exact(others if known else [*others, made]) <= found.epsilon
+
+
+def _cost(each: Registered) -> float:
+    return each.cost
+
+
+def _check_same_clients(path: Path, first: Registered, plan: PrivacyPlan, made_by: Mapping[str, str]) -> None:
+    """Refuse a run over other clients: nothing is promised of a client who is somebody else in each run.
+
+    Raises:
+        InputError: It is one; says what differs, and both values.
+    """
+    counts = (f"{first.plan.clients:,}", f"{plan.clients:,}")
+    pairs: dict[str, tuple[str | None, str | None]] = {"population.clients": counts}
+    pairs |= {name: (first.made_by.get(name), made_by.get(name)) for name in (*first.made_by, *made_by)}
+    for name, (theirs, ours) in pairs.items():
+        if theirs != ours:
+            raise InputError(
+                f"{path}: counts clients with {name} = {theirs or 'none'}, but this run has {name} = "
+                f"{ours or 'none'}: its clients are others; give {name} = {theirs}, or another register"
+            )
 
 
 def check_reserved(path: Path, run: str, charges: Sequence[Charge]) -> list[str]:
@@ -270,18 +332,22 @@ def _read(path: Path, lineage: Lineage | None) -> PopulationRegister:
     try:
         first, order = bodies[0], int(bodies[0]["order"])
         found: dict[str, Registered] = {}
+        events: frozenset[Event] = frozenset()
         for line in bodies[1:]:
             plan = plan_of(line["plan"], line["version"])
             cost = replaced_cost(plan, order)
-            made = Registered(run=line["run"], data=line["data"], plan=plan, cost=cost)
+            events |= events_of(plan)
+            made_by = {str(key): str(value) for key, value in line["made_by"].items()}
+            made = Registered(run=line["run"], data=line["data"], made_by=made_by, plan=plan, cost=cost)
             # A run that is planned again for less may have spent what it was planned for first.
-            found[made.run] = max(found.get(made.run, made), made, key=lambda each: each.cost)
+            found[made.run] = max(found.get(made.run, made), made, key=_cost)
         return PopulationRegister(
             path=path,
             epsilon=float(first["epsilon"]),
             delta=float(first["delta"]),
             order=order,
             runs=tuple(found.values()),
+            events=events,
             head=head,
             lines=len(heads),
             name=str(first[_WHAT]),

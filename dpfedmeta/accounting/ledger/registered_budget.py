@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpfedmeta.accounting.divergences.rdp import moments_of
-from dpfedmeta.accounting.events.events import Phase, neighbours_of
+from dpfedmeta.accounting.events.events import Event, Phase, neighbours_of
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import Budget, phases_of
+from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import largest_divergences
 from dpfedmeta.accounting.release_costs import released
 
 ROUNDING = 1.0 + 1e-9
+# Nobody promises as much.
+_MOST = 100.0
 
 
 def replaced_cost(plan: PrivacyPlan, order: int) -> float:
@@ -35,6 +39,32 @@ def charged_cost(phases: Sequence[Phase], order: int) -> float:
         return _moments(kept, order)[0]
     less, twice = _moments(kept, 2 * order - 1, 2 * order)
     return (order - 0.5) / (order - 1) * twice + less
+
+
+def events_of(plan: PrivacyPlan) -> frozenset[Event]:
+    """What the releases of a plan cost, each once."""
+    return frozenset(phase.event for phase in released(plan.phases))
+
+
+def replaced_epsilon(phases: Sequence[Phase], delta: float) -> float:
+    """Epsilon of rounds where all data of one client are replaced, by exact composition; their events are all one.
+
+    Rounds that remove or add a client are counted for doing both: the probability beyond 2 e is at most (1 + exp(e))
+    times that beyond e, by the definition of (epsilon, delta) used twice.
+    """
+    kept = released(phases)
+    if not kept:
+        return 0.0
+    together = [replace(kept[0], rounds=sum(phase.rounds for phase in kept))]
+    if neighbours_of(together) == "replace-one":
+        return client_public_epsilon(together, delta)
+    half = 0.0
+    while half < _MOST:
+        found = client_public_epsilon(together, delta / (1.0 + math.exp(half)))
+        if found <= half:
+            return 2.0 * half
+        half = found * (1.0 + 1e-3)
+    return math.inf
 
 
 def _moments(phases: Sequence[Phase], *orders: int) -> list[float]:

@@ -21,7 +21,8 @@ def relation_rows(cells: Sequence[Guarantee], shown: Callable[[float], str] = ro
     )
     epsilons = {name: (shown(server[name]), shown(public[name])) for name in RELATIONS if name in server}
     if len(epsilons) > 1 and len(set(epsilons.values())) == 1:
-        return [(*next(iter(epsilons.values())), f"it differs in any way ({', '.join(epsilons)})")]
+        which = "every relation" if len(epsilons) == len(RELATIONS) else ", ".join(epsilons)
+        return [(*next(iter(epsilons.values())), f"it differs in any way ({which})")]
     return [(*each, f"{RELATIONS[name].words} ({name})") for name, each in epsilons.items()]
 
 

@@ -10,6 +10,8 @@ from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, parser
 
+# Names of files that are said.
+_SHOWN = 10
 SUMMARY = "an ended run as one file to publish, without secret/"
 
 
@@ -48,6 +50,15 @@ def main(words: Sequence[str], console: Console) -> int:
         highlight=False,
         soft_wrap=True,
     )
+    if made.unknown:
+        shown = ", ".join(made.unknown[:_SHOWN]) + (", ..." if len(made.unknown) > _SHOWN else "")
+        console.print(
+            f"note: {len(made.unknown)} files are not in it, since no command wrote them: {shown}",
+            style="yellow",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     if made.places:
         console.print(
             f"note: {', '.join(made.places)}: is in the settings, so ledger.jsonl and others show it, and the "

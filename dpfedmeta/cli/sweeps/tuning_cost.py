@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dpfedmeta.accounting.events.events import Earlier, neighbours_of, surplus
 from dpfedmeta.accounting.events.record_layer import holding
@@ -15,6 +16,7 @@ from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.release_costs import released
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.sweeps.sweep_folder import TRIALS, SweepFolder, read_manifest
+from dpfedmeta.config.settings import clients_made_by
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import ANALYSIS, RunDirectory, config_of
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
@@ -72,6 +74,7 @@ def tuning_cost(path: Path) -> TuningCost:
         raise InputError(f"{path}: no run of this sweep was started, so it has cost nothing")
     for run in began:
         _check_own_randomness(run)
+    _check_same_clients(runs)
     plans = {run.path: _charged(run) for run in runs}
     counted = [*plans.values(), *(plans[like] for like in gone)]
     cost = compose(counted, adaptive=adaptive, besides=[_asked(run) for run in analyses])
@@ -216,11 +219,39 @@ def _charged(run: RunDirectory) -> PrivacyPlan:
 
 def _check_own_randomness(run: RunDirectory) -> None:
     """Runs with a chosen noise seed may share their noise, and then their releases are not independent."""
-    # As it was when the run began: config.yaml is anybody's to edit.
-    text = read_content(run.ledger, torn=True).identity.config.partition("\n---\n")[0]
+    begun = _config(run)
     try:
-        chosen = read_yaml(text)["analysis" if text.startswith(ANALYSIS) else "run"]["noise_seed"]
-    except (LookupError, TypeError, *YAML_ERRORS) as error:
+        chosen = begun["analysis" if "analysis" in begun else "run"]["noise_seed"]
+    except (LookupError, TypeError) as error:
         raise InputError(f"{run.ledger}, line 1: identity.config: does not say how the run was made") from error
     if chosen is not None:
         raise RefusedPlan(f"{run.path}: run.noise_seed = {chosen} is set, so it is a simulation without a guarantee")
+
+
+def _check_same_clients(runs: Sequence[RunDirectory]) -> None:
+    """Refuse runs over other clients: client k of one is nobody in particular to the others, so no sum is anybody's."""
+    first = _clients(runs[0])
+    for run in runs[1:]:
+        for name, value in _clients(run).items():
+            if value != first.get(name):
+                raise RefusedPlan(
+                    f"the runs of this sweep have other clients: {name} = {first.get(name)} in {runs[0].path}, {value} "
+                    f"in {run.path}; no joint guarantee of a client can be computed. Sweep with one {name}"
+                )
+
+
+def _clients(run: RunDirectory) -> dict[str, str]:
+    begun = _config(run)
+    return {"dataset": str(begun.get("dataset")), **clients_made_by(begun)}
+
+
+def _config(run: RunDirectory) -> Mapping[str, Any]:
+    """Return the settings in a ledger's first line: as they were when the run began."""
+    text = read_content(run.ledger, torn=True).identity.config.partition("\n---\n")[0]
+    try:
+        found = read_yaml(text)
+    except YAML_ERRORS:
+        found = None
+    if not isinstance(found, Mapping):
+        raise InputError(f"{run.ledger}, line 1: identity.config: does not say how the run was made")
+    return found

@@ -38,7 +38,8 @@ def split_whole(
 ) -> WholeSplit | None:
     """Split the records of a client within classes.
 
-    Classes that are too many are left out at random. Of records that are too many, the largest classes lose first.
+    Classes that are too many are left out at random, but never all of those with two records. Of records that are too
+    many, the largest classes lose first.
 
     Args:
         generator: Draws by number alone, whatever the records contain.
@@ -53,7 +54,11 @@ def split_whole(
     if not is_enough([len(own) for own in held], shared=shared):
         return None
     able = [place for place, own in enumerate(held) if len(own) >= (1 if shared else LEAST_RECORDS)]
-    classes = [able[place] for place in generator.permutation(len(able))[: shape.most_ways].tolist()]
+    order = [able[place] for place in generator.permutation(len(able)).tolist()]
+    classes = order[: shape.most_ways]
+    if not any(len(held[place]) >= LEAST_RECORDS for place in classes):
+        # Single records are all support: without a larger class nothing would be judged, and no message be a number.
+        classes[-1] = next(place for place in order if len(held[place]) >= LEAST_RECORDS)
     support, query = list[IntArray](), list[IntArray]()
     for place, count in zip(classes, _limited([len(held[each]) for each in classes], shape.most_records), strict=True):
         chosen = held[place][generator.permutation(len(held[place]))[:count]]

@@ -40,7 +40,7 @@ class SequencePopulation:
 
     Attributes:
         pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; vectors and sequences
-            of tokens are [n, numbers], taken as they are unless they are bytes; labels are whole numbers from 0 on,
+            of tokens are [n, numbers], taken as they are, bytes too; labels are whole numbers from 0 on,
             renumbered from 0 in ascending order.
         shape: What every episode must have: shots support and queries query images of each of its ways.
         image: Channels, height and width of every image, as you know them of the data as a whole: public. Compared
@@ -287,7 +287,7 @@ def checked_labels(labels: Any) -> Tensor:
 
 
 def checked_images(given: Tensor) -> Tensor:
-    """float32; bytes become numbers in [0, 1], and images must be such numbers, or bytes.
+    """float32; bytes of images become numbers in [0, 1], and images must be such numbers, or bytes.
 
     NaN is looked for where a client computes, whoever made its data, and in `problems`.
 
@@ -338,6 +338,7 @@ def raw_records(images: Any) -> Tensor:
 
 
 def _images(images: Any) -> Tensor:
-    """float32; bytes become numbers in [0, 1]."""
+    """float32; bytes of images become numbers in [0, 1], while vectors and ids of tokens stay as they are."""
     found = raw_records(images)
-    return found.float() / 255.0 if found.dtype == torch.uint8 else found.float()
+    pixels = found.dtype == torch.uint8 and found.dim() == _IMAGE_AXES
+    return found.float() / 255.0 if pixels else found.float()

@@ -31,7 +31,7 @@ class RecordsPopulation:
 
     Attributes:
         held: For each client (records, targets). Records are bytes or numbers in [0, 1] of the shape [n, channels,
-            height, width], or vectors [n, numbers], taken as they are unless they are bytes. Targets are the classes,
+            height, width], or vectors or tokens [n, numbers], taken as they are, bytes too. Targets are the classes,
             [n]: texts or whole numbers from 0 on, each client's own, or the names of `labels`; or numbers to predict.
         shape: Public limits of an episode.
         seed: Of the public generators.

@@ -77,15 +77,7 @@ def files_of(path: Path) -> list[Path]:
 def public_files(path: Path) -> list[Path]:
     """Images of validation and test classes, or clients."""
     clients = _client_folders(path)
-    if clients is not None:
-        rows = _rows(path, clients)
-    else:
-        rows = [
-            (Row(place=str(file), label=folder.name, client="", split=split or ""), file)
-            for split, folders in class_folders(path).items()
-            for folder in folders
-            for file in image_files(folder)
-        ]
+    rows = _rows(path, clients) if clients is not None else _rows_of_classes(path)
     return [rows[number][1] for number in public_rows([row for row, _ in rows])]
 
 
@@ -164,10 +156,11 @@ def people(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: Pi
     Raises:
         InputError: No folder, no classes, or images that do not decode.
     """
-    clients = _client_folders(path) if path.is_dir() else None
+    clients, (channels, size, _) = _client_folders(path) if path.is_dir() else None, form.shape
+    rows = _rows_of_classes(path) if clients is None else _rows(path, clients)
     if clients is None:
-        return _one(path, form, pixel_range)
-    rows, (channels, size, _) = _rows(path, clients), form.shape
+        check_all_read(path)
+        check_none_deeper(path, [file for _, file in rows])
     made = people_cells(str(path), [row for row, _ in rows])
     files = [rows[number][1] for cell in made for number in cell.rows]
 
@@ -175,18 +168,6 @@ def people(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: Pi
         yield from decoded_all(str(path), files, channels, size, pixel_range)
 
     return Contents(classes=tuple(cell.entry for cell in made), decode=decode)
-
-
-def _one(path: Path, form: RecordForm, pixel_range: PixelRange | None) -> Contents:
-    """The classes of one person."""
-    chosen, (channels, size, _) = own_folders(path), form.shape
-    files = [file for _, held in chosen for file in held]
-
-    def decode() -> Iterator[ImageArray]:
-        yield from decoded_all(str(path), files, channels, size, pixel_range)
-
-    classes = tuple(ClassEntry(name=inside.name, split="train", images=len(held)) for inside, held in chosen)
-    return Contents(classes=classes, decode=decode)
 
 
 def own_files(path: Path) -> list[tuple[Row, Path]]:
@@ -224,6 +205,15 @@ def own_folders(path: Path) -> list[tuple[Path, list[Path]]]:
         raise InputError(f"{path}: has no class folder with images in its train part")
     check_none_deeper(path, [file for _, held in chosen for file in held])
     return chosen
+
+
+def _rows_of_classes(path: Path) -> list[tuple[Row, Path]]:
+    return [
+        (Row(place=str(file), label=folder.name, client="", split=split or ""), file)
+        for split, folders in class_folders(path).items()
+        for folder in folders
+        for file in image_files(folder)
+    ]
 
 
 def _rows(path: Path, clients: Mapping[Split | None, list[Path]]) -> list[tuple[Row, Path]]:

@@ -6,18 +6,10 @@ A setting without a row is refused, so that a new one is taken among real client
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 Keeper = Literal["client", "server", "public", "unsent", "nobody"]
-KEEPERS: dict[Keeper, str] = {
-    "client": "the client keeps it itself, whatever the server does",
-    "server": "the server's word: the cells towards the public count on it, as on the noise that the server adds",
-    "public": "no promise counts on it",
-    "unsent": "for the server's machine alone: no offer states it",
-    "nobody": "refused, since nobody keeps it among real clients",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +17,9 @@ class TakenSetting:
     """One setting.
 
     Attributes:
-        keeper: Who keeps what is proved of it.
+        keeper: Who keeps what is proved of it. client: the client itself, whatever the server does. server: its word,
+            on which the cells towards the public count. public: no promise counts on it. unsent: no offer states it.
+            nobody: refused.
         why: How a client keeps it; or why no promise counts on it; or why it is refused.
         only: Values that are taken; None: all.
         others: Why others are not, where `why` does not say it, and what to give.
@@ -339,18 +333,3 @@ SETTINGS: dict[str, TakenSetting] = {
     "run.checkpoint_every": _unsent(20),
     "run.keep_checkpoints": _unsent(2),
 }
-
-
-def table_rows() -> Iterator[tuple[str, str, str, str]]:
-    """(setting, who keeps it, values that are taken, how or why) of every row, for people."""
-    for name, row in SETTINGS.items():
-        taken = "any" if row.only is None else ", ".join(_shown(value) for value in row.only)
-        if row.most is not None:
-            taken = f"at most {row.most:,}" if row.only is None else f"{taken}; at most {row.most:,}"
-        yield name, row.keeper, taken, row.why
-
-
-def _shown(value: object) -> str:
-    if value in (None, (), {}, ""):
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)

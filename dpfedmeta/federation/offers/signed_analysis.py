@@ -24,6 +24,7 @@ from dpfedmeta.federation.offers.signed_document import (
     OfferForm,
     SignedOffer,
     check_numbers,
+    check_text,
     checked_names,
     content_of,
     name_of,
@@ -192,6 +193,7 @@ def _made(text: bytes) -> tuple[Request, PrivacyPlan, Plan, Task]:
     """Compute the numbers from the request; cached, since it takes a second and clients of one process share it."""
     content = content_of(text, FORM)
     try:
+        check_text("request", content["request"])
         request = Request.from_text(content["request"], "the server's analysis")
         # A name with a colon would be code of the server's choice.
         if request.kind not in names(FOLDER) or request.names or request.run or request.settings is None:

@@ -8,6 +8,8 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
+import yaml
+
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.versions import constants
@@ -25,6 +27,8 @@ from dpfedmeta.secure_aggregation.crypto.keys import Identity, signed_by
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 _KEYS = {"format", "version", "generator", "run", "server", "roster", "task", "privacy", "promised"}
+# Settings have some 3,000 letters.
+MOST_LETTERS = 100_000
 # Two machines may round the last digits of a solved noise otherwise.
 _CLOSE = 1e-9
 
@@ -173,6 +177,22 @@ def content_of(text: bytes, form: OfferForm) -> dict[str, Any]:
     except DAMAGED_JSON as error:
         raise Refused(f"this is not the plan of a federation ({type(error).__name__})") from error
     return content
+
+
+def check_text(key: str, text: str) -> None:
+    """Refuse a YAML text that is longer than any settings are, or names a part of itself: it may grow without bound.
+
+    Raises:
+        Refused: It does.
+    """
+    if len(text) > MOST_LETTERS:
+        raise Refused(f"the plan's {key} have {len(text):,} letters: a client reads at most {MOST_LETTERS:,}")
+    try:
+        alias = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
+    except yaml.YAMLError as error:
+        raise Refused(f"the plan's {key} are not valid YAML ({' '.join(str(error).split())})") from error
+    if alias:
+        raise Refused(f"the plan's {key} name a part of themselves; a client reads no such text")
 
 
 def checked_names(content: Mapping[str, Any], server: bytes, clients: int, *, masked: bool) -> tuple[bytes, ...]:

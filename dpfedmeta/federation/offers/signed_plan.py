@@ -21,6 +21,7 @@ from dpfedmeta.federation.offers.signed_document import (
     OfferForm,
     SignedOffer,
     check_numbers,
+    check_text,
     checked_names,
     content_of,
     earlier_of,
@@ -159,6 +160,7 @@ def _made(text: bytes) -> tuple[Plan, Task]:
     """The plan that the settings give here: solving it takes a second, and clients of one process share it."""
     content = content_of(text, FORM)
     try:
+        check_text("settings", content["settings"])
         settings = offered_settings(content["settings"], "the server's plan")
         task = task_of(content)
         check_own(settings)

@@ -15,6 +15,44 @@ _STEP_BY_STEP = ("fomaml", "reptile", "fedavg", "protonet")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Work:
+    """Sizes of what a plan asks one client for, known before anything is planned.
+
+    Attributes:
+        settings: Of the plan.
+        task: Form of the records.
+    """
+
+    settings: Settings
+    task: Task
+
+    @property
+    def records(self) -> int:
+        """Records of a client."""
+        sizes = self.settings.task
+        return sizes.ways * (sizes.shots + sizes.queries)
+
+    @property
+    def passes(self) -> int:
+        """Passes of a record through the network for one message."""
+        return self.settings.meta.divisions * (self.settings.meta.steps + 1) * self.records
+
+    @property
+    def held(self) -> int:
+        """Numbers of one layer for all records that are held at once: of a micro-episode, where there are such."""
+        settings, sizes, record = self.settings, self.settings.task, self.settings.record
+        ways, shots, queries = sizes.ways, sizes.shots, sizes.queries
+        if record.enabled and record.release == "micro-episodes":
+            ways, shots, queries = record.micro_ways or ways, record.micro_shots, record.micro_queries
+        unrolled = settings.meta.order != 1 and settings.meta.method not in _STEP_BY_STEP
+        at_once = ways * (settings.meta.steps * shots if unrolled else shots) + ways * queries
+        shape, width = self.task.form.shape, settings.model.width
+        places = math.prod(shape[1:]) // (settings.model.downscale or 1) ** 2 if len(shape) > 1 else 1
+        deep = max(shape[0], width) if self.task.form.vocabulary is None else shape[0] * width
+        return at_once * max(places, 1) * deep
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkLimit:
     """One limit.
 
@@ -22,41 +60,13 @@ class WorkLimit:
         settings: Settings that make it.
         what: What is limited, in words.
         most: The most that a client does.
-        of: Computes it from the settings and the form of the records, before anything is planned.
+        of: Takes it from the work of a plan.
     """
 
     settings: str
     what: str
     most: int
-    of: Callable[[Settings, Task], int]
-
-
-def _records(settings: Settings, task: Task) -> int:
-    return settings.task.ways * (settings.task.shots + settings.task.queries)
-
-
-def _episode(settings: Settings) -> tuple[int, int]:
-    """(support, query records) that one call of the network's gradients holds: of a micro-episode where there are."""
-    sizes, record = settings.task, settings.record
-    if record.enabled and record.release == "micro-episodes":
-        ways = record.micro_ways or sizes.ways
-        return ways * record.micro_shots, ways * record.micro_queries
-    return sizes.ways * sizes.shots, sizes.ways * sizes.queries
-
-
-def _passes(settings: Settings, task: Task) -> int:
-    return settings.meta.divisions * (settings.meta.steps + 1) * _records(settings, task)
-
-
-def _held(settings: Settings, task: Task) -> int:
-    """Numbers of one layer for all records that are held at once."""
-    support, query = _episode(settings)
-    unrolled = settings.meta.order != 1 and settings.meta.method not in _STEP_BY_STEP
-    at_once = (settings.meta.steps * support if unrolled else support) + query
-    shape, width = task.form.shape, settings.model.width
-    places = math.prod(shape[1:]) // (settings.model.downscale or 1) ** 2 if len(shape) > 1 else 1
-    deep = max(shape[0], width) if task.form.vocabulary is None else shape[0] * width
-    return at_once * max(places, 1) * deep
+    of: Callable[[Work], int]
 
 
 MOST_FITTED, MOST_BANDS = 5_000, 500_000
@@ -65,19 +75,19 @@ WORK_LIMITS = (
         settings="task.ways, task.shots, task.queries",
         what="records of one client",
         most=100_000,
-        of=_records,
+        of=lambda work: work.records,
     ),
     WorkLimit(
         settings="meta.divisions, meta.steps and the records",
         what="passes of a record through the network for one message",
         most=5_000_000,
-        of=_passes,
+        of=lambda work: work.passes,
     ),
     WorkLimit(
         settings="meta.steps, meta.order, model.width and the records",
         what="numbers of one layer held at once",
         most=2_000_000_000,
-        of=_held,
+        of=lambda work: work.held,
     ),
 )
 
@@ -99,8 +109,9 @@ def check_work(settings: Settings, task: Task) -> None:
     Raises:
         InputError: Names the settings, what they come to, and the limit.
     """
+    work = Work(settings=settings, task=task)
     for limit in WORK_LIMITS:
-        found = limit.of(settings, task)
+        found = limit.of(work)
         if found > limit.most:
             raise InputError(
                 f"{limit.settings}: {found:,} {limit.what}, and a client of a federation takes at most "

@@ -29,7 +29,7 @@ from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused
 from dpfedmeta.secure_aggregation.crypto.share_dealing import Fault, certain
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
 from dpfedmeta.secure_aggregation.protocol_server import Server, Sum
-from dpfedmeta.simulation.backend import AttemptUsedUp, RoundAborted
+from dpfedmeta.simulation.backend import AttemptUsedUp
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import SumTask as LocalTask
 from dpfedmeta.simulation.cohort_sums import plain_sum
@@ -46,12 +46,10 @@ class AskedSums:
     Attributes:
         clients: What each of them runs; here for its public constants.
         asking: The clients.
-        abort_on_failure: Whether a round ends where an invited client failed.
     """
 
     clients: ClientRunner
     asking: ClientRequests
-    abort_on_failure: bool = False
 
     def cohort_sum(self, model: Params, bound: float, cohort: Cohort) -> Bounded[ClientUnit, Params]:
         """SECRET: the sum of the messages that came in time and are what an honest client may send.
@@ -60,9 +58,6 @@ class AskedSums:
             As simulation.cohort_sums.LocalBackend, whose sum of the same messages it equals bit for bit: one client
             moves the value by at most its sensitivity. A message that is not finite, not of the model's form, or longer
             than an honest one is a message of 0.
-
-        Raises:
-            RoundAborted: An invited client failed, where that ends a round.
         """
         size = dimension(self.clients.form(model))
         attempt = Attempt(run=self.asking.signed.run, round=cohort.round, again=cohort.again)
@@ -70,8 +65,6 @@ class AskedSums:
         answers = self.asking.ask(QuestionKind.VECTOR, attempt, dict.fromkeys(cohort.clients.tolist(), task))
         messages = (_values(answer, size) for answer in answers.values())
         added = self.clients.whole_numbers(bound, size).total(messages, size)
-        if self.abort_on_failure and added[1] < len(cohort.clients):
-            raise RoundAborted
         return plain_sum(self.clients, model, bound, added, len(answers))
 
 

@@ -121,7 +121,7 @@ class Federation:
         Raises:
             InputError: So many clients decline the plan, or do not answer it, that no round of it is worth its charge.
         """
-        settings, server = made.plan.settings, Identity(self.identity)
+        server = Identity(self.identity)
         name = sha256(b"dpfedmeta federation" + identity_of(run).run.encode()).digest()
         signed = sign_plan(made.plan, made.dataset.task, run=name, server=server, roster=self.roster)
         # From here on the model is due to all clients, however this process ends.
@@ -133,11 +133,10 @@ class Federation:
         asking.told = Told(path=run.secret / TOLD)
         asking.left_out |= left_out(run)
         offer_until_answered(asking, self.fewest, self.wait, self.waiting)
-        abort = settings.server.abort_on_failure
         if made.plan.privacy.secure is None:
-            return AskedSums(clients=made.clients, asking=asking, abort_on_failure=abort)
+            return AskedSums(clients=made.clients, asking=asking)
         added = AskedAdder(asking=asking, identity=self.identity)
-        return SecureSums(clients=made.clients, workers=made.workers, added=added, abort_on_failure=abort)
+        return SecureSums(clients=made.clients, workers=made.workers, added=added)
 
     def _blame(self, run: RunDirectory, asking: ClientRequests, blame: Blame) -> None:
         text = blame.text(self._name)

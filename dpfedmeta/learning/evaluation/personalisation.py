@@ -151,8 +151,9 @@ def _contestants(question: EvaluationQuestion) -> dict[str, Learner]:
         "accuracy_untrained": replace(path, weights=untrained),
     }
     if question.fine_tuning is not None:
+        plain = arrays_of(question.adaptation.rule.network(question.untrained))
         made["accuracy_fine_tuned"] = replace(
-            path, weights=untrained, adaptation=question.fine_tuning.adaptation, at=question.fine_tuned_at
+            path, weights=plain, adaptation=question.fine_tuning.adaptation, at=question.fine_tuned_at
         )
     if question.has_body:
         made["accuracy_trained_prototype"] = FeaturePrototype(network=question.network, weights=trained)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpfedmeta.config.settings import Settings
+from dpfedmeta.config.settings import Settings, clients_made_by
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import ANALYSIS, LEDGER, SUMMARY
 
@@ -123,19 +123,12 @@ def _check_same_population(name: str, content: LedgerContent, settings: Settings
     from dpfedmeta.config.load import resolve_text
 
     of = resolve_text(config, f"{Path(name, LEDGER)}, line 1: identity.config")
-    pairs = {
-        "dataset": (of.dataset, settings.dataset),
-        "population.kind": (of.population.kind, settings.population.kind),
-        "population.records": (str(of.population.records), str(settings.population.records)),
-    }
-    if settings.population.kind != "natural":
-        # Who such clients are follows from it.
-        pairs["run.seed"] = (str(of.run.seed), str(settings.run.seed))
-    for what, (theirs, ours) in pairs.items():
-        if theirs != ours:
+    theirs, ours = ({"dataset": each.dataset, **clients_made_by(each)} for each in (of, settings))
+    for what, value in theirs.items():
+        if value != ours[what]:
             raise InputError(
-                f"privacy.spent_before = {name}: asked clients with {what} = {theirs}, but this run has {what} = "
-                f"{ours}; name only analyses of the same clients"
+                f"privacy.spent_before = {name}: asked clients with {what} = {value}, but this run has {what} = "
+                f"{ours[what]}; name only analyses of the same clients"
             )
 
 

@@ -92,21 +92,21 @@ def verify_rounds(run: RunDirectory) -> VerifiedSpending:
 def _check_releases(run: RunDirectory, content: LedgerContent) -> list[str]:
     charged = {(charge.round, charge.attempt) for charge in content.charges}
     rounds, digests = stored_rounds(run), []
-    due = max(held_releases(run.ledger, content), default=0)
-    if rounds < due:
-        raise InputError(f"{run.path / RELEASES}: lacks the release of round {due - 1}, which the ledger holds")
+    held = max(held_releases(run.ledger, content), default=0)
+    if rounds < held:
+        raise InputError(f"{run.path / RELEASES}: lacks the release of round {held - 1}, which the ledger holds")
     for round_ in range(rounds):
         release, where = load_release(run, round_), f"{run.path}: the release of round {round_}"
         if (round_, release.attempt) not in charged or release.head not in content.heads:
             raise InputError(f"{where} has no charge in the ledger")
         event = content.plan.at(round_)
-        planned = planned_deviation(event, round_)
-        if planned is None or not release.sensitivity >= release.bound:
+        due = planned_deviation(event, round_)
+        if due is None or not release.sensitivity >= release.bound:
             raise InputError(
                 f"{where} states a sensitivity of {release.sensitivity:g} for a bound of {release.bound:g}"
             )
         check_same(
-            run.path, f"deviation of round {round_}", release.deviation, planned * release.sensitivity / event.cohort
+            run.path, f"deviation of round {round_}", release.deviation, due * release.sensitivity / event.cohort
         )
         digests.append(release.digest)
     return digests

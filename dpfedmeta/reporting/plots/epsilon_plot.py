@@ -18,7 +18,7 @@ from dpfedmeta.training.results.evaluation_store import row_label, size_and_coun
 _CLIENT_PUBLIC, _RECORD_SERVER = ("client", "public"), ("record", "server")
 _WORDS = {
     _CLIENT_PUBLIC: ("A whole client, towards the public", "epsilon of (client, public)"),
-    _RECORD_SERVER: ("One record, towards the server", "epsilon of (record, server), zero-out"),
+    _RECORD_SERVER: ("One record, towards the server", "epsilon of (record, server)"),
 }
 # The width of a number under an axis, as a share of the axis.
 _ROOM = 0.07
@@ -34,6 +34,7 @@ class Curve:
         points: (epsilon, accuracy), in order of epsilon, which is 0 where there is no guarantee.
         untrained: Accuracy before training, where it was measured.
         before: What had it.
+        relation: What neighbours differ in, where the cell is a record's.
     """
 
     algo: str
@@ -41,6 +42,7 @@ class Curve:
     points: tuple[tuple[float, Measured], ...]
     untrained: Measured | None = None
     before: str = "untrained"
+    relation: str = "zero-out"
 
 
 def epsilon_plot(path: Path, groups: Sequence[Group]) -> None:
@@ -87,7 +89,13 @@ def draw_curves(path: Path, curves: Sequence[Curve], benchmark: str, pixels: Mea
             _draw(axis, curve, cell, colours[curve.algo], mark(places[curve.algo]))
         if pixels is not None:
             axis.axhline(100 * pixels.mean, color=GREY, linestyle=":", linewidth=1.4, label="pixel prototypes")
-        _label(axis, cell, [place for curve in curves if curve.cell == cell for place, _ in curve.points])
+        of_records = {curve.relation for curve in curves if curve.cell == cell == _RECORD_SERVER}
+        _label(
+            axis,
+            cell,
+            sorted(of_records),
+            [place for curve in curves if curve.cell == cell for place, _ in curve.points],
+        )
         handles, labels = axis.get_legend_handles_labels()
         axis.legend(
             handles, labels, frameon=False, fontsize=SMALL, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.17)
@@ -97,11 +105,11 @@ def draw_curves(path: Path, curves: Sequence[Curve], benchmark: str, pixels: Mea
     save(figure, path)
 
 
-def _label(axis: Axes, cell: Cell | None, places: Sequence[float]) -> None:
+def _label(axis: Axes, cell: Cell | None, relations: Sequence[str], places: Sequence[float]) -> None:
     title, words = _WORDS[cell] if cell else ("Without privacy", "")
     entitle(axis, title)
     axis.grid(alpha=0.25)
-    axis.set_xlabel(words)
+    axis.set_xlabel(", ".join([words, " or ".join(relations)] if relations else [words]))
     ticks = tick_words(places)
     if not ticks:
         axis.set_xticks([])
@@ -168,4 +176,5 @@ def _curve(algo: str, cell: Cell | None, members: Sequence[Group]) -> Curve:
     points.sort(key=lambda point: point[0])
     untrained = members[0].accuracy("accuracy_untrained")
     before = row_label("accuracy_untrained", "untrained", members[0].summaries[0])
-    return Curve(algo=algo, cell=cell, points=tuple(points), untrained=untrained, before=before)
+    relation = members[0].adjacencies.get(_RECORD_SERVER, "zero-out")
+    return Curve(algo=algo, cell=cell, points=tuple(points), untrained=untrained, before=before, relation=relation)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_rows
+from dpfedmeta.accounting.relations.relations import NOT_COVERED
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import with_metadata
@@ -122,6 +124,11 @@ def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str)
     for cell in found.guarantees:
         epsilon = rounded_up(cell.epsilon, 4) if math.isfinite(cell.epsilon) else "nothing is promised"
         yield f"| {cell.unit} | {cell.observer} | {epsilon} | {asked(cell.delta)} | {cell.adjacency} |"
+    rows = relation_rows(found.guarantees)
+    if rows:
+        yield f"\n| {' | '.join(RELATION_COLUMNS)} |\n|---|---|---|"
+        yield "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        yield f"\nOf these: {NOT_COVERED}."
     yield "\nOther runs over the same clients add to these numbers.\n\n## How to adapt it\n"
     if any(name.startswith("error") for name in summary):
         words = "adapts it to some records of each client in a table, and judges it on the client's others."

@@ -9,6 +9,7 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,23 @@ from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_checks import check_has_ledger
-from dpfedmeta.core.files.run_directory import DIVERGED, SECRET_FOLDER, SUMMARY, WITH_RESULT, RunDirectory
+from dpfedmeta.core.files.run_directory import (
+    CONFIG,
+    DIVERGED,
+    EPISODES,
+    EVALUATION,
+    LEDGER,
+    PLAN,
+    REPORT,
+    ROUNDS,
+    SECRET_FOLDER,
+    SELECTION,
+    SUMMARY,
+    WITH_RESULT,
+    RunDirectory,
+)
 from dpfedmeta.core.version import __version__
+from dpfedmeta.training.results.evaluation_store import AUDIT, AUDIT_PLOT
 from dpfedmeta.training.results.model_card import CARD, WEIGHTS, check_license, hub_weights, model_card
 
 if TYPE_CHECKING:
@@ -29,9 +45,20 @@ if TYPE_CHECKING:
 MANIFEST = "MANIFEST.json"
 # The earliest time that a zip file can say: a file's own follows how many clients took part.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
-# Trackers' own logs hold the times of lines, names of machines and users, and what is in them is in rounds.jsonl too.
-_LOGS = ("wandb", "tensorboard")
-_STAYS = (SECRET_FOLDER, MANIFEST)
+# What commands write into a run and anybody may have, by the names of folders and files. Trackers' own logs, which hold
+# times and names of machines and users, and the mark of a scheduler are not here, and what else lies in the folder
+# nobody has looked at.
+_OF_A_STATE = (
+    SUMMARY, EVALUATION, EPISODES, REPORT, "evaluations/*.json", "accuracy.png", "clip.png", "guarantees.png",
+    "evaluation-comparison.png", "evaluation-steps.png", "evaluation-clients.png", AUDIT_PLOT,
+)  # fmt: skip
+WRITTEN = (
+    *_OF_A_STATE, *(f"after-*-rounds/{name}" for name in (*_OF_A_STATE, "model.safetensors")),
+    CONFIG, PLAN, LEDGER, ROUNDS, SELECTION, AUDIT,
+    "checkpoint/initial.safetensors", "checkpoint/model.safetensors", "checkpoint/round-*.safetensors",
+)  # fmt: skip
+# What else commands write there, which nobody expects in an archive.
+_KNOWN = (SECRET_FOLDER, "wandb", "tensorboard", "launch.json")
 # How the names of files begin that are made of people's records (api.evaluate_people).
 PEOPLE = "people-"
 # A folder may have any other dot in its name.
@@ -48,6 +75,7 @@ class Archived:
         path: The file.
         files: What is in it.
         left_out: Secret files that are not.
+        unknown: Files that are not either, since no command wrote them; hidden ones and logs of trackers apart.
         places: Settings that say where something lay on this machine, each as "name = path".
         audit: The run, verified first.
     """
@@ -55,6 +83,7 @@ class Archived:
     path: Path
     files: tuple[str, ...]
     left_out: int
+    unknown: tuple[str, ...]
     places: tuple[str, ...]
     audit: VerifiedLedger
 
@@ -68,10 +97,10 @@ def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Arc
         license_id: Of the weights, for the card of a folder.
 
     Guarantee:
-        Nothing under a `secret/`, of this run or of one inside it, nothing that is called `people-...`, no log of a
-        tracker, no lock, no hidden or temporary file and no link is in it, no file's content is that of a secret file,
-        none holds the noise seed, and no time of a file is told. What is left is post-processing of releases, settings,
-        and accuracies on public classes.
+        Only files are in it that a command writes into a run and that are in `WRITTEN`: nothing of a `secret/`, no
+        `people-...`, no log of a tracker, no lock, no link, and nothing that somebody put there. No file's content is
+        that of a secret file, none holds the noise seed, and no time of a file is told. What is left is post-processing
+        of releases, settings, and accuracies on public classes.
 
     Raises:
         InputError: The run has not ended, another process writes it, a file holds what is secret, or contradicts the
@@ -100,7 +129,10 @@ def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Arc
             _write(path, run.path.resolve().name, contents)
         else:
             _write_folder(path, contents)
-    return Archived(path=path, files=tuple(contents), left_out=left_out, places=tuple(_places(run)), audit=found)
+    unknown = tuple(_unknown(run))
+    return Archived(
+        path=path, files=tuple(contents), left_out=left_out, unknown=unknown, places=tuple(_places(run)), audit=found
+    )
 
 
 def _places(run: RunDirectory) -> Iterator[str]:
@@ -125,17 +157,36 @@ def public_files(run: RunDirectory) -> Iterator[str]:
     Raises:
         InputError: One of them is a link, and what is behind it would be missing.
     """
-    for path in sorted(run.path.rglob("*")):
-        inside = path.relative_to(run.path)
-        hidden = any(part.startswith(".") for part in inside.parts)
-        logs = any(part in _LOGS for part in inside.parts)
-        stays = hidden or logs or inside.parts[0] in _STAYS or _is_secret(inside)
-        if path.is_symlink() and not stays:
+    for path, inside in _files_of(run):
+        # What is in a folder that is a link is not looked at, so its own name stands here.
+        begins = any(name == inside or name.startswith(f"{inside}/") for name in WRITTEN)
+        if path.is_symlink() and (begins or _is_written(inside)):
             raise InputError(
                 f"{path}: is a link, and an archive holds none; put what it leads to in its place, or move it out"
             )
-        if path.is_file() and not stays:
-            yield inside.as_posix()
+        if path.is_file() and _is_written(inside):
+            yield inside
+
+
+def _files_of(run: RunDirectory) -> Iterator[tuple[Path, str]]:
+    return ((path, path.relative_to(run.path).as_posix()) for path in sorted(run.path.rglob("*")))
+
+
+def _is_written(inside: str) -> bool:
+    parts = inside.split("/")
+    return not any(part.startswith(".") for part in parts) and any(
+        len(parts) == len(known) and all(map(fnmatchcase, parts, known))
+        for known in (name.split("/") for name in WRITTEN)
+    )
+
+
+def _unknown(run: RunDirectory) -> Iterator[str]:
+    """Files that stay because no command wrote them: their owner may have thought that they would go too."""
+    for path, inside in _files_of(run):
+        parts = Path(inside).parts
+        ours = inside in (MANIFEST, CARD, WEIGHTS) or any(part.startswith(".") or part in _KNOWN for part in parts)
+        if not (path.is_dir() or ours or _is_secret(Path(inside)) or _is_written(inside)):
+            yield inside
 
 
 def _is_secret(inside: Path) -> bool:
@@ -178,7 +229,7 @@ def manifest(run: RunDirectory, contents: dict[str, bytes]) -> bytes:
         "run": run.path.resolve().name,
         "ledger_head": read_content(run.ledger).heads[-1],
         "sha256": {name: _digest(content) for name, content in contents.items()},
-        "without": "secret/ (noise seed, participants, digests of data), logs of trackers, locks, times of files",
+        "without": "secret/ (noise seed, participants, digests of data), files that no command wrote, logs, times",
     }
     return (json.dumps(content, indent=2) + "\n").encode()
 

@@ -38,6 +38,7 @@ class Terminal(Callback):
         self._started = time.perf_counter()
         self._pace: Pace | None = None
         self._word: str | None = None
+        self._relation = ""
         self._spent = ""
         self._evaluation_began = 0.0
         self._log = is_log(console)
@@ -48,6 +49,7 @@ class Terminal(Callback):
     def on_plan(self, planned: Planned) -> None:
         """The plan, its guarantees and its cautions."""
         self._pace, self._word = Pace.of(planned), word_of_authors(planned.settings)
+        self._relation = next((f" ({cell.adjacency})" for cell in planned.guarantees if cell.unit == "record"), "")
         title = Text.assemble((planned.settings.algo, "bold"), f" on {planned.dataset}")
         self._console.print(title, highlight=False, soft_wrap=True)
         for line in filter(None, (*planned.noise, *planned.network, planned.begins_with, planned.clients)):
@@ -79,7 +81,7 @@ class Terminal(Callback):
         epsilons = row["epsilons"]
         line = (
             f"clip {_short(row['clip'])}{_mode(row)}  eps client/public {rounded_up(epsilons['client_public'])}"
-            f"  record/server {rounded_up(epsilons['record_server'])} (zero-out){_outcome(row)}"
+            f"  record/server {rounded_up(epsilons['record_server'])}{self._relation}{_outcome(row)}"
         )
         self._spent = _spent(row)
         if self._pace is not None:

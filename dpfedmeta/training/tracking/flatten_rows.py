@@ -64,6 +64,12 @@ def guarantee_sheet(summary: Row) -> Sheet:
         words = (
             "nothing is promised" if spent is None else f"epsilon {rounded_up(spent)} at delta {asked(cell['delta'])}"
         )
+        others = ", ".join(
+            f"{name} {rounded_up(epsilon)}"
+            for name, epsilon in cell.get("relations", {}).items()
+            if name != cell["adjacency"]
+        )
+        words += f" ({others})" if others and spent is not None else ""
         who = (cell["unit"], cell["observer"])
         rows.append((*who, promised, spent, cell["delta"], cell["adjacency"], cell["method"], words))
     columns = ("unit", "observer", "epsilon planned", "epsilon spent", "delta", "adjacency", "method", "in words")

@@ -164,6 +164,11 @@ def _check_noise(left: Sequence[Charge], right: Sequence[Charge], one: RunDirect
     """
     shared = _shared(left, right)
     clash = min((round_ for round_, *_ in _keys(left[shared:]) & _keys(right[shared:])), default=None)
+    if 0 < shared < min(len(left), len(right)):
+        # The last charge of both: where each names another release after it, it was released twice.
+        before, ones, others = (charges.release for charges in (left[shared - 1], left[shared], right[shared]))
+        if len({before, ones, others, ""}) == (4 if before else 3):
+            clash = left[shared - 1].round
     if clash is not None:
         raise InputError(
             f"{one.path} and {two.path} are copies of one run that went on differently with the same noise in round "

@@ -9,13 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.special import ndtr
 
 from dpfedmeta.accounting.divergences.rdp import moments_of
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
 from dpfedmeta.accounting.ledger.ledger import Budget, phases_of
 from dpfedmeta.accounting.ledger.population_register import begin_register, check_reserved, read_register, reserve
-from dpfedmeta.accounting.ledger.registered_budget import charged_cost, replaced_cost
+from dpfedmeta.accounting.ledger.registered_budget import charged_cost, replaced_cost, replaced_epsilon
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.accounting.rounded import rounded_up
@@ -28,6 +30,8 @@ WHOLE = replace(FIXED, clients=20)  # every client, every round: a plain Gaussia
 
 
 WHOLE_QUIET = replace(WHOLE, noise_multiplier=40.0)
+# Shares of delta that the two counts have.
+EXACT, DIVERGED = 0.1, 0.9
 
 
 @pytest.fixture
@@ -41,10 +45,103 @@ def test_the_total_of_gaussian_sums_is_that_of_their_composition(register):
         found = reserve(register, run=f"run-{number}", data="d", plan=WHOLE_QUIET)
     mu = 2 * math.sqrt(30) / 40.0
     order = found.order
-    exact = order * mu**2 / 2 + math.log1p(-1 / order) - math.log(1e-6 * order) / (order - 1)
-    assert found.spent == pytest.approx(exact, rel=1e-9)
-    assert found.left == pytest.approx(4.0 - exact, rel=1e-9)
+    by_order = order * mu**2 / 2 + math.log1p(-1 / order) - math.log(DIVERGED * 1e-6 * order) / (order - 1)
+    assert found.renyi == pytest.approx(by_order, rel=1e-9)
+    assert found.left == pytest.approx(4.0 - by_order, rel=1e-9)
+    # They are of one event, so their exact composition counts: a Gaussian sum.
+    assert found.spent == pytest.approx(gaussian_epsilon(mu, EXACT * 1e-6), rel=1e-5)
+    assert found.spent < by_order
     assert read_register(register) == found
+
+
+def gaussian_epsilon(mu, delta):
+    """By the closed form (Balle, Wang 2018, https://arxiv.org/abs/1805.06530) and bisection."""
+
+    def beyond(epsilon):
+        return ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu)
+
+    return brentq(lambda epsilon: beyond(epsilon) / delta - 1.0, 0.0, 40.0 * mu, xtol=1e-13)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-9])
+@pytest.mark.parametrize(("cohort", "rounds", "noise"), [(20.0, 10, 2.0), (400.0, 300, 1.5), (4000.0, 3, 30.0)])
+def test_the_exact_count_is_no_less_than_replacing_a_client(cohort, rounds, noise, delta):
+    """The pair of a client whose update is turned round, on a grid."""
+    phases = replace(PLAN, cohort=cohort, rounds=rounds, noise_multiplier=noise).phases
+    found = replaced_epsilon(phases, delta)
+    rate, x = cohort / 4000.0, np.linspace(-12 * noise, 12 * noise, 400_001)
+    one, other = (
+        (1 - rate) * np.exp(-(x**2) / (2 * noise**2)) + rate * np.exp(-((x - at) ** 2) / (2 * noise**2))
+        for at in (1.0, -1.0)
+    )
+    loss, mass = np.log(one / other), one / one.sum()
+    step = 2e-4 * max(1.0, loss.max())
+    lowest = math.floor(loss.min() / step)
+    cells = np.bincount(np.floor(loss / step).astype(int) - lowest, mass)  # rounded down: no more than it is
+    size = len(cells) * rounds
+    composed = np.fft.irfft(np.fft.rfft(cells, size) ** rounds, size).clip(0.0)
+    losses = (np.arange(size) + rounds * lowest) * step
+    least = np.sum(composed * -np.expm1(np.minimum(0.0, found - losses)))
+    assert least <= delta * (1 + 1e-6) + 1e-15
+    if rate == 1.0:  # not far from it where everybody takes part
+        assert found < 1.15 * gaussian_epsilon(2 * math.sqrt(rounds) / noise, delta)
+
+
+def test_where_all_releases_are_of_one_event_the_exact_count_admits_what_divergences_do_not(register):
+    """Of twice the order, divergences of few that are drawn and little noise are far from tight."""
+    one = replace(PLAN, rounds=2, noise_multiplier=0.8)
+    for number in range(4):
+        found = reserve(register, run=f"run-{number}", data="d", plan=one)
+    assert found.spent < 4.0 < found.renyi
+    for name, plan in (("other", replace(one, noise_multiplier=0.9)), ("more", replace(one, rounds=100_000))):
+        with pytest.raises(RefusedPlan, match="leaves too little"):
+            reserve(register, run=name, data="d", plan=plan)
+    assert read_register(register) == found
+    # A run is counted once in this way too: what it had reserved is its own.
+    longer = reserve(register, run="run-0", data="d", plan=replace(one, rounds=4))
+    assert sum(each.plan.rounds for each in longer.runs) == 10
+    assert found.spent < longer.spent == longer.exact(longer.runs)
+
+
+def test_one_release_of_another_event_leaves_only_the_divergences(register):
+    """Also one whose run was planned again: it may have been made before."""
+    quiet = replace(PLAN, rounds=1)
+    first = reserve(register, run="a", data="d", plan=quiet)
+    assert first.spent < first.renyi
+    reserve(register, run="b", data="d", plan=replace(quiet, noise_multiplier=9.0))
+    found = reserve(register, run="b", data="d", plan=quiet)
+    assert [each.plan for each in found.runs] == [quiet, quiet]
+    assert found.spent == found.renyi
+    assert found.exact(found.runs) == math.inf
+
+
+def test_the_shares_of_delta_make_one(register):
+    assert math.isclose(EXACT + DIVERGED, 1.0, abs_tol=1e-12)
+    assert 0.0 < EXACT < 1.0
+
+
+OTHER_CLIENTS = {
+    "population.clients": (replace(PLAN, clients=5000), {}),
+    "population.kind": (PLAN, {"population.kind": "disjoint"}),
+    "population.records": (PLAN, {"population.records": "400"}),
+    "run.seed": (PLAN, {"run.seed": "4"}),
+}
+MADE_BY = {"population.kind": "virtual", "population.records": "500", "run.seed": "3"}
+
+
+@pytest.mark.parametrize("what", OTHER_CLIENTS)
+def test_runs_over_other_clients_are_not_added_up(register, what):
+    """Nothing is promised of a client who is somebody else in each run."""
+    reserve(register, run="mine", data="d", plan=PLAN, made_by=MADE_BY)
+    before = register.read_bytes()
+    plan, other = OTHER_CLIENTS[what]
+    with pytest.raises(InputError, match=rf"counts clients with {what} = .* its clients are others; give {what} = "):
+        reserve(register, run="other", data="d", plan=plan, made_by=MADE_BY | other)
+    assert register.read_bytes() == before
+    again = reserve(register, run="other", data="d", plan=replace(PLAN, rounds=5), made_by=MADE_BY)
+    assert [each.made_by for each in again.runs] == [MADE_BY, MADE_BY]
+    with pytest.raises(InputError, match=r"population.kind = virtual, but this run has population.kind = none"):
+        reserve(register, run="handed over", data="d", plan=PLAN)
 
 
 @pytest.mark.parametrize("order", [2, 3, 8, 32])
@@ -88,7 +185,7 @@ def test_a_run_beyond_the_promise_is_refused_and_not_written(register):
     # Many small runs add up too.
     with pytest.raises(RefusedPlan, match="leaves too little"):
         for number in range(40):
-            reserve(register, run=f"run-{number}", data="d", plan=replace(WHOLE, noise_multiplier=9.0))
+            reserve(register, run=f"run-{number}", data="d", plan=replace(FIXED, cohort=4000.0, noise_multiplier=9.0))
     assert read_register(register).spent <= 4.0
 
 
@@ -264,7 +361,7 @@ def test_the_order_of_a_register_is_the_one_by_which_gaussian_noise_is_worth_mos
 
     def rho(order):
         """Of a Gaussian sum whose divergence of this order is all that is promised."""
-        return (epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)) / order
+        return (epsilon - math.log1p(-1 / order) + math.log(DIVERGED * delta * order) / (order - 1)) / order
 
     assert rho(found.order) == max(map(rho, range(2, 513)))
     assert found.left == pytest.approx(rho(found.order) * found.order)
@@ -272,7 +369,7 @@ def test_the_order_of_a_register_is_the_one_by_which_gaussian_noise_is_worth_mos
 
 def test_a_promise_has_to_be_above_what_an_order_adds(register):
     """At this delta no order leaves anything of a smaller epsilon."""
-    least = min(math.log1p(-1 / order) - math.log(1e-6 * order) / (order - 1) for order in range(2, 513))
+    least = min(math.log1p(-1 / order) - math.log(DIVERGED * 1e-6 * order) / (order - 1) for order in range(2, 513))
     assert begin_register(register.with_name("a"), least * 1.01, 1e-6).left > 0
     with pytest.raises(InputError, match="is too small to count in at delta = 1e-06"):
         begin_register(register.with_name("b"), least * 0.99, 1e-6)

@@ -109,6 +109,40 @@ def begun(path, *, plan=PLAN, rounds=6, identity=REAL):
     return path
 
 
+def of_clients(dataset="strokes", kind="virtual", records=500, seed=3):
+    return RunIdentity(
+        config=f"dataset: {dataset}\npopulation: {{kind: {kind}, records: {records}}}\n"
+        f"run: {{seed: {seed}, noise_seed: null}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"seed": 4}, "run.seed = 3 in .*, 4 in"),
+        ({"kind": "disjoint"}, "population.kind = virtual in .*, disjoint in"),
+        ({"records": 400}, "population.records = 500 in .*, 400 in"),
+        ({"dataset": "textures"}, "dataset = strokes in .*, textures in"),
+    ],
+)
+def test_runs_over_other_clients_are_not_added_up(tmp_path, other, words):
+    """Client k of one is nobody in particular to the other: also where the whole sweep is over run.seed."""
+    (tmp_path / "sweep.json").write_text(json.dumps({"version": 1, "method": "grid"}))
+    begun(tmp_path / "runs" / "a", identity=of_clients())
+    begun(tmp_path / "runs" / "b", identity=of_clients())
+    assert tuning_cost(tmp_path).runs == 2
+    begun(tmp_path / "runs" / "c", identity=of_clients(**other))
+    with pytest.raises(RefusedPlan, match=f"have other clients: {words}.* Sweep with one "):
+        tuning_cost(tmp_path)
+
+
+def test_clients_whom_the_data_name_are_the_same_for_every_seed(tmp_path):
+    (tmp_path / "sweep.json").write_text(json.dumps({"version": 1, "method": "grid"}))
+    for seed in (3, 4):
+        begun(tmp_path / "runs" / str(seed), identity=of_clients(kind="natural", seed=seed))
+    assert tuning_cost(tmp_path).runs == 2
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A sweep's folder with one finished run and one that was set aside."""

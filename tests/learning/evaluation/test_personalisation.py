@@ -5,6 +5,10 @@ import pytest
 
 from dpfedmeta.core.worker_pool import InProcess, open_workers
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.learning.algorithms.maml import Maml
+from dpfedmeta.learning.algorithms.meta_sgd import MetaSgd
+from dpfedmeta.learning.algorithms.proto_maml import ProtoMaml
+from dpfedmeta.learning.algorithms.reptile import Reptile
 from dpfedmeta.learning.evaluation import (
     Accuracy,
     Benchmark,
@@ -15,7 +19,7 @@ from dpfedmeta.learning.evaluation import (
     investigate,
 )
 from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.models.initial_weights import initial_weights
+from dpfedmeta.learning.models.initial_weights import initial_weights, with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=8, norm="none")
@@ -83,3 +87,17 @@ def test_the_slowest_baseline_may_be_left_out(benchmark):
     assert "accuracy_fine_tuned" not in result
     assert all("accuracy_fine_tuned" not in row for row in result["by_steps"])
     assert result["accuracy"]["episodes"] == 4
+
+
+@pytest.mark.parametrize("method", [Maml, MetaSgd, ProtoMaml, Reptile], ids=lambda own: own.__name__)
+@pytest.mark.parametrize("adapt", ["head", "all"])
+@pytest.mark.parametrize("ways", [2, 3, 4])
+def test_every_method_can_be_investigated_with_any_number_of_classes(method, adapt, ways, tiny_strokes):
+    """What a method learns besides the network (rates) has no part in fine-tuning."""
+    how = Adaptation(adapt=adapt, steps=2, lr=0.1, rule=method.rule)
+    weights = method(order=2, adaptation=how).initial(SPEC, 0)
+    network, given = with_ways(SPEC, weights, ways)
+    asked = replace(question((0, 2)), network=network, trained=given, untrained=given, adaptation=how)
+    test = Benchmark(pool=tiny_strokes.test, shape=EpisodeShape(ways=ways, shots=2, queries=2), seed=0, split="test")
+    result: Any = investigate(InProcess(), test, asked, (0,), 2).as_json()
+    assert 0.0 <= result["accuracy_fine_tuned"]["mean"] <= 1.0

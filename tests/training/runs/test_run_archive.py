@@ -1,5 +1,7 @@
 """An archive holds what is released, and nothing that is secret."""
 
+import base64
+import gzip
 import hashlib
 import json
 import math
@@ -24,6 +26,7 @@ from dpfedmeta.training.results import model_card as model_card_module
 from dpfedmeta.training.results.model_card import model_card
 from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
 from dpfedmeta.training.run_training import run_training
+from dpfedmeta.training.state.resume import keep_launch
 from dpfedmeta.training.verification.verify import audit
 
 TINY = {
@@ -55,6 +58,8 @@ def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dp
     (run.path / ".hidden.txt").write_text("half a file")
     (run.path / "checkpoint" / ".old").mkdir()
     (run.path / "checkpoint" / ".old" / "hidden-too.txt").write_text("half a file")
+    (run.path / "evaluations").mkdir(exist_ok=True)
+    (run.path / "evaluations" / ".hidden.json").write_text("half a file")
     said = dpfedmeta("archive", run.path, "--out", tmp_path / "a.zip")
     assert "secret files are not in it" in said.out
     os.utime(run.ledger, (1, 1))
@@ -89,7 +94,7 @@ def test_an_archive_is_whole_without_secret_and_the_same_again(run, tmp_path, dp
     assert check_manifest(run) == []
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "ledger.jsonl", "more.txt"])
+@pytest.mark.parametrize("name", ["checkpoint", "ledger.jsonl", "evaluations"])
 def test_what_lies_behind_a_link_would_be_missing(run, tmp_path, name):
     if (run.path / name).exists():
         (run.path / name).rename(tmp_path / "elsewhere")
@@ -111,13 +116,55 @@ def test_a_folder_may_have_a_dot_in_its_name(run, tmp_path):
     assert (tmp_path / "lg-v1.2/README.md").exists()
 
 
-def test_logs_of_trackers_of_a_run_inside_stay(run, tmp_path):
-    """They hold the times of lines, and names of machines and users."""
-    usual = set(archive(run, tmp_path / "usual.zip").files)
-    for name in ("sub/wandb/debug.log", "sub/tensorboard/events", "sub/a/wandb/run/x", "sub/wandb.txt", "sub/rounds"):
-        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
-        (run.path / name).write_text(name)
-    assert set(archive(run, tmp_path / "a.zip").files) - usual == {"sub/wandb.txt", "sub/rounds"}
+def cohorts(run):
+    return [json.loads(line)["clients"] for line in (run.secret / "participations.jsonl").read_text().splitlines()]
+
+
+def seed_of(run):
+    return json.loads((run.secret / "noise_seed.json").read_text())["seed"]
+
+
+CLOTHES = {
+    "gzip": ("notes.gz", lambda run: gzip.compress((run.secret / "participations.jsonl").read_bytes())),
+    "CSV": ("cohorts.csv", lambda run: "\n".join(",".join(map(str, each)) for each in cohorts(run)).encode()),
+    "a line, spaced otherwise": ("checkpoint/notes.txt", lambda run: json.dumps(cohorts(run)[0], indent=2).encode()),
+    "hex": ("seed.txt", lambda run: hex(seed_of(run)).encode()),
+    "separators": ("sub/seed.txt", lambda run: f"{seed_of(run):,}".encode()),
+    "base64": ("after-2-rounds/more/summary.json", lambda run: base64.b64encode(str(seed_of(run)).encode())),
+    "the name of a run's file": ("sub/rounds.jsonl", lambda run: hex(seed_of(run)).encode()),
+    "the name of a picture": ("checkpoint/accuracy.png", lambda run: hex(seed_of(run)).encode()),
+    "a run inside": ("sub/wandb/debug.log", lambda run: b"somebody's machine"),
+    "of people": ("people/rows.csv", lambda run: b"clinic4 was judged"),
+}
+
+
+@pytest.mark.parametrize("clothes", CLOTHES)
+def test_what_no_command_wrote_stays_and_is_named(run, tmp_path, clothes, dpfedmeta):
+    """Nobody could recognise a secret in every form that it may have."""
+    usual = archive(run, tmp_path / "usual.zip").files
+    name, content = CLOTHES[clothes]
+    (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+    (run.path / name).write_bytes(content(run))
+    (run.path / "link").symlink_to(tmp_path)
+    made = archive(run, tmp_path / "a.zip")
+    assert made.files == usual
+    assert made.unknown == ((name,) if not name.startswith("sub/wandb") else ())
+    said = dpfedmeta("archive", run.path, "--out", tmp_path / "b.zip").out.replace("\n", " ")
+    assert (f"1 files are not in it, since no command wrote them: {name}" in said) is bool(made.unknown)
+
+
+def test_everything_that_commands_leave_in_a_run_is_known(run, tmp_path, dpfedmeta):
+    """It is archived, or stays on purpose: a file of a new command has to be listed."""
+    dpfedmeta("evaluate", run.path, "--episodes", "2", "--shots", "1", "--seeds", "0", "--workers", "1")
+    dpfedmeta("evaluate", run.path, "--episodes", "2", "--steps", "0", "1", "--out", run.path, "--workers", "1")
+    dpfedmeta("report", run.path)
+    keep_launch(run, {"words": []})
+    made = archive(run, tmp_path / "a.zip")
+    assert made.unknown == ()
+    there = {path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file()}
+    assert {name for name in there - set(made.files) if not name.startswith("secret/")} <= {"launch.json", ".lock"}
+    assert {"evaluation.json", "report.html", "accuracy.png"} <= set(made.files)
+    assert any(name.startswith("evaluations/") for name in made.files)
 
 
 def test_what_is_made_of_people_and_secrets_of_a_run_inside_stay(run, tmp_path):
@@ -127,26 +174,22 @@ def test_what_is_made_of_people_and_secrets_of_a_run_inside_stay(run, tmp_path):
     for name in ("people-clinic-1a2b3c4d.json", "people/people-own-test.csv", "people-all/rows.csv", "sub/secret/seed"):
         (run.path / name).parent.mkdir(parents=True, exist_ok=True)
         (run.path / name).write_text(f"clinic4 was judged {name}")
-    for name in ("peoples.txt", "secrets.txt", "sub/secret.txt"):
-        (run.path / name).parent.mkdir(parents=True, exist_ok=True)
-        (run.path / name).write_text("public")
     made = archive(run, tmp_path / "a.zip")
-    assert set(made.files) - usual == {"peoples.txt", "secrets.txt", "sub/secret.txt"}
-    assert made.left_out == counted + 4
+    assert set(made.files) == usual
+    assert (made.left_out, made.unknown) == (counted + 4, ())
     for name in ("people/people-own-test.csv", "sub/secret/seed"):
-        shutil.copy(run.path / name, run.path / "notes.txt")
-        with pytest.raises(InputError, match=r"notes\.txt: holds what is secret in .*/sub/secret/seed|people-own-test"):
+        shutil.copy(run.path / name, run.path / "clip.png")
+        with pytest.raises(InputError, match=r"clip\.png: holds what is secret in .*/sub/secret/seed|people-own-test"):
             archive(run, tmp_path / "b.zip")
 
 
 @pytest.mark.parametrize("leak", ["copy", "seed"])
-def test_what_is_secret_is_refused_under_any_name(run, tmp_path, leak):
+def test_what_is_secret_is_refused_under_a_name_that_is_archived(run, tmp_path, leak):
     if leak == "copy":
-        shutil.copy(run.secret / "participations.jsonl", run.path / "notes.txt")
+        shutil.copy(run.secret / "participations.jsonl", run.path / "audit.json")
     else:
-        seed = json.loads((run.secret / "noise_seed.json").read_text())["seed"]
-        (run.path / "notes.txt").write_text(f"the seed was {seed}\n")
-    with pytest.raises(InputError, match=r"notes\.txt: holds what .*secret"):
+        (run.path / "audit.json").write_text(f"the seed was {seed_of(run)}\n")
+    with pytest.raises(InputError, match=r"audit\.json: holds what .*secret"):
         archive(run, tmp_path / "a.zip")
     assert not list(tmp_path.glob("*.zip"))
 
