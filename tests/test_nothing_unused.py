@@ -18,8 +18,8 @@ DOORS = {
 # Functions that stand in a table beside others, which need what these do not.
 ONE_OF_A_TABLE = {
     "auditing/attacks/server_attack.py the_message", "cli/commands/evaluate_command.py on_workers",
-    "data/user_sources/folder.py own", "data/user_sources/manifest.py own", "data/user_sources/tokens.py own",
-    "data/user_sources/tokens.py key", "data/user_sources/vectors.py own", "data/user_sources/vectors.py key",
+    "data/user_sources/folder.py people", "data/user_sources/manifest.py people", "data/user_sources/tokens.py people",
+    "data/user_sources/tokens.py key", "data/user_sources/vectors.py people", "data/user_sources/vectors.py key",
     "simulation/cohort_sums.py added_up", "cli/arguments.py _interrupt",
 }  # fmt: skip
 # Options that a call leaves out although a parameter or attribute of its own has their name, with the reason.

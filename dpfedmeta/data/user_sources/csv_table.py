@@ -284,6 +284,35 @@ def cells(where: str, rows: Sequence[Row], splits: Mapping[str, Split], ways: in
     return made
 
 
+def people_cells(where: str, rows: Sequence[Row]) -> tuple[Cell, ...]:
+    """The records of people that a model is judged on, by client and class: of those of test, where a part is named.
+
+    A client with records of test and of train adapts on the latter, whose entries say so; one without any of test is
+    left out.
+
+    Args:
+        where: The data, for errors.
+        rows: Where each record belongs; without names of clients all are one client's.
+
+    Raises:
+        InputError: Clients or splits are given for some records only, or no record is left.
+    """
+    check_all_or_none(where, "client", [row.client for row in rows], rows)
+    check_all_or_none(where, "split", [row.split for row in rows], rows)
+    by_name: dict[tuple[str, str, Split], list[int]] = {}
+    judged = {row.client for row in rows if row.split in ("", "test")}
+    for number, row in enumerate(rows):
+        if row.client in judged and row.split in ("", "test", "train"):
+            part: Split = "train" if row.split == "train" else "test"
+            by_name.setdefault((row.client, row.label, part), []).append(number)
+    if not by_name:
+        raise InputError(f"{where}: its column split names no record of test; leave the column out to judge on all")
+    return tuple(
+        Cell(entry=ClassEntry(name=label, split=part, images=len(numbers), client=client), rows=tuple(numbers))
+        for (client, label, part), numbers in sorted(by_name.items())
+    )
+
+
 def public_rows(rows: Sequence[Row]) -> list[int]:
     """Records of classes or clients that are never trained on: validation and test; all where there is no such unit.
 

@@ -11,8 +11,7 @@ from dpfedmeta.data.parts import part_of, parts_taken
 from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources import image_folder
-from dpfedmeta.data.user_sources.client_cells import people_cells
-from dpfedmeta.data.user_sources.csv_table import Cell, Row, cells, check_spelled_alike, public_rows
+from dpfedmeta.data.user_sources.csv_table import Cell, Row, cells, check_spelled_alike, people_cells, public_rows
 from dpfedmeta.data.user_sources.image_files import (
     check_all_read,
     check_fit,

@@ -9,8 +9,16 @@ from dpfedmeta.data.episodes.class_pool import ImageArray
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.client_cells import people_cells
-from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, part_words, public_rows, read_table
+from dpfedmeta.data.user_sources.csv_table import (
+    Cell,
+    CsvTable,
+    Row,
+    cells,
+    part_words,
+    people_cells,
+    public_rows,
+    read_table,
+)
 from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
 from dpfedmeta.data.user_sources.image_folder import content_digest, decoded_all
 

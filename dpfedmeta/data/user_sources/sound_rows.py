@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +14,12 @@ import numpy as np
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import FloatRecords, ImageArray
+from dpfedmeta.data.names import same_class
 from dpfedmeta.data.parts import part_of
-from dpfedmeta.data.storage.decoded_cache import Contents
+from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources import folder, manifest, tokens
-from dpfedmeta.data.user_sources.client_cells import own_cells, record_digest, spelled_digests_of
-from dpfedmeta.data.user_sources.csv_table import Row, check_labels, single_lines, table_of
+from dpfedmeta.data.user_sources.csv_table import Cell, Row, check_labels, single_lines, table_of
 from dpfedmeta.data.user_sources.image_files import other_images
 from dpfedmeta.data.user_sources.image_folder import content_digest, decoded_all, read_image
 from dpfedmeta.data.user_sources.labels import labelled
@@ -103,7 +105,7 @@ class SoundRows:
 
     def _digest(self, number: int) -> str:
         value = self.values[number]
-        return str(value[1]) if isinstance(value, tuple) else record_digest(self.rows[number], value)
+        return str(value[1]) if isinstance(value, tuple) else _digest(self.rows[number].label, value)
 
 
 def sound_rows(path: Path, reader: str, task: Task | None = None, columns: Sequence[str] = ()) -> SoundRows:
@@ -178,13 +180,31 @@ def spelled_digests(path: Path) -> list[str]:
     if reader in IMAGE_READERS:
         return []
     found, names = any_rows(path), columns_in(reader, path)
-    said = spelled_digests_of(found.rows, found.values)
+    said = _spelled(found.rows, found.values)
     if not names:
         return said
     order = sorted(range(len(names)), key=names.__getitem__)
     # What stands behind the features is no column of theirs.
     turned = [[*(values[place] for place in order), *values[len(names) :]] for values in found.values]
-    return [*said, *spelled_digests_of(found.rows, turned, sorted(names))]
+    return [*said, *_spelled(found.rows, turned, sorted(names))]
+
+
+def own_cells(rows: Sequence[Row]) -> tuple[Cell, ...]:
+    """The records that one client takes part with, by class; all are its own, whatever name stands beside them.
+
+    Args:
+        rows: Where each record belongs.
+
+    Guarantee:
+        No record decides over another one: names of clients are not looked at, and each spelling is a class.
+    """
+    by_class: dict[str, list[int]] = {}
+    for number, row in enumerate(rows):
+        by_class.setdefault(row.label, []).append(number)
+    return tuple(
+        Cell(entry=ClassEntry(name=label, split="train", images=len(numbers)), rows=tuple(numbers))
+        for label, numbers in sorted(by_class.items())
+    )
 
 
 def unsound_words(found: SoundRows, lost: int = 0) -> str | None:
@@ -311,3 +331,24 @@ def _images(path: Path, reader: str) -> tuple[list[tuple[Row, Path]], list[str]]
         else:
             units.append((row, file))
     return units, problems
+
+
+def _spelled(rows: Sequence[Row], records: Sequence[Any], columns: Sequence[str] = ()) -> list[str]:
+    """SHA-256 of each record of a table by one spelling of its class and of 0, which may be written -0.
+
+    Args:
+        rows: Where each record belongs.
+        records: The numbers of each.
+        columns: Their names, in the order of the numbers; empty: these are not looked at.
+    """
+    return [
+        _digest("\n".join([same_class(row.label), *columns]), [value + 0.0 for value in values])
+        for row, values in zip(rows, records, strict=True)
+    ]
+
+
+def _digest(label: str, values: Iterable[float]) -> str:
+    numbers = [float(value) for value in values]
+    while numbers and numbers[-1] == 0.0:  # padding of a sequence
+        numbers.pop()
+    return hashlib.sha256(json.dumps([label, numbers]).encode()).hexdigest()

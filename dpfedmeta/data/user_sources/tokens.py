@@ -12,8 +12,7 @@ from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.client_cells import people_cells
-from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, part_words, read_table
+from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, part_words, people_cells, read_table
 from dpfedmeta.data.user_sources.vectors import read_array
 
 COLUMN = "tokens"

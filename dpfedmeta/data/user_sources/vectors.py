@@ -16,7 +16,6 @@ from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.client_cells import people_cells
 from dpfedmeta.data.user_sources.columns import OWNERS, TARGET, feature_words, telling_columns
 from dpfedmeta.data.user_sources.csv_table import (
     Cell,
@@ -25,6 +24,7 @@ from dpfedmeta.data.user_sources.csv_table import (
     cells,
     check_labels,
     part_words,
+    people_cells,
     public_rows,
     read_header,
     read_table,
@@ -198,11 +198,7 @@ def _contents(
 
 
 def check_form(path: Path, form: RecordForm, rows: Sequence[Row], records: Any) -> None:
-    """Refuse vectors of another length than the task's, or classes where it has numbers to predict.
-
-    Raises:
-        InputError: Says which.
-    """
+    """Refuse vectors of another length than the task's, or classes where it has numbers to predict."""
     numbers = bool(rows) and rows[0].target is not None
     if numbers != form.targets:
         held, wanted = ("numbers to predict", "classes") if numbers else ("classes", "numbers to predict")
@@ -291,11 +287,7 @@ def _is_number(value: str) -> bool:
 
 
 def check_numbers(path: Path, rows: Sequence[Row], records: Any) -> None:
-    """Refuse what is missing, infinite or beyond float32.
-
-    Raises:
-        InputError: Says where.
-    """
+    """Refuse what is missing, infinite or beyond float32, with its places."""
     wrong = np.argwhere(~np.isfinite(records) | (np.abs(records) > np.finfo(np.float32).max))
     if len(wrong):
         named = [f"{rows[row].place}, number {column + 1}: {records[row, column]:g}" for row, column in wrong.tolist()]
