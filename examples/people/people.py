@@ -28,6 +28,7 @@ import dpfedmeta as dp
 from dpfedmeta.api.evaluate_people import evaluate_people
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.learning.evaluation.accuracy import half_width
 from dpfedmeta.learning.evaluation.people import RecordSplit
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.targets.classification import Classification
@@ -287,8 +288,8 @@ def _shown(values: Sequence[float | None], *, sign: bool = False) -> str:
     known = np.array([value for value in values if value is not None])
     if not len(known):
         return "-"
-    half = 1.96 * known.std(ddof=1) / len(known) ** 0.5 if len(known) > 1 else 0.0
-    return f"{known.mean():{'+' if sign else ''}.3f} ± {half:.3f}"
+    mean = f"{known.mean():{'+' if sign else ''}.3f}"
+    return f"{mean} ± {half_width(known.tolist()):.3f}" if len(known) > 1 else mean
 
 
 def main(words: Sequence[str] | None = None) -> None:
