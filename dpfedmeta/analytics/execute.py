@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.accounting.ledger.bound_releases import released_before
-from dpfedmeta.accounting.ledger.ledger import Ledger, LedgerContent, RunIdentity, read_content, spent
+from dpfedmeta.accounting.ledger.ledger import Ledger, LedgerContent, RunIdentity, read_content, released_before, spent
 from dpfedmeta.accounting.ledger.ledger_register import registered
 from dpfedmeta.accounting.ledger.open_ledger import open_ledger
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
