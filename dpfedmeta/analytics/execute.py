@@ -174,7 +174,9 @@ def _complete(
 ) -> None:
     """Charge what is not charged yet, then ask, release and write."""
     plan, own = content.plan, own_sources(_own_code(request, asked))
-    with registered(run) as (lineage, _):
+    with registered(run) as (lineage, missing):
+        if missing:
+            warnings.warn(missing, stacklevel=3)
         # Where nobody can see what runs, no release can be told from another one.
         environment = None if unseen(own) else ""
         opened = open_ledger(run, plan, source, environment, lineage)
