@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -181,6 +182,10 @@ def test_it_says_cells_reasons_and_commands_that_can_be_typed(capsys):
         ("--sites 3 --records 9 --epsilon 0", "--epsilon: expected numbers above 0"),
         ("--sites 3 --records 9 --dataset none.yaml", "none.yaml"),
         ("--sites 3 --records 9 --dataset task.yaml --out no/plan.yaml", "there is no folder no"),
+        (
+            "--sites 3 --records 60000 --dataset task.yaml --epsilon 1 --out plan.yaml",
+            "task.shots = 15,000: a client of a federation takes at most 10,000",
+        ),
     ],
 )
 def test_bad_input_is_one_line(words, error, task, capsys):
@@ -189,6 +194,7 @@ def test_bad_input_is_one_line(words, error, task, capsys):
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert error in line
+    assert not Path("plan.yaml").exists()
 
 
 def test_settings_of_images_keep_the_network_of_silos():
