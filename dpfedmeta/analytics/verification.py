@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
+from shlex import quote
 
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
 from dpfedmeta.accounting.other_accountants import second_opinion
@@ -46,7 +47,7 @@ def verify(run: RunDirectory) -> VerifiedSpending:
     if complete:
         remarks += _check_summary(run, request, content)
     else:
-        remarks.append(f"it has not finished: go on with dpfedmeta analyse --resume {run.path}")
+        remarks.append(f"it has not finished: go on with dpfedmeta analyse --resume {quote(str(run.path))}")
     simulation = "a simulation: the noise seed was chosen" if request.noise_seed is not None else None
     return VerifiedSpending(
         plan=content.plan, charges=content.charges, guarantees=cells, remarks=tuple(remarks), simulation=simulation

@@ -100,6 +100,9 @@ def test_a_damaged_config_is_named(make_run):
 
 def test_labels_are_short():
     assert describe({"config": "configs/policies/window-15.yaml", "clip.window": 4}) == "window-15, window=4"
+    # Two settings that end alike are told apart.
+    both = describe({"privacy.client.epsilon": 1.0, "privacy.record.epsilon": 4.0, "clip.window": 4})
+    assert both == "privacy.client.epsilon=1, privacy.record.epsilon=4, window=4"
 
 
 def test_a_page_of_groups(make_run, tmp_path):

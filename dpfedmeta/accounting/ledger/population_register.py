@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
+from shlex import quote
 
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
@@ -217,7 +218,7 @@ def _alone(path: Path, *, writes: bool) -> Iterator[Lineage | None]:
     if path.is_dir():
         raise InputError(
             f"{path}: is a folder, and a register is a file; what a run or an analysis in it spent says dpfedmeta "
-            f"account --verify {path}"
+            f"account --verify {quote(str(path))}"
         )
     try:
         with path.open("rb") as handle:
@@ -232,7 +233,7 @@ def _alone(path: Path, *, writes: bool) -> Iterator[Lineage | None]:
     except OSError as error:
         raise InputError(
             f"{error.filename or path}: cannot be read or written ({error.strerror}); begin a register with dpfedmeta "
-            f"account --population {path} --promise EPSILON DELTA"
+            f"account --population {quote(str(path))} --promise EPSILON DELTA"
         ) from error
 
 
@@ -252,7 +253,7 @@ def _name_of(path: Path, first: bytes) -> str:
     if isinstance(identity, dict):
         of = "an analysis" if str(identity.get("config")).startswith(ANALYSIS) else "a run"
         what = f"is the ledger of {of}, and no register of a population; what it spent says"
-        raise InputError(f"{path}: {what} dpfedmeta account --verify {path.parent}")
+        raise InputError(f"{path}: {what} dpfedmeta account --verify {quote(str(path.parent))}")
     raise InputError(
         f"{path}: is no register of a population; begin one in a file of its own: dpfedmeta account --population FILE "
         "--promise EPSILON DELTA"

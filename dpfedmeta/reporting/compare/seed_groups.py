@@ -206,13 +206,14 @@ def _label(runs: Sequence[RunDirectory], settings: Mapping[str, Any], differing:
 
 
 def describe(values: Mapping[str, Any]) -> str:
-    """Settings in few words: the last part of each name; a file by its name alone."""
+    """Settings in few words: the last part of each name, where no other has it; a file by its name alone."""
     words = []
+    lasts = [name.rsplit(".", 1)[-1] for name in values]
     for name, value in values.items():
         last = name.rsplit(".", 1)[-1]
         written = asked if last in ("epsilon", "delta") else "{:g}".format
         shown = written(value) if isinstance(value, float) else str(value)
-        words.append(Path(shown).stem if name == "config" else f"{last}={shown}")
+        words.append(Path(shown).stem if name == "config" else f"{last if lasts.count(last) == 1 else name}={shown}")
     return ", ".join(words)
 
 
