@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
+from shlex import quote
 
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
 from dpfedmeta.accounting.ledger.published import check_releases, not_verified
@@ -48,7 +49,7 @@ def verify(run: RunDirectory) -> VerifiedSpending:
         remarks += _check_summary(run, request, content)
         check_releases(run.ledger, content, [found_digest(run.read_json(SUMMARY)["found"])], str(run.path / SUMMARY))
     else:
-        remarks.append(f"it has not finished: go on with dpfedmeta analyse --resume {run.path}")
+        remarks.append(f"it has not finished: go on with dpfedmeta analyse --resume {quote(str(run.path))}")
     simulation = "a simulation: the noise seed was chosen" if request.noise_seed is not None else None
     return VerifiedSpending(
         plan=content.plan,

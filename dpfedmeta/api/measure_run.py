@@ -67,7 +67,8 @@ def _whole(request: EvaluationRequest, run: TrainedRun, dataset: Dataset, worker
     kept = KeptEpisodes.measured(held_out, workers, request.seeds[0], found["accuracy"])
     assert kept is not None
     results |= {"clients": spread, **kept.as_json()}
-    return {"protocol": held_out.protocol, "note": request.note(), "results": [results]}
+    seeds = list(request.seeds[:1])
+    return {"protocol": held_out.protocol, "note": request.note(), "seeds": seeds, "results": [results]}
 
 
 def _adapted(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
+from shlex import quote
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -69,7 +70,7 @@ def statement_lines(
         "numbers, unless the plan names them.",
         "",
         "How to check it, with nothing but the run's files:",
-        f"  dpfedmeta account --verify {run}",
+        f"  dpfedmeta account --verify {quote(str(run))}",
         f"The last line of its ledger has the hash {head}. Whoever noted that hash sees whether the ledger was changed "
         "later.",
         *filter(None, [unverified]),

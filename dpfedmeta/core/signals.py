@@ -25,6 +25,11 @@ def deferred() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # One that arrives here is heard by a handler that is back already, while another one is still ours.
+            while signal.getsignal(number) != handler:
+                try:
+                    signal.signal(number, handler)
+                except KeyboardInterrupt:
+                    arrived.append(number)
     if arrived:
         raise KeyboardInterrupt

@@ -16,12 +16,15 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 import cloudpickle
 import numpy as np
 import numpy.typing as npt
+
+from dpfedmeta.core.signals import deferred
 
 T = TypeVar("T")
 IntArray = npt.NDArray[np.int64]
@@ -188,13 +191,17 @@ def open_workers(count: int) -> Iterator[Workers]:
         keep_freed_memory()
         yield InProcess()
         return
+    # It lets the signals through again as it starts, and the server would die of one that the whole group gets.
+    resource_tracker.ensure_running()
     with _held_back():
         context = fresh_processes()
     executor = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker)
     try:
         yield Processes(executor, count)
     finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+        # A signal more (`timeout` sends two) would leave it half done, and the exit would wait for its queue for ever.
+        with deferred():
+            executor.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from dpfedmeta.cli.arguments import terminate_like_ctrl_c
-from dpfedmeta.core.signals import deferred
+from dpfedmeta.core.signals import SIGNALS, deferred
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,25 @@ def test_who_handled_a_signal_before_handles_it_again_however_the_step_ends():
     with pytest.raises(ValueError, match="stop"), deferred():
         raise ValueError("stop")
     assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is own
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_while_handlers_are_put_back_leaves_none_of_ours(monkeypatch, first):
+    """The handler that is back already raises before the other one is."""
+    terminate_like_ctrl_c()
+    due, real = [signal.getsignal(each) for each in SIGNALS], signal.signal
+
+    def puts_back(number, handler):
+        before = real(number, handler)
+        if number == first and handler in due:
+            os.kill(os.getpid(), number)
+        return before
+
+    with pytest.raises(KeyboardInterrupt):  # noqa: SIM117
+        with deferred():
+            monkeypatch.setattr(signal, "signal", puts_back)
+    monkeypatch.undo()
+    assert [signal.getsignal(each) for each in SIGNALS] == due
 
 
 def test_several_signals_are_one_interrupt_after_the_step():

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import random
 import runpy
@@ -220,3 +221,42 @@ def test_imports_of_the_workers_server_end_where_its_parent_has_gone(monkeypatch
     assert next(asked, None) is None
     monkeypatch.setattr(os, "getppid", lambda: 7)
     assert all(name in sys.modules for name in runpy.run_module("dpfedmeta.simulation.worker_imports")["WORKERS_NEED"])
+
+
+GROUP = """
+import signal, sys, time
+from dpfedmeta.cli.arguments import terminate_like_ctrl_c
+from dpfedmeta.core.worker_pool import open_workers
+
+def works(content):
+    time.sleep(0.05)
+    return len(content)
+
+terminate_like_ctrl_c()
+try:
+    with open_workers(2) as workers:
+        for number, _ in enumerate(workers.map(works, [(bytes(10**6),)] * 60)):
+            if number == 3:
+                print("ready", flush=True)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("gap", [0.002, pytest.param(0.05, marks=pytest.mark.slow)])
+def test_a_signal_to_the_group_and_one_more_end_a_process_with_workers(tmp_path, gap):
+    """As `timeout`, systemd and schedulers send them: to the process, and then to its group with all workers."""
+    script = tmp_path / "script.py"
+    script.write_text(GROUP)
+    words = [sys.executable, str(script)]
+    child = subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        child.stdout.readline()
+        os.kill(child.pid, signal.SIGTERM)
+        time.sleep(gap)
+        os.killpg(child.pid, signal.SIGTERM)
+        assert child.wait(60) == 130
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.stdout.close()

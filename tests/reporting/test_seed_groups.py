@@ -8,6 +8,7 @@ import yaml
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.planning.data_digests import HeldData, keep_data
 from dpfedmeta.reporting.compare import seed_groups
 from dpfedmeta.reporting.compare.seed_groups import (
     Group,
@@ -76,6 +77,18 @@ def test_runs_that_differ_only_by_seed_are_one_group_with_the_differences_as_lab
     assert groups[0].epsilons == {("client", "public"): 1.5}
 
 
+def test_runs_on_other_data_of_the_same_name_are_no_seeds_of_each_other(make_run):
+    """Their settings are alike; only the digest of the data, which the server keeps, tells them apart."""
+    runs = [make_run(name, mean, seed) for seed, (name, mean) in enumerate([("a", 0.9), ("b", 0.2), ("c", 0.91)])]
+    for run, digest in zip(runs, ("one", "other", "one"), strict=True):
+        (run.path / "secret").mkdir()
+        held = HeldData(sha256=digest, own=False, clients=None, decoded=None, source=None)
+        keep_data(run, held)
+    assert [[run.path.name for run in group.runs] for group in group_runs(runs)] == [["a", "c"], ["b"]]
+    assert len({group.label for group in group_runs(runs)}) == 2
+    assert all(digest not in group.label for group in group_runs(runs) for digest in ("one", "other"))
+
+
 def test_cells_are_read_by_their_names(make_run):
     """Files of two seeds in another order: epsilons of different cells never meet."""
     runs = [make_run("a", 0.9), make_run("b", 0.9, seed=1)]
@@ -100,6 +113,9 @@ def test_a_damaged_config_is_named(make_run):
 
 def test_labels_are_short():
     assert describe({"config": "configs/policies/window-15.yaml", "clip.window": 4}) == "window-15, window=4"
+    # Two settings that end alike are told apart.
+    both = describe({"privacy.client.epsilon": 1.0, "privacy.record.epsilon": 4.0, "clip.window": 4})
+    assert both == "privacy.client.epsilon=1, privacy.record.epsilon=4, window=4"
 
 
 def test_a_page_of_groups(make_run, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 import dpfedmeta
+from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.worker_pool import InProcess
@@ -220,7 +221,10 @@ def test_evaluate_judges_whole_clients_unless_sizes_are_given(ran, dpfedmeta):
     kept = kept_episodes(run)[-1]
     assert kept.counted == ("splits" if len(kept.accuracies) == 6 else "clients")
     assert np.mean(kept.accuracies) == pytest.approx(found.results[0]["accuracy"]["mean"])
-    assert (run.path / "evaluations" / "6-whole-clients.json").is_file()
+    # Splits of another seed are another measurement, and stand beside it.
+    __import__("dpfedmeta").evaluate(run.path, episodes=6, workers=1, seeds=[9])
+    names = {path.name for path in (run.path / "evaluations").iterdir()}
+    assert names == {f"6-whole-clients-seed-{Run(run.path).settings.run.seed}.json", "6-whole-clients-seed-9.json"}
     left = dpfedmeta("evaluate", run.path, "--steps", "3", code=2)
     assert "whole clients are judged once" in left.error
     left = dpfedmeta("evaluate", run.path, "--ways", "2", code=2)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
+from shlex import quote
 
 from dpfedmeta.accounting.events.events import Event
 from dpfedmeta.accounting.ledger.charges import Charge
@@ -279,7 +280,7 @@ def _alone(path: Path, *, writes: bool) -> Iterator[Lineage | None]:
     if path.is_dir():
         raise InputError(
             f"{path}: is a folder, and a register is a file; what a run or an analysis in it spent says dpfedmeta "
-            f"account --verify {path}"
+            f"account --verify {quote(str(path))}"
         )
     try:
         with path.open("rb") as handle:
@@ -294,7 +295,7 @@ def _alone(path: Path, *, writes: bool) -> Iterator[Lineage | None]:
     except OSError as error:
         raise InputError(
             f"{error.filename or path}: cannot be read or written ({error.strerror}); begin a register with dpfedmeta "
-            f"account --population {path} --promise EPSILON DELTA"
+            f"account --population {quote(str(path))} --promise EPSILON DELTA"
         ) from error
 
 
@@ -314,7 +315,7 @@ def _name_of(path: Path, first: bytes) -> str:
     if isinstance(identity, dict):
         of = "an analysis" if str(identity.get("config")).startswith(ANALYSIS) else "a run"
         what = f"is the ledger of {of}, and no register of a population; what it spent says"
-        raise InputError(f"{path}: {what} dpfedmeta account --verify {path.parent}")
+        raise InputError(f"{path}: {what} dpfedmeta account --verify {quote(str(path.parent))}")
     raise InputError(
         f"{path}: is no register of a population; begin one in a file of its own: dpfedmeta account --population FILE "
         "--promise EPSILON DELTA"

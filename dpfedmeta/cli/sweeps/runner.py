@@ -245,6 +245,10 @@ class _Work:
         except KeyboardInterrupt:
             self._stop()
             return "interrupted"
+        except BaseException:
+            # Whatever ended it: children that nobody waits for would train, and be charged, on.
+            self._stop()
+            raise
         return "failed" if self.failed else "completed"
 
     def _begin(self, trial: Trial) -> None:
@@ -315,9 +319,9 @@ class _Work:
 
     def _stop(self) -> None:
         """Ask every child to stop, wait, and say how to go on."""
-        self.say(f"interrupted: stopping {len(self.running)} runs")
         for _, child, _ in self.running.values():
             _signal(child, signal.SIGINT)
+        self.say(f"stopping {len(self.running)} runs")
         until = time.monotonic() + _PATIENCE_SECONDS
         for _, child, _ in self.running.values():
             try:

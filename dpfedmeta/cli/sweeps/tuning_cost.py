@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from dpfedmeta.accounting.events.events import Earlier, neighbours_of, surplus
@@ -68,7 +69,7 @@ def tuning_cost(path: Path) -> TuningCost:
     if analyses and not runs:
         raise InputError(
             f"{path}: no run of this sweep was started, but {len(analyses)} analyses were charged (clip.start): "
-            f"dpfedmeta account --verify {analyses[0].path} says what one of them spent"
+            f"dpfedmeta account --verify {quote(str(analyses[0].path))} says what one of them spent"
         )
     if not runs:
         raise InputError(f"{path}: no run of this sweep was started, so it has cost nothing")

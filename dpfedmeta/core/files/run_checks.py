@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, LEDGER, LOOP, SECRET_FOLDER, config_of
@@ -69,7 +70,7 @@ def check_no_analysis(path: Path, config: str) -> None:
     if config.startswith(LOOP):
         raise InputError(
             f"{path}: holds the rounds of a loop of your own (dpfedmeta.PrivateRounds) and no training run; dpfedmeta "
-            f"account --verify {path} recomputes what they spent, and PrivateRounds goes on with them"
+            f"account --verify {quote(str(path))} recomputes what they spent, and PrivateRounds goes on with them"
         )
     if config.startswith(ANALYSIS):
         raise InputError(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
@@ -155,7 +156,7 @@ class RemoteClients:
             raise InputError(
                 f"{run.path}: too few of {len(start.invited)} clients answered every step ({error}), so nothing is "
                 "released; the analysis is charged. Check that the clients are connected, and their logs; then "
-                f"go on with --resume {run.path}. Clients that answered are not charged again"
+                f"go on with --resume {quote(str(run.path))}. Clients that answered are not charged again"
             ) from None
         content = len(found.survivors).to_bytes(4, "little") + found.total.astype("<u4").tobytes()
         replace_file(path, mark + content, SECRET)

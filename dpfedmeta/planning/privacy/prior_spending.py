@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from dpfedmeta.config.settings import Settings, clients_made_by
@@ -98,7 +99,7 @@ def _content(name: str) -> LedgerContent:
     if len(content.charges) < content.plan.rounds or not Path(name, SUMMARY).exists():
         raise InputError(
             f"privacy.spent_before = {name}: the analysis is not finished, so it may still be charged; finish it with "
-            f"dpfedmeta analyse --resume {name}"
+            f"dpfedmeta analyse --resume {quote(name)}"
         )
     return content
 

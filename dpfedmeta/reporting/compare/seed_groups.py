@@ -18,6 +18,7 @@ from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, WITH_RESULT, RunDirectory
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
+from dpfedmeta.planning.data_digests import kept_data
 from dpfedmeta.training.results.evaluation_store import with_sizes
 from dpfedmeta.training.results.snapshot import read_run, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
@@ -187,14 +188,15 @@ def last_validation(rows: Sequence[Mapping[str, Any]]) -> Measured | None:
 
 
 def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
-    """Group by everything in config.yaml but the run itself, in the order of first appearance.
+    """Group by everything in config.yaml but the run itself, and by the data, in the order of first appearance.
 
-    A run without a readable config.yaml stays alone.
+    A run without a readable config.yaml stays alone. Data of one name that were edited since are other data.
     """
     settings = {run: _settings(run) for run in runs}
     groups: dict[str, list[RunDirectory]] = {}
     for run in runs:
-        key = json.dumps(settings[run], sort_keys=True, default=str) if settings[run] else str(run.path)
+        content = [settings[run], _data(run)]
+        key = json.dumps(content, sort_keys=True, default=str) if settings[run] else str(run.path)
         groups.setdefault(key, []).append(run)
     differing = _differing([settings[found[0]] for found in groups.values()])
     single = all(len(found) == 1 for found in groups.values())
@@ -206,6 +208,15 @@ def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
         labels = [str(found[0].path) for found in groups.values()]
     labels = [label + _unfinished(found) for label, found in zip(labels, groups.values(), strict=True)]
     return tuple(Group(label=label, runs=tuple(found)) for label, found in zip(labels, groups.values(), strict=True))
+
+
+def _data(run: RunDirectory) -> str | None:
+    """SECRET: digest of the data, which is compared and never shown; None where a copy of the run lacks it."""
+    try:
+        held = kept_data(run)
+    except InputError:
+        return None
+    return held.clients if held.own else held.sha256
 
 
 def _unfinished(runs: Iterable[RunDirectory]) -> str:
@@ -224,13 +235,14 @@ def _label(runs: Sequence[RunDirectory], settings: Mapping[str, Any], differing:
 
 
 def describe(values: Mapping[str, Any]) -> str:
-    """Settings in few words: the last part of each name; a file by its name alone."""
+    """Settings in few words: the last part of each name, where no other has it; a file by its name alone."""
     words = []
+    lasts = [name.rsplit(".", 1)[-1] for name in values]
     for name, value in values.items():
         last = name.rsplit(".", 1)[-1]
         written = asked if last in ("epsilon", "delta") else "{:g}".format
         shown = written(value) if isinstance(value, float) else str(value)
-        words.append(Path(shown).stem if name == "config" else f"{last}={shown}")
+        words.append(Path(shown).stem if name == "config" else f"{last if lasts.count(last) == 1 else name}={shown}")
     return ", ".join(words)
 
 

@@ -96,6 +96,8 @@ def name_of_evaluation(content: Content) -> str:
     else:
         counted = "episodes" if "episodes" in result["accuracy"] else "images"
         words.append(f"{result['accuracy'][counted]}-{'whole-clients' if counted == 'episodes' else counted}")
+        words += [f"seed-{_runs_of(content['seeds'])}"] if "seeds" in content else []
+        words += ["transductive"] if "TRANSDUCTIVE" in content["protocol"] else []
     if unfinished(content):
         words.append(f"after-round-{content['rounds']}")
     return "-".join(words)

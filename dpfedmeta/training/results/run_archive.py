@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -118,7 +119,7 @@ def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Arc
         if status not in WITH_RESULT:
             raise InputError(
                 f"{run.path}: the run has not ended ({status or 'killed, or running'}), so there is no result to "
-                f"archive; finish it first (--resume {run.path})"
+                f"archive; finish it first (--resume {quote(str(run.path))})"
             )
         contents = {name: (run.path / name).read_bytes() for name in public_files(run)}
         left_out = _check_nothing_secret(run, contents)

@@ -3,6 +3,7 @@
 import math
 import shutil
 from pathlib import Path
+from shlex import quote
 
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, LedgerContent
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, check_lineage
@@ -62,7 +63,9 @@ def extended_plan(run: RunDirectory, settings: Settings, content: LedgerContent,
         raise InputError(f"{run.path}: its training diverged, so no further round would learn anything")
     if done < plan.rounds or status == "interrupted":
         what = f"{run.path}: {done} of {plan.rounds} rounds are charged and the run is not completed"
-        remedy = "its promise is used up" if status == "budget" else f"finish it first (--resume {run.path})"
+        remedy = (
+            "its promise is used up" if status == "budget" else f"finish it first (--resume {quote(str(run.path))})"
+        )
         raise InputError(f"{what}; {remedy}")
     if rounds <= plan.rounds:
         raise InputError(

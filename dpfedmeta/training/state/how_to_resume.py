@@ -1,5 +1,7 @@
 """Commands that resume a run or make it again, by the kind of its clients."""
 
+from shlex import quote
+
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
 from dpfedmeta.data.episodes.shape import ASKED, OWN
@@ -26,7 +28,7 @@ def how_to_go_on(run: RunDirectory) -> str:
             f"dpfedmeta.train(resume={str(run.path)!r}, population=...) from Python, or, of a federation, the "
             f"{SERVER} that began it"
         )
-    return f"dpfedmeta train --resume {run.path}"
+    return f"dpfedmeta train --resume {quote(str(run.path))}"
 
 
 def check_simulated(run: RunDirectory) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, cast
 
 from dpfedmeta.accounting.ledger.ledger import RunIdentity, read_content
@@ -40,7 +41,8 @@ def settings_of_run(run: RunDirectory, given: Mapping[str, str], *, brought: boo
             raise InputError(
                 f"--{name}: a run goes on with the settings it began with; besides --resume only "
                 f"{', '.join('--' + each for each in MAY_CHANGE)} and --data-dir may be given; for more rounds: "
-                f"--extend {run.path} --rounds N; for a new run like it: --config {run.path / CONFIG} --run.name NEW"
+                f"--extend {quote(str(run.path))} --rounds N; for a new run like it: "
+                f"--config {quote(str(run.path / CONFIG))} --run.name NEW"
             )
     text = identity_of(run).config
     check_no_analysis(run.path, text)

@@ -333,6 +333,27 @@ def test_a_start_that_ctrl_c_ended_before_its_run_began_is_taken_back(sweep, pro
     assert list(folder.starts().values()) == [1, 0]
 
 
+@pytest.mark.parametrize("place", ["log", "poll"])
+def test_whatever_ends_a_sweep_stops_its_children(sweep, program, tmp_path, monkeypatch, place):
+    """The second run's log cannot be opened, or its end cannot be looked at: the first one would train on."""
+    waits = "time.sleep(60)\n"
+    program.write_text(program.read_text().replace("run.mkdir(parents=True)", waits + "run.mkdir(parents=True)"))
+    children, started = [], subprocess.Popen
+
+    def fails(*given):
+        raise OSError(28, "No space left on device")
+
+    def begins(*given, **named):
+        children.append(started(*given, **named))
+        monkeypatch.setattr(*{"log": (SweepFolder, "log"), "poll": (runner._Work, "_reap")}[place], fails)
+        return children[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", begins)
+    with pytest.raises(OSError, match="No space left"):
+        sweep(parameters=SEEDS, jobs=2 if place == "log" else 1)
+    assert [child.poll() is None for child in children] == [False]
+
+
 def test_a_signal_while_a_run_is_started_leaves_no_run_behind(sweep, program, tmp_path, monkeypatch):
     """It comes when the child lives and nobody holds it yet."""
     waits = "time.sleep(60)\n"

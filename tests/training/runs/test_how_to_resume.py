@@ -1,6 +1,7 @@
 import fcntl
 import json
 import os
+import shlex
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -109,6 +110,7 @@ def test_nothing_is_left_to_do_of_a_run_that_ended_with_all_its_rounds_and_weigh
 ):
     """A budget may end a run before its rounds; one that was extended since has more of them."""
     run = RunDirectory(tmp_path)
+    run.weights.parent.mkdir()
     monkeypatch.setattr(resume, "read_content", lambda *given, **named: SimpleNamespace(plan=SimpleNamespace(rounds=5)))
     assert resume.finished(run) is None
     run.write_json("summary.json", {"status": status, "rounds": rounds})
@@ -206,3 +208,10 @@ def test_a_run_whose_last_line_a_crash_tore_is_known_all_the_same(tmp_path, torn
     run.weights.parent.mkdir()
     save_weights(run.weights, {"w": torch.zeros(1)})
     assert resume.finished(run) == "completed"
+
+
+@pytest.mark.parametrize("name", ["killed", "a b", "it's; rm"])
+def test_the_command_to_go_on_can_be_typed_as_it_stands(tmp_path, name):
+    """A shell reads the folder back as one word."""
+    run = RunDirectory(tmp_path / name)
+    assert shlex.split(how_to_go_on(run)) == ["dpfedmeta", "train", "--resume", str(run.path)]
