@@ -10,6 +10,7 @@ from own_data import vector_rows, write_csv
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.names import surely_public
+from dpfedmeta.data.storage.decoded_cache import Contents
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources import vectors
 from dpfedmeta.data.user_sources.columns import OWNERS, feature_words, meant, telling_columns
@@ -227,3 +228,18 @@ def test_one_number_that_no_pixel_has_tells_that_they_are_none(change, told):
     assert not vectors._look_like_pixels(np.full((3, 64), 15.0))
     assert not vectors._look_like_pixels(records[:, :63])
     assert not vectors._look_like_pixels(records[:0])
+
+
+@pytest.mark.parametrize(("offset", "refused"), [(0.0, False), (9e3, False), (1e5, False), (3e6, True), (-1e8, True)])
+@pytest.mark.parametrize("targets", [False, True])
+def test_numbers_whose_digits_float32_rounds_off_are_refused(offset, refused, targets):
+    """Of a number to predict nothing is asked: its own range says where it lies."""
+    block = (offset + np.random.default_rng(0).normal(size=(50, 3))).astype(np.float32)
+    block = np.column_stack([block, np.full(50, 1e9)]) if targets else block
+    found = Contents(classes=(), decode=lambda: iter([block[:20], block[20:]]))
+    given = ("own.csv", found, (offset,) * 3, (1.0,) * 3)
+    if not refused:
+        vectors.check_scale(*given, targets=targets)
+        return
+    with pytest.raises(InputError, match=r"^own\.csv: numbers lie so far from zero that float32 keeps steps of"):
+        vectors.check_scale(*given, targets=targets)

@@ -36,6 +36,8 @@ _TARGETS = "targets"
 _FEWEST_PIXELS = 64
 LARGEST, _SMALLEST = 1e4, 1e-3
 """Of the largest number, once mean and deviation are applied; more would drown all others, less would be as nothing."""
+# Of the deviation: what float32 may round off a number before mean and deviation are applied.
+_COARSEST = 0.01
 # A number as it is written where a comma stands before its decimals.
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 # Names of arrays elsewhere.
@@ -222,6 +224,8 @@ def check_scale(
 ) -> None:
     """Refuse numbers so large, as a network would see them, that nothing else would count, or all so small as nothing.
 
+    Numbers so far from zero that float32 rounds their digits off are refused too.
+
     Args:
         path: The file, for errors.
         found: What it holds.
@@ -233,9 +237,18 @@ def check_scale(
     Raises:
         InputError: Says how large the largest is.
     """
-    blocks = (block[:, :-1] if targets else block for block in found.decode())
-    seen = ((block - np.array(mean or (0.0,))) / np.array(deviation or (1.0,)) for block in blocks)
-    largest = max((float(np.abs(block).max(initial=0.0)) for block in seen), default=0.0)
+    centre, spread = np.array(mean or (0.0,)), np.array(deviation or (1.0,))
+    largest = coarsest = 0.0
+    for block in found.decode():
+        features = block[:, :-1] if targets else block
+        steps = np.spacing(np.abs(features).max(0, initial=0.0).astype(np.float32)) / spread
+        coarsest = max(coarsest, float(steps.max(initial=0.0)))
+        largest = max(largest, float(np.abs((features - centre) / spread).max(initial=0.0)))
+    if mean and coarsest > _COARSEST:
+        raise InputError(
+            f"{path}: numbers lie so far from zero that float32 keeps steps of {coarsest:.2g} deviations of them; "
+            "subtract a public constant in the table, and from mean in the task file"
+        )
     if smallest <= largest <= LARGEST:
         return
     if largest > LARGEST:

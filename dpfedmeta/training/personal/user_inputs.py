@@ -96,8 +96,9 @@ class InputForm:
             raise InputError(f"{self.records}: expected [n, {length}] with n >= 1, got {list(values.shape)}")
         if values.is_complex():
             raise InputError(f"{self.records}: expected numbers, got {values.dtype}")
-        values = values.float()
-        if not bool(torch.isfinite(values).all()):
+        # Standardised before digits are rounded off.
+        values = values.double()
+        if not bool(torch.isfinite(values.float()).all()):
             raise InputError(f"{self.records}: hold values that are not finite")
         if self.vocabulary is not None:
             if not are_tokens(values, self.vocabulary):
@@ -105,9 +106,9 @@ class InputForm:
                     f"tokens: expected whole numbers from 1 to {self.vocabulary - 1}, padded with 0, at least one "
                     "token in each sequence"
                 )
-            return values
-        values = values - torch.tensor(self.mean) if self.mean else values
-        return values / torch.tensor(self.deviation) if self.deviation else values
+            return values.float()
+        values = values - torch.tensor(self.mean, dtype=torch.float64) if self.mean else values
+        return (values / torch.tensor(self.deviation, dtype=torch.float64) if self.deviation else values).float()
 
     def _standardised(self, images: Tensor) -> Tensor:
         pixels = images.float() / 255.0

@@ -340,6 +340,12 @@ def test_records_are_standardised_by_each_number_that_there_is(mean, deviation, 
     torch.testing.assert_close(form.tensor(pixels).view(2, 2), due)
 
 
+def test_an_offset_is_taken_off_before_digits_are():
+    form = InputForm(channels=1, size=1, mean=(1e8,), deviation=(1.0,), records="vectors")
+    given = np.array([[1e8 + 0.25], [1e8 - 1.5]])
+    assert form.tensor(given).tolist() == form.tensor(torch.from_numpy(given)).tolist() == [[0.25], [-1.5]]
+
+
 @pytest.mark.parametrize(
     ("labels", "ways", "shared", "said"),
     [
