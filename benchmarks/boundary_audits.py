@@ -24,6 +24,7 @@ from benchmarks import results
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.rounded import asked, rounded_down, rounded_up
 from dpfedmeta.core.random.random_sources import FloatArray
 
 Release = tuple[Any, dict[str, FloatArray]]
@@ -68,7 +69,7 @@ def right_functions() -> Iterator[RightFunction]:
     yield RightFunction(name="Laplace noise on a sum", function=_laplace, epsilon=1, delta=TINY, size=1, rounds=1)
     z = 1.0
     for delta in (DELTA, 1e-5):
-        name = f"Gaussian noise on a sum, delta {delta:g}"
+        name = f"Gaussian noise on a sum, delta {asked(delta)}"
         yield RightFunction(
             name=name, function=_gaussian(z), epsilon=gaussian_epsilon(1 / z, delta), delta=delta, rounds=1
         )
@@ -182,7 +183,8 @@ def main() -> None:
     for subject in right_functions():
         rows.append(row := measured(subject, words.audits, words.runs))
         print(
-            f"| {row['function']} | {row['epsilon']:.3g} | {row['median']:.3g} ({row['largest']:.3g}) | "
+            f"| {row['function']} | {rounded_up(row['epsilon'])} | "
+            f"{rounded_down(row['median'])} ({rounded_down(row['largest'])}) | "
             f"{row['first_alarms']} | {row['confirmed_alarms']} | {row['cpu_seconds'] / words.audits:.2g} |",
             flush=True,
         )

@@ -208,7 +208,7 @@ def selection_cost(plans: Sequence[PrivacyPlan], count: RunCount) -> SelectionCo
             f"{count.mean:g} runs of epsilon = {rounded_up(single, 4)} each are too many for it: take more "
             "noise, or fewer runs"
             if count.cap is None
-            else f"P(K > {count.cap}) = {beyond:.2g} is too much of it: raise the cap"
+            else f"P(K > {count.cap}) = {rounded_up(beyond, 2)} is too much of it: raise the cap"
         )
         raise RefusedPlan(f"no epsilon holds at delta = {asked(delta)}; {cause}")
     return SelectionCost(

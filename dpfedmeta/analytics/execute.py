@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpfedmeta.accounting.ledger.bound_releases import released_before
-from dpfedmeta.accounting.ledger.ledger import Ledger, LedgerContent, RunIdentity, read_content, spent
+from dpfedmeta.accounting.ledger.ledger import Ledger, LedgerContent, RunIdentity, read_content, released_before, spent
 from dpfedmeta.accounting.ledger.ledger_register import registered
 from dpfedmeta.accounting.ledger.open_ledger import open_ledger
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
@@ -175,7 +174,9 @@ def _complete(
 ) -> None:
     """Charge what is not charged yet, then ask, release and write."""
     plan, own = content.plan, own_sources(_own_code(request, asked))
-    with registered(run) as (lineage, _):
+    with registered(run) as (lineage, missing):
+        if missing:
+            warnings.warn(missing, stacklevel=3)
         # Where nobody can see what runs, no release can be told from another one.
         environment = None if unseen(own) else ""
         opened = open_ledger(run, plan, source, environment, lineage)

@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -239,6 +239,7 @@ class _Bounds:
     outside: FloatArray
 
     @classmethod
+    @lru_cache(maxsize=8)
     def of(cls, one: int, other: int, delta: float, miss: float) -> "_Bounds":
         """For samples of these sizes."""
         return cls(inside=_table(one, other, delta, miss), outside=_table(other, one, delta, miss))

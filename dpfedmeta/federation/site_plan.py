@@ -30,8 +30,8 @@ CELLS: dict[Cell, str] = {
 LEARNS, TEACHES_NOTHING = 0.3, 1.5
 MEASURED = (
     (0.03, "5 silos of 7,200 images, a tenth of the noise of the next row: 54.7% before training, 57.1% after it"),
-    (0.30, "5 silos of 7,200 images, (record, server) 2.5, 20 rounds: 54.7% before training, 56.5% after it"),
-    (1.54, "4 hospitals of 40 patients each, (record, server) 1, 10 rounds: no better than untrained weights"),
+    (0.30, "5 silos of 7,200 images, zero-out 2.5 at the server, 20 rounds: 54.7% before training, 56.5% after it"),
+    (1.54, "4 hospitals of 40 patients each, zero-out 1 at the server, 10 rounds: no better than untrained weights"),
 )
 """(length of the noise, what was trained and measured): docs/federation.md and docs/people.md."""
 _ADVERSARIAL = 0.05

@@ -44,6 +44,7 @@ from dpfedmeta.planning.client_spec import (
     whole_shape,
 )
 from dpfedmeta.planning.network_trial.independence_test import check_uncoupled
+from dpfedmeta.planning.network_trial.message_test import check_messages, trial_of
 from dpfedmeta.planning.network_trial.pretraining_overlap import check_initial
 from dpfedmeta.planning.network_trial.synthetic_clients import rehearsal_of
 from dpfedmeta.planning.policy_from_settings import clip_policy, with_own_policy
@@ -198,7 +199,9 @@ def make_plan(
         learned = algorithm.learned(network, algorithm.initial(network, 0))
         form, bounded = with_attachment(learned, plan.policy.attachment), bool(getattr(plan.policy, "bounded", True))
         check_answers(plan.policy, "clip.policy", form, bounded=bounded)
-    check_uncoupled(rehearsal_of(settings, network, algorithm, private=plan.private))
+    rehearsal = rehearsal_of(settings, network, algorithm, private=plan.private)
+    check_uncoupled(rehearsal)
+    check_messages(trial_of(rehearsal, algorithm, plan.shape, settings.meta.method))
     return plan
 
 

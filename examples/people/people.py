@@ -28,6 +28,7 @@ import dpfedmeta as dp
 from dpfedmeta.api.evaluate_people import evaluate_people
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.learning.evaluation.accuracy import half_width
 from dpfedmeta.learning.evaluation.people import RecordSplit
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.targets.classification import Classification
@@ -191,11 +192,14 @@ def judged(task: PeopleTask, file: Path, trial: Trial, out: Path, more: Mapping[
     table = out / f"{trial.name}.csv"
     write_table(task, table, trial.judged, {})
     found: Scores = {}
-    for each in evaluate_people(path, table, RecordSplit(shots=None, repeats=2, seed=0)).scores:
+    scores = evaluate_people(path, table, RecordSplit(shots=None, repeats=2, seed=0)).scores
+    # One with a single class is no person to tell classes apart for.
+    for each in (each for each in scores if each.judged):
         models = next(iter(each.measures.values()))
         found[each.name] = {model: {name: own[model] for name, own in each.measures.items()} for model in models}
-    for name, own in in_one_place(task, trial).items():
-        found[name]["all data in one place"] = own
+    pooled = in_one_place(task, trial)
+    for name, own in found.items():
+        own["all data in one place"] = pooled[name]
     return found
 
 
@@ -284,8 +288,8 @@ def _shown(values: Sequence[float | None], *, sign: bool = False) -> str:
     known = np.array([value for value in values if value is not None])
     if not len(known):
         return "-"
-    half = 1.96 * known.std(ddof=1) / len(known) ** 0.5 if len(known) > 1 else 0.0
-    return f"{known.mean():{'+' if sign else ''}.3f} ± {half:.3f}"
+    mean = f"{known.mean():{'+' if sign else ''}.3f}"
+    return f"{mean} ± {half_width(known.tolist()):.3f}" if len(known) > 1 else mean
 
 
 def main(words: Sequence[str] | None = None) -> None:

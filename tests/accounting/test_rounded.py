@@ -194,8 +194,10 @@ def test_an_audit_is_rounded_down_and_its_promise_up():
 
 # The least and the most that may be asked for; a rare event of a formula in ledgers.
 ECHOES = {"config/fields.py", "accounting/observers/server_observer.py"}
-COUNTS = ("max(1.0, delta * records)",)
-NAMES = re.compile(r"epsilon|delta|spent|promised|audited|confirmed")
+COUNTS = ("max(1.0, delta * records)", "float(beyond.abs().max())", "beyond[0]")
+NAMES = re.compile(r"epsilon|delta|spent|promised|audited|confirmed|beyond")
+# Programs beside the package, and tests of tables on pages.
+BESIDE = ("benchmarks", "examples", "scripts", "tests/documentation")
 
 
 def formatted(nodes):
@@ -208,12 +210,11 @@ def formatted(nodes):
 
 
 def test_bounds_are_written_by_one_function():
-    wrong = {
-        f"{path.relative_to(PACKAGE)}: {shown}"
-        for path in modules()
-        if str(path.relative_to(PACKAGE)) not in ECHOES
-        for shown in formatted(nodes_of(path))
-    }
+    own = [path for path in modules() if str(path.relative_to(PACKAGE)) not in ECHOES]
+    root = PACKAGE.parent
+    beside = [path for folder in BESIDE for path in sorted((root / folder).rglob("*.py"))]
+    assert {path.relative_to(root).parts[0] for path in beside} == {folder.split("/")[0] for folder in BESIDE}
+    wrong = {f"{path.relative_to(root)}: {shown}" for path in (*own, *beside) for shown in formatted(nodes_of(path))}
     assert not wrong
 
 

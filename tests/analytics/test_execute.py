@@ -53,6 +53,13 @@ def done(tmp_path, name="a", **changes):
     return begin(request_of(tmp_path, **changes), Place(folder=str(tmp_path), name=name))
 
 
+def test_that_there_is_no_register_is_said(tmp_path, monkeypatch):
+    """A copy of the analysis could go on unnoticed."""
+    (tmp_path / "state").write_text("a file")
+    with pytest.warns(UserWarning, match="cannot be written, so a copy of this run could be resumed unnoticed"):
+        begin(request_of(tmp_path), Place(folder=tmp_path, name="a"))
+
+
 def test_an_analysis_is_charged_and_states_what_it_found(tmp_path):
     run = done(tmp_path)
     summary = run.read_json(SUMMARY)

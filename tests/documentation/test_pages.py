@@ -16,7 +16,7 @@ from dpfedmeta.config.settings import setting_fields
 from dpfedmeta.federation.offers.work_limits import WORK_LIMITS
 
 NOT_RUN = re.compile(r"<!-- not run: .{10,} -->")
-RUN_HERE = {"README.md", "docs/kernel.md"}  # test_kernel_page.py
+RUN_HERE = {"README.md", "docs/guarantees.md", "docs/kernel.md"}  # test_kernel_page.py
 # From top to bottom, by test_tutorials.py.
 RUN_SLOWLY = {
     "docs/own-data.md",
@@ -115,6 +115,31 @@ def test_code_is_run_or_says_why_not_and_names_what_there_is(block):
                 assert hasattr(importlib.import_module(node.module), each.name), f"{block.where}: {each.name}"
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "dp":
             assert hasattr(importlib.import_module("dpfedmeta"), node.attr), f"{block.where}: dp.{node.attr}"
+
+
+def is_code(text):
+    """Whether a block is Python that a reader would type."""
+    try:
+        found = ast.parse(text).body
+    except SyntaxError:
+        return False
+    return any(isinstance(node, ast.Import | ast.ImportFrom) for node in found)
+
+
+def test_no_code_stands_in_a_block_that_no_test_looks_at():
+    """Indented, it says no language, and a name that is gone stays in it."""
+    every = [block for page in PAGES for block in blocks(page)]
+    assert [block.where for block in every if block.language != "python" and is_code(block.text)] == []
+    assert is_code("from dpfedmeta.privacy import PrivacyPlan\n\nplan = PrivacyPlan()")
+    assert not is_code("dpfedmeta train --algo dp-agr")
+
+
+def test_the_code_of_the_page_about_guarantees_runs(capsys):
+    (block,) = [each for each in CODE if each.page.name == "guarantees.md"]
+    exec(compile(block.text, block.where, "exec"), {"__name__": "__main__"})
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 4
+    assert shown[0].startswith("(client, public) 1.4")
 
 
 def test_the_code_of_readme_runs(tmp_path, monkeypatch, capsys):

@@ -12,17 +12,19 @@ import pytest
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.events import surplus
-from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.accounting.events.record_layer import RecordLayer, default_relation, holding
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.federation.client import client, client_budget
 from dpfedmeta.federation.client.client_budget import (
     Floors,
     Promise,
+    counted,
     epsilon_after,
     left,
     most_participations,
@@ -491,7 +493,9 @@ def test_a_dry_run_says_what_would_be_promised_and_sends_nothing(silos, tmp_path
     assert offer(session, 0)[6] == Said.DECLINED
     assert ask(session, session.question(0)) is None
     text = "\n".join(said)
-    for words in ("a record: epsilon <= 3", "allows", "what would leave this machine", "412 coordinates", "dry run"):
+    # For the relation that is counted in this plan.
+    stated = f"a record ({default_relation(session.plan.privacy.record)}): epsilon <= 3"
+    for words in (stated, "allows", "what would leave this machine", "412 coordinates", "dry run"):
         assert words in text
     # Nor is the plan kept, which a later start without --dry-run would take for one that was joined.
     assert kept_offer(tmp_path / "client0", session.signed.run) is None
@@ -716,6 +720,7 @@ def test_rounds_that_were_answered_are_no_longer_left(monkeypatch, allowed, answ
     plan = PrivacyPlan(clients=9, cohort=9, rounds=9, noise_multiplier=1.0)
     monkeypatch.setattr(client_budget, "most_participations", lambda plan, promise: allowed)
     monkeypatch.setattr(client_budget, "participation", lambda plan, promise, round_: None)
+    monkeypatch.setattr(client_budget, "counted", lambda plan, promise, ledger: promise)
     ledger = SimpleNamespace(
         keys=lambda run: [(round_,) for round_ in range(answered)], further=lambda costs, run, cost: len(costs)
     )
@@ -739,3 +744,54 @@ def test_a_charge_holds_what_the_run_costs_besides(monkeypatch):
     assert client.RealClient._charged(own, joined, Attempt(run=b"r", round=0, again=()), "asked")
     assert written[0]["cost"].rare == surplus(plan.phases)
     assert written[0]["cost"].coordinates
+
+
+MICRO_PARTS = RecordLayer(support_noise=None, query_noise=3.0, support_steps=1, support_records=1, query_records=4)
+
+
+@pytest.mark.parametrize("relation", [None, *RELATIONS])
+@pytest.mark.parametrize("rows", [False, True])
+def test_what_is_counted_is_the_clients_relation_or_that_of_the_plan_and_declined_where_it_does_not_hold(
+    tmp_path, rows, relation
+):
+    plan = PrivacyPlan(clients=10, cohort=10, rounds=3, noise_multiplier=2.0, sampler="fixed",
+                       record=replace(MICRO_PARTS, rows=rows))  # fmt: skip
+    promise = Promise(epsilon=50.0, relation=relation)
+    ledger = ClientLedger(tmp_path / "ledger.jsonl", promise.budget())
+    due = relation or ("row-deleted" if rows else "zero-out")
+    if due not in holding(plan.record):
+        with pytest.raises(Refused, match=f"{due}.*states nothing; give --relation zero-out"):
+            left(plan, promise, ledger, "a", range(3))
+        # Who trusts the server counts participations alone.
+        trusted = Promise(participations=2, relation=relation)
+        assert counted(plan, trusted).relation == "zero-out"
+        return
+    assert counted(plan, promise, ledger).relation == due
+    for round_ in range(2):
+        ledger.charge(round_, participation(plan, promise, round_), run="a", question="q")
+        terms = replace(Terms.of(plan), max_participations=round_ + 1, relation=due)
+        cell = record_server(plan.phases, terms).epsilon
+        assert ledger.epsilon == pytest.approx(cell) == epsilon_after(plan, promise, round_ + 1)
+    assert set(ledger.epsilons) == set(holding(plan.record))
+
+
+def test_a_plan_without_rows_is_declined_where_rows_were_promised_before(tmp_path):
+    """Counted as something weaker, the promise would be another one without a word."""
+    rows = PrivacyPlan(clients=10, cohort=10, rounds=3, noise_multiplier=2.0, sampler="fixed",
+                       record=replace(MICRO_PARTS, rows=True))  # fmt: skip
+    slots = replace(rows, record=MICRO_PARTS)
+    promise = Promise(epsilon=50.0)
+    ledger = ClientLedger(tmp_path / "ledger.jsonl", promise.budget())
+    ledger.charge(0, participation(rows, promise, 0), run="a", question="q")
+    with pytest.raises(Refused, match="row-deleted"):
+        left(slots, promise, ledger, "b", range(3))
+    weaker = replace(promise, relation="zero-out")
+    changed = ClientLedger(tmp_path / "ledger.jsonl", weaker.budget(), change=True)
+    assert left(slots, weaker, changed, "b", range(3)) == 3
+
+
+def test_a_relation_of_a_promise_is_known_and_of_a_record():
+    for given, words in (({"relation": "removed"}, "expected one of zero-out"),
+                         ({"relation": "zero-out", "unit": "client"}, "says how a record differs")):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            Promise(epsilon=1.0, **given)

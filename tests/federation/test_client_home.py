@@ -315,6 +315,20 @@ def test_an_older_copy_of_a_whole_home_is_refused_on_its_machine(home, tmp_path)
     assert check_newest(home, accept=True) is None
 
 
+@pytest.mark.parametrize("content", [b"", b"[12, 3", b"{}", b"[1, 2]", b"\xff"])
+def test_a_note_that_was_emptied_or_cut_lets_no_older_copy_pass(home, content):
+    """It was written whole, so it says nothing of a home that was never here."""
+    (home / "ledger.jsonl").write_text('{"budget": 1}\n{"round": 1}\n')
+    note_answered(home)
+    (note,) = (client_home.lineage_folder().parent / "homes").glob("*.ledger")
+    note.write_bytes(content)
+    with pytest.raises(InputError, match=r"may be an older copy; .*\.ledger, which says .* is damaged. Restore the "):
+        check_newest(home)
+    # Its owner lowers the limit, and the note is as it should be again.
+    assert "it is taken all the same" in check_newest(home, accept=True)
+    assert check_newest(home) is None
+
+
 def test_a_ledger_that_grew_by_other_answers_is_no_newer_copy(home):
     """Two copies that went on apart: as many lines, but not those that were written here."""
     answered(home, 4)

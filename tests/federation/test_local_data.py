@@ -290,7 +290,19 @@ LABELLED = Task(
     labels=("ill", "unsure", "well"),
 )  # fmt: skip
 # Fields of a pool that are the client's own, or that tasks of clients have not.
-OWN_FIELDS = {"path", "names", "first", "counts", "clients", "groups", "shift", "turned", "made_from", "plain", "own_test"}
+OWN_FIELDS = {
+    "path",
+    "names",
+    "first",
+    "counts",
+    "clients",
+    "groups",
+    "shift",
+    "turned",
+    "made_from",
+    "plain",
+    "own_test",
+}
 
 
 @pytest.mark.parametrize("task", [IMAGES, LABELLED], ids=["images", "table"])

@@ -62,7 +62,7 @@ def answered(server, tmp_path, monkeypatch):
         assert all(np.isfinite(value).all() for value in reply.values())
         lines, _ = read_chain(folder / "ledger.jsonl", "ledger")
         stated = json.loads(text)
-        assert [line["mu"] for line in lines[1:]] == [1 / stated["record"]["noise_multiplier"]]
+        assert [line["mu"]["zero-out"] for line in lines[1:]] == [1 / stated["record"]["noise_multiplier"]]
         assert {name: list(value.shape) for name, value in reply.items()} == stated["form"]
         return mine
 

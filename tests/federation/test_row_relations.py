@@ -16,7 +16,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.params import flatten
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose, public_generator
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.episodes.row_layout import HashedRows
+from dpfedmeta.data.episodes.row_layout import HashedRows, chosen_rows
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.offers.signed_plan import sign_plan
@@ -75,6 +75,12 @@ class NoNoise:
 
     def normal(self, size):
         return np.zeros(size)
+
+    def binomial(self, count, rate):
+        return count
+
+    def sample(self, count, size):
+        return np.arange(size)
 
 
 def rows_of(seed, count=40, kind="shared"):
@@ -208,9 +214,17 @@ class Case:
 
         for module in (micro_episode_gradients, noisy_steps, local_training):
             monkeypatch.setattr(module, "clipped_record_sum", recorded)
-        monkeypatch.setattr(local_training, "_coins", lambda count, rate, generator: torch.arange(count))
         next(iter(side.sent(self.model, BOUND, 0, [NUMBER])))
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nobody:
+    clients: int
+    held: object
+
+    def episode(self, client):
+        return self.held
 
 
 def _role(records, algorithm):
@@ -302,3 +316,22 @@ def test_a_plan_lays_out_rows_however_a_population_was_built(real, tmp_path, own
     bare = replace(side.population, layout=None)
     rebuilt = client_side(case.plan, bare, KeyedSource(1), torch.device("cpu"))
     assert rebuilt.population.layout == case.plan.algorithm.needs.layout is not None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_client_whose_rows_form_nothing_adds_nothing(name, tmp_path, own_cache):
+    """Its rows decide neither over the run nor over whether it answers."""
+    algo, given, kind = CASES[name]
+    case = Case(folder=tmp_path, algo=algo, given=given, kind=kind, real=False)
+    side = replace(case.side([]), source=NoNoise())
+    empty = chosen_rows(side.population.pool, (), case.plan.algorithm.needs.layout, bytes(32))
+    held = side.data_form
+    assert empty.null.all()
+    assert held.fits(empty.episode())
+    made = replace(side, population=Nobody(clients=CLIENTS, held=empty.episode()))
+    if case.plan.algorithm.parts > 1:
+        (parts,) = made.bounded_parts(case.model, BOUND, 0, [NUMBER])
+        assert not np.any(parts)
+    else:
+        (message,) = made.sent(case.model, BOUND, 0, [NUMBER])
+        assert not message.any()

@@ -20,7 +20,7 @@ from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.availability import Availability
-from dpfedmeta.simulation.backend import RoundAborted
+from dpfedmeta.simulation.backend import AttemptUsedUp, RoundAborted
 from dpfedmeta.training import loop
 from dpfedmeta.training.loop import Training, averages, optimizer
 from dpfedmeta.training.results.round_rows import delta_at_limit
@@ -297,13 +297,42 @@ def test_a_client_that_is_not_there_ends_a_round_where_that_was_asked_for(aborts
     assert computed == ([] if aborts and answering < 5 else [answering])
 
 
-def test_a_round_that_no_budget_is_left_for_releases_nothing(monkeypatch):
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize(("used_up", "affordable"), [(0, 9), (1, 9), (2, 9), (0, 0), (1, 1), (2, 1)])
+def test_an_attempt_that_never_has_a_sum_is_followed_by_a_further_one_as_long_as_there_is_budget(
+    monkeypatch, used_up, affordable, anew
+):
+    """Each has a question of its own, hence a charge; a run that goes on begins with the last one."""
+    begun, said = [], []
     monkeypatch.setattr(loop, "round_inputs", lambda *given: "inputs")
-    journal = SimpleNamespace(begin=lambda round_, inputs: None)
+    monkeypatch.setattr(loop, "further_question", lambda inputs: inputs + "+")
+    monkeypatch.setattr(loop, "tell", lambda callbacks, name, text: said.append((name, text)))
+
+    def begin(round_, inputs, *, anew):
+        begun.append((round_, inputs, anew))
+        return f"cohort {len(begun)}" if len(begun) <= affordable else None
+
+    def released(state, remembered, drawn, door):
+        if len(begun) <= used_up:
+            raise AttemptUsedUp("no sum")
+        return "release", {"noise": drawn}
+
+    journal = SimpleNamespace(begin=begin, last_question=lambda round_, inputs: inputs + "!")
+    training = SimpleNamespace(environment={}, callbacks=(), _door=lambda journal: None, _released=released)
+    state = SimpleNamespace(round=2, model={}, bound=1.0)
+    found = Training._attempted(training, state, {}, journal, anew=anew)
+    last = f"cohort {used_up + 1}"
+    assert found == ((last, "release", {"noise": last}) if used_up < affordable else None)
+    tries = min(used_up, affordable) + 1
+    assert begun == [(2, "inputs!" + "+" * number, anew) for number in range(tries)]
+    assert said == [("on_remark", "no sum; a further attempt is made and charged")] * min(used_up, affordable)
+
+
+def test_a_round_that_no_budget_is_left_for_releases_nothing():
     training = SimpleNamespace(
-        plan=SimpleNamespace(privacy=SimpleNamespace(ends=())), environment={}, _door=lambda journal: None
+        plan=SimpleNamespace(privacy=SimpleNamespace(ends=())), _attempted=lambda state, remembered, journal: None
     )
-    assert Training._round(training, SimpleNamespace(round=2, model={}, bound=1.0), {}, journal) is None
+    assert Training._round(training, SimpleNamespace(round=2, model={}, bound=1.0), {}, None) is None
 
 
 def test_the_spread_of_updates_is_measured_around_the_model_of_the_round(monkeypatch):

@@ -24,9 +24,19 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 
 
 def lineage_folder() -> Path:
-    """DPFEDMETA_STATE, else the user's state folder."""
+    """DPFEDMETA_STATE, else the user's state folder.
+
+    Raises:
+        InputError: It is relative: each folder would have a register of its own.
+    """
     chosen = os.environ.get("DPFEDMETA_STATE")
-    return (Path(chosen) if chosen else user_state_path("dpfedmeta")) / "lineage"
+    found = Path(chosen) if chosen else user_state_path("dpfedmeta")
+    if not found.is_absolute():
+        raise InputError(
+            f"DPFEDMETA_STATE = {chosen}: is relative, so each folder would have a register of its own, and a budget "
+            f"could be spent once in each; give a path from the root: DPFEDMETA_STATE={found.absolute()}"
+        )
+    return found / "lineage"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from dpfedmeta.accounting.ledger.bound_releases import ABORTED, held_releases
 from dpfedmeta.accounting.ledger.charges import Closing
-from dpfedmeta.accounting.ledger.ledger import LedgerContent
+from dpfedmeta.accounting.ledger.ledger import ABORTED, LedgerContent, held_releases
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import RunDirectory, safetensors_header
 

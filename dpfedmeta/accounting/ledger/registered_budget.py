@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.divergences.rdp import moments_of
 from dpfedmeta.accounting.events.events import Event, Phase, neighbours_of
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import Budget, phases_of
-from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import largest_divergences
-from dpfedmeta.accounting.release_costs import released
+from dpfedmeta.accounting.release_costs import cost_of, released
 
 ROUNDING = 1.0 + 1e-9
-# Nobody promises as much.
-_MOST = 100.0
 
 
 def replaced_cost(plan: PrivacyPlan, order: int) -> float:
@@ -47,24 +44,12 @@ def events_of(plan: PrivacyPlan) -> frozenset[Event]:
 
 
 def replaced_epsilon(phases: Sequence[Phase], delta: float) -> float:
-    """Epsilon of rounds where all data of one client are replaced, by exact composition; their events are all one.
-
-    Rounds that remove or add a client are counted for doing both: the probability beyond 2 e is at most (1 + exp(e))
-    times that beyond e, by the definition of (epsilon, delta) used twice.
-    """
+    """Epsilon of rounds where all data of one client are replaced, by exact composition; their events are all one."""
     kept = released(phases)
     if not kept:
         return 0.0
     together = [replace(kept[0], rounds=sum(phase.rounds for phase in kept))]
-    if neighbours_of(together) == "replace-one":
-        return client_public_epsilon(together, delta)
-    half = 0.0
-    while half < _MOST:
-        found = client_public_epsilon(together, delta / (1.0 + math.exp(half)))
-        if found <= half:
-            return 2.0 * half
-        half = found * (1.0 + 1e-3)
-    return math.inf
+    return cost_of(together).replaced(together, delta, GRIDS).epsilon
 
 
 def _moments(phases: Sequence[Phase], *orders: int) -> list[float]:

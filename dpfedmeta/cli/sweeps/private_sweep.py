@@ -82,7 +82,8 @@ def check_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> Priva
 
 def price_lines(cost: SelectionCost) -> list[str]:
     """For people."""
-    beyond = "" if cost.cap is None else f", at most {cost.cap} (exceeded with probability {cost.beyond:.2g}, counted)"
+    capped = f", at most {cost.cap} (exceeded with probability {rounded_up(cost.beyond, 2)}, counted)"
+    beyond = "" if cost.cap is None else capped
     return [
         f"{cost.settings} settings; {cost.mean:g} runs in expectation{beyond}. How many there are is secret.",
         f"(client, public), {cost.adjacency}, delta = {asked(cost.delta)}: epsilon = {rounded_up(cost.epsilon, 4)} of "

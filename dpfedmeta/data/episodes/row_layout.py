@@ -247,8 +247,10 @@ class RoleLayout:
 
 
 def _nothing(shape: EpisodeShape) -> tuple[IntArray, IntArray]:
-    size = shape.support_records + shape.query_records
-    return np.full(size, NO_ROW, dtype=np.int64), np.zeros(size, dtype=np.int64)
+    """No rows; labels as if there were some of each class, since what divides classes reads them."""
+    ways = np.arange(shape.ways, dtype=np.int64)
+    labels = np.concatenate([ways.repeat(shape.shots), ways.repeat(shape.queries)])
+    return np.full(len(labels), NO_ROW, dtype=np.int64), labels
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

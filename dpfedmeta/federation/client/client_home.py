@@ -157,9 +157,12 @@ def note_answered(home: Path) -> None:
 def _compared(register: Path, home: Path) -> tuple[bool, str | None]:
     """Return whether the home is an older copy, and words for its owner."""
     mine, content = _home_at(home), _ledger_of(home)
-    noted = None if mine is None else _noted(register / f"{mine.name}{_WRITTEN}")
-    if noted is None:
+    path = None if mine is None else register / f"{mine.name}{_WRITTEN}"
+    if path is None or not path.exists():
         return False, _unknown_here(home, content)
+    noted = _noted(path)
+    if noted is None:
+        return True, f"{home}: may be an older copy; {path}, which says how far its ledger went here, is damaged"
     size, lines, digest = noted
     if sha256(content[:size]).hexdigest() == digest:
         return False, None
@@ -177,11 +180,11 @@ def _note(register: Path, home: Path) -> None:
 
 
 def _noted(path: Path) -> tuple[int, int, str] | None:
-    """Bytes, lines and digest of a ledger; None: nothing readable is noted."""
+    """Bytes, lines and digest of a ledger; None: the note is damaged. It was written whole, so it was cut or edited."""
     try:
         size, lines, digest = json.loads(path.read_bytes())
         return int(size), int(lines), str(digest)
-    except (FileNotFoundError, *DAMAGED_JSON):
+    except DAMAGED_JSON:
         return None
 
 

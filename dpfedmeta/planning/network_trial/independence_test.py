@@ -73,7 +73,7 @@ def check_uncoupled(rehearsal: Rehearsal) -> None:
 
 
 def _try_out(rehearsal: Rehearsal) -> None:
-    with global_generators_at(python=0, numpy=0, torch=0), _in_one_line(rehearsal):
+    with global_generators_at(python=0, numpy=0, torch=0), in_one_line(rehearsal):
         check_forward(rehearsal)
         used = RehearsedClients(rehearsal)
         # One random draw brings out what a network keeps.
@@ -90,7 +90,7 @@ def _try_out(rehearsal: Rehearsal) -> None:
 
 
 @contextmanager
-def _in_one_line(rehearsal: Rehearsal) -> Iterator[None]:
+def in_one_line(rehearsal: Rehearsal) -> Iterator[None]:
     """Errors of the user's own code."""
     spec = rehearsal.network
     method = type(getattr(rehearsal.algorithm, "method", rehearsal.algorithm))

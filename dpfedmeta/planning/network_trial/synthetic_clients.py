@@ -145,7 +145,12 @@ class RehearsedClients:
 
     def __call__(self, model: Params, fixed: Params, episodes: Sequence[Episode]) -> list[Tensor]:
         """[units, d] of every phase: records, micro-episodes or clients, that of the changed data first."""
-        context = ClientContext(
+        placed = [episode.to(self._device) for episode in episodes]
+        return self._rehearsal.algorithm.units(self.context(model, fixed), placed)
+
+    def context(self, model: Params, fixed: Params) -> ClientContext:
+        """The state that they share."""
+        return ClientContext(
             network=self._spec,
             module=self.network,
             learned={name: value.to(self._device) for name, value in model.items()},
@@ -156,7 +161,6 @@ class RehearsedClients:
             pieces=_at_once,
             side_by_side=self._rehearsal.side_by_side,
         )
-        return self._rehearsal.algorithm.units(context, [episode.to(self._device) for episode in episodes])
 
     def _same(self, spec: NetworkSpec) -> nn.Module:
         return self.network

@@ -11,8 +11,7 @@ from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import FourGuarantees
 from dpfedmeta.accounting.events.sampling import sampling_of
-from dpfedmeta.accounting.ledger.bound_releases import released_before
-from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content, spent
+from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content, released_before, spent
 from dpfedmeta.accounting.ledger.ledger_register import registered
 from dpfedmeta.accounting.ledger.open_ledger import open_ledger
 from dpfedmeta.core.errors import InputError

@@ -38,7 +38,7 @@ from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings, with_attachm
 from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds, begun, source_of
 from dpfedmeta.privacy.rounds.private_round import PrivateRound
 from dpfedmeta.privacy.rounds.promise import Promise, RoundsRequest, promises_of
-from dpfedmeta.privacy.rounds.round_sum import form_of, real_arrays
+from dpfedmeta.privacy.rounds.round_sum import form_of, real_arrays, whole_numbers
 from dpfedmeta.privacy.samplers import Cohort
 
 _NOBODY = np.zeros(0, dtype=np.int64)
@@ -269,4 +269,11 @@ def _form_like(like: Mapping[str, Any]) -> Params:
     arrays = real_arrays(like)
     if arrays is None:
         raise InputError("PrivateRounds: like: expected the model, a mapping from names to arrays of real numbers")
+    counters = whole_numbers(like)
+    if counters:
+        raise InputError(
+            f"PrivateRounds: like: {', '.join(counters)}: holds whole numbers, such as a counter of batches, whose "
+            "steps would take up the clip bound of the weights; leave it out of the model and of updates "
+            "(dict(net.named_parameters()) has none), or make it floats"
+        )
     return form_of(arrays)

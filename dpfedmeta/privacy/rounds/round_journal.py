@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from dpfedmeta.accounting.ledger.bound_releases import ABORTED
 from dpfedmeta.accounting.ledger.charges import Charge, Closing, planned_charge
-from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
+from dpfedmeta.accounting.ledger.ledger import ABORTED, Budget, Ledger
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import RefusedPlan

@@ -169,7 +169,12 @@ def real_arrays(update: object) -> dict[str, FloatArray] | None:
     return found if sum(array.size for array in found.values()) else None
 
 
-def _real_array(value: Any) -> FloatArray | None:
+def whole_numbers(model: Mapping[str, Any]) -> list[str]:
+    """Names of a model's arrays that hold whole numbers, as counters do; it is one that `real_arrays` reads."""
+    return sorted(name for name, value in model.items() if _on_host(value).dtype.kind in "iu")
+
+
+def _on_host(value: Any) -> npt.NDArray[Any]:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         # numpy has no bfloat16, and no tensors of another device or with a history.
@@ -177,7 +182,11 @@ def _real_array(value: Any) -> FloatArray | None:
         value = (value.float() if value.is_floating_point() and value.element_size() < 4 else value).numpy()
     elif not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
-    array = np.asarray(value)
+    return np.asarray(value)
+
+
+def _real_array(value: Any) -> FloatArray | None:
+    array = _on_host(value)
     # V: bfloat16 and its like, which numpy knows by its users alone.
     if array.dtype.kind not in "fiuV" or array.dtype.names:
         return None

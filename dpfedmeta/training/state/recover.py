@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dpfedmeta.accounting.ledger.bound_releases import released_before
-from dpfedmeta.accounting.ledger.ledger import Budget, LedgerContent
+from dpfedmeta.accounting.ledger.ledger import Budget, LedgerContent, released_before
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, holds
 from dpfedmeta.accounting.ledger.open_ledger import open_ledger
 from dpfedmeta.core.errors import InputError

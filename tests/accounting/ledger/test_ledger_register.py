@@ -133,6 +133,19 @@ def test_the_register_is_where_the_environment_says_or_the_users_own(tmp_path, m
     assert lineage_folder() == tmp_path / "mine" / "dpfedmeta" / "lineage"
 
 
+def test_a_relative_place_would_be_another_register_in_each_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPFEDMETA_STATE", "state")
+    with pytest.raises(
+        InputError, match=rf"DPFEDMETA_STATE = state: is relative, .*: DPFEDMETA_STATE={tmp_path}/state"
+    ):
+        lineage_folder()
+    # Of the user's own place the library ignores a relative one.
+    monkeypatch.setenv("DPFEDMETA_STATE", "")
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    assert lineage_folder().is_absolute()
+
+
 def test_the_register_is_for_its_owner_alone_and_given_back_after_an_error(tmp_path):
     run = RunDirectory(tmp_path / "run")
     content_of(run, 1)

@@ -96,6 +96,74 @@ def test_an_encoder_that_mixes_images_is_refused(both, tmp_path):
         encoded_pools(pools, mixed, tmp_path)
 
 
+class Pooled(torch.nn.Module):
+    """Features of 2 x 2 pixels, changed by `rule`."""
+
+    def __init__(self, rule):
+        super().__init__()
+        self.pool, self.rule = torch.nn.AdaptiveAvgPool2d(4), rule
+
+    def forward(self, images):
+        return self.rule(self.pool(images).flatten(1)[:, :64].repeat(1, 2)[:, :64])
+
+
+def centred_from(number):
+    """By the mean of the batch, where it has so many different images or more."""
+    return lambda found: found - found.mean(0) if len(torch.unique(found, dim=0)) >= number else found
+
+
+class Seen:
+    """By the mean of all that it has seen, which is no state that a network tells of."""
+
+    mean = 0.0
+
+    def __call__(self, found):
+        self.mean = 0.9 * self.mean + 0.1 * found.mean(0)
+        return found - self.mean
+
+
+@pytest.mark.parametrize("rule", [centred_from(2), centred_from(5), centred_from(20), Seen()])
+def test_an_encoder_that_mixes_images_is_refused_from_whatever_number_on(both, tmp_path, monkeypatch, rule):
+    """A look at three images, of which the last fills the pass, does not tell."""
+    network = Pooled(rule)
+    monkeypatch.setattr(features, "_network", lambda _: network)
+    pools = {split: getattr(both[0], split) for split in SPLITS}
+    with pytest.raises(InputError, match="depend on the other images of a batch"):
+        encoded_pools(pools, encoding_of(f"{OWN}:tiny", None, 16), tmp_path)
+
+
+@pytest.mark.parametrize("where", ["parameter", "buffer", "attribute"])
+def test_weights_that_a_factory_loads_itself_are_known(both, encoding, tmp_path, monkeypatch, where):
+    """No setting names their file, and no source holds them."""
+
+    class Loaded(torch.nn.Module):
+        def __init__(self, value):
+            super().__init__()
+            self.pool, kept = torch.nn.AdaptiveAvgPool2d(8), torch.full((64,), value)
+            if where == "parameter":
+                self.kept = torch.nn.Parameter(kept)
+            elif where == "buffer":
+                self.register_buffer("kept", kept.to(torch.bfloat16))
+            else:
+                self.held = [kept]
+
+        def forward(self, images):
+            kept = self.held[0] if where == "attribute" else self.kept
+            return self.pool(images).mean(1).flatten(1) * kept
+
+    pools, found = {split: getattr(both[0], split) for split in SPLITS}, []
+    for value in (1.0, 2.0, 1.0):
+        network = Loaded(value).requires_grad_(False)
+        monkeypatch.setattr(features, "_network", lambda _, made=network: made)
+        found.append(encoded_pools(pools, encoding, tmp_path)["train"])
+    first, other, again = found
+    assert first == again
+    assert first.path != other.path
+    np.testing.assert_allclose(2 * np.asarray(first.images), np.asarray(other.images), rtol=1e-6)
+    # What is told to others is of weights alone: features have other last bits elsewhere.
+    assert (first.made_from != other.made_from) is (where != "attribute")
+
+
 def test_they_are_computed_once(both, encoding, tmp_path, monkeypatch):
     pools = {split: getattr(both[0], split) for split in SPLITS}
     first = encoded_pools(pools, encoding, tmp_path)

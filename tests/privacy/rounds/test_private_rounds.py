@@ -827,6 +827,8 @@ def test_noise_follows_from_key_and_fresh_bytes_and_a_charge_is_on_disk_before_t
         ({"cohort": math.nan}, "cohort = nan, expected a number above 0"),
         ({"cohort": 10, "like": None}, "give like=model"),
         ({"like": {"w": ["x"]}}, "like: expected the model"),
+        ({"like": MODEL | {"batches": torch.tensor(3)}}, "like: batches: holds whole numbers"),
+        ({"like": MODEL | {"a": np.zeros(2, np.uint8), "b": np.int32(1)}}, "like: a, b: holds whole numbers"),
         ({"promise": ()}, "at least one"),
         ({"promise": 4.0}, "expected dpfedmeta.Promise|not iterable"),
         ({"sampler": "shuffled"}, "sampler"),

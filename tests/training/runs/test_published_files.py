@@ -356,3 +356,13 @@ def test_what_is_not_verified_is_said_in_the_last_line_on_the_page_and_in_json(e
     assert words in page.read_text()
     page.write_text(page.read_text().replace("that the noise was drawn", "that nothing was drawn"))
     dpfedmeta("account", "--verify", run.path, code=2)
+
+
+def test_a_summary_of_an_earlier_interruption_counts_charges_and_not_lines(tiny_task_file, tmp_path, monkeypatch):
+    """Between them stand lines that closed the run and extended it."""
+    run = begin(tiny_task_file, tmp_path, **OF_THREE, algo="dp-agr")[0]
+    interrupted_after(4, monkeypatch, lambda: extend(run, 7))
+    stopped_at = read_content(run.ledger)
+    killed_in_round(monkeypatch, 6, lambda: resume(run))
+    assert "summary.json, of an earlier interruption, agrees" in audit(run).remarks
+    assert len(read_content(run.ledger).until(stopped_at.heads[-1]).charges) == len(stopped_at.charges) == 5

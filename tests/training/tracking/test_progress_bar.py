@@ -79,7 +79,7 @@ def test_where_nobody_looks_there_is_no_bar_and_no_control_character():
     assert shown([row(number) for number in range(3)], terminal=False).splitlines() == [
         "round     1 of 10  eps client/public 0.5  eps record/server 2.25",
         "round     2 of 10  eps client/public 0.5  eps record/server 2.25",
-        "round     3  validation 75.0% ± 2.0  clip 0.3  eps client/public 0.5  record/server 2.25 (zero-out)",
+        "round     3  validation 75.0% ± 2.0  clip 0.3  eps client/public 0.5  record/server 2.25",
     ]
 
 

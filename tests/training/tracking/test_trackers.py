@@ -108,7 +108,7 @@ def test_the_terminal_prints_a_line_per_validation():
     assert console.export_text().splitlines() == [
         "round     1  eps client/public 0.1  eps record/public 0.01  100 clients/s",
         "round     3  validation 75.0% ± 2.0  clip 0.167 (holding)  eps client/public 0.301  "
-        "record/server inf (zero-out)  100 clients/s",
+        "record/server inf  100 clients/s",
     ]
 
 

@@ -5,9 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from dpfedmeta.accounting.ledger.bound_releases import ABORTED, held_releases, released_before
 from dpfedmeta.accounting.ledger.charges import Charge, Closing, planned_charge
-from dpfedmeta.accounting.ledger.ledger import Ledger, LedgerContent, RunIdentity, read_content, spent
+from dpfedmeta.accounting.ledger.ledger import (
+    ABORTED,
+    Ledger,
+    LedgerContent,
+    RunIdentity,
+    held_releases,
+    read_content,
+    released_before,
+    spent,
+)
 from dpfedmeta.accounting.ledger.published import check_releases, not_verified
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError
