@@ -12,6 +12,7 @@ from PIL import Image
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.data.task_file import load_task
+from dpfedmeta.data.user_sources.sound_rows import any_rows
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_home import claim
@@ -109,18 +110,23 @@ def save(path, records, **more):
     np.savez(path, records=np.asarray(records, dtype=np.float64), **{k: np.asarray(v) for k, v in more.items()})
 
 
-def appended(path, line):
-    """One line more, as bytes."""
-    path.write_bytes(path.read_bytes() + line)
+def with_line(path, line):
+    """One line more, as bytes, among the others."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:20], line, *lines[20:]]))
 
 
 def extended(path, record, **more):
     held = dict(np.load(path))
-    save(path, [*held["records"].tolist(), record], **{name: [*held[name].tolist(), more[name]] for name in more})
+
+    def among(array, new):
+        return [*array.tolist()[:20], new, *array.tolist()[20:]]
+
+    save(path, among(held["records"], record), **{name: among(held[name], more[name]) for name in more})
 
 
 def _line(text):
-    return lambda path: appended(path, text if isinstance(text, bytes) else text.encode())
+    return lambda path: with_line(path, text if isinstance(text, bytes) else text.encode())
 
 
 def _record(record, **more):
@@ -143,7 +149,7 @@ def listed_too(label, name, content=b"no image"):
     def made(path):
         if content is not None:
             (path.parent / name).write_bytes(content)
-        appended(path, f"{name},{label}\n".encode())
+        with_line(path, f"{name},{label}\n".encode())
 
     return made
 
@@ -411,3 +417,28 @@ def test_one_wrong_row_moves_one_part_and_no_other_row(homes, made, name):
     assert not any("null records" in line for line in quiet)
     assert home.parts > 4
     assert np.linalg.norm(before) > 0.1
+
+
+def test_a_line_is_a_row_and_names_of_columns_may_go_over_several(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text('\n\nclass,"blood\npressure"\nill,1\n\n,\nwell,"2"\nwell,"3\nill,4\n')
+    found = any_rows(path)
+    assert [(row.label, row.place, value.tolist()) for row, value in zip(found.rows, found.values, strict=True)] == [
+        ("ill", "line 5", [1.0]),
+        ("well", "line 8", [2.0]),
+        ("ill", "line 10", [4.0]),
+    ]
+    assert found.unsound == ("line 9: no line of CSV in UTF-8 (unexpected end of data)",)
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
+def test_rows_that_are_read_together_are_judged_alone(tmp_path, count):
+    """Whatever stands beside them, in the order of the file."""
+    draws = np.random.default_rng(count)
+    wrong = draws.random(count) < 0.2
+    lines = [["ill", "x" if odd else number] for number, odd in enumerate(wrong)]
+    path = table(tmp_path / "own.csv", ["class", "age"], [*lines, ["ill", count]])
+    found = any_rows(path)
+    kept = [number for number in range(count) if not wrong[number]]
+    assert [value.tolist() for value in found.values] == [[number] for number in [*kept, count]]
+    assert len(found.unsound) == wrong.sum()
