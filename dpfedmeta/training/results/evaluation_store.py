@@ -91,13 +91,12 @@ def name_of_evaluation(content: Content) -> str:
         words.append(f"steps-{_runs_of(row['steps'] for row in result['by_steps'])}")
         seeds = content["seeds"]
         words.append(f"{result['accuracy']['episodes']}-episodes-seed{'s' * (len(seeds) > 1)}-{_runs_of(seeds)}")
-        words += ["transductive"] if "TRANSDUCTIVE" in content["protocol"] else []
-        words += [] if "accuracy_fine_tuned" in result else ["no-fine-tuning"]
     else:
         counted = "episodes" if "episodes" in result["accuracy"] else "images"
         words.append(f"{result['accuracy'][counted]}-{'whole-clients' if counted == 'episodes' else counted}")
         words += [f"seed-{_runs_of(content['seeds'])}"] if "seeds" in content else []
-        words += ["transductive"] if "TRANSDUCTIVE" in content["protocol"] else []
+    words += ["transductive"] if "TRANSDUCTIVE" in content["protocol"] else []
+    words += ["no-fine-tuning"] if "ways" in result and "accuracy_fine_tuned" not in result else []
     if unfinished(content):
         words.append(f"after-round-{content['rounds']}")
     return "-".join(words)
