@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from dpfedmeta.cli.commands.federate_command import main
@@ -23,8 +24,10 @@ from dpfedmeta.federation.client.client_home import HOME, check_newest, claim, n
 from dpfedmeta.federation.flower import flower_client
 from dpfedmeta.federation.identity.credentials import read_card, read_identity, read_roster, write_identity
 from dpfedmeta.federation.identity.invitation import INVITATION
+from dpfedmeta.federation.server.training_server import serve
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
-from tests.federation.silos import private_key, write_classes
+from tests.federation.in_process import InProcessChannel
+from tests.federation.silos import make_silos, private_key, write_classes
 
 OLD, NEW = private_key("old"), private_key("new")
 
@@ -616,3 +619,35 @@ def test_records_are_known_however_their_class_is_spelled(tmp_path, other):
     else:
         with pytest.raises(InputError, match="took part from"):
             claim(tmp_path / "new.home", copy, NEW)
+
+
+def decoded(home):
+    return sorted((home / "images").glob("*.npy"))
+
+
+@pytest.mark.parametrize("change", ["withdrawn", "added", "none"])
+def test_decoded_copies_are_of_the_records_that_a_client_holds(tmp_path, change):
+    """A record that was withdrawn stays nowhere in a home, once its client starts again."""
+    silos = make_silos(tmp_path / "silos", 2)
+    few = {"population.clients": "2", "population.cohort": "2", "server.rounds": "1", "run.noise_seed": "1"}
+    home, settings = tmp_path / "h", silos.settings("dp-agr", **few)
+    one = sorted(silos.folders[0].rglob("*.png"))[0]
+    pixels = np.asarray(Image.open(one))
+
+    def served(name):
+        parties = {silos.roster[number]: silos.client(number, home) for number in range(2)}
+        channel = InProcessChannel(parties=parties)
+        (_, status) = serve(settings, channel, home / name, identity=silos.server, roster=silos.roster)
+        assert status == "completed"
+        return decoded(home / "client0")
+
+    (before,) = served("first")
+    if change == "withdrawn":
+        one.unlink()
+    elif change == "added":
+        Image.fromarray(255 - pixels).save(one.with_name("new.png"))
+    (after,) = served("second")
+    assert (after == before) is (change == "none")
+    held = np.load(after)
+    assert (held.reshape(len(held), -1) == pixels.reshape(-1)).all(1).any() == (change != "withdrawn")
+    assert ((home / "client0" / "images").stat().st_mode & 0o777) == 0o700

@@ -15,7 +15,7 @@ from dpfedmeta.core.random.fresh_seeds import FreshSource
 from dpfedmeta.core.random.random_sources import IntArray, KeyedSource
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_log import answered_words, answering_words, without_images
-from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, source_at
+from dpfedmeta.federation.client.client_state import DECODED, FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.client.local_data import NoRecords, OwnRecords, open_records, opened_or_why
 from dpfedmeta.federation.client.signed_participation import ClientSetup
 from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
@@ -96,7 +96,7 @@ def join_analysis(
         own: The client.
     """
     plan, clients, number = signed.plan, signed.privacy.clients, own.number
-    decoded = own.folder / "images"
+    decoded = own.folder / DECODED
     pool = opened_or_why(lambda: open_records(own.images, signed.task, signed.columns, decoded, own.log), own.claimed)
     held: OwnRecords | NoRecords
     if isinstance(pool, str):

@@ -19,9 +19,17 @@ from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import dimension, unflatten
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
-from dpfedmeta.data.user_sources.sound_rows import any_rows, unsound_words
+from dpfedmeta.data.user_sources.sound_rows import any_rows, own_digests, unsound_words
 from dpfedmeta.federation.client.client_budget import Promise, left, left_of_run, participation, run_cost
-from dpfedmeta.federation.client.client_state import asked_digest, copied, forgotten, keep_offer, kept_offer
+from dpfedmeta.federation.client.client_state import (
+    DECODED,
+    asked_digest,
+    copied,
+    forget_other_records,
+    forgotten,
+    keep_offer,
+    kept_offer,
+)
 from dpfedmeta.federation.client.secagg_session import MaskedRound
 from dpfedmeta.federation.client.signed_participation import ClientSetup, SignedParticipation
 from dpfedmeta.federation.client.training_participation import Joined, joined_by, opened
@@ -95,6 +103,7 @@ class RealClient:
         claimed: Callable[[], object] = lambda: None,
     ) -> None:
         found = any_rows(images)
+        records = own_digests(images)
         self._images, self._private, self._server = images, identity, server
         self._identity = Identity(identity)
         self._home = ledger.parent
@@ -103,6 +112,7 @@ class RealClient:
             weakref.finalize(self, shutil.rmtree, ledger.parent, ignore_errors=True)
         self._folder = ledger.parent
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        forget_other_records(self._folder / DECODED, records)
         self._promise, self._path = promise, ledger
         try:
             self._ledger = ClientLedger(ledger, promise.budget(), change=change_limit)

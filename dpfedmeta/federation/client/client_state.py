@@ -22,6 +22,8 @@ from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 _OFFER, _NOISE, _ANSWER, _REVEALED = "plan.bin", "noise.json", "last_answer.bin", "revealed.json"
 _BEGUN, _ROWS = "begun.json", "rows.key"
 _RUNS, _NAME = "runs", 32
+# Decoded records, or their features, for plans of several sizes; and of which records they are.
+DECODED, _OF = "images", "of.txt"
 
 
 # What the streams of an attempt are keyed by: it lies beside its charge, and is asked when noise is drawn, so there is
@@ -226,6 +228,25 @@ def copied(ledger: Path) -> Path:
     if (ledger.parent / _RUNS).exists():
         shutil.copytree(ledger.parent / _RUNS, folder / _RUNS)
     return folder / ledger.name
+
+
+def forget_other_records(folder: Path, records: Iterable[tuple[str, str]]) -> None:
+    """Remove decoded copies where records came or went: one that was withdrawn stays nowhere in a home.
+
+    Called as a client starts, before anything is read from them.
+
+    Args:
+        folder: Where they lie.
+        records: (class, digest) of each record that the client holds now.
+    """
+    mark = folder / _OF
+    digest = sha256(json.dumps(sorted(records)).encode()).hexdigest()
+    if mark.exists() and mark.read_text(encoding="utf-8") == digest:
+        return
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+    replace_file(mark, digest.encode(), SECRET)
 
 
 def keep_offer(kept: Kept, offer: bytes) -> None:

@@ -20,7 +20,7 @@ from dpfedmeta.data.populations.natural import simulated_key
 from dpfedmeta.federation.client.analytics_participation import join_analysis
 from dpfedmeta.federation.client.client_budget import Promise, check_allowed
 from dpfedmeta.federation.client.client_log import joined_words, sent_words, without_images
-from dpfedmeta.federation.client.client_state import FreshOf, Kept, kept_for, row_key, source_at
+from dpfedmeta.federation.client.client_state import DECODED, FreshOf, Kept, kept_for, row_key, source_at
 from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords, open_records, opened_or_why
 from dpfedmeta.federation.client.signed_participation import ClientSetup, SignedParticipation
 from dpfedmeta.federation.offers.signed_analysis import FORM, SignedAnalysis, opened_analysis
@@ -187,7 +187,7 @@ def _held(signed: SignedPlan, own: ClientSetup) -> tuple[OwnRecords | NullRecord
 
     def records() -> ClassPool:
         return training_pool(
-            plan.settings, open_records(own.images, task, signed.columns, own.folder / "images", own.log)
+            plan.settings, open_records(own.images, task, signed.columns, own.folder / DECODED, own.log)
         )
 
     pool = opened_or_why(records, own.claimed)

@@ -140,7 +140,8 @@ class WeightsAndBiases(Callback):
             own |= {"id": tracked.identity, "resume": "allow"}
         settings: dict[str, Any] = {} if os.environ.get("WANDB_QUIET") else {"quiet": True}
         if not tracked.timed:
-            settings |= {"x_disable_stats": True, "console": "off"}
+            # Nor where it ran: the folder, the interpreter, the machine's name, the repository and its commit.
+            settings |= {"x_disable_stats": True, "console": "off", "disable_git": True, "x_disable_meta": True}
         with _explained(mode):
             return wandb.init(
                 # A sweep has a project of its own.

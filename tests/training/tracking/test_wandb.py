@@ -125,6 +125,14 @@ def test_every_round_is_in_the_history_with_its_own_step_and_no_time_of_its_own(
     }  # fmt: skip
 
 
+def test_no_folder_name_or_repository_of_the_machine_is_in_the_file(sent):
+    (file,) = sent.run.path.rglob("*.wandb")
+    content = file.read_bytes()
+    assert b"dp-agr" in content  # it is not compressed
+    for told in (sys.executable, "CPython", "git@", "https://github"):
+        assert told.encode() not in content
+
+
 def test_it_has_the_columns_of_sweep_files_and_its_place(sent):
     about = sent.server.upserts[sent.name]
     config = {name: entry["value"] for name, entry in json.loads(about["config"]).items() if name != "_wandb"}
@@ -336,6 +344,17 @@ def test_settings_are_stronger_than_variables_and_these_than_defaults(
     begun = Begun()
     told(replace(tracked, settings=replace(tracked.settings, track=asked)), [], begun, monkeypatch)
     assert {name: begun.given[name] for name in meant} == meant
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_nothing_is_told_of_the_machine_that_a_run_with_a_guarantee_had(tracked, monkeypatch, timed):
+    """Its folders, its name, its repository with its commit; W&B's own defaults hold for other runs."""
+    begun = Begun()
+    told(replace(tracked, timed=timed), [], begun, monkeypatch)
+    asked = begun.given["settings"]
+    for left_out in ("disable_git", "x_disable_meta", "x_disable_stats"):
+        assert bool(getattr(asked, left_out)) is not timed
+    assert (asked.console == "off") is not timed
 
 
 def test_files_go_into_the_run_or_where_the_variable_says(environment, tracked, tmp_path, monkeypatch):
