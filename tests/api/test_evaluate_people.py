@@ -15,7 +15,7 @@ from dpfedmeta.api.evaluate_people import _protocol, evaluate_people, keep_peopl
 from dpfedmeta.cli.commands import evaluate_command
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import RecordForm
-from dpfedmeta.data.user_sources.readers import own_contents
+from dpfedmeta.data.user_sources.readers import people_contents
 from dpfedmeta.learning.evaluation.people import RecordSplit
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 from tests.conftest import dpfedmeta
@@ -270,7 +270,7 @@ def test_images_of_one_client_or_of_several_judge_however_they_are_handed_over(c
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-    found = own_contents(path, RecordForm(shape=(1, 8, 8)), several=True)
+    found = people_contents(path, RecordForm(shape=(1, 8, 8)))
     assert [(each.name, each.client, each.split, each.images) for each in found.classes] == [
         (f"kind{place}", client, "test", 4 // len(clients)) for client in clients for place in range(3)
     ]
