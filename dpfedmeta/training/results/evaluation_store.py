@@ -86,18 +86,19 @@ def name_of_evaluation(content: Content) -> str:
     """Name an evaluation after what it measured, so that repeated measurements get the same name."""
     (result,) = content["results"]
     words = []
+    transductive = ["transductive"] if "TRANSDUCTIVE" in content["protocol"] else []
     if "ways" in result:
         words.append(f"{result['ways']}-way-{result['shots']}-shot")
         words.append(f"steps-{_runs_of(row['steps'] for row in result['by_steps'])}")
         seeds = content["seeds"]
         words.append(f"{result['accuracy']['episodes']}-episodes-seed{'s' * (len(seeds) > 1)}-{_runs_of(seeds)}")
-        words += ["transductive"] if "TRANSDUCTIVE" in content["protocol"] else []
+        words += transductive
         words += [] if "accuracy_fine_tuned" in result else ["no-fine-tuning"]
     else:
         counted = "episodes" if "episodes" in result["accuracy"] else "images"
         words.append(f"{result['accuracy'][counted]}-{'whole-clients' if counted == 'episodes' else counted}")
         words += [f"seed-{_runs_of(content['seeds'])}"] if "seeds" in content else []
-        words += ["transductive"] if "TRANSDUCTIVE" in content["protocol"] else []
+        words += transductive
     if unfinished(content):
         words.append(f"after-round-{content['rounds']}")
     return "-".join(words)
