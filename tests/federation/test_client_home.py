@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
 from dpfedmeta.cli.commands.federate_command import main
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import cut_torn_line, replace_file
@@ -323,7 +324,7 @@ def test_a_note_that_was_emptied_or_cut_lets_no_older_copy_pass(home, content):
     """It was written whole, so it says nothing of a home that was never here."""
     (home / "ledger.jsonl").write_text('{"budget": 1}\n{"round": 1}\n')
     note_answered(home)
-    (note,) = (client_home.lineage_folder().parent / "homes").glob("*.ledger")
+    (note,) = (lineage_folder().parent / "homes").glob("*.ledger")
     note.write_bytes(content)
     with pytest.raises(InputError, match=r"may be an older copy; .*\.ledger, which says .* is damaged. Restore the "):
         check_newest(home)
