@@ -1,3 +1,3 @@
 """The version of this package."""
 
-__version__ = "0.3.2"
+__version__ = "0.4.0"
