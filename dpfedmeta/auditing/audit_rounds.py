@@ -13,7 +13,7 @@ import numpy as np
 from dpfedmeta.accounting.rounded import asked, rounded_down
 from dpfedmeta.auditing.audit_request import MOST_RUNS, check_audit_seed, fresh_seed
 from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS, SECOND_SAMPLE
-from dpfedmeta.auditing.rounds_attack import Rounds, Trial, Update
+from dpfedmeta.auditing.rounds_attack import AuditedRounds, Rounds, Update
 from dpfedmeta.auditing.trade_off_function import ThresholdTest, most_epsilon
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import replace_file
@@ -124,7 +124,7 @@ def audit_rounds(
     _check_enough(runs, promise)
     seed = fresh_seed() if seed is None else check_audit_seed(seed)
     zeros = _zeros(like)
-    trial = Trial(
+    trial = AuditedRounds(
         function=function,
         like=zeros,
         clients=clients,

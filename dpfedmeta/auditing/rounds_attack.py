@@ -50,7 +50,7 @@ class World:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attack:
+class WorldTest:
     """What was chosen: it names the world of a run by one number that it sees.
 
     Attributes:
@@ -74,7 +74,7 @@ class Attack:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trial:
+class AuditedRounds:
     """A function and what it is run on.
 
     Attributes:
@@ -104,7 +104,7 @@ class Trial:
             for place in places[number:] + places[:number]:
                 yield World(length=length, place=place, pattern=1, ordinary=True)
 
-    def choose(self, runs: int, generator: np.random.Generator) -> Attack:
+    def choose(self, runs: int, generator: np.random.Generator) -> WorldTest:
         """The attack with the largest bound; it is used on other runs than those that chose it.
 
         Args:
@@ -117,7 +117,7 @@ class Trial:
         again = [self._best(attack.world, more, generator) for _, attack in ranked[:_BEST]]
         return max(again, key=lambda found: found[0])[1]
 
-    def _best(self, world: World, runs: int, generator: np.random.Generator) -> tuple[float, Attack]:
+    def _best(self, world: World, runs: int, generator: np.random.Generator) -> tuple[float, WorldTest]:
         """(Bound, attack) of one world."""
         one, other = self.scores(world, runs, generator)
         bounds = _Bounds.of(len(one), len(other), self.delta, self.miss)
@@ -128,13 +128,13 @@ class Trial:
             found.append((best, replace(attack, test=test)))
         return max(found, key=lambda each: each[0])
 
-    def _looks(self, world: World, one: FloatArray, other: FloatArray) -> Iterator[Attack]:
+    def _looks(self, world: World, one: FloatArray, other: FloatArray) -> Iterator[WorldTest]:
         """Everything that can be looked at: each number, in both directions, and whether a release is a known one.
 
         A release without randomness comes again. Where it does in one world and not in the other, no threshold of a
         number need see it.
         """
-        plain = Attack(world=world, part=0, sign=1, same=None, test=ThresholdTest(value=0.0, inside=True))
+        plain = WorldTest(world=world, part=0, sign=1, same=None, test=ThresholdTest(value=0.0, inside=True))
         numbers = one.shape[1] - 1 - len(self.like)
         for part in range(numbers):
             for sign in (1, -1):

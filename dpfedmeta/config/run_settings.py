@@ -58,9 +58,9 @@ class RecordTarget:
     relation: Annotated[
         Literal["zero-out", "row-deleted", "row-exchanged"] | None,
         Field(
-            description="how two neighbouring records differ, for which the target is met: one counts as nothing in "
-            "its place (zero-out), its row is deleted or added, or becomes any other one; null: row-deleted where "
-            "records are rows of tables, else zero-out"
+            description="what may happen to a record where the target is met. zero-out: it counts as nothing in its "
+            "place. row-deleted: its row goes or comes. row-exchanged: it becomes any other one. null: row-deleted for "
+            "rows of tables, else zero-out"
         ),
     ] = None
 

@@ -26,7 +26,6 @@ from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import RecordLayer, check
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.ledger.ledger import read_content
-from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.accounting.participation_cost import spending
 from dpfedmeta.accounting.relations.relations import Relation
 from dpfedmeta.core.errors import InputError, RefusedPlan
@@ -38,6 +37,7 @@ from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.core.random.random_sources import Purpose
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_state import asked_digest, forgotten, kept_for
+from dpfedmeta.federation.offers.plan_limits import PlanLimits
 from dpfedmeta.federation.offers.rounds_offer import check_rounds, is_bound, opened_rounds, shortened
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.privacy.charged import check_record_release

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpfedmeta as dp
-from dpfedmeta.auditing.rounds_attack import Trial, World, _Bounds
+from dpfedmeta.auditing.rounds_attack import AuditedRounds, World, _Bounds
 
 SIZE, C, Z = 20, 1.0, 4.0
 LIKE = {"w": np.zeros(SIZE)}
@@ -109,7 +109,7 @@ def writes(state, updates, generator):
 
 def trial(function=writes, **changes):
     given = {"like": LIKE, "clients": 10, "rounds": 2, "length": 100.0, "delta": 1e-5, "miss": 0.05}
-    return Trial(function=function, **given | changes)
+    return AuditedRounds(function=function, **given | changes)
 
 
 def test_each_length_of_a_canary_is_tried_at_each_place_among_ordinary_updates():

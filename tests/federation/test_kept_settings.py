@@ -55,7 +55,7 @@ PUBLIC = {
 TRIED = {
     "federation.offers.signed_document.check_numbers": "federation/test_kept_settings.py::test_other_numbers_than_those_of_the_settings_are_declined",  # noqa: E501
     "federation.client.training_participation.Joined.vector": "federation/test_kept_settings.py::test_a_message_is_clipped_whatever_a_server_sets",  # noqa: E501
-    "accounting.ledger.plan_limits.PlanLimits.open_rounds": "federation/test_plan_limits_of_clients.py::test_a_server_that_asks_in_every_round_gets_what_the_plan_allows",  # noqa: E501
+    "federation.offers.plan_limits.PlanLimits.open_rounds": "federation/test_plan_limits_of_clients.py::test_a_server_that_asks_in_every_round_gets_what_the_plan_allows",  # noqa: E501
     "federation.client.client.RealClient.answer": "federation/test_client.py::test_an_old_round_is_declined",
     "federation.offers.signed_plan.SignedPlan.agreement": "federation/test_client.py::test_clients_that_are_told_different_survivors_reveal_nothing",  # noqa: E501
     "federation.client.client_budget.Floors.check": "federation/test_client.py::test_a_plan_below_a_clients_floors_is_declined",  # noqa: E501

@@ -9,10 +9,10 @@ import pytest
 
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
-from dpfedmeta.accounting.ledger.plan_limits import most_counted
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.offers.plan_limits import most_counted
 from dpfedmeta.federation.offers.signed_plan import sign_plan
 from dpfedmeta.federation.wire_format import Attempt, Offer, QuestionKind, Said
 from dpfedmeta.secure_aggregation.crypto.keys import Identity

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
-from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.analytics.analysis import Handing
 from dpfedmeta.analytics.client_answers import Held, HeldImages
 from dpfedmeta.core.errors import InputError
@@ -18,6 +17,7 @@ from dpfedmeta.federation.client.client_log import answered_words, answering_wor
 from dpfedmeta.federation.client.client_state import DECODED, FreshOf, Kept, kept_for, source_at
 from dpfedmeta.federation.client.local_data import NoRecords, OwnRecords, open_records, opened_or_why
 from dpfedmeta.federation.client.signed_participation import ClientSetup
+from dpfedmeta.federation.offers.plan_limits import PlanLimits
 from dpfedmeta.federation.offers.signed_analysis import SignedAnalysis
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused

@@ -11,13 +11,13 @@ from dpfedmeta.accounting.events.events import surplus
 from dpfedmeta.accounting.events.guarantee import UnitName
 from dpfedmeta.accounting.events.record_layer import default_relation, holding
 from dpfedmeta.accounting.ledger.client_ledger import NO_COST, ClientLedger, RecordBudget, RunCost
-from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.participation_cost import Spending, spending
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.federation.client.promise_checks import check_floors, check_promise
+from dpfedmeta.federation.offers.plan_limits import PlanLimits
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Protocol
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
-from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.client_state import FreshOf, Kept
+from dpfedmeta.federation.offers.plan_limits import PlanLimits
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.secure_aggregation.round_parameters import Agreement
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
-from dpfedmeta.accounting.ledger.plan_limits import PlanLimits
 from dpfedmeta.core.errors import DAMAGED_JSON
 from dpfedmeta.core.params import Params, dimension, unflatten
 from dpfedmeta.core.plugins.user_code import raised
@@ -23,6 +22,7 @@ from dpfedmeta.federation.client.client_log import joined_words, sent_words, wit
 from dpfedmeta.federation.client.client_state import DECODED, FreshOf, Kept, kept_for, row_key, source_at
 from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords, open_records, opened_or_why
 from dpfedmeta.federation.client.signed_participation import ClientSetup, SignedParticipation
+from dpfedmeta.federation.offers.plan_limits import PlanLimits
 from dpfedmeta.federation.offers.signed_analysis import FORM, SignedAnalysis, opened_analysis
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan
 from dpfedmeta.federation.wire_format import Attempt, Floats, RoundTask

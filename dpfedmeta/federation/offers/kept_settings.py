@@ -48,7 +48,7 @@ class TakenSetting:
 
 _SOLVES = "federation.offers.signed_document.check_numbers"
 _SENDS = "federation.client.training_participation.Joined.vector"
-_DECLINES = "accounting.ledger.plan_limits.PlanLimits.open_rounds"
+_DECLINES = "federation.offers.plan_limits.PlanLimits.open_rounds"
 
 
 def _solved(**more: Any) -> TakenSetting:
