@@ -326,36 +326,6 @@ def test_a_verdict_is_that_of_the_second_sample(bound, confirmed, refuted):
     assert ("does not hold" in str(verdict)) == refuted
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 5])
-def test_the_canary_sends_its_length_always_or_in_turns_and_all_others_nothing(rounds):
-    """The score is what followed its signs, in rounds in which it was silent taken off."""
-    like, sent = {"w": np.zeros((2, 2)), "b": np.zeros(3)}, []
-
-    def keeps(state, updates, generator):
-        sent.append({client: {name: value.copy() for name, value in each.items()} for client, each in updates.items()})
-        for each in updates.values():
-            for value in each.values():
-                value += 99.0  # a function may write into them
-        return (state or 0) + 1, {name: np.full(value.shape, 1.0) for name, value in like.items()}
-
-    trial = audit_rounds._Trial(function=keeps, like=like, clients=3, rounds=rounds, length=10.0, delta=1e-5)
-    for pattern in (1, 2):
-        for there in (True, False):
-            sent.clear()
-            trial._score(np.random.default_rng(0), pattern, there)
-            assert [sorted(each) for each in sent] == [[0, 1, 2] if there else [1, 2]] * rounds
-            for number, each in enumerate(sent):
-                lengths = {client: math.sqrt(sum(float(np.sum(v**2)) for v in update.values()))
-                           for client, update in each.items()}  # fmt: skip
-                sends = there and number % pattern == 0
-                assert lengths == pytest.approx({client: 10.0 if client == 0 and sends else 0.0 for client in each})
-    # Signs in turns over 4 and 3 coordinates of a constant release: 0, and 1 more of one sign than of the other. Then
-    # the sums of both.
-    due = np.array([1.0, 0.0, 1.0, 4.0, 3.0])
-    assert trial._score(np.random.default_rng(0), 1, True).tolist() == (rounds * due).tolist()
-    assert trial._score(np.random.default_rng(0), 2, True).tolist() == (rounds % 2 * due).tolist()
-
-
 @pytest.mark.parametrize(("given", "words"), [
     ({"clients": 2.0}, "clients = 2.0"), ({"rounds": True}, "rounds = True"), ({"runs": 99}, "runs = 99"),
     ({"clients": 1}, "clients = 1, expected a whole number of at least 2"), ({"like": {}}, "like: a mapping"),

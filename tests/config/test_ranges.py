@@ -21,7 +21,7 @@ population.cohort             200.0        float (0, inf)
 population.sampler            poisson      text
 population.max_participations null         int [1, 1e12]
 population.records            500          int [2, inf)
-population.kind               virtual      disjoint natural
+population.kind               virtual      disjoint natural real
 population.episodes           fixed        whole
 population.register           null         text
 population.separation         null         int [1, 1e12]
@@ -95,6 +95,7 @@ privacy.client.hostile        0.0          float [0, 1)
 privacy.record.epsilon        null         float [1e-6, 1e5]
 privacy.record.delta          1.0e-05      float (0, 1)
 privacy.record.observer       server       public
+privacy.record.relation       null         zero-out row-deleted row-exchanged
 task.ways                     5            int [1, 1e12]
 task.shots                    5            int [1, 1e12]
 task.queries                  5            int [1, 1e12]
