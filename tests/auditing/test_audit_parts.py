@@ -133,7 +133,7 @@ def test_seeds_of_second_samples_are_of_the_first_and_of_their_number():
 @pytest.mark.parametrize("units", [("client",), ("record",), ("client", "record")])
 @pytest.mark.parametrize("observers", [("public",), ("public", "server")])
 def test_an_audit_looks_at_the_cells_and_in_the_ways_that_were_asked_for(monkeypatch, audits, units, observers):
-    plan = SimpleNamespace(planned=[cell(*name) for name in NAMES])
+    plan = SimpleNamespace(planned=[cell(*name) for name in NAMES], privacy=SimpleNamespace(relation="zero-out"))
     monkeypatch.setattr(AuditRequest, "plan", lambda self, more=None: plan)
     monkeypatch.setattr(run_audit, "_many_runs", lambda request, plan, cell, watch: [("many", cell.name)])
     monkeypatch.setattr(run_audit, "_one_run", lambda request, watch: ["one"])
@@ -165,7 +165,9 @@ def test_one_run_with_many_canaries_is_looked_at_again_in_four_of_other_seeds(mo
             return ["estimate"]
 
     plans = []
-    plan = SimpleNamespace(planned=[cell(*name, epsilon) for name in NAMES])
+    plan = SimpleNamespace(
+        planned=[cell(*name, epsilon) for name in NAMES], privacy=SimpleNamespace(relation="zero-out")
+    )
     monkeypatch.setattr(AuditRequest, "plan", lambda self, more=None: plans.append(more) or plan)
     monkeypatch.setattr(run_audit, "Crowd", Crowds)
     monkeypatch.setattr(run_audit, "replace", lambda crowd, seed: Crowds(crowd.plan, crowd.canaries, seed))
@@ -465,11 +467,13 @@ def test_noise_of_local_steps_in_any_stretch_is_attacked_by_nobody(noises, epsil
 @pytest.mark.parametrize("norm", ["none", "batch"])
 def test_only_records_inside_a_client_need_a_network_of_their_own(monkeypatch, unit, record, epsilon, as_planned, norm):
     """And only where it is not the planned one is another plan made."""
-    other = SimpleNamespace(planned=[cell(*name, 7.0) for name in NAMES], privacy=SimpleNamespace(record=record))
+    other = SimpleNamespace(
+        planned=[cell(*name, 7.0) for name in NAMES], privacy=SimpleNamespace(record=record, relation="zero-out")
+    )
     asked = []
     request = SimpleNamespace(as_planned=as_planned, plan=lambda more: (asked.append(more), other)[1])
     plan = SimpleNamespace(
-        privacy=SimpleNamespace(record=record), network=SimpleNamespace(norm=norm),
+        privacy=SimpleNamespace(record=record, relation="zero-out"), network=SimpleNamespace(norm=norm),
         planned=[cell(*name, epsilon) for name in NAMES],
     )  # fmt: skip
     monkeypatch.setattr(run_audit, "attack_on", lambda plan, cell: ("attack", plan, cell))
