@@ -25,7 +25,7 @@ _WHOSE: Mapping[tuple[str, str], str] = {
     for name, each in RELATIONS.items()
 }
 # Here the record is there in one world alone.
-_LESS = ("add-remove", "zero-out", "row-deleted")
+_LESS = ("add-remove", "row-deleted")
 
 
 def statement_lines(
@@ -119,6 +119,8 @@ def _of_relations(cells: Sequence[Guarantee]) -> list[str]:
 
 
 def _guessed(cell: Guarantee) -> str:
+    if cell.adjacency == "zero-out":
+        return "whether the record counted, in its place"
     return "whether the data were there" if cell.adjacency in _LESS else "which of the two data it was"
 
 

@@ -116,7 +116,7 @@ def describe_client(report: ClientReport) -> list[str]:
     if report.repeated:
         lines.append(f"  {report.repeated:,} {what} repeat another one of their class")
     if report.unsound:
-        lines.append(f"  {len(report.unsound):,} {what} are wrong and count as null records: {listed(report.unsound)}")
+        lines.append(f"  {len(report.unsound):,} {what} are wrong and left out: {listed(report.unsound)}")
     lines += [f"  {words}" for words in report.remarks]
     wanted = f"{shape.ways} classes with {needed} {what} each ({shape.shots} support, {shape.queries} query)"
     if report.numbers:

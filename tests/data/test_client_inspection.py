@@ -71,7 +71,7 @@ def test_rows_that_are_wrong_are_counted_and_explained(table):
     report = inspect_client(table, shape(2))
     assert (sum(report.classes.values()), len(report.unsound), report.sound) == (6, 4, True)
     said = "\n".join(describe_client(report))
-    assert "4 records are wrong and count as null records" in said
+    assert "4 records are wrong and left out" in said
     for words in ("line 8, column age: '' is not a number", "line 9, number 1: nan", "line 10: 2 values for 3 columns"):
         assert words in said
     told = dpfedmeta("check-task", str(table), "--client", "--ways", "2", "--shots", "1", "--json", code=2)

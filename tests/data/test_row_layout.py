@@ -279,3 +279,8 @@ def test_the_share_that_judges_is_that_of_the_settings_and_apart_from_group_role
     for word in range(4):
         of_word = hashed.hashes[:, word].astype(np.float64) / 2.0**64
         assert abs(of_word[judging].mean() - 0.5) < 0.05
+
+
+def test_a_class_may_be_named_by_any_bytes(tmp_path):
+    pool = replace(pool_of(table(0), tmp_path, ()), names=("caf\udce9", "b", "c"))
+    chosen_rows(pool, (0, 1, 2), GROUPS["own"], KEY)

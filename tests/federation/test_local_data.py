@@ -172,7 +172,7 @@ def test_a_sequence_with_what_is_no_token_is_left_out_and_said_to_the_owner(tmp_
     pool = open_records(path, task, (), tmp_path / "decoded", told.append)
     assert held(pool) == {"ham": [[1, 2, 0, 0]], "spam": [[4, 0, 0, 0]]}
     wrong = f"1 sequence(s) cannot be used: line 3: {word[:20]!r} is not a token from 1 to 8"
-    assert told == [f"{path}: 1 row(s) are wrong and count as null records; the others take part: {wrong}"]
+    assert told == [f"{path}: 1 row(s) are wrong and left out; the others take part: {wrong}"]
 
 
 def test_a_token_is_a_number_of_at_most_twelve_digits(tmp_path):
@@ -252,7 +252,7 @@ def test_an_owner_hears_of_wrong_rows_before_a_server_is_asked_and_none_is_asked
 
     if wrong == 1:
         with_folder(session, tmp_path, not_numbers)
-        assert "1 row(s) are wrong and count as null records" in log_of(tmp_path)
+        assert "1 row(s) are wrong and left out" in log_of(tmp_path)
         assert "line 2, column age: 'about " in log_of(tmp_path)
         return
     with pytest.raises(InputError, match=r"line 2, column age: .about .* is not a number"):

@@ -104,7 +104,7 @@ def test_an_image_that_does_not_decode_takes_no_part_and_its_owner_is_told(silos
     assert joined.why is None
     assert joined.images.pool.counts == (5, 6, 6)
     said = log_of(tmp_path)
-    assert "1 row(s) are wrong and count as null records; the others take part: 1 images do not decode" in said
+    assert "1 row(s) are wrong and left out; the others take part: 1 images do not decode" in said
     assert "ONLY NOISE" not in said
 
 

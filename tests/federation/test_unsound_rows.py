@@ -412,7 +412,7 @@ def test_one_wrong_row_moves_one_part_and_no_other_row(homes, made, name):
     if (made, name) not in SOUND:
         assert moved == 0
     # The owner hears of it, and of sound rows nothing.
-    told = [line for line in said if "count as null records" in line]
+    told = [line for line in said if "are wrong and left out" in line]
     assert bool(told) == ((made, name) not in SOUND | UNTOLD)
     assert not any("null records" in line for line in quiet)
     assert home.parts > 4

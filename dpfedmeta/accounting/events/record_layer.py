@@ -74,7 +74,8 @@ class RecordLayer:
     def holds(self, relation: Relation) -> bool:
         """Return whether anything is proved about records that differ so."""
         stated = RELATIONS[relation]
-        return (self.rows or not stated.of_rows) and (self.batch_rate == 1 or stated.sampled)
+        known = not stated.of_slots if self.rows else not stated.of_rows
+        return known and (self.batch_rate == 1 or stated.sampled)
 
     def moved(self, relation: Relation) -> float:
         """Largest change of the query release, or of the sum of parts, in clip bounds of one term."""

@@ -39,6 +39,7 @@ class Neighbours:
     Attributes:
         words: The same for people, of "a record".
         of_rows: Whether it holds only where group and role of a record follow from its row alone.
+        of_slots: Whether it is of records that have places of their own; a row has none, and is exchanged.
         sampled: Whether it is known for mini-batches that a client draws for itself.
         moves: (support, query) of each worst case, in clip bounds, by kind of release.
     """
@@ -46,6 +47,7 @@ class Neighbours:
     words: str
     of_rows: bool
     sampled: bool
+    of_slots: bool = False
     moves: Mapping[Kind, Moves]
 
 
@@ -59,6 +61,7 @@ RELATIONS: Mapping[Relation, Neighbours] = {
     "in-place": Neighbours(
         words="another one with its label takes its place",
         of_rows=False,
+        of_slots=True,
         sampled=True,
         moves={"parts": ((0, 2),), "steps": _TWICE, "rows": ((0, 2),)},
     ),

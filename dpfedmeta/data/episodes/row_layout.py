@@ -103,7 +103,7 @@ def hashed_rows(pool: ClassPool, held: Sequence[int], key: bytes) -> HashedRows:
     seen: dict[bytes, int] = {}
     places, classes, words = list[int](), list[int](), list[bytes]()
     for index in held:
-        name = pool.names[index].encode()
+        name = _bytes(pool.names[index])
         head = len(name).to_bytes(8, "little") + name
         for number in range(pool.counts[index]):
             content = head + np.ascontiguousarray(images[first[index] + number]).tobytes()
@@ -124,7 +124,12 @@ def hashed_rows(pool: ClassPool, held: Sequence[int], key: bytes) -> HashedRows:
 
 def hash_of_class(name: str, key: bytes) -> int:
     """SECRET: a number that follows from a class's name and the client's key."""
-    return int.from_bytes(blake2b(name.encode(), digest_size=8, key=key, person=_CLASS).digest(), "little")
+    return int.from_bytes(blake2b(_bytes(name), digest_size=8, key=key, person=_CLASS).digest(), "little")
+
+
+def _bytes(name: str) -> bytes:
+    """A name of a folder may hold any bytes."""
+    return name.encode("utf-8", "surrogateescape")
 
 
 class Layout(Hashable, Protocol):

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -23,6 +24,12 @@ UNREADABLE = (
     EOFError,
     SyntaxError,
     ValueError,
+    # Damaged tags of a camera: Pillow takes what they hold for what they should.
+    struct.error,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
     RuntimeError,
 )
 # Wider than 8 bits per pixel; Pillow's own conversion would cut them off at 255.

@@ -50,7 +50,7 @@ class SoundRows:
         path: The data.
         rows: Class of each; those of the train part, or of no part.
         values: Numbers of each; of an image (file, SHA-256).
-        unsound: Of each row that is a null record, where it is and why.
+        unsound: Of each row that is left out, where it is and why.
 
     Guarantee:
         Whether a row is sound follows from it alone, from the form of the file (its columns, its arrays) and from
@@ -209,7 +209,7 @@ def own_cells(rows: Sequence[Row]) -> tuple[Cell, ...]:
 
 
 def unsound_words(found: SoundRows, lost: int = 0) -> str | None:
-    """SECRET: which rows are null records, for their owner alone; None: all are sound.
+    """SECRET: which rows are left out, for their owner alone; None: all are sound.
 
     Args:
         found: The rows.
@@ -219,7 +219,7 @@ def unsound_words(found: SoundRows, lost: int = 0) -> str | None:
         return None
     why = [*found.unsound, *([f"{lost} images do not decode (check-task --client says which)"] if lost else [])]
     count = len(found.unsound) + lost
-    return f"{found.path}: {count} row(s) are wrong and count as null records; the others take part: {listed(why)}"
+    return f"{found.path}: {count} row(s) are wrong and left out; the others take part: {listed(why)}"
 
 
 def any_rows(path: Path) -> SoundRows:

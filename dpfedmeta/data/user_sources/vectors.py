@@ -284,6 +284,11 @@ def _remedy(table: CsvTable) -> str:
     return "leave these records or this column out, or write numbers"
 
 
+def _name(value: object) -> str:
+    """A name as text. One missing number makes floats of whole numbers: 1.0 is the name 1 all the same."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+
+
 def _with_targets(rows: Sequence[Row], records: Any) -> Any:
     """Vectors, with the number to predict behind each where there is one."""
     if not rows or rows[0].target is None:
@@ -364,7 +369,7 @@ def rows_of(path: Path, what: str, held: Mapping[str, Any], first: int = 0) -> t
     for name in ARRAYS[1:3]:
         _check_told_apart(path, name, held.get(name))
     classes, clients, splits = (
-        [str(value).strip() for value in held[name].tolist()] if name in held else [""] * size for name in ARRAYS[1:]
+        [_name(value) for value in held[name].tolist()] if name in held else [""] * size for name in ARRAYS[1:]
     )
     if _TARGETS in held:
         classes = [TARGET] * size

@@ -106,6 +106,7 @@ def sign_plan(plan: Plan, task: Task, *, run: bytes, server: Identity, roster: S
     Raises:
         InputError: A part of the plan cannot be sent to a client.
     """
+    check_rows(plan.privacy)
     plan, settings = plan.among_real_clients(), for_clients(plan.settings, task)
     named = tuple(roster) if plan.privacy.secure is not None else ()
     parts = signed_parts(
@@ -155,6 +156,20 @@ def agreement_of(plan: Plan, round_: int, invited: int) -> Agreement:
     )
 
 
+def check_rows(privacy: PrivacyPlan) -> None:
+    """Refuse promises for records of real clients where it is not the row alone that decides whether it is used.
+
+    Raises:
+        RefusedPlan: Records would be chosen by how many a client holds; says what to use.
+    """
+    if privacy.record is not None and not privacy.record.rows:
+        raise RefusedPlan(
+            "record.release = steps (or local training) with classes of a client's own: which records are used would "
+            "follow from how many a client holds; use --record.release micro-episodes, or a task with a public list "
+            "of labels"
+        )
+
+
 @lru_cache(maxsize=2)
 def _made(text: bytes) -> tuple[Plan, Task]:
     """The plan that the settings give here: solving it takes a second, and clients of one process share it."""
@@ -177,6 +192,7 @@ def _made(text: bytes) -> tuple[Plan, Task]:
     task = with_own_encoder(task, settings, content)
     try:
         plan = make_plan(settings, task, earlier=earlier).among_real_clients()
+        check_rows(plan.privacy)
         check_company(plan.privacy, settings.aggregation.company)
     except (InputError, RefusedPlan, ValidationError, TypeError, LookupError, AttributeError) as error:
         raise Refused(f"the plan is refused here: {error}") from error
