@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.storage.image_codecs import (
     UNREADABLE,
     UnknownRange,
@@ -14,6 +15,7 @@ from dpfedmeta.data.storage.image_codecs import (
     in_order_of_content,
     resized,
 )
+from dpfedmeta.data.user_sources.image_folder import read_image
 
 
 def packed(pixels, mode=None, kind="PNG", **options):
@@ -202,3 +204,24 @@ def test_a_photograph_stands_upright_however_the_camera_was_held(colours, number
     plain, found = (decode_image(content, 3, size) for content in files)
     assert plain.shape == (3, *((4, 7) if size is None else (4, 4)))
     assert np.array_equal(found, plain)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+def test_damaged_tags_of_a_camera_are_an_image_that_does_not_decode(tmp_path, kind):
+    """Pillow raises what it finds; a client whose photo did so sent noise in place of all its photos."""
+    tags, content = Image.Exif(), io.BytesIO()
+    tags[0x0112] = 6  # to be turned
+    drawn = np.random.default_rng(0).integers(0, 256, (16, 12, 3)).astype(np.uint8)
+    Image.fromarray(drawn).save(content, kind, exif=tags.tobytes())
+    refused, path = 0, tmp_path / "photo"
+    for place in range(2, min(140, len(content.getvalue()))):
+        for value in (0, 1, 14, 255):
+            damaged = bytearray(content.getvalue())
+            damaged[place] = value
+            path.write_bytes(bytes(damaged))
+            try:
+                read_image(path, 3, 8)
+            except InputError:
+                refused += 1
+    assert refused > 3
