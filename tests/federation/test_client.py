@@ -565,7 +565,7 @@ def offered_in(session, signed):
     return session.parties[session.silos.roster[0]].answer(question)[6]
 
 
-@pytest.mark.parametrize("promise", [Promise(participations=8), Promise(epsilon=4.12)], ids=["often", "epsilon"])
+@pytest.mark.parametrize("promise", [Promise(participations=8), Promise(epsilon=9.4)], ids=["often", "epsilon"])
 def test_a_dry_run_an_offer_an_answer_and_the_log_say_the_same(silos, tmp_path, promise):
     """Six rounds were spent in another run, so two of the six are left, whoever asks."""
     session = open_session(silos, tmp_path, "dp-agrlr-micro", promise, **MICRO)
