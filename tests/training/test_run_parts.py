@@ -512,7 +512,9 @@ def test_a_row_without_a_release_is_none_of_those_that_are_known(tmp_path, monke
     monkeypatch.setattr(recover, "_check_released", lambda *given, **more: None)
     monkeypatch.setattr(recover, "_progress", lambda *given: ())
     monkeypatch.setattr(recover, "Journal", lambda **given: SimpleNamespace(**given))
-    found = recover.reopen(SimpleNamespace(ledger="ledger"), SimpleNamespace(privacy="plan"), "initial", "budget", "source", None, None)
+    found = recover.reopen(
+        SimpleNamespace(ledger="ledger"), SimpleNamespace(privacy="plan"), "initial", "budget", "source", None, None
+    )
     assert found.journal.released == {0: "a", 2: "c"}
 
 
