@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from benchmarks.flower_cases import flower, rdp_accountant
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.auditing.trade_off_function import SampledCurve, epsilon_of_curve
+from dpfedmeta.federation.flower.node_replies import NUMBER
 
 CLIENTS, COHORT, ROUNDS, EPSILON, DELTA = 1000, 100, 40, 8.0, 1e-5
 STEPS, RATE, PIXELS, CLASSES = 5, 0.1, 784, 10
@@ -100,12 +102,19 @@ class Grid:
         """From 1."""
         return list(range(1, self.clients + 1))
 
+    def get_nodes(self) -> list[Any]:
+        """Each with a key of its own, which nobody checks here."""
+        return [SimpleNamespace(node_id=node, public_key=b"") for node in self.get_node_ids()]
+
     def send_and_receive(self, messages: Any, **_: object) -> list[Any]:
         """Every client replies."""
         return [self._reply(message) for message in messages]
 
     def _reply(self, message: Any) -> Any:
         app = self.app
+        if NUMBER in message.content.config_records.get("config", {}):
+            said = app.ConfigRecord({NUMBER: message.metadata.dst_node_id - 1})
+            return app.Message(app.RecordDict({"config": said}), reply_to=message)
         (sent,) = message.content["arrays"].to_numpy_ndarrays()
         moved = (sent + self.update(message.metadata.dst_node_id - 1, sent)).astype(np.float32)
         metrics = app.MetricRecord({"num-examples": 50})

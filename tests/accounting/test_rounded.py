@@ -111,7 +111,9 @@ def model_card(four):
 
     plan = SimpleNamespace(clients=7, cohort=7.0, sampler="fixed", noise="independent")
     proven = SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {}))
-    found = SimpleNamespace(plan=plan, proven=proven, simulation=None, chosen=None, word=None, guarantees=four)
+    found = SimpleNamespace(
+        plan=plan, proven=proven, simulation=None, chosen=None, word=None, guarantees=four, unverified="not verified: x"
+    )
     summary = {"algo": "dp-agr", "dataset": "strokes", "rounds": 7}
     return "\n".join(line for line in _lines("r", summary, found, "0") if line.startswith("| "))
 

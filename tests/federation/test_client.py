@@ -95,8 +95,8 @@ def test_a_client_declines_one_participation_too_many(silos, tmp_path):
 
 
 def mu_of(spending):
-    """Of the first relation, zero-out, or of the client."""
-    return next(iter(spending.mus.values()))
+    """Of the client, or of a record by the relation that is counted where the client names none."""
+    return spending.mus["client"] if "client" in spending.mus else spending.mus[spending.relation]
 
 
 def test_a_client_counts_epsilon_as_the_accountant_does(silos, tmp_path):
@@ -565,7 +565,7 @@ def offered_in(session, signed):
     return session.parties[session.silos.roster[0]].answer(question)[6]
 
 
-@pytest.mark.parametrize("promise", [Promise(participations=8), Promise(epsilon=4.12)], ids=["often", "epsilon"])
+@pytest.mark.parametrize("promise", [Promise(participations=8), Promise(epsilon=9.4)], ids=["often", "epsilon"])
 def test_a_dry_run_an_offer_an_answer_and_the_log_say_the_same(silos, tmp_path, promise):
     """Six rounds were spent in another run, so two of the six are left, whoever asks."""
     session = open_session(silos, tmp_path, "dp-agrlr-micro", promise, **MICRO)
@@ -761,7 +761,7 @@ def test_what_is_counted_is_the_clients_relation_or_that_of_the_plan_and_decline
     due = relation or ("row-deleted" if rows else "zero-out")
     if due not in holding(plan.record):
         with pytest.raises(Refused, match=f"{due}.*states nothing; give --relation zero-out"):
-            left(plan, promise, ledger, "a", range(3))
+            left(plan, promise, ledger, "a", range(3), FREE)
         # Who trusts the server counts participations alone.
         trusted = Promise(participations=2, relation=relation)
         assert counted(plan, trusted).relation == "zero-out"
@@ -784,10 +784,10 @@ def test_a_plan_without_rows_is_declined_where_rows_were_promised_before(tmp_pat
     ledger = ClientLedger(tmp_path / "ledger.jsonl", promise.budget())
     ledger.charge(0, participation(rows, promise, 0), run="a", question="q")
     with pytest.raises(Refused, match="row-deleted"):
-        left(slots, promise, ledger, "b", range(3))
+        left(slots, promise, ledger, "b", range(3), FREE)
     weaker = replace(promise, relation="zero-out")
     changed = ClientLedger(tmp_path / "ledger.jsonl", weaker.budget(), change=True)
-    assert left(slots, weaker, changed, "b", range(3)) == 3
+    assert left(slots, weaker, changed, "b", range(3), FREE) == 3
 
 
 def test_a_relation_of_a_promise_is_known_and_of_a_record():

@@ -13,6 +13,7 @@ from PIL import Image
 from rich.console import Console
 
 from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
+from dpfedmeta.accounting.participation_cost import Spending
 from dpfedmeta.cli.commands.federate_command import main
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import cut_torn_line, replace_file
@@ -182,10 +183,8 @@ def started(folder, key, data, spend=0, **given):
     party = RealClient(
         data, read_identity(folder / key), options.home / "ledger.jsonl", server=bytes(32), promise=options.promise
     )
-    from dpfedmeta.accounting.participation_cost import Participation
-
     for number in range(spend):
-        party._ledger.charge(number, Participation(mu=0.5), run="00", question="q", fresh="00")
+        party._ledger.charge(number, Spending(mus={"zero-out": 0.5}), run="00", question="q", fresh="00")
     return party._ledger
 
 

@@ -20,15 +20,23 @@ from dpfedmeta.federation.client.client_log import (
 )
 
 
+def counts_for(monkeypatch):
+    """The promise with the relation that is counted, which all numbers are of."""
+    due = SimpleNamespace(unit="record", words="little", epsilon=5.0)
+    monkeypatch.setattr(client_log, "counted", lambda plan, promise, ledger: due)
+    return due
+
+
 def words(monkeypatch, taken, more, *, epsilon=lambda n: 0.25 * n, secure=None):
-    monkeypatch.setattr(client_log, "epsilon_after", lambda privacy, promise, rounds: epsilon(rounds))
-    monkeypatch.setattr(client_log, "left_of_run", lambda *given: more)
+    promise, due = SimpleNamespace(unit="record"), counts_for(monkeypatch)
+    monkeypatch.setattr(client_log, "epsilon_after", lambda privacy, of, rounds: epsilon(rounds) if of is due else None)
+    monkeypatch.setattr(client_log, "left_of_run", lambda *given: more if due in given else None)
     monkeypatch.setattr(client_log, "spent_words", lambda *given: "spent")
     privacy = SimpleNamespace(rounds=9, secure=secure)
     signed = SimpleNamespace(plan=SimpleNamespace(privacy=privacy), run=b"r" * 32)
     ledger = SimpleNamespace(keys=lambda run: range(taken) if run == (b"r" * 32).hex() else ())
     joined = SimpleNamespace(signed=signed, dimension=1234, limits="limits")
-    return list(joined_words(joined, ledger, SimpleNamespace(unit="record")))
+    return list(joined_words(joined, ledger, promise))
 
 
 @pytest.mark.parametrize(("taken", "more"), [(0, 9), (2, 3), (5, 0)])
@@ -92,8 +100,9 @@ def test_every_offer_says_what_is_seen_on_whom_it_counts_what_liars_can_do_and_e
 
 @pytest.mark.parametrize(("taken", "more"), [(1, 8), (2, 3), (5, 0)])
 def test_what_left_is_said_to_have_cost_what_was_answered_and_not_what_may_be(monkeypatch, taken, more):
-    monkeypatch.setattr(client_log, "epsilon_after", lambda privacy, promise, rounds: 0.25 * rounds)
-    monkeypatch.setattr(client_log, "left_of_run", lambda *given: more)
+    due = counts_for(monkeypatch)
+    monkeypatch.setattr(client_log, "epsilon_after", lambda plan, of, rounds: 0.25 * rounds if of is due else None)
+    monkeypatch.setattr(client_log, "left_of_run", lambda *given: more if due in given else None)
     signed = SimpleNamespace(plan=SimpleNamespace(privacy=SimpleNamespace(rounds=9)), run=b"r" * 32)
     ledger = SimpleNamespace(keys=lambda run: range(taken) if run == (b"r" * 32).hex() else ())
     joined, task = SimpleNamespace(signed=signed, dimension=1234, why=None, limits="limits"), SimpleNamespace(bound=1.5)
@@ -127,7 +136,7 @@ def counted(monkeypatch):
     )
     monkeypatch.setattr(client_log, "dishonest_words", lambda privacy: "liars")
     keys = {OFFERED.run.hex(): range(9)}
-    return SimpleNamespace(keys=keys.get, participations=31, epsilon=1.75)
+    return SimpleNamespace(keys=keys.get, participations=31, epsilon=1.75, epsilons={}, relation=None)
 
 
 COMPANY = (
@@ -202,10 +211,12 @@ def test_an_answer_s_cost_is_said_as_the_ledger_counts_it(counted, monkeypatch, 
     monkeypatch.setattr(client_log, "run_cost", lambda plan: "besides")
     after = {(("one", 0),): 11.01}
     ledger = SimpleNamespace(
-        keys=lambda run: [(0,)] if answered else [], participations=31, epsilon=1.75,
+        keys=lambda run: [(0,)] if answered else [], participations=31, epsilon=1.75, epsilons={},
+        relation=None,
         after=lambda layers, *, run, cost: after[tuple(layers)] if (run, cost) == (OFFERED.run.hex(), "besides") else 0,
     )  # fmt: skip
     promise = SimpleNamespace(unit="record", epsilon=epsilon, words="little")
+    monkeypatch.setattr(client_log, "counted", lambda plan, promise, ledger: promise)
     more = "; with it this client's ledger counts epsilon 11.01 in all, by a bound that adds up"
     due = "the answer would cost epsilon 0.25 of (record, server)" + (more if epsilon and not answered else "")
     assert list(answering_words(SimpleNamespace(signed=OFFERED), ledger, promise))[1] == due

@@ -118,7 +118,7 @@ def test_what_cannot_be_read_counts_as_absent(tmp_path, name):
     assert config_of(tmp_path) == ""
 
 
-def test_a_note_on_a_home_that_cannot_be_read_is_none(tmp_path):
+def test_a_note_on_a_home_that_cannot_be_read_makes_it_an_older_copy(tmp_path):
     place, data = tmp_path / "own.home", tmp_path / "clinic.csv"
     data.write_text("class,age\nill,1\nwell,2\n")
     claim(place, data, private_key("one"))
@@ -127,7 +127,11 @@ def test_a_note_on_a_home_that_cannot_be_read_is_none(tmp_path):
     (note,) = (tmp_path / "state").rglob("*.ledger")
     for content in DAMAGE.values():
         note.write_bytes(content)
-        assert open_home(place, data, private_key("one")) is None
+        with pytest.raises(InputError) as found:
+            open_home(place, data, private_key("one"))
+        assert told(found.value).startswith(f"{place}: may be an older copy; {note}")
+        taken = open_home(place, data, private_key("one"), accept=True, keep=False)
+        assert taken.startswith(f"{place}: may be an older copy; {note}")
     # A home in the register that cannot be read is named: it may be the one that these records belong to.
     (entry,) = (tmp_path / "state").rglob("homes/*.json")
     for content in DAMAGE.values():

@@ -43,7 +43,7 @@ OTHERS = {
 }  # fmt: skip
 # Another value, of each setting on which no promise counts.
 PUBLIC = {
-    "algo": "mine", "dataset": "theirs", "population.records": 600, "population.kind": "virtual",
+    "algo": "mine", "dataset": "theirs", "population.records": 600,
     "server.optimizer": "sgd", "server.lr": 0.5, "server.final_lr": 0.1, "server.unit": "raw", "server.beta1": 0.1,
     "server.beta2": 0.3, "server.average": 0.5, "clip.window": 9, "clip.percentile": 50.0, "clip.quantile": 0.3,
     "clip.rate": 0.5, "clip.lowest": 0.1, "clip.highest": 2.0, "model.initial": "strokes", "evaluation.episodes": 9,
@@ -60,6 +60,7 @@ TRIED = {
     "federation.offers.signed_plan.SignedPlan.agreement": "federation/test_client.py::test_clients_that_are_told_different_survivors_reveal_nothing",  # noqa: E501
     "federation.client.client_budget.Floors.check": "federation/test_client.py::test_a_plan_below_a_clients_floors_is_declined",  # noqa: E501
     "federation.offers.signed_plan.opened_plan": "federation/test_client.py::test_a_company_that_the_server_picks_is_counted_by_the_client_too",  # noqa: E501
+    "federation.client.client_state.row_key": "federation/test_client_state.py::test_the_key_of_rows_is_drawn_once_for_a_home_and_goes_where_it_goes",  # noqa: E501
     "federation.offers.offered_settings.with_own_encoder": "federation/test_encoded_clients.py",
 }
 ONLY = [name for name, row in SETTINGS.items() if row.only is not None]

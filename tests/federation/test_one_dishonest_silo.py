@@ -144,7 +144,8 @@ def test_a_run_goes_on_without_a_silo_that_misdealt(silos, tmp_path, monkeypatch
     run, status = silos.serve(settings, tmp_path, killing(0)(parties=parties), **options)
     # The plan's budget is three charges: one was for an attempt that never had a sum.
     assert status == "budget"
-    charges = lines_of(run.ledger)[1:]
+    *charges, end = lines_of(run.ledger)[1:]
+    assert "closed" in end
     assert [(line["round"], line["attempt"]) for line in charges] == [(0, 0), (0, 1), (1, 0)]
     counts = [len(lines_of(tmp_path / f"client{number}" / "ledger.jsonl")) - 1 for number in range(CLIENTS)]
     assert counts == [3, 3, 1, 3, 3]

@@ -214,14 +214,15 @@ def test_an_offer_is_held_against_the_floors_and_the_promise_before_it_is_looked
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_plan_lies_beside_a_model_as_long_as_it_is_handed_out(monkeypatch, tmp_path, killed):
     """A server that is killed meanwhile does so again, with the plan that clients joined."""
-    kept, asked = tmp_path / "secret" / training_server._OFFER, []
+    kept, asked, there = tmp_path / "secret" / training_server._OFFER, [], [0, 2]
     kept.parent.mkdir()
+    kept.write_bytes(b"s" * 64 + b"text")
 
     def ask(kind, attempt, bodies):
         asked.append((kind, attempt, bodies, kept.read_bytes()))
         if killed:
             raise KeyboardInterrupt
-        return {0: b"", 2: b""}
+        return dict.fromkeys(there, b"")
 
     monkeypatch.setattr(training_server, "load_weights", lambda path: {"other": None, "b": 2.0, "a": 1.0})
     monkeypatch.setattr(training_server, "flatten", lambda found: SimpleNamespace(
@@ -234,12 +235,18 @@ def test_a_plan_lies_beside_a_model_as_long_as_it_is_handed_out(monkeypatch, tmp
         with pytest.raises(KeyboardInterrupt):
             own.hand_out(run)
     else:
-        assert own.hand_out(run) == 2
+        own.hand_out(run)
+    # Not everybody has it yet.
+    assert kept.exists()
     ((kind, attempt, bodies, plan),) = asked
     assert plan == b"s" * 64 + b"text"
     assert (kind, attempt) == (QuestionKind.MODEL, Attempt(run=b"r" * 32, round=0))
     body = np.array([1.0, 2.0], dtype="<f4").tobytes()
     assert bodies == dict.fromkeys(range(3), body)
+    there[:] = [1]
+    if not killed:
+        own.hand_out(run)
+        assert asked[1:] == [(kind, attempt, {1: body}, plan)]
     assert kept.exists() == killed
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import SUMMARY
 from dpfedmeta.federation import entry_points
 from dpfedmeta.federation.channel import Channel
 from dpfedmeta.federation.client import client
@@ -273,7 +274,8 @@ def federation(monkeypatch, tmp_path):
     offered, named = [], []
     monkeypatch.setattr(training_server, "offer_until_answered", lambda *words: offered.append(words))
     monkeypatch.setattr(training_server, "sign_plan", lambda *words, run, server, roster: named.append(
-        (run, server.public, roster)) or SimpleNamespace(run=run))  # fmt: skip
+        (run, server.public, roster)) or SimpleNamespace(run=run, signature=b"s" * 64, text=b"plan"))  # fmt: skip
+    (tmp_path / "secret").mkdir()
 
     def make(secure, run="a"):
         monkeypatch.setattr(training_server, "identity_of", lambda path: SimpleNamespace(run=run))
@@ -284,7 +286,12 @@ def federation(monkeypatch, tmp_path):
         plan = SimpleNamespace(privacy=SimpleNamespace(secure=secure))
         made = SimpleNamespace(plan=plan, dataset=SimpleNamespace(task=None), clients="clients", workers="workers")
         where = SimpleNamespace(secret=tmp_path / "secret")
+        handed = where.secret / training_server._HANDED
+        handed.write_text("[0]")
         backend = own.backend(made, where)
+        # The model is due from here on, to all.
+        assert (where.secret / training_server._OFFER).read_bytes() == b"s" * 64 + b"plan"
+        assert not handed.exists()
         assert offered.pop() == (own.asking, 2, 9.0, repr)
         assert own.asking.told.path == where.secret / TOLD
         assert (own.asking.seconds, own.asking.heard) == (7.0, print)
@@ -304,7 +311,7 @@ def test_a_federation_adds_up_as_its_settings_say(federation, secure):
 
 def test_no_two_runs_have_one_name(federation):
     """A client's ledger and its noise go by the name of the run."""
-    names = [federation(None, False, run)[1][0] for run in ("a", "b", "a")]
+    names = [federation(None, run)[1][0] for run in ("a", "b", "a")]
     assert names[0] == names[2] != names[1]
     assert [len(name) for name in names] == [32] * 3
 
@@ -479,28 +486,42 @@ def test_what_the_operator_can_mend_is_said_in_its_own_words(monkeypatch, tmp_pa
 
 
 def test_a_model_is_handed_out_under_a_note_that_a_restart_finds(monkeypatch, tmp_path):
-    """It lies there while clients are asked, and no longer."""
-    asked = []
+    """It lies there until every client has the model; only those that lack it are asked again."""
+    asked, said, there = [], [], [0, 2]
     run = SimpleNamespace(secret=tmp_path, weights="weights")
-    note = tmp_path / "handing_out.bin"
+    note, have = tmp_path / training_server._OFFER, tmp_path / training_server._HANDED
     signed = SimpleNamespace(signature=b"s" * 64, text=b"plan", run=b"r" * 32, initial={"b": 0, "a": 0})
 
     def asks(kind, attempt, bodies):
         asked.append((kind, attempt, bodies, note.read_bytes()))
-        return {0: b"", 2: b""}
+        return dict.fromkeys(there, b"")
 
     weights = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0]), "more": torch.tensor([9.0])}
     monkeypatch.setattr(training_server, "load_weights", lambda path: weights)
-    own = Federation(channel=None, identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0)
-    assert own.hand_out(run) == 0
+    own = Federation(channel=None, identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0, names=tuple(NAMES),
+                     waiting=said.append)  # fmt: skip
+    own.hand_out(run)
     own._asking, own._signed = SimpleNamespace(ask=asks), signed
-    assert own.hand_out(run) == 2
+    own.hand_out(run)
+    # Before there is a plan, and without the note, nothing is due.
+    assert asked == []
+    note.write_bytes(b"s" * 64 + b"plan")
+    own.hand_out(run)
     ((kind, attempt, bodies, noted),) = asked
     assert (kind, attempt) == (QuestionKind.MODEL, Attempt(run=b"r" * 32, round=0))
     # In the order of the plan's weights.
     assert bodies == dict.fromkeys(range(3), np.array([3.0, 1.0, 2.0], dtype="<f4").tobytes())
-    assert noted == b"s" * 64 + b"plan"
+    assert noted == note.read_bytes() == b"s" * 64 + b"plan"
+    assert json.loads(have.read_bytes()) == [0, 2]
+    assert said == [
+        f"2 of 3 clients have the model; type the same command again when the others are connected: {NAMES[1]}"
+    ]
+    there[:] = [1]
+    own.hand_out(run)
+    assert asked[1:] == [(kind, attempt, {1: bodies[1]}, noted)]
     assert not note.exists()
+    assert not have.exists()
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -527,7 +548,11 @@ def test_who_is_at_fault_is_told_where_that_is_no_secret_and_kept_in_any_case(
 
 @pytest.mark.parametrize("noted", [False, True])
 @pytest.mark.parametrize("few", [False, True])
-def test_a_server_that_was_killed_while_it_hands_out_asks_again_whoever_is_there(monkeypatch, tmp_path, noted, few):
+@pytest.mark.parametrize("have", [None, [1]])
+@pytest.mark.parametrize("status", ["completed", "interrupted"])
+def test_a_server_that_was_killed_while_it_hands_out_asks_again_whoever_is_there(
+    monkeypatch, tmp_path, noted, few, have, status
+):
     """Under the plan that it signed, and no other."""
     opened, waited, handed = [], [], []
 
@@ -542,18 +567,21 @@ def test_a_server_that_was_killed_while_it_hands_out_asks_again_whoever_is_there
     monkeypatch.setattr(
         Federation, "hand_out", lambda self, run: handed.append((self._signed, self.asking.signed, run))
     )
-    run = SimpleNamespace(secret=tmp_path)
+    run = SimpleNamespace(secret=tmp_path, read_json=lambda name: {SUMMARY: {"status": status}}[name])
+    if have is not None:
+        (tmp_path / training_server._HANDED).write_text(json.dumps(have))
     if noted:
-        (tmp_path / "handing_out.bin").write_bytes(b"s" * 64 + b"plan")
+        (tmp_path / training_server._OFFER).write_bytes(b"s" * 64 + b"plan")
     own = Federation(
         channel="wire", identity=b"k" * 32, roster=tuple(ROSTER), seconds=7.0, fewest=2, wait=9.0, waiting=str
     )
     own.hand_out_again(run)
-    if not noted:
+    if not noted or status != "completed":
         assert opened == waited == handed == []
         return
     assert opened == [(b"plan", b"s" * 64, Identity(b"k" * 32).public)]
-    assert waited == [("wire", tuple(ROSTER), 2, 9.0, str)]
+    lacking = [identity for number, identity in enumerate(ROSTER) if number not in (have or [])]
+    assert waited == [("wire", lacking, len(lacking), 9.0, str)]
     assert handed == [(signed, signed, run)]
 
 
@@ -576,6 +604,6 @@ def test_an_analysis_has_a_name_that_no_training_has(monkeypatch, federation, tm
     vars(own)["ground"] = SimpleNamespace(plan=None, task=None)
     with pytest.raises(Signed):
         own.sums(None, SimpleNamespace(cohort=None, plan=None), b"", SimpleNamespace(secret=tmp_path))
-    _, (training, server, roster) = federation(None, False, run)
+    _, (training, server, roster) = federation(None, run)
     assert named == [(sha256(b"dpfedmeta analysis" + run.encode()).digest(), server, tuple(ROSTER))]
     assert (training, roster) == (sha256(b"dpfedmeta federation" + run.encode()).digest(), tuple(ROSTER))

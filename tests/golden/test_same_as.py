@@ -19,11 +19,12 @@ def run(tmp_path_factory):
     return folder / "maml"
 
 
-def rewritten(run, file, change):
+def rewritten(run, file, change, line=-1):
     lines = (run / file).read_text().splitlines()
-    first = json.loads(lines[-1])
-    change(first)
-    (run / file).write_text("\n".join([*lines[:-1], json.dumps(first)]) + "\n")
+    found = json.loads(lines[line])
+    change(found)
+    lines[line] = json.dumps(found)
+    (run / file).write_text("\n".join(lines) + "\n")
 
 
 def one_bit(run):
@@ -50,7 +51,10 @@ PLANTED = {
     ".rounds[3].aggregate_norm": lambda run: rewritten(
         run, "rounds.jsonl", lambda row: next_float(row, "aggregate_norm")
     ),
-    ".ledger[4].round": lambda run: rewritten(run, "ledger.jsonl", lambda line: line.update(round=9)),
+    ".ledger[4].round": lambda run: rewritten(run, "ledger.jsonl", lambda line: line.update(round=9), line=4),
+    ".ledger[5].closed.rounds": lambda run: rewritten(
+        run, "ledger.jsonl", lambda line: line["closed"].update(rounds=3)
+    ),
     ".cohorts[3].clients": lambda run: rewritten(
         run, "secret/participations.jsonl", lambda line: line["clients"].pop()
     ),

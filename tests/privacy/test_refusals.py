@@ -239,8 +239,9 @@ def test_a_line_has_the_kinds_of_its_numbers(change):
 
 def test_a_plan_is_extended_when_all_its_rounds_are_charged_and_in_no_other_way():
     lines = [{**LINE, "round": number} for number in range(6)]
-    plan, charges = _read_lines(PLAN, 99, [*lines, {"extended_to": 8}])
-    assert (plan.rounds, plan.ends, len(charges)) == (8, (6,), 6)
+    plan, read = _read_lines(PLAN, 99, [*lines, {"extended_to": 8}])
+    # The first line and the extension hold no charge.
+    assert (plan.rounds, plan.ends, [line is None for line in read]) == (8, (6,), [True, *[False] * 6, True])
     for wrong in (
         [*lines[:5], {"extended_to": 8}],
         [*lines, {"extended_to": 8.0}],

@@ -313,7 +313,7 @@ def test_of_copies_of_one_run_each_release_counts_once_whichever_two_share_it(mo
     kept = {name: SimpleNamespace(name=name) for name in {f"{n}{letter}" for n, letter in
             itertools.product(range(3), "abc")}}  # fmt: skip
     for name, each in kept.items():
-        each.round, each.again, each.fresh = int(name[0]), (), name
+        each.round, each.again, each.fresh, each.release = int(name[0]), (), name, ""
     contents = [
         SimpleNamespace(plan=plan, identity=SimpleNamespace(run="r", secure=False),
                         charges=tuple(kept[f"{n}{letter}"] for n, letter in enumerate(copy)))
@@ -344,20 +344,22 @@ def test_only_copies_of_one_run_are_composed(monkeypatch, change):
     assert verify.compose([None] * (1 if change == "alone" else 2)) is None
 
 
+def attempts(names):
+    return [SimpleNamespace(round=n, again=(), fresh=name, release="") for n, name in enumerate(names)]
+
+
 @pytest.mark.parametrize(("one", "other", "clash"), [
     ("aab", "aac", None), ("aabd", "aacd", 3), ("abd", "acd", 2), ("aa", "aab", None),
 ])  # fmt: skip
 def test_the_same_keys_past_the_first_difference_are_the_same_noise_for_another_sum(one, other, clash):
     runs = [SimpleNamespace(path="one"), SimpleNamespace(path="two")]
-    left, right = ([(SimpleNamespace(round=n, again=(), fresh=name)) for n, name in enumerate(names)] for names in
-                   (one, other))  # fmt: skip
+    left, right = (attempts(names) for names in (one, other))
     with nullcontext() if clash is None else pytest.raises(InputError, match=f"with the same noise in round {clash};"):
         verify._check_noise(left, right, *runs)
 
 
 def test_of_several_rounds_with_the_same_noise_the_first_is_named():
-    left, right = ([SimpleNamespace(round=n, again=(), fresh=name) for n, name in enumerate(names)] for names in
-                   ("abdefg", "acdexg"))  # fmt: skip
+    left, right = (attempts(names) for names in ("abdefg", "acdexg"))
     runs = [SimpleNamespace(path="one"), SimpleNamespace(path="two")]
     with pytest.raises(InputError, match=r"one and two are copies .* with the same noise in round 2;"):
         verify._check_noise(left, right, *runs)
@@ -501,7 +503,7 @@ def test_weights_that_nobody_learns_begin_at_zero_where_they_are_a_head(kept, wo
 def test_a_row_without_a_release_is_none_of_those_that_are_known(tmp_path, monkeypatch):
     """Of rounds of earlier versions, which kept no digest: they are compared with nothing."""
     rows = [{"round": 0, "release": "a"}, {"round": 1}, {"round": 2, "release": "c"}]
-    content = SimpleNamespace(charges=())
+    content = SimpleNamespace(charges=(), lines=())
     opened = SimpleNamespace(content=content, restorable=True, reproducible=True, ledger="ledger", remarks=())
     monkeypatch.setattr(recover, "open_ledger", lambda *given: opened)
     monkeypatch.setattr(recover, "_rows", lambda run: (rows, []))
@@ -510,7 +512,9 @@ def test_a_row_without_a_release_is_none_of_those_that_are_known(tmp_path, monke
     monkeypatch.setattr(recover, "_check_released", lambda *given, **more: None)
     monkeypatch.setattr(recover, "_progress", lambda *given: ())
     monkeypatch.setattr(recover, "Journal", lambda **given: SimpleNamespace(**given))
-    found = recover.reopen("run", SimpleNamespace(privacy="plan"), "initial", "budget", "source", None, None)
+    found = recover.reopen(
+        SimpleNamespace(ledger="ledger"), SimpleNamespace(privacy="plan"), "initial", "budget", "source", None, None
+    )
     assert found.journal.released == {0: "a", 2: "c"}
 
 

@@ -110,7 +110,9 @@ def _episode(trial: MessageTrial, seed: int) -> Episode:
             2.0 * torch.rand(count, generator=generator) - 1.0 for count in (shape.support_records, shape.query_records)
         ]
     else:
-        every = [torch.arange(shape.ways).repeat_interleave(count) for count in (shape.shots, shape.queries)]
+        # Shared classes may be fewer than those of an episode.
+        labels = torch.arange(shape.ways) % trial.rehearsal.outputs
+        every = [labels.repeat_interleave(count) for count in (shape.shots, shape.queries)]
     return Episode(
         support_images=_records(trial, shape.support_records, generator),
         support_labels=every[0],

@@ -151,7 +151,7 @@ def test_a_line_without_a_charge_is_dropped_from_the_file_too(run):
     for each in (cohort(0, 1), cohort(1, 2), cohort(2, 3)):
         log.record(each)
     found, remarks = reopen_participations(run, PLAN, KeyedSource(1), events)
-    assert found.lines == {1: 1, 2: 1}
+    assert found.counts == {1: 1, 2: 1}
     assert remarks == []
     assert len(participations_file(run).read_text().splitlines()) == 2
     log.record(cohort(2, 3))

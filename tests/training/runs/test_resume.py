@@ -385,7 +385,7 @@ def test_code_of_the_users_own_is_an_input_of_a_round(tiny_task_file, tmp_path, 
     given = {"algo": "dp-agr", "meta.method": "method_of_mine:Mine", "record.client_ledgers": "false"}
     run = halted(tiny_task_file, tmp_path, monkeypatch, 3, **given)
     if edited:
-        (tmp_path / "scaling_of_mine.py").write_text("SCALE = 0.0  # now\n")
+        (tmp_path / "scaling_of_mine.py").write_text("SCALE = 0.5  # now\n")
 
     def forgotten():
         for name in ("method_of_mine", "scaling_of_mine"):
