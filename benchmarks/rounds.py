@@ -18,6 +18,7 @@ from dpfedmeta.accounting.divergences.pld_composition import forget
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, create
+from dpfedmeta.core.params import digest
 from dpfedmeta.core.peak_memory import own_peak_mb
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose, SecretSource, draw_secret_seed
 from dpfedmeta.core.worker_pool import InProcess, keep_freed_memory
@@ -27,7 +28,7 @@ from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.learning.server_step import ServerState, initial_state
 from dpfedmeta.planning.run_plan import Plan, make_plan
-from dpfedmeta.privacy.rounds.round_journal import Journal, release_digest, round_inputs
+from dpfedmeta.privacy.rounds.round_journal import Journal, round_inputs
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import LocalBackend
@@ -125,7 +126,7 @@ def _begin(journal: Journal, state: ServerState) -> None:
 def _charge_rounds(journal: Journal, run: RunDirectory, state: ServerState) -> None:
     for round_ in range(1, ROUNDS + 1):
         _begin(journal, replace(state, round=round_))
-        append_lines(run.rounds_file, [{"round": round_, "release": release_digest(state.model), "clip": state.bound}])
+        append_lines(run.rounds_file, [{"round": round_, "release": digest(state.model), "clip": state.bound}])
 
 
 def overhead(dataset: str, options: Mapping[str, str], repetitions: int = 3) -> dict[str, float]:

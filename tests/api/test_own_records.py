@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,7 +100,7 @@ def test_under_promises_for_records_each_is_kept_back_by_itself(tmp_path):
     persons = {person.name: person for person in own_records(run, None)}
     settings = run.settings
     part = training_part(settings, open_dataset(settings.dataset, None, settings.task.ways))
-    clients = clients_of(settings, part, 3)
+    clients: Any = clients_of(settings, part, 3)
     lasts, used = set(), set()
     for number in range(3):
         person = persons[name_of_client(part.train, settings.run.seed, number)]

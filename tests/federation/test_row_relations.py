@@ -6,6 +6,7 @@ participation releases moves by no more than the plan's cell was computed from.
 
 import csv
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,7 +192,7 @@ class Case:
             body=body,
         )
         assert client.answer(asked.signed(Identity(private_key("server"))))[6] == Said.ACCEPTED
-        (joined,) = client._joined.values()
+        (joined,) = list[Any](client._joined.values())
         assert joined.why is None
         return joined.side
 
@@ -287,7 +288,7 @@ def test_a_row_moves_no_sum_by_more_than_is_charged(name, real, tmp_path, monkey
 @pytest.mark.parametrize("real", [True, False], ids=["real", "simulated"])
 def test_groups_that_follow_counts_are_seen(real, tmp_path, monkeypatch, own_cache):
     """Planted: the mistake that was here, a choice that follows from how many rows there are."""
-    honest = HashedRows.group.fget
+    honest = HashedRows.__dict__["group"].fget
     monkeypatch.setattr(HashedRows, "group", property(lambda self: honest(self) >> np.uint64(len(self.places) % 13)))
     algo, given, kind = CASES["micro, shared"]
     with pytest.raises(AssertionError):
@@ -324,8 +325,9 @@ def test_a_plan_lays_out_rows_however_a_population_was_built(real, tmp_path, own
     algo, given, labels = CASES["micro, shared"]
     case = Case(folder=tmp_path, algo=algo, given=given, kind=labels, real=real)
     side = case.side(rows_of(0))
-    bare = replace(side.population, layout=None)
-    rebuilt = client_side(case.plan, bare, KeyedSource(1), torch.device("cpu"))
+    held: Any = side.population
+    bare = replace(held, layout=None)
+    rebuilt: Any = client_side(case.plan, bare, KeyedSource(1), torch.device("cpu"))
     assert rebuilt.population.layout == case.plan.algorithm.needs.layout is not None
 
 

@@ -4,6 +4,7 @@ import csv
 import shutil
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -332,7 +333,7 @@ class Home:
             recipient=Identity(private_key(0)).public, body=offer,
         )  # fmt: skip
         assert party.answer(asked.signed(SERVER))[6] == Said.ACCEPTED
-        (joined,) = party._joined.values()
+        (joined,) = list[Any](party._joined.values())
         bound = 0.02
         weights = self.plan.algorithm.initial(self.plan.network, 0)
         model = self.plan.algorithm.learned(self.plan.network, weights)

@@ -12,6 +12,7 @@ from dpfedmeta.federation.offers.signed_analysis import MOST_OF_OPTION
 from dpfedmeta.federation.offers.work_limits import MOST_BANDS, MOST_FITTED, WORK_LIMITS, check_work, fitting_problem
 from dpfedmeta.federation.server.federation_checks import check_federation
 from dpfedmeta.federation.wire_format import Said
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 from tests.federation.sessions import open_session
 from tests.federation.silos import MICRO
 from tests.federation.test_kept_settings import asked, signed_text
@@ -92,6 +93,6 @@ def test_an_analysis_of_more_work_than_a_client_does_is_refused(given, named):
     from types import SimpleNamespace
 
     asked = SimpleNamespace(**{"clients": 5, "own": {"bins": MOST_OF_OPTION, "lowest": 1e9, "name": "x"}} | given)
-    with pytest.raises(signed_analysis.Refused, match=rf"the analysis has {named} = .*: a client takes at most"):
+    with pytest.raises(Refused, match=rf"the analysis has {named} = .*: a client takes at most"):
         signed_analysis._check_size(asked)
     signed_analysis._check_size(SimpleNamespace(clients=5, own={"bins": MOST_OF_OPTION, "lowest": 1e9, "name": "x"}))

@@ -11,6 +11,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.data.task_file import load_task
+from dpfedmeta.planning.client_spec import algorithm_of
 from dpfedmeta.planning.privacy import solve
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.privacy.samplers import Cohort
@@ -136,7 +137,7 @@ MICRO = {"population.clients": "400", "population.cohort": "40", "server.rounds"
 @pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr"])
 def test_the_target_of_a_record_is_met_for_the_relation_of_the_settings(monkeypatch, algo, rows, relation):
     """By default for rows where records are such; refused in a line where it does not hold."""
-    real = solve.algorithm_of
+    real = algorithm_of
     monkeypatch.setattr(solve, "algorithm_of", lambda *given: SimpleNamespace(
         record_layer=lambda: replace(real(*given).record_layer(), rows=rows)))  # fmt: skip
     given = MICRO | ({} if relation is None else {"privacy.record.relation": relation})

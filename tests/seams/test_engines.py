@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ QUICK = ("one by one", "chunked", "noise", "micro", "steps")
 NO_CHUNK, NO_MICRO, NO_STEPS = ("chunked",), ("micro", "secure parts"), ("steps", "opacus")
 UNBOUNDED = ("one by one", "chunked", "two processes", "ranks")
 # The engines under which it is refused, and words of the line.
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "targets of prototypes": [(NO_STEPS, "it uses support records outside")],
     "Sent": [(NO_MICRO, "its own messages would not be computed"), (NO_STEPS, "its own messages would not")],
     "Faster": [(NO_STEPS, "its own inner rule would not be computed")],

@@ -1,5 +1,7 @@
 """Intervals of every kind hold the true mean as often as they say, however few people or clients there are."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -43,7 +45,7 @@ def test_an_interval_holds_the_mean_95_times_in_100(kind, count):
     hits = 0
     for _ in range(DRAWS):
         one, other = TRUE + 0.1 * generator.normal(size=(2, count))
-        found = INTERVALS[kind](one, other)
+        found: Any = INTERVALS[kind](one, other)
         hits += abs((found.people if kind == "people" else found.mean) - due) <= found.ci95
     # Four deviations of a binomial count.
     assert hits / DRAWS == pytest.approx(0.95, abs=4 * (0.95 * 0.05 / DRAWS) ** 0.5)

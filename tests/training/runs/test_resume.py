@@ -22,6 +22,7 @@ from dpfedmeta.accounting.ledger.ledger_register import registered
 from dpfedmeta.cli.commands import train_command as train
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files import run_directory
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
 from dpfedmeta.reporting.html.page import write_report
@@ -514,7 +515,7 @@ def test_a_full_disk_loses_nothing(tiny_task_file, tmp_path, monkeypatch, whole,
 @pytest.mark.parametrize("which", [1, 3])
 def test_weights_are_never_older_than_the_checkpoint(tiny_task_file, tmp_path, monkeypatch, whole, which):
     """The disk is full for one write only: the weights of the third or of the last checkpoint. The run goes on."""
-    run, honest, written = halted(tiny_task_file, tmp_path, monkeypatch, 1), loop.save_weights, Counter()
+    run, honest, written = halted(tiny_task_file, tmp_path, monkeypatch, 1), run_directory.save_weights, Counter()
 
     def save_weights(path, weights):
         written[path.name] += 1
