@@ -4,6 +4,7 @@ import pytest
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.task import Task
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.planning.run_plan import make_plan
@@ -71,3 +72,14 @@ def test_nothing_is_charged(tmp_path):
 )
 def test_what_learns_is_not(algo, dataset, given):
     make_plan(resolve(algo, dataset, None, given), load_task(dataset)[0])
+
+
+@pytest.mark.parametrize("algo", ["dp-fedavg", "dp-fedavg-fixed", "local-dp"])
+@pytest.mark.parametrize("classes", [2, 4, 6])
+def test_made_up_clients_have_labels_that_the_network_knows(algo, classes):
+    """Shared classes may be fewer than those of an episode, which clients of shards do not hold."""
+    task = Task(name="digits", source={"reader": "mnist"}, image_size=8, channels=1, shared_classes=classes)
+    small = {"model.name": "linear", "population.clients": "30", "population.cohort": "10", "server.rounds": "4"}
+    small |= {"server.schedule": "[]", "privacy.client.delta": "1.0e-3", "clip.count_noise": "5"}
+    plan = make_plan(resolve(algo, "mnist-shards", None, small), task)
+    assert (plan.network.ways, plan.shape.ways) == (classes, 5)
