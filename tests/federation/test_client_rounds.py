@@ -62,7 +62,7 @@ def test_a_message_is_the_clipped_sum_of_records_with_the_noise_that_is_charged(
     assert many.std() == pytest.approx(3.0 / 4, rel=0.05)
     assert mine.spent == pytest.approx(gaussian_epsilon(1 / 3, 1e-5))
     lines, _ = read_chain(tmp_path / "client/ledger.jsonl", "ledger")
-    one = {"zero-out": 1 / 3, "in-place": 2 / 3, "row-deleted": 1 / 3}
+    one = {"zero-out": 1 / 3, "row-deleted": 1 / 3}
     exchanged = dict.fromkeys(("row-relabelled", "row-exchanged-same-label", "row-exchanged"), 2 / 3)
     assert [line["mu"] for line in lines[1:]] == [one | exchanged]
     assert mine.spent_by_relation["row-exchanged"] == pytest.approx(gaussian_epsilon(2 / 3, 1e-5))

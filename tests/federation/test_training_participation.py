@@ -28,7 +28,6 @@ from tests.federation.silos import MICRO, NOISE, SECURE, write_classes
 
 # Next to no noise: what is left of a message would be seen.
 QUIET = 1e-6
-STEPS = {"record.query_noise": str(QUIET), "record.support_noise": str(QUIET)}
 
 
 def few_images(folder):
@@ -177,7 +176,6 @@ def test_no_number_of_a_null_record_is_one():
     [
         ("dp-agr", {}, 0.0),
         ("dp-agrlr-micro", MICRO | {"record.query_noise": str(QUIET)}, QUIET / 2),  # of two micro-episodes
-        ("dp-agrlr", STEPS, QUIET / 4),  # of four query records
     ],
 )
 def test_a_message_without_images_is_the_noise_of_an_honest_one(silos, tmp_path, algo, given, noise):
