@@ -223,8 +223,8 @@ class TestQuestions:
                 until(lambda: any("trying again" in line for line in anna.said), 60)
                 assert anna.thread.is_alive()
             assert any("(401): this machine's clock differs from the server's by" in line for line in anna.said)
-            until(lambda: own.channel.present() == (identity("anna"),), 60)
-            assert own.channel.ask({identity("anna"): b"abc"}, 30) == {identity("anna"): b"cba"}
+            # She comes back as another node; who counted as present may still be the one before.
+            until(lambda: own.channel.ask({identity("anna"): b"abc"}, 5) == {identity("anna"): b"cba"}, 90)
         own.channel.close()
         assert anna.error is None
 
