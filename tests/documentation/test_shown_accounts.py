@@ -30,6 +30,7 @@ def test_there_are_such_commands_on_the_pages():
 
 
 @pytest.mark.slow
+@pytest.mark.pictures
 @pytest.mark.parametrize(("page", "words"), _shown(), ids=lambda each: each if isinstance(each, str) else None)
 def test_it_answers(page, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -38,6 +38,10 @@ class SequencePopulation:
     In training, a client whose pair cannot be read as `shape` says counts as zero, and nobody is told; look before,
     with `problems`.
 
+    Guarantee:
+        What is stated of a record holds among records that can be used. One that cannot drops its whole client, which
+        moves a sum by more than one record.
+
     Attributes:
         pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; vectors and sequences
             of tokens are [n, numbers], taken as they are, bytes too; labels are whole numbers from 0 on,
