@@ -587,7 +587,9 @@ def test_copies_are_composed_or_exposed(tiny_task_file, tmp_path, monkeypatch, g
 
 def test_copies_count_participations_each_for_itself(tiny_task_file, tmp_path, monkeypatch):
     """A cap of 1 in each of two copies: the same client takes part in both."""
-    given = {"population.max_participations": "1", "population.clients": "20", "record.client_ledgers": "false"}
+    # So many that two copies that draw anew share nobody with probability 1e-4.
+    given = {"population.max_participations": "1", "population.clients": "80", "record.client_ledgers": "false"}
+    given["population.cohort"] = "16"
     run = halted(tiny_task_file, tmp_path, monkeypatch, 2, secure=True, **given)
     copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
     resume(run)
