@@ -34,12 +34,12 @@ _FIRST, _SECOND, _FEWEST, _BEST = 0.1, 0.4, 40, 3
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What clients send.
+    """Updates that clients send.
 
     Attributes:
         length: Of the canary's update, in shares of the longest.
         place: The canary's number.
-        pattern: It sends in every so-manieth round.
+        pattern: 1: it sends in every round; 2: in every second one.
         ordinary: Whether the others send updates of several lengths; otherwise zeros.
     """
 
@@ -51,7 +51,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class WorldTest:
-    """What was chosen: it names the world of a run by one number that it sees.
+    """Chosen attack: it names the world of a run by one number that it sees.
 
     Attributes:
         world: What clients send.

@@ -108,7 +108,7 @@ def _of_no_training(console: Console, options: argparse.Namespace, run: RunDirec
 
 
 def _show_remarks(console: Console, options: argparse.Namespace, remarks: Sequence[str], unverified: str) -> None:
-    """What was verified, and in the last line what was not."""
+    """Print what was verified, and in the last line what was not."""
     if options.verify is not None and not options.json:
         for line in (*(f"verified: {remark}" for remark in remarks), unverified):
             console.print(line, highlight=False, soft_wrap=True, markup=False)

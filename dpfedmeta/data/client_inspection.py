@@ -87,7 +87,7 @@ def inspect_client(path: Path, shape: EpisodeShape) -> ClientReport:
 
 
 def _remarks(found: SoundRows) -> tuple[str, ...]:
-    """Of rows that are sound by themselves, and hardly meant together."""
+    """Remarks on rows that are sound by themselves, and hardly meant together."""
     said = []
     clients = sorted({row.client for row in found.rows})
     if len(clients) > 1:

@@ -258,7 +258,7 @@ def _trackers(plan: Plan, run: RunDirectory, options: RunOptions, say: Callable[
 
 @contextmanager
 def _nothing_left(run: RunDirectory, options: RunOptions) -> Iterator[None]:
-    """Where a run that is new cannot begin, it leaves nothing behind."""
+    """Leave nothing behind where a run that is new cannot begin."""
     try:
         yield
     except InputError:

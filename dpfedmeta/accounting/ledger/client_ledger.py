@@ -144,7 +144,7 @@ class ClientLedger:
         return {each: self._epsilon(squared, self._cost) for each, squared in found}
 
     def _shared(self) -> set[str]:
-        """What all participations state a mu for."""
+        """Names for which all participations state a mu."""
         return set.intersection(*(set(mus) for mus in self._mus)) if self._mus else set()
 
     def _squared(self, layers: Sequence[Spending], relation: Relation | None) -> float:

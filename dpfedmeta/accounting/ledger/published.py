@@ -1,4 +1,4 @@
-"""What a run published, compared with the digests in its ledger; the verifiers of all kinds of run call this.
+"""Comparison of a run's published files with the digests in its ledger; the verifiers of all kinds of run call this.
 
 A charge holds the digest of the last release before it, and a closing line that of the last release and of every file
 of weights. A checkpoint states the line after which it was saved. Whoever holds all files can write a whole chain anew:
@@ -15,7 +15,7 @@ from pathlib import Path
 from dpfedmeta.accounting.ledger.charges import Closing
 from dpfedmeta.accounting.ledger.ledger import ABORTED, LedgerContent, held_releases
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.run_directory import RunDirectory, safetensors_header
+from dpfedmeta.core.files.run_directory import OVER, RunDirectory, safetensors_header
 
 _CHECKPOINTS = "round-*.safetensors"
 _ALWAYS = (
@@ -69,7 +69,7 @@ def check_weights(
     remarks = [_compared(folder, names) for folder, names in _earlier(run, content)]
     closing = content.closing
     if closing is None:
-        if stage in ("completed", "budget") and holds_digests(content):
+        if stage in OVER and holds_digests(content):
             raise InputError(f"{run.ledger}: has no closing line, but the run has ended: lines at its end are lost")
     elif stage != "running":
         remarks.append(_compared(run.weights.parent, closing.weights, whole=True))

@@ -39,7 +39,7 @@ def charged_cost(phases: Sequence[Phase], order: int) -> float:
 
 
 def events_of(plan: PrivacyPlan) -> frozenset[Event]:
-    """What the releases of a plan cost, each once."""
+    """Events of the releases of a plan, each once."""
     return frozenset(phase.event for phase in released(plan.phases))
 
 

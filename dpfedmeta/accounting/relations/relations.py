@@ -34,7 +34,7 @@ _ANY: Moves = ((4, 0), (2, 2), (0, 4))
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """What happens to one record of a client, and how far it moves a release at most.
+    """Change of one record of a client, and how far it moves a release at most.
 
     Attributes:
         words: The same for people, of "a record".
@@ -94,4 +94,4 @@ RELATIONS: Mapping[Relation, Neighbours] = {
 
 
 NOT_COVERED = "the same person's other rows, and copies at other clients, are not covered"
-"""What no relation of one record says."""
+"""Cases outside every relation of one record."""

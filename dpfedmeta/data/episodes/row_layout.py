@@ -343,7 +343,7 @@ def chosen_rows(pool: ClassPool, held: tuple[int, ...], layout: Layout, key: byt
 
 
 def _changes(pool: ClassPool, looks: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.bool_] | None, IntArray | None]:
-    """Which images are mirrored, and by how much they are moved, by each row's hash."""
+    """Choose by each row's hash which images are mirrored, and by how much they are moved."""
     flips = (looks & np.uint64(1)).astype(np.bool_)[:, None] if pool.flip else None
     if not pool.shift:
         return flips, None
@@ -354,7 +354,7 @@ def _changes(pool: ClassPool, looks: npt.NDArray[np.uint64]) -> tuple[npt.NDArra
 
 @lru_cache(maxsize=64)
 def micro_slots(client: EpisodeShape, shape: EpisodeShape) -> Slots:
-    """Which records form which micro-episode: a function of sizes alone, so no record decides where another one goes.
+    """Numbers of the records of each micro-episode, by sizes alone: no record decides where another one goes.
 
     Args:
         client: The episode of a client; its records are numbered support first, each part class by class.

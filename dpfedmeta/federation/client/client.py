@@ -19,7 +19,7 @@ from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import dimension, unflatten
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
-from dpfedmeta.data.user_sources.sound_rows import any_rows, own_digests, unsound_words
+from dpfedmeta.data.user_sources.sound_rows import any_rows, unsound_words
 from dpfedmeta.federation.client.client_budget import Promise, left, left_of_run, participation, run_cost
 from dpfedmeta.federation.client.client_state import (
     DECODED,
@@ -103,7 +103,7 @@ class RealClient:
         claimed: Callable[[], object] = lambda: None,
     ) -> None:
         found = any_rows(images)
-        records = own_digests(images)
+        records = found.digests()
         self._images, self._private, self._server = images, identity, server
         self._identity = Identity(identity)
         self._home = ledger.parent

@@ -37,7 +37,7 @@ class TakenSetting:
     simulated: bool = False
 
     def problem(self, name: str, value: Any) -> str | None:
-        """What is wrong with a value among real clients, in words; None: nothing is."""
+        """Say what is wrong with a value among real clients; None: nothing is."""
         if self.only is not None and value not in self.only:
             return f"{name} = {value}: {self.others or self.why}"
         size = len(value) if isinstance(value, tuple) else value

@@ -177,7 +177,7 @@ def values_of(settings: Settings) -> Iterator[tuple[str, Any]]:
 
 
 def _problem(name: str, value: Any, *, offered: bool) -> str | None:
-    """What is wrong with one setting among real clients, in words; None: nothing is."""
+    """Say what is wrong with one setting among real clients; None: nothing is."""
     row = SETTINGS.get(name)
     if row is None:
         return f"{name} = {value}: nobody has said yet who keeps it among real clients; leave it out"

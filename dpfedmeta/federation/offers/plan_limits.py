@@ -15,7 +15,7 @@ from dpfedmeta.accounting.release_costs import participations_of
 
 @dataclass(frozen=True, kw_only=True)
 class PlanLimits:
-    """What a plan is proved for, as far as one client can keep it.
+    """Limits that a plan is proved for, as far as one client can keep them.
 
     Attributes:
         plan: Privacy plan of the offer.

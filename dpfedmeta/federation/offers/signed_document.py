@@ -212,7 +212,7 @@ def checked_names(content: Mapping[str, Any], server: bytes, clients: int, *, ma
 
 
 def earlier_of(privacy: Mapping[str, Any]) -> tuple[Earlier, ...]:
-    """What a plan's text says that other ledgers charged before: so many rounds, each of which costs something.
+    """Earlier charges of other ledgers that a plan's text states: so many rounds, each of which costs something.
 
     Raises:
         Refused: It counts rounds that are none, which would take cost away, or more than a client adds up.

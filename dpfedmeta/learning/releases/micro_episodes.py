@@ -97,7 +97,7 @@ class MicroEpisodes:
 
     @property
     def needs(self) -> DataNeeds:
-        """As many records as the plan says: cut by number, class by class; or placed by their hash."""
+        """Records of the plan's number: cut by number, class by class; or placed by their hash."""
         counts = (self.client.support_records, self.client.query_records)
         return DataNeeds(counts=counts, division=self, layout=self.layout)
 

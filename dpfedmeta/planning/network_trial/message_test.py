@@ -29,7 +29,7 @@ _BOUND = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class MessageTrial:
-    """What made-up clients compute, with all of its steps; equal ones need to be tried only once.
+    """Computation of made-up clients, with all of its steps; equal ones need to be tried only once.
 
     Attributes:
         rehearsal: Network, engine and algorithm, which is not shortened here.

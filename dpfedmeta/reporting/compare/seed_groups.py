@@ -143,7 +143,7 @@ class Group:
 
 
 def costliest_relation(groups: Sequence[Group]) -> Relation | None:
-    """Of the relations of a record that all runs state, the one that costs most; None: there is none but their own."""
+    """The costliest relation of a record that all runs state; None: there is none but their own."""
     stated = [set(relations) for group in groups for relations in group.relations.values()]
     shared = [relation for relation in RELATIONS if stated and all(relation in each for each in stated)]
     return shared[-1] if len(shared) > 1 else None

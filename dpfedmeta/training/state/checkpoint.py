@@ -112,20 +112,14 @@ def contradicts(folder: Path, weights: Params) -> bool:
     for _, path in checkpoint_files(folder)[:1]:
         try:
             content = path.read_bytes()
-            part = "average" if json.loads(_metadata(content)["state"])["averaged"] else "model"
+            state = json.loads(safetensors_header(BytesIO(content))["__metadata__"]["state"])
+            part = "average" if state["averaged"] else "model"
             tensors = load(content)
         except (OSError, SafetensorError, *DAMAGED_JSON):
             return False
         names = [name.removeprefix(f"{part}/") for name in tensors if name.startswith(f"{part}/")]
         return any(name not in weights or not torch.equal(weights[name], tensors[f"{part}/{name}"]) for name in names)
     return False
-
-
-def _metadata(content: bytes) -> dict[str, str]:
-    """The header that safetensors keeps beside the tensors."""
-    size = int.from_bytes(content[:8], "little")
-    header: dict[str, str] = json.loads(content[8 : 8 + size])["__metadata__"]
-    return header
 
 
 def _checkpoint(fields: dict[str, Any], tensors: Params, like: ServerState) -> Checkpoint:
