@@ -108,7 +108,7 @@ def of_arrays(path: Path, rows: tuple[Row, ...], records: Any, form: RecordForm)
 
 
 def of_table(path: Path, table: CsvTable, form: RecordForm) -> tuple[tuple[Row, ...], Any]:
-    """Whose each sequence of a table, or of some lines of it, is, and the sequences [n, length], as of `of_arrays`.
+    """Rows of a table, or of some lines of it, and their sequences [n, length], as of `of_arrays`.
 
     Raises:
         InputError: A sequence is empty or too long, or a token is none of the vocabulary.

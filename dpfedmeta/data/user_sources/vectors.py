@@ -161,7 +161,7 @@ def _records(path: Path, columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], 
 
 
 def in_order(path: Path, table: CsvTable, columns: Sequence[str]) -> tuple[tuple[Row, ...], Any]:
-    """Whose each vector of a table is, and the vectors [n, d].
+    """Rows of a table, and their vectors [n, d].
 
     Args:
         path: The file, for errors.

@@ -14,7 +14,7 @@ Keeper = Literal["client", "server", "public", "unsent", "nobody"]
 
 @dataclass(frozen=True, kw_only=True)
 class TakenSetting:
-    """One setting.
+    """Setting among real clients, and who keeps what is proved of it.
 
     Attributes:
         keeper: Who keeps what is proved of it. client: the client itself, whatever the server does. server: its word,

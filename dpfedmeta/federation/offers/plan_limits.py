@@ -101,7 +101,7 @@ class _Joined:
     latest: int | None = None
 
     def add(self, round_: int, *, counted: bool = False) -> None:
-        """One more; `counted`: the number of the plan has it already."""
+        """Add a participation; `counted`: the number of the plan has it already."""
         self.of_plan += not counted
         self.attempts += 1
         self.rounds.add(round_)

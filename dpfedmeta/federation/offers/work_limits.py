@@ -54,7 +54,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkLimit:
-    """One limit.
+    """Largest amount of one kind of work that a client does.
 
     Attributes:
         settings: Settings that make it.
