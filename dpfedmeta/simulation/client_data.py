@@ -35,7 +35,7 @@ class DataForm:
         divided: Way in which records are cut into smaller episodes, or None.
         vocabulary: Tokens are whole numbers below this; None if records are not tokens.
         targets: Kind of the labels.
-        nulls: Whether some records may be null ones, which count as nothing (`DataNeeds.layout`).
+        nulls: Whether some records may be null ones, which count as nothing while the others are used.
     """
 
     image: tuple[int, ...]

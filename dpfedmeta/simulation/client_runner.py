@@ -13,7 +13,7 @@ from dpfedmeta.accounting.events.noise_cost import Noise
 from dpfedmeta.core.params import Params, dimension, flatten, unflatten, zeros_like
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, Purpose, SecretSource
-from dpfedmeta.data.episodes.episode import Episode, blank_episode
+from dpfedmeta.data.episodes.episode import Episode, null_episode
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
 from dpfedmeta.learning.models.spec import NetworkSpec
@@ -196,8 +196,8 @@ class ClientRunner:
     def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
         """Yield the clients' messages, the data clipped to `message_bound`; if `parts` > 1, callers clip each part."""
         for client, message in zip(clients, self._raw(model, bound, round_, clients), strict=True):
-            if self.algorithm.releases:
-                yield {} if message is None else self._clipped_again(self._value(message), bound)
+            if self.algorithm.releases and message is not None:
+                yield self._clipped_again(self._value(message), bound)
                 continue
             # A client without sound data sends zeros, which are no failure: it must not show who holds what.
             if self.parts > 1:
@@ -222,24 +222,16 @@ class ClientRunner:
     def _of_group(
         self, context: ClientContext, bound: float, round_: int, group: Sequence[int], held: Sequence[Episode | None]
     ) -> Iterator[Params | Released[RecordUnit, Params] | None]:
-        places = range(len(group))
-        if self.algorithm.releases:
-            # Others in the group are computed as if this client were a sound one.
+        if self.algorithm.record_layer() is not None:
+            # Data that are not sound are null records, as at a real client. Its message is noise then: one record more
+            # or less moves what is seen by no more than that record.
             form = self.data_form
-            blank = blank_episode(form.image, *(self.algorithm.needs.counts or (1, 1)), form.targets.blank)
-            episodes = [blank if episode is None else episode for episode in held]
-        else:
-            places = [place for place in places if held[place] is not None]  # type: ignore[assignment]
-            episodes = [episode for episode in held if episode is not None]
-        noises = [self._noise(round_, group[place]) for place in places]
-        found = iter(self.algorithm.messages(context, episodes, bound, noises))
+            null = null_episode(form.image, *(self.algorithm.needs.counts or (1, 1)), form.targets.blank)
+            held = [null if episode is None else episode for episode in held]
+        noises = [self._noise(round_, client) for client, episode in zip(group, held, strict=True) if episode]
+        found = iter(self.algorithm.messages(context, [each for each in held if each], bound, noises))
         for episode in held:
-            if episode is None:
-                if self.algorithm.releases:
-                    next(found)
-                yield None
-            else:
-                yield next(found)
+            yield next(found) if episode else None
 
     def context(self, model: Params) -> ClientContext:
         """Return the state that clients of this machine share while they compute."""
@@ -267,7 +259,7 @@ class ClientRunner:
             queries=needs.queries,
             divided=needs.division,
             targets=self.algorithm.adaptation.targets,
-            nulls=needs.layout is not None,
+            nulls=self.algorithm.record_layer() is not None,
         )
 
     def held_by(self, clients: Sequence[int]) -> list[Episode | None]:

@@ -15,7 +15,6 @@ import yaml
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import RefusedPlan
-from dpfedmeta.core.params import flatten
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose, public_generator
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.row_layout import HashedRows, chosen_rows
@@ -25,16 +24,15 @@ from dpfedmeta.federation.offers import signed_plan
 from dpfedmeta.federation.offers.signed_plan import sign_plan
 from dpfedmeta.federation.server.training_server import _as_run
 from dpfedmeta.federation.wire_format import Attempt, Offer, Question, QuestionKind, Said
-from dpfedmeta.learning.record_dp import local_training, micro_episode_gradients, noisy_steps
 from dpfedmeta.planning.run_plan import make_plan
-from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.training.build_data import client_side, population
+from tests.exact_sums import BOUND, NoNoise, exact_sums, moved
 from tests.federation.silos import SEED, private_key
 
 COLUMNS = ("age", "pulse")
 LABELS = ("ill", "unsure", "well")
-CLIENTS, NUMBER, BOUND = 5, 0, 0.02
+CLIENTS, NUMBER = 5, 0
 RUN = bytes(range(32))
 SMALL = {
     "population.clients": str(CLIENTS), "population.cohort": str(CLIENTS), "population.sampler": "fixed",
@@ -62,28 +60,6 @@ CASES = {
 }
 # In clip bounds of a release that the row is in: a row deleted or added, and a row that becomes another one.
 DELETED, OTHER = 2.0, 4.0
-
-
-class NoNoise:
-    reproducible = needs_fresh = False
-
-    def generator(self, *key):
-        return self
-
-    def again(self, *attempt):
-        return self
-
-    def of_clients(self, *clients):
-        return self
-
-    def normal(self, size):
-        return np.zeros(size)
-
-    def binomial(self, count, rate):
-        return count
-
-    def sample(self, count, size):
-        return np.arange(size)
 
 
 def rows_of(seed, count=40, kind="shared"):
@@ -197,28 +173,7 @@ class Case:
         return joined.side
 
     def sums(self, rows, monkeypatch):
-        """{role: exact sums of a participation over their clip bound}, the same released values before each."""
-        side, found = replace(self.side(rows), source=NoNoise()), {}
-        if self.plan.algorithm.parts > 1:
-            (parts,) = side.bounded_parts(self.model, BOUND, 0, [NUMBER])
-            return {"sum": [np.sum(parts, axis=0) / BOUND]}
-
-        def recorded(gradients, bound):
-            from dpfedmeta.privacy.per_example.clip_rows import clipped_record_sum
-
-            made = clipped_record_sum(gradients, bound)
-            found.setdefault(_role(len(next(iter(gradients.values()))), self.plan.algorithm), []).append(
-                flatten(made.value).double().numpy() / bound
-            )
-            # What is released is the same, whatever the records are.
-            return Bounded(
-                value={name: torch.zeros_like(value) for name, value in made.value.items()}, sensitivity=bound
-            )
-
-        for module in (micro_episode_gradients, noisy_steps, local_training):
-            monkeypatch.setattr(module, "clipped_record_sum", recorded)
-        next(iter(side.sent(self.model, BOUND, 0, [NUMBER])))
-        return found
+        return exact_sums(self.side(rows), self.model, NUMBER, monkeypatch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,21 +183,6 @@ class Nobody:
 
     def episode(self, client):
         return self.held
-
-
-def _role(records, algorithm):
-    layer = algorithm.record_layer()
-    if layer.support_noise is not None and layer.query_noise is not None:
-        return "support" if records == layer.support_records else "query"
-    return "sum"
-
-
-def moved(before, after):
-    """{role: largest distance of its sums}."""
-    return {
-        role: max(float(np.linalg.norm(one - other)) for one, other in zip(sums, after[role], strict=True))
-        for role, sums in before.items()
-    }
 
 
 def neighbours(rows, kind, most):

@@ -29,6 +29,7 @@ from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import LocalBackend
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.verification.verify import left_out
+from tests.exact_sums import NoNoise
 
 SMALL = {"model.width": "4", "server.rounds": "3", "task.ways": "3", "task.shots": "2", "task.queries": "2",
          "clip.window": "2", "population.clients": "1000", "population.cohort": "12"}  # fmt: skip
@@ -255,11 +256,16 @@ def test_messages_that_were_thrown_away_are_counted_for_the_owner_and_nobody_els
 
 @pytest.mark.parametrize("algo", ["dp-agrlr-micro", "dp-agrlr"])
 @pytest.mark.parametrize("how", ["empty", "one record less", "wrong shape", "label out of range"])
-def test_no_noise_is_credited_to_a_private_client_that_is_not_sound(side_of, algo, how):
-    """It sends nothing, so zeros in its place would stand for noise that is not there."""
+def test_the_noise_of_a_private_client_that_is_not_sound_is_there(side_of, algo, how):
+    """Its message is that of null records; and how much noise a sum has tells nothing of who holds what."""
     _, side, model = side_of(algo)
-    unsound = sum_over(replace(side, population=Hostile(side.population, 2, HOSTILE[how])), model, 2, 1, 3)
-    assert unsound.noise_variance == pytest.approx(2 * side.message_noise_variance(0.3))
+    poisoned = replace(side, population=Hostile(side.population, 2, HOSTILE[how]))
+    unsound = sum_over(poisoned, model, 2, 1, 3)
+    assert unsound.noise_variance == pytest.approx(3 * side.message_noise_variance(0.3))
+    (exact,) = replace(poisoned, source=NoNoise()).sent(model, 0.3, 0, [2])
+    assert not exact.any()
+    (noise,) = poisoned.sent(model, 0.3, 0, [2])
+    assert float(noise.std()) == pytest.approx(math.sqrt(side.message_noise_variance(0.3)), rel=0.2)
 
 
 @pytest.mark.parametrize(("ends", "entered"), [(True, 2), (True, 3), (False, 2)])

@@ -20,7 +20,7 @@ from dpfedmeta.core.files.run_directory import create
 from dpfedmeta.core.params import flatten
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
-from dpfedmeta.data.episodes.episode import blank_episode
+from dpfedmeta.data.episodes.episode import null_episode
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.learning.models.weight_shapes import learned_part
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
@@ -63,15 +63,10 @@ class Blank:
 
 
 def nowhere_finite(shape, image):
-    labels = torch.arange(shape.ways)
-    blank = blank_episode(image, shape.support_records, shape.query_records)
-    return replace(
-        blank,
-        support_images=torch.full_like(blank.support_images, math.nan),
-        query_images=torch.full_like(blank.query_images, math.nan),
-        support_labels=labels.repeat_interleave(shape.shots),
-        query_labels=labels.repeat_interleave(shape.queries),
-    )
+    def labels(count):
+        return torch.arange(shape.ways).repeat_interleave(count // shape.ways)
+
+    return null_episode(image, shape.support_records, shape.query_records, labels)
 
 
 class NoAccuracy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -105,17 +106,26 @@ def are_tokens(records: Tensor, vocabulary: int) -> bool:
     return whole and bool((records > 0).any(1).all())
 
 
-def blank_episode(
-    image: tuple[int, ...], support: int, query: int, blank_labels: Callable[[int], Tensor] | None = None
-) -> Episode:
-    """Zeros in the place of an episode that is not sound; `blank_labels` makes as many labels as records."""
+def null_episode(image: tuple[int, ...], support: int, query: int, labels: Callable[[int], Tensor]) -> Episode:
+    """Null records in the place of data that are not sound.
+
+    Args:
+        image: Shape of a record.
+        support: n_s.
+        query: n_q.
+        labels: Makes labels of as many records.
+
+    Guarantee:
+        The gradient of a null record counts as 0, as everything that is not finite does (privacy.clipping), and here no
+        number of a record is finite. So every clipped sum is 0, and what a client sends under promises for records is
+        the noise of an honest message: by the same code, with the same guarantee.
+    """
     import torch
 
-    labels = blank_labels or (lambda count: torch.zeros(count, dtype=torch.int64))
     return Episode(
-        support_images=torch.zeros(support, *image),
+        support_images=torch.full((support, *image), math.nan),
         support_labels=labels(support),
-        query_images=torch.zeros(query, *image),
+        query_images=torch.full((query, *image), math.nan),
         query_labels=labels(query),
     )
 

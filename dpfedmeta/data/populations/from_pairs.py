@@ -1,6 +1,7 @@
 """Other libraries' episodes as clients: torchmeta data sets, learn2learn tasksets, any sequence of pairs."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -39,8 +40,8 @@ class SequencePopulation:
     with `problems`.
 
     Guarantee:
-        What is stated of a record holds among records that can be used. One that cannot drops its whole client, which
-        moves a sum by more than one record.
+        A record that cannot be used (numbers beyond the range, NaN) counts as nothing and takes no other with it. It is
+        judged by itself.
 
     Attributes:
         pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; vectors and sequences
@@ -66,7 +67,7 @@ class SequencePopulation:
         Raises:
             IndexError: There is no such client.
             InputError: Its episode has another size or other labels than the plan counts with; labels are no whole
-                numbers from 0 on; or images are no bytes or numbers in [0, 1].
+                numbers from 0 on; or no image of a part is of bytes or numbers in [0, 1].
             Exception: Reading the pair may raise anything else.
         """
         if not 0 <= client < self.clients:
@@ -132,7 +133,7 @@ class SequencePopulation:
                 expected = "channels x height x width, or vectors" if image is None else _times(image)
                 yield client, f"images of {' and '.join(map(_times, sorted(forms)))}, expected {expected}"
             elif not all(bool(torch.isfinite(part).all()) for part in images):
-                yield client, "images hold NaN or infinity"
+                yield client, unusable_words("images", *(images for images, _ in self.pairs[client]))
             elif _records_of(images[1]) <= _records_of(images[0]):
                 yield client, "all query records are in the support set too (it takes part); hold other records back"
 
@@ -293,28 +294,61 @@ def checked_labels(labels: Any) -> Tensor:
 def checked_images(given: Tensor) -> Tensor:
     """float32; bytes of images become numbers in [0, 1], and images must be such numbers, or bytes.
 
-    NaN is looked for where a client computes, whoever made its data, and in `problems`.
+    A record of another range, or of numbers as large as tables may not have either, becomes a null record: all NaN.
 
     Raises:
-        InputError: They are images of another range, vectors of numbers as large as tables may not have either, or no
-            real numbers.
+        InputError: All are such records, or they are no real numbers.
+
+    Guarantee:
+        Whether a record is a null one follows from it alone.
     """
     if given.is_complex() or given.dtype == torch.bool:
         raise InputError(f"images or vectors of {given.dtype}; expected bytes (uint8) or floats")
     found = _images(given)
-    if found.dim() == _IMAGE_AXES and found.numel():
-        low, high = float(found.min()), float(found.max())
-        if low < -_ROUNDING or high > 1.0 + _ROUNDING:
-            raise InputError(f"images hold {low:g} to {high:g}; expected bytes (uint8), or numbers from 0 to 1")
-        return found
-    beyond = found[torch.isfinite(found) & (found.abs() > LARGEST)]
+    beyond = _beyond(found)
+    if len(beyond) and bool(beyond.all()):
+        raise InputError(_beyond_words(found))
+    return found.masked_fill(beyond.view(-1, *[1] * (found.dim() - 1)), math.nan) if bool(beyond.any()) else found
+
+
+def _beyond(found: Tensor) -> Tensor:
+    """[n], which records hold numbers beyond the range."""
+    numbers = found.flatten(1) if found.dim() > 1 else found.view(-1, 1)
+    if found.dim() == _IMAGE_AXES:
+        return ((numbers < -_ROUNDING) | (numbers > 1.0 + _ROUNDING)).any(1)
     # Ids of tokens may be as large: whole numbers from 0 on, all of them.
-    if len(beyond) and not bool(((found >= 0) & (found == found.round())).all()):
-        raise InputError(
-            f"vectors hold numbers up to {float(beyond.abs().max()):.3g}, more than {LARGEST:,.0f}, which would drown "
-            "all others; scale them by public constants"
+    ids = ((numbers >= 0) & (numbers == numbers.round())).all(1)
+    return (numbers.isfinite() & (numbers.abs() > LARGEST)).any(1) & ~ids
+
+
+def _beyond_words(found: Tensor) -> str:
+    """Words for records, of which some are beyond the range."""
+    odd = found[_beyond(found)]
+    odd = odd[odd.isfinite()]
+    if not len(odd):
+        return "images hold infinity"
+    if found.dim() == _IMAGE_AXES:
+        return (
+            f"images hold {float(odd.min()):g} to {float(odd.max()):g}; expected bytes (uint8), or numbers from 0 to 1"
         )
-    return found
+    return (
+        f"vectors hold numbers up to {float(odd.abs().max()):.3g}, more than {LARGEST:,.0f}, which would drown all "
+        "others; scale them by public constants"
+    )
+
+
+def unusable_words(kind: str, *parts: Any) -> str:
+    """Words for records of which some count as nothing.
+
+    Args:
+        kind: Of the records, in the plural.
+        parts: Arrays or tensors of them.
+    """
+    read = [_images(raw_records(part)) for part in parts]
+    if not all(bool(torch.isfinite(part).all()) for part in read):
+        return f"{kind} hold NaN or infinity"
+    odd = next(part for part in read if bool(_beyond(part).any()))
+    return f"{int(_beyond(odd).sum())} of {len(odd)} {_beyond_words(odd)}"
 
 
 def _records_of(images: Tensor) -> set[bytes]:

@@ -18,7 +18,7 @@ from dpfedmeta.data.episodes.shape import WholeShape
 from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.episodes.whole_episode import split_whole, too_few
 from dpfedmeta.data.names import check_spellings
-from dpfedmeta.data.populations.from_pairs import checked_images, checked_labels, raw_records
+from dpfedmeta.data.populations.from_pairs import checked_images, checked_labels, raw_records, unusable_words
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,7 +110,7 @@ class RecordsPopulation:
                 forms.discard(form)
                 yield name, f"records of form {form}, but the first client's have {forms}"
             elif not all(bool(torch.isfinite(part).all()) for part in images):
-                yield name, "records hold NaN or infinity"
+                yield name, unusable_words("records", self.held[name][0])
 
     def digest(self) -> str:
         """SECRET: digest of all names, records and targets, in their order."""

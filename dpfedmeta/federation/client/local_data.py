@@ -1,6 +1,5 @@
 """A client's own images or table, as the data of one numbered client of a plan; or nothing, where they do not fit."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_generator
 from dpfedmeta.data.encoders.features import encoded_pools
 from dpfedmeta.data.episodes.class_pool import ClassPool, ImageArray
-from dpfedmeta.data.episodes.episode import Episode, choose_from
+from dpfedmeta.data.episodes.episode import Episode, choose_from, null_episode
 from dpfedmeta.data.episodes.row_layout import Layout, chosen_rows
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.capacity_checks import able_clients
@@ -145,9 +144,7 @@ class NullRecords(NoRecords):
         blank_labels: Makes labels of as many records, where they are no classes of its own.
 
     Guarantee:
-        The gradient of a null record counts as 0, as everything that is not finite does (privacy.clipping), and here no
-        number of a record is finite. So every clipped sum is 0, and what the client sends is the noise of an honest
-        message: by the same code, with the same guarantee.
+        As of `null_episode`.
     """
 
     form: tuple[int, ...]
@@ -161,16 +158,9 @@ class NullRecords(NoRecords):
             IndexError: It is another client.
         """
         self._check(client)
-        labels, shape = torch.arange(self.shape.ways), self.shape
-        support, query = labels.repeat_interleave(shape.shots), labels.repeat_interleave(shape.queries)
-        if self.blank_labels is not None:
-            support, query = self.blank_labels(shape.support_records), self.blank_labels(shape.query_records)
-        return Episode(
-            support_images=torch.full((shape.support_records, *self.form), math.nan),
-            support_labels=support,
-            query_images=torch.full((shape.query_records, *self.form), math.nan),
-            query_labels=query,
-        )
+        ways = self.shape.ways
+        labels = self.blank_labels or (lambda count: torch.arange(ways).repeat_interleave(count // ways))
+        return null_episode(self.form, self.shape.support_records, self.shape.query_records, labels)
 
 
 def opened_or_why(opened: Callable[[], ClassPool], claimed: Callable[[], object]) -> ClassPool | str:
