@@ -38,9 +38,9 @@ def filled(form, number="7", **beside):
 
 def test_every_kind_has_its_sentences_and_every_choice_is_made():
     assert sorted(KINDS) == sorted(statements._SENTENCES)
-    # Two choices of three words of clients with data of their own, and of three of whole ones; one each where
-    # images are private.
-    assert [len([*statements._forms(kind)]) for kind in KINDS] == [2, 2, 18, 3, 1, 1]
+    # Two choices of three words of clients with data of their own, of those whose rows are placed by a hash, and of
+    # three of whole ones; one each where images are private.
+    assert [len([*statements._forms(kind)]) for kind in KINDS] == [2, 2, 26, 3, 1, 1]
     assert not [form for _, form in FORMS if re.search("[A-Z]{2,}}", form)]
 
 

@@ -18,6 +18,7 @@ from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose, public_generator
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.row_layout import HashedRows, chosen_rows
+from dpfedmeta.data.populations.population_statement import population_statement
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.offers import signed_plan
@@ -269,6 +270,11 @@ def test_a_plan_lays_out_rows_however_a_population_was_built(real, tmp_path, own
     bare = replace(held, layout=None)
     rebuilt: Any = client_side(case.plan, bare, KeyedSource(1), torch.device("cpu"))
     assert rebuilt.population.layout == case.plan.algorithm.needs.layout is not None
+    if not real:
+        assert (
+            "a keyed hash of each row alone says what it is used for" in population_statement(rebuilt.population).text
+        )
+        assert "one that has fewer counts as zero" in population_statement(bare).text
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -40,6 +40,9 @@ _SENTENCES = {
         f"fewer {_IS_NAMED}",
         "{clients} {NAMED}{CHOSEN}; each uses all its records, {share}% of a class as support, up to {ways} classes "
         f"and {{most_records}} records ({{megabytes}} MB in memory), and one that has {{LEAST}} {_IS_NAMED}",
+        "{clients} clients that the data name{CHOSEN}; a keyed hash of each row alone says what it is used for, in an "
+        "episode of {SHOTS} + {queries} records {OF}, and a place without a row is a null record: a client is one of "
+        "them, a record is one of its rows",
         f"{_DRAWN_OF_OWN}{_APART}, the drawings of characters of one alphabet by the same drawers: a client is a "
         "simulated one, a record is an image",
     ),
@@ -54,7 +57,7 @@ _SENTENCES = {
         "holds, a record is one of its records",
     ),
 }
-_REAL, _WHOLE = 1, 2
+_REAL, _WHOLE, _ROWS = 1, 2, 3
 _PRIVATE = -1
 _CHOICES = {
     "CHOSEN": ("", ", chosen from {most} by run.seed"),
@@ -217,7 +220,7 @@ def _of_real_clients(population: RealPopulation) -> PopulationStatement:
     return _statement(
         "natural",
         population.clients,
-        form=_REAL,
+        form=_REAL if population.layout is None else _ROWS,
         choices={"CHOSEN": population.clients != most, "SHOTS": most_shots is not None, "OF": bool(targets)},
         most=f"{most:,}",
         shots=f"{shape.shots}",
