@@ -268,6 +268,14 @@ def test_the_noise_of_a_private_client_that_is_not_sound_is_there(side_of, algo,
     assert float(noise.std()) == pytest.approx(math.sqrt(side.message_noise_variance(0.3)), rel=0.2)
 
 
+@pytest.mark.parametrize("how", ["empty", "wrong shape"])
+def test_a_client_that_is_not_sound_adds_its_share_of_the_noise_of_a_sum(side_of, how):
+    _, side, model = side_of("dp-agr")
+    noisy = replace(side, message_noise=2.0, population=Hostile(side.population, 2, HOSTILE[how]))
+    (sent,) = noisy.sent(model, 0.3, 0, [2])
+    assert float(sent.std()) == pytest.approx(math.sqrt(noisy.message_noise_variance(0.3)), rel=0.2)
+
+
 @pytest.mark.parametrize(("ends", "entered"), [(True, 2), (True, 3), (False, 2)])
 def test_a_round_ends_where_one_failed_if_that_was_asked_for(monkeypatch, ends, entered):
     sums = SimpleNamespace(zero=np.zeros)
