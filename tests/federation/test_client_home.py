@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from rich.console import Console
 
 from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
@@ -91,6 +92,57 @@ def test_images_are_known_again_under_another_key_and_home(tmp_path, data, home,
     claim(home, place, OLD)
     write_classes(tmp_path / "others", [70], images=2)
     claim(tmp_path / "new.home", tmp_path / "others", NEW)
+
+
+def _dated(image, path):
+    words = PngInfo()
+    words.add_text("exported", "2026-11-28")
+    image.save(path.with_suffix(".png"), pnginfo=words)
+
+
+SAVED_AGAIN = {
+    "another compression": lambda image, path: image.save(path.with_suffix(".png"), compress_level=1),
+    "a date in the header": _dated,
+    "bitmap": lambda image, path: image.save(path.with_suffix(".bmp")),
+    "another format": lambda image, path: image.save(path.with_suffix(".tiff")),
+    "grey as colours": lambda image, path: image.convert("RGB").save(path.with_suffix(".png")),
+    "with an opaque layer": lambda image, path: image.convert("RGBA").save(path.with_suffix(".png")),
+}
+
+
+def saved_again(data, place, save):
+    for file in sorted(data.rglob("*.png")):
+        made = place / file.relative_to(data)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(file) as image:
+            save(image.convert("L"), made)
+    return place
+
+
+@pytest.mark.parametrize("how", SAVED_AGAIN)
+def test_images_that_were_saved_again_are_known_by_their_pixels(tmp_path, data, home, how):
+    place = saved_again(data, tmp_path / "again", SAVED_AGAIN[how])
+    with pytest.raises(InputError, match="does not start a new budget"):
+        claim(tmp_path / "new.home", place, NEW)
+    # One pixel is another one: another image.
+    other = saved_again(data, tmp_path / "other", lambda image, path: SAVED_AGAIN[how](changed(image), path))
+    claim(tmp_path / "new.home", other, NEW)
+
+
+def changed(image):
+    image.putpixel((0, 0), 255 - image.getpixel((0, 0)))
+    return image
+
+
+def test_images_of_one_colour_belong_to_nobody(tmp_path, data, home):
+    """They are equal without being the same; equal files are the same."""
+    for folder, size in (("first", 28), ("second", 28)):
+        for number in range(2):
+            path = tmp_path / folder / f"c{number}" / "0.png"
+            path.parent.mkdir(parents=True)
+            Image.new("L", (size, size), 7).save(path, compress_level=1 if folder == "first" else 9)
+    claim(tmp_path / "one.home", tmp_path / "first", OLD)
+    claim(tmp_path / "two.home", tmp_path / "second", NEW)
 
 
 def test_what_a_home_took_part_with_once_belongs_to_it_for_ever(tmp_path, data, home):

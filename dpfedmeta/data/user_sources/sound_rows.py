@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 Judge = Callable[[Any], tuple[Sequence[Row], Sequence[Any]]]
 """Reads some rows; an InputError says that one of them at least is wrong, whatever the others are."""
 _TRAINS = ("", "train")
+# Of pixels of any width, where the task is not known that says what is black and white.
+_WIDEST = (0.0, 65535.0)
 _TOGETHER = 64
 
 
@@ -91,7 +93,7 @@ class SoundRows:
             return rows, [self.values[number] for number in units]
 
         named = _sifted(self.path, [numbers], judge, self.unsound)
-        return named._decoding(3, None, (0.0, 65535.0)) if isinstance(named.values[0], tuple) else named
+        return named._decoding(3, None, _WIDEST) if isinstance(named.values[0], tuple) else named
 
     def _decoding(self, channels: int, size: int | None, pixel_range: PixelRange | None) -> SoundRows:
         def judge(units: Sequence[int]) -> tuple[Sequence[Row], Sequence[Any]]:
@@ -188,6 +190,28 @@ def spelled_digests(path: Path) -> list[str]:
     # What stands behind the features is no column of theirs.
     turned = [[*(values[place] for place in order), *values[len(names) :]] for values in found.values]
     return [*said, *_spelled(found.rows, turned, sorted(names))]
+
+
+def pixel_digests(path: Path) -> list[str]:
+    """SHA-256 of the pixels of each image, however its file was written; of tables there are none.
+
+    Whoever saves images again, as another format or with another date in the header, has the same records. Images of
+    one colour are left out: they are equal without being the same.
+
+    Raises:
+        InputError: They cannot be read.
+    """
+    if reader_name(path) not in IMAGE_READERS:
+        return []
+    found = list[str]()
+    for file, _ in any_rows(path).values:
+        try:
+            pixels = read_image(file, 3, None, _WIDEST)
+        except InputError:
+            continue
+        if pixels.min() < pixels.max():
+            found.append(hashlib.sha256(f"{pixels.shape}\n".encode() + pixels.tobytes()).hexdigest())
+    return found
 
 
 def own_cells(rows: Sequence[Row]) -> tuple[Cell, ...]:

@@ -14,7 +14,7 @@ from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
 from dpfedmeta.core.files.run_checks import check_outside_runs
-from dpfedmeta.data.user_sources.sound_rows import own_digests, spelled_digests
+from dpfedmeta.data.user_sources.sound_rows import own_digests, pixel_digests, spelled_digests
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
 HOME, LEDGER = "home.json", "ledger.jsonl"
@@ -54,7 +54,7 @@ def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
 
     Records count as those of another home where they lie in a folder or table that it took part with, or where one of
     them is in it: what that record spent would be forgotten. Records of tables are the same where class and numbers
-    are, in whichever order their columns stand.
+    are, in whichever order their columns stand; images where their pixels are, however they were saved.
 
     Args:
         home: The client's home.
@@ -271,10 +271,10 @@ def _share(mine: Home, other: Home) -> bool:
 def _with_images(home: Home, data: Path) -> Home:
     # A copy as arrays has no names of columns, and neither has a home of an earlier version.
     held = [*own_digests(data), *(("", digest) for digest in spelled_digests(data))]
-    listed = sha256(json.dumps([str(data.resolve()), held]).encode()).hexdigest()
+    listed = sha256(json.dumps([str(data.resolve()), held, "pixels"]).encode()).hexdigest()
     if listed == home.listed:
         return home
-    found = {digest[:_DIGEST_CHARACTERS] for _, digest in held}
+    found = {digest[:_DIGEST_CHARACTERS] for digest in (*(each for _, each in held), *pixel_digests(data))}
     folders = dict.fromkeys((*home.folders, str(data.resolve())))
     return replace(home, folders=tuple(folders), images=tuple(sorted(found.union(home.images))), listed=listed)
 
