@@ -84,7 +84,8 @@ class PersonalModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all: weights, frozen statistics, and what describes them.
 
-        Only its owner can read it, since it adapted to records without noise.
+        Only its owner can read it, since it adapted to records without noise; prototypes of one record a class are
+        that record.
 
         Raises:
             InputError: The folder does not exist or cannot be written, or is inside a run and not in its secret folder.
