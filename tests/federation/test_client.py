@@ -79,11 +79,12 @@ def test_a_silent_client_is_offered_the_plan_once_for_each_question(silos, tmp_p
 
     def lost(who, question):
         if who == silent and question[6] == QuestionKind.PLAN:
-            offers.append(who)
+            offers.append(question)
         return who == silent
 
     session.asked(lost=lost)
-    assert len(offers) == 1
+    # The same one again while there is time, since it may have been lost.
+    assert len(set(offers)) == 1 < len(offers)
 
 
 def test_a_client_declines_one_participation_too_many(silos, tmp_path):

@@ -220,6 +220,22 @@ def test_a_question_of_ten_gigabytes_is_declined_unread(plain):
     assert len(declined) < MOST_BYTES
 
 
+@pytest.mark.parametrize("fault", ["lost", "late"])
+def test_a_message_that_is_lost_once_costs_nobody_the_round(masked, fault):
+    """The question is asked again while there is time; whoever answered it sends the same bytes."""
+    seen = set()
+
+    def once(who, question):
+        step = who == masked.silos.roster[2] and (question[6], phase_of(question))
+        new = bool(step) and step not in seen
+        seen.add(step)
+        return new
+
+    assert same(masked.asked(**{fault: once}), masked.simulated(range(CLIENTS)))
+    assert len(seen) > 6
+    assert all(heard.answered == CLIENTS for heard in masked.heard)
+
+
 @pytest.mark.slow
 def test_five_percent_of_messages_are_lost(plain, masked):
     """Whatever is lost, the sum is that of some clients, or of nobody."""

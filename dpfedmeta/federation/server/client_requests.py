@@ -20,6 +20,8 @@ _ANSWERS = {
     QuestionKind.MODEL: Said.ADAPTED,
 }
 TOLD = "told.json"
+# Of the time for answers, after each of which those that are missing are asked again.
+_SHARES = (0.5, 0.25, 0.25)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -211,7 +213,7 @@ class ClientRequests:
             ).signed(self.server)
             for number, body in bodies.items()
         }
-        came = self.channel.ask({self.roster[number]: message for number, message in messages.items()}, self.seconds)
+        came = self._answers({self.roster[number]: message for number, message in messages.items()})
         sound: dict[int, bytes] = {}
         declined = unsound = 0
         for number, message in messages.items():
@@ -246,3 +248,14 @@ class ClientRequests:
             )
         )
         return sound
+
+    def _answers(self, questions: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """Return all answers that come in time; whoever is silent for long is asked again.
+
+        A question or its answer may have been lost on the way. A client that answered already sends the same bytes.
+        """
+        came = dict[bytes, bytes]()
+        for share in _SHARES:
+            silent = {identity: question for identity, question in questions.items() if identity not in came}
+            came |= self.channel.ask(silent, share * self.seconds) if silent else {}
+        return came
