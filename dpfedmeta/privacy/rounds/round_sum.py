@@ -169,6 +169,19 @@ def real_arrays(update: object) -> dict[str, FloatArray] | None:
     return found if sum(array.size for array in found.values()) else None
 
 
+def problem_of_update(update: object, form: Params | None) -> str | None:
+    """Say why an update would count as zero; None: it would not, but for its client."""
+    found = real_arrays(update)
+    if found is None:
+        return f"no mapping from names to arrays of real numbers ({type(update).__name__})"
+    due, shapes = ({name: value.shape for name, value in (each or {}).items()} for each in (form, found))
+    if form is not None and due != shapes:
+        return f"an update of the form {shapes}, and the model has {due}"
+    with np.errstate(over="ignore"):
+        length = sum(float(np.square(value, dtype=np.float64).sum()) for value in found.values())
+    return None if np.isfinite(length) else "an update whose length is not finite"
+
+
 def whole_numbers(model: Mapping[str, Any]) -> list[str]:
     """Names of a model's arrays that hold whole numbers, as counters do; it is one that `real_arrays` reads."""
     return sorted(name for name, value in model.items() if _on_host(value).dtype.kind in "iu")
