@@ -75,18 +75,23 @@ class PrivateRound:
         """The four cells after this round's charge and all before."""
         return self._rounds.spent
 
-    def add(self, client: int, update: object) -> None:
+    def add(self, client: object, update: object) -> None:
         """Clip a client's update to `bound` and add it.
 
         Args:
-            client: A client of the cohort, once; anybody else, or a second time, adds nothing.
+            client: A client of the cohort, once; anybody else, or a second time, adds nothing. Its number, also as a
+                tensor, an array of one, a text.
             update: Mapping from names to arrays: numpy, PyTorch, JAX, or what has `__array__` or `__dlpack__`. One that
                 is not finite, or has other names or shapes, counts as zero. Nothing is said of it outside of
                 `run_dir/secret`: a message would tell of the client's data.
+
+        Raises:
+            InputError: `client` is no number of one client.
         """
+        number = client_number(client)
         if self._stored is None:
             self._alone = False
-            self._asked()[1].add(client, update)
+            self._asked()[1].add(number, update)
 
     def map(self, function: Callable[..., object], *given: object, rehearse: object = None) -> None:
         """Add `function(*given, client)` for each client of the cohort, without handing the cohort out.
@@ -182,3 +187,21 @@ class PrivateRound:
         self._begun = cohort, self._rounds.empty_sum(cohort)
         for call in self._calls:
             self._add_all(call)
+
+
+def client_number(client: Any) -> int:
+    """The number of a client, in whatever form a loop has it.
+
+    Raises:
+        InputError: It is none, or of several clients.
+    """
+    number = client.tolist() if hasattr(client, "tolist") else client
+    while isinstance(number, list) and len(number) == 1:
+        (number,) = number
+    try:
+        whole = int(number)
+        if not isinstance(number, bool) and whole == (whole if isinstance(number, str) else number):
+            return whole
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InputError(f"PrivateRounds: add: expected the number of one client of round.cohort, got {client!r:.80}")

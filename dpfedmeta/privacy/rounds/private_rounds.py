@@ -264,7 +264,8 @@ def _form_like(like: Mapping[str, Any]) -> Params:
     """The form of the caller's model."""
     arrays = real_arrays(like)
     if arrays is None:
-        raise InputError("PrivateRounds: like: expected the model, a mapping from names to arrays of real numbers")
+        why = problem_of_update(like, None)
+        raise InputError(f"PrivateRounds: like: expected the model, a mapping from names to arrays, got {why}")
     counters = whole_numbers(like)
     if counters:
         raise InputError(
