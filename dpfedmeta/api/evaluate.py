@@ -26,6 +26,7 @@ from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.populations.capacity_checks import check_shape
 from dpfedmeta.data.populations.whole_population import check_whole
+from dpfedmeta.data.repeated_images import copies_words
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.planning.client_population import authors_of
 from dpfedmeta.planning.data_digests import changed_since
@@ -117,7 +118,7 @@ def evaluations(
             dataset = datasets[run.task.encoding]
             content = measured(request, run, dataset, workers, partial(_named, watch, name))
             path = run.directory.path
-            notes = (content["note"], changed_since(run.directory, dataset))
+            notes = (content["note"], changed_since(run.directory, dataset), *copies_words(dataset, "test"))
             content = content | {"note": "; ".join(filter(None, notes)) or None}
             yield Evaluation(name=name, path=path, folder=folders[path], content={**_of_run(run), **content})
 

@@ -20,6 +20,7 @@ from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.files.run_directory import SECRET_FOLDER
 from dpfedmeta.core.params import Params, arrays_of
 from dpfedmeta.core.worker_pool import open_workers
+from dpfedmeta.data.repeated_images import different, words_of_copies
 from dpfedmeta.data.sources import Source
 from dpfedmeta.data.storage.decoded_cache import ClassEntry
 from dpfedmeta.data.task import OwnSource, Task
@@ -128,7 +129,16 @@ def evaluate_people(
         protocol = f"each training client adapts on its records that trained and is judged on {kept}; {_model(opened)}"
     else:
         protocol = _protocol(split, targets, [person.adapts is not None for person in people], _model(opened))
+    protocol = "; ".join(filter(None, (protocol, _copies(people))))
     return PeopleEvaluation(run=run, data=data, protocol=protocol, scores=tuple(scores), targets=targets)
+
+
+def _copies(people: Sequence[Person]) -> str | None:
+    """Say how many of these people's records are copies."""
+    blocks = [
+        np.column_stack([person.labels, person.records.flatten(1).numpy()]).astype(np.float64) for person in people
+    ]
+    return words_of_copies(sum(map(len, blocks)), sum(map(different, blocks)))
 
 
 def _model(run: TrainedRun) -> str:

@@ -61,7 +61,10 @@ class EvaluationRequest:
 
     def __post_init__(self) -> None:
         for name in ("shots", "ways", "steps", "seeds"):
-            _check_whole(name, getattr(self, name))
+            values = getattr(self, name)
+            _check_whole(name, values)
+            if len(set(values)) < len(values):
+                raise InputError(f"{name}: expected whole numbers from 0 on, each at most once")
         _check_whole("episodes", (self.episodes,))
         _check_whole("workers", () if self.workers is None else (self.workers,))
         if self.episodes < 2:
@@ -72,7 +75,7 @@ class EvaluationRequest:
             raise InputError(f"ways = {min(self.ways)}: an episode needs at least 2 classes")
         if any(steps < 0 for steps in self.steps):
             raise InputError(f"steps = {min(self.steps)}: a number of gradient steps is 0 or more")
-        if any(seed < 0 for seed in self.seeds) or len(set(self.seeds)) < len(self.seeds):
+        if any(seed < 0 for seed in self.seeds):
             raise InputError("seeds: expected whole numbers from 0 on, each at most once")
         if self.workers is not None and self.workers < 1:
             raise InputError(f"workers = {self.workers}: must be at least 1")

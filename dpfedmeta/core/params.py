@@ -34,6 +34,26 @@ def host(values: Any) -> npt.NDArray[Any]:
     return np.asarray(values if is_numpy(values) else values.detach().cpu().contiguous().numpy(), order="C")
 
 
+def lost_as_array(values: Any) -> str | None:
+    """Say what a plain array of these values would lose, a mask or names of places; None: nothing.
+
+    A masked array hands out what lies under its mask, and a table or series (pandas, polars, xarray) its numbers in
+    whatever order they stand.
+    """
+    if isinstance(values, list | tuple):
+        return next((lost for lost in map(lost_as_array, values) if lost), None)
+    if isinstance(values, np.ma.MaskedArray):
+        return "a mask, under which numbers are missing" if np.ma.is_masked(values) else None
+    named = any(hasattr(values, name) for name in ("index", "columns", "coords"))
+    return "names, which plain arrays have by place" if named and hasattr(values, "to_numpy") else None
+
+
+def in_order(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same numbers as torch takes them: no negative strides, in this machine's order of bytes."""
+    turned = values.astype(values.dtype.newbyteorder("="), copy=False)
+    return np.ascontiguousarray(turned) if any(step < 0 for step in turned.strides) else turned
+
+
 def same_kind(values: npt.NDArray[Any], like: Any) -> Any:
     """A numpy array as what `like` is: a numpy array, or a tensor on its device."""
     if is_numpy(like):

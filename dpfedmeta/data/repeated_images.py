@@ -1,9 +1,10 @@
-"""Images that stand in the data twice: harmless in one part, and no test at all in two."""
+"""Records that stand in the data twice: no test at all in two parts, nor in the support and the query of one."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
 from dpfedmeta.data.task import OwnSource
+
+# Of all records: people may have the same few numbers by chance.
+_FEWEST_COPIES = 0.02
 
 
 def repeats(pools: Mapping[Split, ClassPool], *, blank: bool = True) -> tuple[int, tuple[str, ...]]:
@@ -53,6 +57,38 @@ def check_parts_apart(dataset: Dataset) -> None:
             f"{dataset.task.name}: {len(trained)} image(s) stand in two parts, first {trained[0]}: accuracy would be "
             "that of images that clients trained on; keep each in one part (dpfedmeta check-task names them all)"
         )
+
+
+def copies_words(dataset: Dataset, *splits: Split) -> tuple[str, ...]:
+    """Say of each public split how many of its records are copies of others of their class, if one in fifty is.
+
+    A copy in the support set and one in the query set are no test of what was learned: noise is known again. Of the
+    train part nothing is said, since that is private.
+    """
+    found = []
+    for split in splits if isinstance(dataset.task.source, OwnSource) else ():
+        pool: ClassPool = getattr(dataset, split)
+        records, first = pool.plain_images()
+        blocks = [np.asarray(records[start : start + n]) for start, n in zip(first, pool.counts, strict=True)]
+        if words := words_of_copies(sum(map(len, blocks)), sum(map(different, blocks))):
+            found.append(f"{dataset.task.name}: {split}: {words}")
+    return tuple(found)
+
+
+def words_of_copies(records: int, distinct: int) -> str | None:
+    """Say how many records are copies; None: fewer than one in fifty."""
+    copies = records - distinct
+    if copies < _FEWEST_COPIES * records:
+        return None
+    return (
+        f"{copies:,} of {records:,} records are copies of others of their class ({distinct:,} are different), so a "
+        "copy may adapt and another one judge: accuracy is then memory; keep one of each"
+    )
+
+
+def different(records: np.ndarray[Any, Any]) -> int:
+    """Number of different records."""
+    return len({record.tobytes() for record in records})
 
 
 def _digests(pool: ClassPool, blank: bool) -> Iterator[tuple[str, bytes]]:

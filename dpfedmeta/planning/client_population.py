@@ -15,7 +15,9 @@ from dpfedmeta.data.populations.disjoint import ShardPopulation
 from dpfedmeta.data.populations.own_test import without_own_test
 from dpfedmeta.data.populations.population import Population, open_population
 from dpfedmeta.data.populations.whole_population import open_whole
+from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.task_file import load_task
+from dpfedmeta.data.user_sources.readers import columns_in
 from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.planning.client_spec import layout_of, whole_shape
 
@@ -140,7 +142,15 @@ def population_of(
     from dpfedmeta.data.populations.from_records import RecordsPopulation
 
     task, _ = load_task(settings.dataset, data_folder)
-    return RecordsPopulation(held=given, shape=whole, seed=settings.run.seed, labels=task.labels, range=task.targets)
+    source = task.source
+    return RecordsPopulation(
+        held=given,
+        shape=whole,
+        seed=settings.run.seed,
+        labels=task.labels,
+        range=task.targets,
+        columns=columns_in(source.reader, Path(source.path)) if isinstance(source, OwnSource) else (),
+    )
 
 
 def authors_of(settings: Settings) -> int:

@@ -8,6 +8,7 @@ import torch
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import is_finite
+from dpfedmeta.core.plugins.own_function import spread_over
 from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.data.episodes.episode import Choice, Episode, is_sound
 from dpfedmeta.data.episodes.gpu_sampling import drawn, drawn_there
@@ -18,9 +19,6 @@ from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 Read = TypeVar("Read")
-
-# Clients that are looked at before round 0.
-_PROBED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,16 +147,15 @@ def check_some_sound(population: Population, form: DataForm, shape: EpisodeShape
         InputError: None of those looked at holds such data.
     """
     count = population.clients
-    most = min(_PROBED, count)
-    probed = [number * (count - 1) // max(most - 1, 1) for number in range(most)]
+    probed = spread_over(count)
     problems = {form.problem(population, client) for client in probed}
     if None in problems:
         return
     (same,) = problems if len(problems) == 1 else (None,)
     words = RecordForm(shape=form.image, vocabulary=form.vocabulary).words
     raise InputError(
-        f"none of {most} clients, picked from all {count:,}, has the data that the plan expects: float32 {words}, "
-        f"{shape.words}; "
+        f"none of {len(probed)} clients, picked from all {count:,}, has the data that the plan expects: float32 "
+        f"{words}, {shape.words}; "
         + (f"all of them hold {same}; " if same else "")
         + "SequencePopulation.problems() tells the owner of the data what is wrong"
     )

@@ -27,7 +27,7 @@ from dpfedmeta.data.populations.population_statement import (
     asked_statement,
     population_statement,
 )
-from dpfedmeta.data.repeated_images import check_parts_apart
+from dpfedmeta.data.repeated_images import check_parts_apart, copies_words
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
 from dpfedmeta.planning.client_population import training_part
@@ -174,8 +174,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         held, repeatable = _checked_data(settings, dataset, options, clients_of)
         roots = own_modules(plan.settings, dataset.task, options.clip_policy, options.population, options.elsewhere)
         own = own_sources(roots)
-        if unseen(own):
-            remark(_unseen(own))
+        for words in (*([_unseen(own)] if unseen(own) else []), *copies_words(dataset, "val", "test")):
+            remark(words)
         clients = client_side(plan, clients_of, source, device)
         if options.elsewhere is None:
             check_some_sound(clients_of, clients.data_form, plan.whole or plan.shape)

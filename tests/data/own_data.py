@@ -69,3 +69,22 @@ def write_task(path, reader, data, **keys):
 
 
 SMALL = json.loads('{"task.ways": 3, "task.shots": 2, "task.queries": 1, "evaluation.queries": 2}')
+
+
+class Named:
+    """A table or a series as pandas has them, as far as readers look."""
+
+    def __init__(self, values, columns=None, index=None):
+        self.values = np.asarray(values)
+        self.index = list(range(len(self.values)) if index is None else index)
+        if columns is not None:
+            self.columns = list(columns)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype=dtype)
+
+    def __len__(self):
+        return len(self.values)
+
+    def to_numpy(self):
+        return self.values

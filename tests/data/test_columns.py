@@ -33,9 +33,10 @@ def with_column(path, name, values=None, *, first=True):
 
 
 OURS = {
-    "client": "Client CLIENT clients client_id ClientID cleint clint user_id Subject patient_id participant",
+    "client": "Client CLIENT clients client_id ClientID cleint clint user_id Subject patient_id participant "
+    "center site Hospital ward device mrn household account session group client_id Subject_ID site_code nodes",
     "class": "Class classes label Labels target class_name calss",
-    "split": "Split SPLIT splits spilt partition",
+    "split": "Split SPLIT splits spilt partition fold",
     "path": "Path paths file_name",
     "tokens": "Tokens token",
 }
@@ -55,7 +56,9 @@ def test_numberings_of_rows_are_refused(tmp_path, name):
             open_dataset(str(with_column(tmp_path / "v.csv", name, first=first)))
 
 
-@pytest.mark.parametrize("name", ["glass", "height", "x", "y", "classic", "pathology", "token_count", "clientele"])
+@pytest.mark.parametrize(
+    "name", ["glass", "height", "x", "y", "classic", "pathology", "token_count", "clientele", "case_mix", "age_group"]
+)
 def test_other_names_are_features(tmp_path, name):
     assert meant(name) is None
     path = with_column(tmp_path / "v.csv", name, np.random.default_rng(0).normal(size=99).tolist())
@@ -170,6 +173,30 @@ def test_few_classes_or_records_are_told_apart_by_accident(classes, records, tol
     labels = [f"c{k}" for k in range(classes) for _ in range(records)]
     codes = np.repeat(np.random.default_rng(3).permutation(classes) + 0.5, records)
     assert (told_of(codes, labels) == ["b"]) == told
+
+
+@pytest.mark.parametrize(
+    ("values", "asked"),
+    [
+        (np.arange(54) % 6 + 1, "x (6 values)"),
+        (np.arange(54) // 9 * 1000 - 2, "x (6 values)"),
+        (np.arange(54) % 3, "x (3 values)"),
+        (np.arange(54) % 2, None),  # a yes or no
+        (np.arange(54) % 6 + 0.5, None),
+        (np.arange(54) % 20, None),  # some stand in two rows alone
+        (np.arange(54), None),
+    ],
+)
+def test_a_column_that_looks_like_an_owner_is_asked_about_whatever_it_is_called(tmp_path, values, asked):
+    path = with_column(tmp_path / "v.csv", "x", values.tolist())
+    asking = [line for line in vectors.remarks(path, public=False) if "does one of them say whose a row is" in line]
+    assert [asked in line for line in asking] == ([] if asked is None else [True])
+    # Where the data name clients, it was answered.
+    rows = vector_rows()
+    people = [["client", *rows[0], "x"]]
+    people += [[f"p{n % 9}", *row, v] for n, (row, v) in enumerate(zip(rows[1:], values.tolist(), strict=True))]
+    named = write_csv(tmp_path / "w.csv", people)
+    assert not any("whose a row is" in line for line in vectors.remarks(named, public=False))
 
 
 @pytest.mark.parametrize("steps", [1, -1])

@@ -240,6 +240,17 @@ def test_labels_that_are_none_are_named_and_refused(of, where):
         population.episode(1)
 
 
+@pytest.mark.parametrize("which", ["records", "labels"])
+def test_a_mask_is_not_lost(which):
+    images, labels = pair(1)[0]
+    masked = np.ma.masked_array(images if which == "records" else labels, mask=False)
+    population = from_pairs([((masked, labels) if which == "records" else (images, masked), pair(1)[1])], SHAPE)
+    population.episode(0)
+    masked.mask = np.arange(masked.size).reshape(masked.shape) == 0
+    with pytest.raises(InputError, match=f"client 0: {which} have a mask"):
+        population.episode(0)
+
+
 @pytest.mark.parametrize("values", [np.array([4.0, 7.0, 9.0]), torch.tensor([4, 7, 9], dtype=torch.int16)])
 def test_whole_labels_of_any_type_are_labels(values):
     (support, _), (query, _) = pair(0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from own_data import Named
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
@@ -210,3 +211,66 @@ def test_ids_of_tokens_stay_what_they_are_whatever_their_type(kind):
     part = (given, np.array([0, 1, 0, 1]))
     pairs = from_pairs([(part, part)], EpisodeShape(ways=2, shots=2, queries=2))
     assert sorted(map(tuple, pairs.episode(0).query_images.tolist())) == sorted(map(tuple, ids.tolist()))
+
+
+# Names that go with records.
+
+TABLE = np.arange(24.0).reshape(8, 3)
+COLUMNS = ("age", "chol", "bmi")
+
+
+def tables(order, index=None, targets=None):
+    places = [COLUMNS.index(name) for name in order]
+    frame = Named(TABLE[:, places], columns=order)
+    return {"ann": (frame, Named([0, 1] * 4, index=index) if targets is None else targets)}
+
+
+def test_columns_of_tables_are_taken_by_name():
+    plain = replace(made({"ann": (TABLE, [0, 1] * 4)}), columns=COLUMNS)
+    for order in (COLUMNS, COLUMNS[::-1], ("bmi", "age", "chol")):
+        named = replace(made(tables(order)), columns=COLUMNS)
+        assert torch.equal(named.episode(0).support_images, plain.episode(0).support_images)
+        assert clients_digest(named) == clients_digest(replace(plain, held={"ann": (TABLE, Named([0, 1] * 4))}))
+
+
+@pytest.mark.parametrize(
+    ("held", "columns", "why"),
+    [
+        (tables(COLUMNS), (), "the columns age, chol, bmi; the population's are none, so their order is not known"),
+        (tables(COLUMNS), ("age", "chol", "waist"), "the population's are age, chol, waist"),
+        (tables(COLUMNS, index=range(100, 108)), COLUMNS, "name their rows otherwise"),
+        ({"ann": (Named(TABLE), [0, 1] * 4)}, COLUMNS, "records have names, which plain arrays have by place"),
+        ({"ann": ([Named(row) for row in TABLE], [0, 1] * 4)}, COLUMNS, "records have names"),
+        ({"ann": (np.ma.masked_less(TABLE, 3), [0, 1] * 4)}, (), "records have a mask"),
+        ({"ann": (list(np.ma.masked_less(TABLE, 3)), [0, 1] * 4)}, (), "records have a mask"),
+        ({"ann": (TABLE, np.ma.masked_equal([0, 1] * 4, 0))}, (), "have a mask"),
+        ({"ann": (TABLE, ["nan", "a"] * 4)}, (), "targets hold 'nan', which is written where a class is missing"),
+        ({"ann": (TABLE, np.array(["N/A", "a"] * 4))}, (), "targets hold 'N/A'"),
+    ],
+)
+def test_names_and_masks_are_never_lost_in_silence(held, columns, why):
+    population = replace(made(held), columns=columns)
+    ((name, said),) = population.problems()
+    assert name == "ann"
+    assert why in said
+    assert isinstance(clients_digest(population), str)
+
+
+RANGE = TargetRange(centre=0.0, scale=1.0, lowest=0.0, highest=1.0)
+
+
+@pytest.mark.parametrize("change", [{"labels": ("0", "1")}, {"range": RANGE}])
+def test_masked_targets_are_told_whatever_they_are(change):
+    held = {"ann": (TABLE, np.ma.masked_equal([0, 1] * 4, 0))}
+    ((_, said),) = replace(made(held), **change).problems()
+    assert "have a mask" in said
+
+
+def test_a_mask_that_hides_nothing_and_turned_arrays_are_arrays():
+    plain = made({"ann": (TABLE.astype(np.float32), [0, 1] * 4)}).episode(0)
+    for records_, targets in (
+        (np.ma.masked_array(TABLE), np.ma.masked_array([0, 1] * 4)),
+        (TABLE[::-1][::-1], np.array([1, 0] * 4)[::-1]),
+        (TABLE.astype(">f8"), np.array([0, 1] * 4, dtype=">i4")),
+    ):
+        assert torch.equal(made({"ann": (records_, targets)}).episode(0).support_images, plain.support_images)

@@ -207,6 +207,13 @@ CASES = (
          quick=False),
     _any("evaluate more ways than classes", "evaluate", "runs/done", "--ways", "99", says=("ways = 99", "--ways")),
     _any("evaluate more shots than images", "evaluate", "runs/done", "--shots", "1000", says=("1000 shots", "--shots")),
+    # What is given twice counts as two.
+    _any("evaluate a run twice", "evaluate", "runs/done", "runs/./done", says=("given twice",)),
+    _any("evaluate with a seed twice", "evaluate", "runs/done", "--seeds", "1", "1", says=("seeds", "at most once")),
+    _any("evaluate with shots twice", "evaluate", "runs/done", "--shots", "1", "1", says=("shots", "at most once")),
+    _any("evaluate with ways twice", "evaluate", "runs/done", "--ways", "2", "2", says=("ways", "at most once")),
+    _any("evaluate after steps twice", "evaluate", "runs/done", "--steps", "1", "1", says=("steps", "at most once")),
+    _any("report on a run twice", "report", "runs/done", "runs/./done", says=("the same run as runs/done",)),
     _any("report on nothing", "report", "none", says=("none",)),
     _any("report on a file", "report", "list.yaml", says=("list.yaml",)),
     _any("a table for a paper as text", "report", "runs/done", "--latex", "a.txt", says=("--latex",)),

@@ -54,12 +54,14 @@ def main(words: Sequence[str], console: Console) -> int:
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.reporting.compare.latex_tables import write_paper
     from dpfedmeta.reporting.compare.paired_runs import kept_episodes, pairs
-    from dpfedmeta.reporting.compare.seed_groups import group_runs
+    from dpfedmeta.reporting.compare.seed_groups import check_different, group_runs
     from dpfedmeta.reporting.html.page import write_comparison, write_report
     from dpfedmeta.reporting.plots.epsilon_plot import epsilon_plot
 
     sweeps = [path for path in options.runs if is_sweep(path)]
     runs = [RunDirectory(path) for path in options.runs if path not in sweeps]
+    inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
+    check_different([*runs, *inside])
     for run in runs:
         console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
     for path in sweeps:
@@ -69,7 +71,6 @@ def main(words: Sequence[str], console: Console) -> int:
         _watch(runs, options.watch, console)
     for_paper = (options.latex, options.csv, options.pdf)
     if len(options.runs) > 1 or options.epsilon_plot is not None or any(for_paper):
-        inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
         groups = group_runs([*runs, *inside])
         if len(options.runs) > 1:
             console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)

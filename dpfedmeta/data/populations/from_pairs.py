@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import in_order, lost_as_array
 from dpfedmeta.core.random.random_sources import Purpose, global_generators_at, public_generator
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
@@ -271,8 +272,9 @@ def checked_labels(labels: Any) -> Tensor:
     Raises:
         InputError: They are text, NaN, fractions or negative.
     """
+    check_plain(labels, "labels", named=True)
     try:
-        given = torch.as_tensor(labels).flatten()
+        given = torch.as_tensor(in_order(labels) if isinstance(labels, np.ndarray) else labels).flatten()
     except (TypeError, ValueError, RuntimeError):
         kind = "text" if np.asarray(labels).dtype.kind in "US" else "not numbers"
         raise InputError(f"cannot be read (labels are {kind}); number the classes: 0, 1, ...") from None
@@ -371,8 +373,24 @@ def _times(form: tuple[int, ...]) -> str:
 
 
 def raw_records(images: Any) -> Tensor:
-    """Arrays, lists of arrays or tensors as one tensor, of the type that they have."""
-    return torch.as_tensor(np.asarray(images) if not isinstance(images, Tensor) else images)
+    """Arrays, lists of arrays or tensors as one tensor, of the type that they have.
+
+    Raises:
+        InputError: They would lose a mask, or names.
+    """
+    check_plain(images, "records")
+    return torch.as_tensor(in_order(np.asarray(images)) if not isinstance(images, Tensor) else images)
+
+
+def check_plain(values: Any, what: str, *, named: bool = False) -> None:
+    """Refuse what a plain array would lose something of: a mask, or names unless they may be lost.
+
+    Raises:
+        InputError: It has such.
+    """
+    lost = lost_as_array(values) if isinstance(values, np.ma.MaskedArray) or not named else None
+    if lost:
+        raise InputError(f"{what} have {lost}; hand over a plain array, without what is missing and in one order")
 
 
 def _images(images: Any) -> Tensor:

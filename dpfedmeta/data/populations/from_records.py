@@ -17,8 +17,14 @@ from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import WholeShape
 from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.episodes.whole_episode import split_whole, too_few
-from dpfedmeta.data.names import check_spellings
-from dpfedmeta.data.populations.from_pairs import checked_images, checked_labels, raw_records, unusable_words
+from dpfedmeta.data.names import check_spellings, missing_classes
+from dpfedmeta.data.populations.from_pairs import (
+    check_plain,
+    checked_images,
+    checked_labels,
+    raw_records,
+    unusable_words,
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,12 +37,14 @@ class RecordsPopulation:
 
     Attributes:
         held: For each client (records, targets). Records are bytes or numbers in [0, 1] of the shape [n, channels,
-            height, width], or vectors or tokens [n, numbers], taken as they are, bytes too. Targets are the classes,
+            height, width], or vectors or tokens [n, numbers], taken as they are, bytes too; or tables with named
+            columns (pandas), which are taken by name. Targets are the classes,
             [n]: texts or whole numbers from 0 on, each client's own, or the names of `labels`; or numbers to predict.
         shape: Public limits of an episode.
         seed: Of the public generators.
         labels: Public list of labels that all clients share; empty: each has classes of its own.
         range: Public constants of numbers to predict; None: targets are classes.
+        columns: Public names of a vector's numbers, in their order, where clients hold tables.
     """
 
     held: Mapping[Any, tuple[Any, Any]]
@@ -44,6 +52,7 @@ class RecordsPopulation:
     seed: int
     labels: tuple[str, ...] = ()
     range: TargetRange | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:
@@ -62,7 +71,9 @@ class RecordsPopulation:
             raise IndexError(f"client {client} of a population of {self.clients}")
         try:
             records, targets = self.held[self._names[client]]
-            images, numbers = checked_images(raw_records(records)), self._numbers(targets)
+            check_same_rows(records, targets)
+            images = checked_images(raw_records(_by_name(records, self.columns)))
+            numbers = self._numbers(targets)
             if len(images) != len(numbers):
                 raise InputError(f"{len(images)} records, but {len(numbers)} targets")
             classes = np.zeros(len(numbers), dtype=np.int64) if self.range else numbers
@@ -120,7 +131,8 @@ class RecordsPopulation:
         for name in self._names:
             digest.update(f"{name!r}\n".encode())
             try:
-                content = [_bytes(part) for part in self.held[name]]
+                records, targets = self.held[name]
+                content = [_bytes(_by_name(records, self.columns)), _bytes(targets)]
             except Exception:
                 # Whatever it is, it counts as zero.
                 content = [b"unreadable\n"]
@@ -131,6 +143,32 @@ class RecordsPopulation:
     @cached_property
     def _names(self) -> tuple[Any, ...]:
         return tuple(self.held)
+
+
+def _by_name(records: Any, columns: tuple[str, ...]) -> Any:
+    """A table's numbers in the order of the public names; anything else as it is.
+
+    Raises:
+        InputError: Its columns are others, or no names were given.
+    """
+    if not hasattr(records, "columns"):
+        return records
+    held = [str(name) for name in records.columns]
+    if sorted(held) != sorted(columns):
+        due = ", ".join(columns) or "none, so their order is not known: RecordsPopulation(..., columns=(...))"
+        raise InputError(f"records are a table with the columns {', '.join(held)}; the population's are {due}")
+    return np.asarray(records)[:, [held.index(name) for name in columns]]
+
+
+def check_same_rows(records: Any, targets: Any) -> None:
+    """Refuse a table and targets whose rows have other names, or stand in another order.
+
+    Raises:
+        InputError: They do.
+    """
+    named = [part.index for part in (records, targets) if hasattr(part, "to_numpy") and hasattr(part, "index")]
+    if len(named) == 2 and list(named[0]) != list(named[1]):
+        raise InputError("records and targets name their rows otherwise (index), so they do not belong together")
 
 
 def _bytes(part: Any) -> bytes:
@@ -151,12 +189,15 @@ def _classes(targets: Any) -> IntArray:
     Raises:
         InputError: They are no texts and no whole numbers.
     """
+    check_plain(targets, "targets", named=True)
     given = np.asarray(targets)
     if given.dtype == object:
         # Columns of pandas, of texts or whole numbers.
         values = given.reshape(-1).tolist()
         given = np.asarray(values) if len({type(value) for value in values}) == 1 else given
     if given.dtype.kind == "U":
+        if odd := missing_classes(given.reshape(-1).tolist()):
+            raise InputError(f"targets hold {min(odd)!r}, which is written where a class is missing; leave those out")
         check_spellings(
             "targets", [("class", name, "of this client") for name in dict.fromkeys(given.reshape(-1).tolist())]
         )
@@ -167,6 +208,7 @@ def _classes(targets: Any) -> IntArray:
 
 def _listed(targets: Any, labels: tuple[str, ...]) -> IntArray:
     """Return places in the public list of labels, which are given by their names."""
+    check_plain(targets, "targets", named=True)
     # pandas makes floats of whole numbers where one is missing.
     given = np.asarray(targets).reshape(-1).tolist()
     names = [str(int(name) if isinstance(name, float) and name.is_integer() else name) for name in given]
@@ -178,6 +220,7 @@ def _listed(targets: Any, labels: tuple[str, ...]) -> IntArray:
 
 def _scaled(targets: Any, known: TargetRange) -> npt.NDArray[np.float32]:
     """Return numbers to predict, as a network sees them."""
+    check_plain(targets, "targets", named=True)
     try:
         numbers = np.asarray(targets, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):

@@ -15,7 +15,12 @@ TARGET = "target"
 OWNERS = ("client", "class", TARGET, "split")
 # Other words for our columns. None of them is taken for ours: that is the owner's to say.
 _MEANT: Mapping[str, tuple[str, ...]] = {
-    "client": ("client", "user", "subject", "patient", "participant", "person", "speaker", "writer", "owner"),
+    "client": (
+        *("client", "user", "subject", "patient", "participant", "person", "speaker", "writer", "owner", "individual"),
+        *("center", "centre", "site", "hospital", "clinic", "ward", "institution", "practice", "school", "student"),
+        *("device", "phone", "wearer", "mrn", "household", "account", "customer", "member", "employee", "session"),
+        *("group", "cohort", "case", "silo", "node", "worker", "annotator", "author"),
+    ),
     "class": ("class", "label", "target", "category", "klass"),
     "split": ("split", "partition", "subset", "fold"),
     "path": ("path", "file", "filename", "filepath", "imagepath", "imagefile"),
@@ -37,6 +42,8 @@ _NUMBERING = (
     "rownum",
 )
 _FEWEST_ROWS, _FEWEST_CLASSES = 8, 5
+# A column that names owners has some of them, each with several rows; two values are those of a yes or no.
+_FEWEST_OWNERS, _FEWEST_OWNED = 3, 4
 
 
 def meant(name: str) -> str | None:
@@ -111,6 +118,28 @@ def telling_columns(columns: Sequence[str], records: Any, labels: Sequence[str])
         elif len(names) >= _FEWEST_CLASSES and len(records) >= 2 * len(names) and _tells(records[:, number], codes):
             said.append(f"column {name} alone tells the class: is it another name of the class?")
     return tuple(said)
+
+
+def owning_columns(columns: Sequence[str], records: Any) -> tuple[str, ...]:
+    """Question about columns whose values look like names of owners: few whole numbers, each with several rows.
+
+    Args:
+        columns: Names of the features.
+        records: [n, features], as of `telling_columns`; of data that name no clients.
+    """
+    found = []
+    for number, name in enumerate(columns):
+        values, counts = np.unique(records[:, number], return_counts=True)
+        whole = np.isfinite(values).all() and (values == np.round(values)).all()
+        if whole and len(values) >= _FEWEST_OWNERS and counts.min() >= _FEWEST_OWNED:
+            found.append(f"{name} ({len(values)} values)")
+    if not found:
+        return ()
+    return (
+        f"column(s) of few whole numbers, each in several rows: {listed(found)}; does one of them say whose a row is "
+        "(a person, a site, a device)? Then call it client: without that, clients are simulated, and nothing is "
+        "promised to those people",
+    )
 
 
 def _tells(values: Any, codes: Any) -> bool:

@@ -16,7 +16,7 @@ from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
-from dpfedmeta.data.user_sources.columns import OWNERS, TARGET, feature_words, telling_columns
+from dpfedmeta.data.user_sources.columns import OWNERS, TARGET, feature_words, owning_columns, telling_columns
 from dpfedmeta.data.user_sources.csv_table import (
     Cell,
     CsvTable,
@@ -101,7 +101,8 @@ def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
     # What is no number is refused where the records are opened.
     told = telling_columns(columns, seen, labels) if np.isfinite(seen).all() else ()
     pixels = (_PIXELS,) if _look_like_pixels(seen) else ()
-    return (*part_words(rows, public=public), *said, *((listed(told),) if told else ()), *pixels)
+    owning = () if pixels or any(row.client for row in rows) else owning_columns(columns, seen)
+    return (*part_words(rows, public=public), *said, *((listed(told),) if told else ()), *owning, *pixels)
 
 
 _PIXELS = (

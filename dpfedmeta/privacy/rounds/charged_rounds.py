@@ -18,6 +18,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import LOOP, PLAN, RunDirectory, config_of, create
 from dpfedmeta.core.params import Params
+from dpfedmeta.core.plugins.own_function import FunctionNotes
 from dpfedmeta.core.random.fresh_seeds import keep_secret, new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.privacy.charged import release_sum
@@ -60,6 +61,8 @@ class ChargedRounds:
         released: Rounds that are released.
         ended: `completed`, `budget` where further attempts used the last rounds up; else empty.
         remarks: What was mended after a crash, a line each.
+        simulation: Whether the noise seed was chosen.
+        functions: SECRET: what the caller's functions are known by.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class ChargedRounds:
             RefusedPlan: The ledger is of another plan.
         """
         self.run, self.plan, self.form = run, request.planned, form
+        self.simulation, self.functions = request.simulation, FunctionNotes(run)
         self._policy, self._per_layer, self.attachment = policy, per_layer, policy.attachment
         self._mechanism = mechanism_of(self.plan)
         check_mechanism(self._mechanism, self.plan)
@@ -160,6 +164,11 @@ class ChargedRounds:
                 "model"
             )
         self.form = form if self.form is None else self.form
+
+    @property
+    def charged(self) -> bool:
+        """True once a round is charged."""
+        return bool(self._journal.ledger.charges)
 
     @property
     def spent(self) -> FourGuarantees:

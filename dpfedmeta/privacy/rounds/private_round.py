@@ -11,8 +11,10 @@ from dpfedmeta.accounting.events.guarantee import FourGuarantees
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, append_text
 from dpfedmeta.core.params import host, same_kind
+from dpfedmeta.core.plugins.own_function import check_rehearsed, check_some_work, code_digest, on_copies
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds
+from dpfedmeta.privacy.rounds.round_sum import RoundSum, problem_of_update
 from dpfedmeta.privacy.rounds.stored_release import StoredRelease
 from dpfedmeta.privacy.samplers import Cohort
 
@@ -22,7 +24,7 @@ _MOST_ERRORS = 5
 
 
 class PrivateRound:
-    """A round that is charged already: its cohort may be asked, and its release is computed once.
+    """A round that is charged before anybody of its cohort is asked, and whose release is computed once.
 
     Attributes:
         number: Number of the round, from 0.
@@ -33,7 +35,7 @@ class PrivateRound:
     def __init__(
         self,
         rounds: ChargedRounds,
-        cohort: Cohort,
+        cohort: Cohort | None,
         stored: StoredRelease | None = None,
         *,
         like: Mapping[str, Any] | None = None,
@@ -42,25 +44,30 @@ class PrivateRound:
 
         Args:
             rounds: Where it is charged and released.
-            cohort: SECRET: whom to ask.
+            cohort: SECRET: whom to ask; None: round 0, which is charged once somebody is to be asked.
             stored: Its release, where that is stored already.
             like: The caller's model, whose kind of arrays a release has; None: numpy's.
         """
-        self.number = cohort.round
+        self.number = 0 if cohort is None else cohort.round
         self.bound = rounds.bound if stored is None else stored.bound
         self.repeated = stored is not None
         self._rounds, self._stored, self._like = rounds, stored, like
-        self._calls: list[Callable[[int], object]] = []
+        self._calls: list[Callable[[object], object]] = []
         self._alone = True
-        self._asks(cohort)
+        self._begun: tuple[Cohort, RoundSum] | None = None if cohort is None else (cohort, rounds.empty_sum(cohort))
 
-    def _asks(self, cohort: Cohort) -> None:
-        self._cohort, self._sum = cohort, self._rounds.empty_sum(cohort)
+    def _asked(self) -> tuple[Cohort, RoundSum]:
+        """SECRET: whom to ask, charged, and the sum of their updates so far."""
+        if self._begun is None:
+            cohort = self._rounds.begin()
+            assert cohort is not None  # the first charge of a plan is within its budget
+            self._begun = cohort, self._rounds.empty_sum(cohort)
+        return self._begun
 
     @property
     def cohort(self) -> list[int]:
         """SECRET: the clients of the round, in ascending order; its length is secret too."""
-        found: list[int] = self._cohort.clients.tolist()
+        found: list[int] = self._asked()[0].clients.tolist()
         return found
 
     @property
@@ -68,46 +75,73 @@ class PrivateRound:
         """The four cells after this round's charge and all before."""
         return self._rounds.spent
 
-    def add(self, client: int, update: object) -> None:
+    def add(self, client: object, update: object) -> None:
         """Clip a client's update to `bound` and add it.
 
         Args:
-            client: A client of the cohort, once; anybody else, or a second time, adds nothing.
+            client: A client of the cohort, once; anybody else, or a second time, adds nothing. Its number, also as a
+                tensor, an array of one, a text.
             update: Mapping from names to arrays: numpy, PyTorch, JAX, or what has `__array__` or `__dlpack__`. One that
                 is not finite, or has other names or shapes, counts as zero. Nothing is said of it outside of
                 `run_dir/secret`: a message would tell of the client's data.
+
+        Raises:
+            InputError: `client` is no number of one client.
         """
+        number = client_number(client)
         if self._stored is None:
             self._alone = False
-            self._sum.add(client, update)
+            self._asked()[1].add(number, update)
 
-    def map(self, function: Callable[..., object], *given: object) -> None:
+    def map(self, function: Callable[..., object], *given: object, rehearse: object = None) -> None:
         """Add `function(*given, client)` for each client of the cohort, without handing the cohort out.
 
-        A client for which the function fails counts as zero; why is in `run_dir/secret/client-errors.txt`.
+        Each call has copies of the arrays in `given`, so that no client goes on from what another one left there. A
+        client for which the function fails counts as zero; why is in `run_dir/secret/client-errors.txt`. In a
+        simulation (`noise_seed`) its error is raised.
+
+        Where this code was not used in this run before, eight clients, spread over all, are tried first; before round 0
+        that is before the charge.
+
+        Args:
+            function: The caller's own.
+            given: What it is given before the client.
+            rehearse: A public or made-up client, tried first in every round; its error is raised, since it is nobody's.
+
+        Raises:
+            InputError: The function fails for all that were tried. Its error is told where it is the same for all.
         """
+        call, code = on_copies(function, given), code_digest(function)
         if self._stored is not None:
+            self._rounds.functions.tell_stored(self.number, self._rounds.released, code)
             return
-
-        def call(client: int) -> object:
-            return function(*given, client)
-
+        if rehearse is not None:
+            check_rehearsed(call, rehearse, self._problem)
+        if not self._rounds.functions.holds(code):
+            check_some_work(call, self._rounds.plan.clients, self._problem)
+            self._rounds.functions.note(self.number, code)
         self._calls.append(call)
         self._add_all(call)
 
-    def _add_all(self, call: Callable[[int], object]) -> None:
+    def _problem(self, update: object) -> str | None:
+        return problem_of_update(update, self._rounds.form)
+
+    def _add_all(self, call: Callable[[object], object]) -> None:
         errors: list[str] = []
-        for client in self.cohort:
+        cohort, total = self._asked()
+        for client in cohort.clients.tolist():
             try:
                 update = call(client)
             except MemoryError:
                 raise
             except Exception:
+                if self._rounds.simulation:
+                    raise
                 # The round goes on: a stop would tell of the client's data.
                 update = None
                 if len(errors) < _MOST_ERRORS:
                     errors.append(f"round {self.number}, client {client}\n{traceback.format_exc()}\n")
-            self._sum.add(client, update)
+            total.add(client, update)
         if errors:
             append_text(self._rounds.run.secret / CLIENT_ERRORS, "".join(errors), SECRET)
 
@@ -122,8 +156,11 @@ class PrivateRound:
                 the program again: the round gets a new cohort and is charged again. (With `map` alone that is done at
                 once.)
         """
+        if self.repeated:
+            self._rounds.functions.tell_stored(self.number, self._rounds.released)
         while self._stored is None:
-            self._stored = self._rounds.release(self._sum, self._cohort)
+            cohort, total = self._asked()
+            self._stored = self._rounds.release(total, cohort)
             if self._stored is None:
                 self._again()
         # What only the clip policy asked for is left out.
@@ -147,6 +184,24 @@ class PrivateRound:
                 f"PrivateRounds: round {self.number} was answered with another sum before, and equal noise on both "
                 f"would reveal the difference{why or ', and the budget allows no further attempt'}"
             )
-        self._asks(cohort)
+        self._begun = cohort, self._rounds.empty_sum(cohort)
         for call in self._calls:
             self._add_all(call)
+
+
+def client_number(client: Any) -> int:
+    """The number of a client, in whatever form a loop has it.
+
+    Raises:
+        InputError: It is none, or of several clients.
+    """
+    number = client.tolist() if hasattr(client, "tolist") else client
+    while isinstance(number, list) and len(number) == 1:
+        (number,) = number
+    try:
+        whole = int(number)
+        if not isinstance(number, bool) and whole == (whole if isinstance(number, str) else number):
+            return whole
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InputError(f"PrivateRounds: add: expected the number of one client of round.cohort, got {client!r:.80}")

@@ -38,7 +38,7 @@ from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings, with_attachm
 from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds, begun, source_of
 from dpfedmeta.privacy.rounds.private_round import PrivateRound
 from dpfedmeta.privacy.rounds.promise import Promise, RoundsRequest, promises_of
-from dpfedmeta.privacy.rounds.round_sum import form_of, real_arrays, whole_numbers
+from dpfedmeta.privacy.rounds.round_sum import form_of, problem_of_update, real_arrays, whole_numbers
 from dpfedmeta.privacy.samplers import Cohort
 
 _NOBODY = np.zeros(0, dtype=np.int64)
@@ -203,9 +203,12 @@ class PrivateRounds:
                     f"PrivateRounds: round {self.released} was not released; call round.release() before the next one"
                 )
             stored = self._rounds.stored(number) if number < self.released else None
-            cohort = self._rounds.begin() if stored is None else Cohort(round=number, clients=_NOBODY)
+            # Nothing is charged before the caller's function has been tried; the budget allows a first round.
+            waits = stored is None and not self._rounds.charged
+            cohort = self._rounds.begin() if stored is None and not waits else Cohort(round=number, clients=_NOBODY)
             if cohort is None:
                 return
+            cohort = None if waits else cohort
             yield PrivateRound(self._rounds, cohort, stored, like=self._like)
 
     def check_update(self, update: object) -> None:
@@ -217,16 +220,9 @@ class PrivateRounds:
         Raises:
             InputError: It would count as zero; says why.
         """
-        found, form = real_arrays(update), self._rounds.form
-        if found is None:
-            raise InputError("PrivateRounds: an update is a mapping from names to arrays of real numbers")
-        due, shapes = ({name: value.shape for name, value in (each or {}).items()} for each in (form, found))
-        if form is not None and due != shapes:
-            raise InputError(f"PrivateRounds: an update has the form {due}, got {shapes}")
-        with np.errstate(over="ignore"):
-            length = sum(float(np.square(value, dtype=np.float64).sum()) for value in found.values())
-        if not np.isfinite(length):
-            raise InputError("PrivateRounds: an update has a length that is not finite")
+        why = problem_of_update(update, self._rounds.form)
+        if why is not None:
+            raise InputError(f"PrivateRounds: {why}; it would count as zero")
 
     def close(self) -> None:
         """Give the run directory back, for another process; the rounds go on from where they are."""
@@ -268,7 +264,8 @@ def _form_like(like: Mapping[str, Any]) -> Params:
     """The form of the caller's model."""
     arrays = real_arrays(like)
     if arrays is None:
-        raise InputError("PrivateRounds: like: expected the model, a mapping from names to arrays of real numbers")
+        why = problem_of_update(like, None)
+        raise InputError(f"PrivateRounds: like: expected the model, a mapping from names to arrays, got {why}")
     counters = whole_numbers(like)
     if counters:
         raise InputError(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines
-from dpfedmeta.core.params import Params, dimension, flatten, unflatten
+from dpfedmeta.core.params import Params, dimension, flatten, lost_as_array, unflatten
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment, clipped_message, moved_by_a_client, with_attachment
 from dpfedmeta.privacy.clipping import ROUNDING
@@ -169,6 +169,30 @@ def real_arrays(update: object) -> dict[str, FloatArray] | None:
     return found if sum(array.size for array in found.values()) else None
 
 
+def problem_of_update(update: object, form: Params | None) -> str | None:
+    """Say why an update would count as zero; None: it would not, but for its client."""
+    found = real_arrays(update)
+    if found is None:
+        return _no_arrays(update)
+    due, shapes = ({name: value.shape for name, value in (each or {}).items()} for each in (form, found))
+    if form is not None and due != shapes:
+        return f"an update of the form {shapes}, and the model has {due}"
+    with np.errstate(over="ignore"):
+        length = sum(float(np.square(value, dtype=np.float64).sum()) for value in found.values())
+    return None if np.isfinite(length) else "an update whose length is not finite"
+
+
+def _no_arrays(update: object) -> str:
+    """Say why this is no mapping from names to arrays of real numbers."""
+    for name, value in update.items() if isinstance(update, Mapping) else ():
+        if lost := lost_as_array(value):
+            return f"{name}: {lost}; hand over a plain array (.filled(0), .to_numpy() in one order)"
+        if real_arrays({"": value}) is None or not isinstance(name, str):
+            kind = getattr(value, "dtype", type(value).__name__)
+            return f"{name!r}: no array of real numbers under a name ({kind})"
+    return f"no mapping from names to arrays of real numbers ({type(update).__name__})"
+
+
 def whole_numbers(model: Mapping[str, Any]) -> list[str]:
     """Names of a model's arrays that hold whole numbers, as counters do; it is one that `real_arrays` reads."""
     return sorted(name for name, value in model.items() if _on_host(value).dtype.kind in "iu")
@@ -186,6 +210,8 @@ def _on_host(value: Any) -> npt.NDArray[Any]:
 
 
 def _real_array(value: Any) -> FloatArray | None:
+    if lost_as_array(value):
+        return None
     array = _on_host(value)
     # V: bfloat16 and its like, which numpy knows by its users alone.
     if array.dtype.kind not in "fiuV" or array.dtype.names:

@@ -210,6 +210,19 @@ def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
     return tuple(Group(label=label, runs=tuple(found)) for label, found in zip(labels, groups.values(), strict=True))
 
 
+def check_different(runs: Sequence[RunDirectory]) -> None:
+    """Refuse one run that is given twice, or a copy of it: it would count as a further seed.
+
+    Raises:
+        InputError: Names both.
+    """
+    first: dict[str, Path] = {}
+    for run in runs:
+        other = first.setdefault(read_content(run.ledger, torn=True).identity.run, run.path)
+        if other is not run.path:
+            raise InputError(f"{run.path}: is the same run as {other}, and no second seed; leave one of them out")
+
+
 def _data(run: RunDirectory) -> str | None:
     """SECRET: digest of the data, which is compared and never shown; None where a copy of the run lacks it."""
     try:

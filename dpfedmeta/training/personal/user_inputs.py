@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import in_order, lost_as_array
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
 
@@ -173,7 +174,10 @@ def _has_names(labels: Iterable[object]) -> bool:
 
 
 def _tensor(values: Images | Labels, name: str) -> Tensor:
+    if lost := lost_as_array(values):
+        raise InputError(f"{name}: have {lost}; hand over a plain array, without what is missing and in one order")
     try:
-        return torch.as_tensor(values)
+        # torch takes neither negative strides nor the other order of bytes.
+        return torch.as_tensor(in_order(values) if isinstance(values, np.ndarray) else values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name}: is not an array of numbers ({error})") from error

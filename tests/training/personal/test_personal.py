@@ -174,6 +174,8 @@ BAD = [
     (images(), [0, 0, 0, 2, 2, 2], {}, "class 1 has no image"),
     (images(), LABELS, {"ways": 4}, "class 3 has no image"),
     (images(), LABELS[:5], {}, "5 labels for 6 images"),
+    (np.ma.masked_less(images().numpy(), 0.5), LABELS, {}, "images: have a mask"),
+    (images(), np.ma.masked_equal(LABELS, 2), {}, "labels: have a mask"),
     (images(), [0.0] * 6, {}, "whole numbers"),
     (images(), list("abcabc"), {}, "are names, expected numbers"),
     (images(), list("abcabc"), {}, "the names as class_names=names"),
