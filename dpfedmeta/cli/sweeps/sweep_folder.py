@@ -93,6 +93,14 @@ class SweepFolder:
                 raise InputError(f"{file}, line {number}: damaged") from error
             yield (*found, began)
 
+    def proposed(self) -> dict[int, dict[str, Value]]:
+        """The parameters of every trial of a search that was ever started, by its number.
+
+        Raises:
+            InputError: Damaged.
+        """
+        return {number: parameters for _, number, parameters, _ in self._lines()}
+
     def noted(self) -> dict[str, dict[str, Value]]:
         """The parameters of every trial that was ever started, by the name of its run, in the order of the sweep.
 

@@ -192,6 +192,19 @@ def test_a_search_goes_on_where_it_was(sweep, tmp_path, method):
     assert len(json.loads((tmp_path / "out/results.json").read_text())["settings"]) == 4
 
 
+def test_a_search_with_several_jobs_does_not_propose_other_runs_when_it_goes_on(sweep, tmp_path):
+    """While the first session went on, the latest runs had no value yet; now all have."""
+    parameters = {
+        "algo": {"value": "maml"},
+        "dataset": {"value": "strokes"},
+        "clip.initial": {"min": 0.01, "max": 10.0},
+    }
+    for _ in range(2):
+        _, printed = sweep(jobs=4, method="bayes", run_cap=14, parameters=parameters)
+        assert len(runs(tmp_path)) == 14
+    assert printed.count("finished before") == 14
+
+
 def test_a_search_without_optuna_says_what_to_install(sweep, tmp_path, monkeypatch):
     monkeypatch.setattr(trials, "find_spec", lambda name: None)
     for method in ("random", "bayes"):
