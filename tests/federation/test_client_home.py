@@ -332,20 +332,31 @@ def test_the_register_is_free_while_a_table_is_read(home, tmp_path, data, monkey
     assert free == [data]
 
 
-def test_a_home_that_was_cut_off_before_its_first_answer_is_taken_up_by_its_key_alone(tmp_path, data, monkeypatch):
-    """A full disk between the register and the home; after an answer only the ledger says what was spent."""
-    home = tmp_path / "first.home"
-    claim(home, data, OLD)
-    (home / HOME).unlink()
-    for key, place in ((NEW, home), (OLD, tmp_path / "second.home")):
-        with pytest.raises(InputError, match="took part from"):
-            claim(place, data, key)
+@pytest.mark.parametrize("writes", [1, 2])
+def test_a_home_that_was_cut_off_at_its_first_claim_is_taken_up_by_its_key_alone(tmp_path, data, monkeypatch, writes):
+    """A full disk between the register and the home, or the note that it is there."""
+    home, honest, written = tmp_path / "first.home", replace_file, []
+
+    def full(path, *rest):
+        written.append(path)
+        if len(written) > writes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        honest(path, *rest)
+
+    with monkeypatch.context() as cut:
+        cut.setattr(client_home, "replace_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            claim(home, data, OLD)
+    with pytest.raises(InputError, match="took part from"):
+        claim(tmp_path / "second.home", data, OLD)
+    with pytest.raises(InputError, match="took part from" if writes == 1 else "is the home of another key"):
+        claim(home, data, NEW)
     claim(home, data, OLD)
     assert len(list((tmp_path / "state" / "homes").glob("*.json"))) == 1
-    answered(home, 1)
-    shutil.rmtree(home)
-    with pytest.raises(InputError, match="no ledger is there now: what they spent is not known"):
-        claim(home, data, OLD)
+    if writes == 1:
+        shutil.rmtree(home)
+        with pytest.raises(InputError, match="no ledger is there now: what they spent is not known"):
+            claim(home, data, OLD)
 
 
 def test_a_home_that_is_noted_is_known_to_its_machine(tmp_path, data, monkeypatch):

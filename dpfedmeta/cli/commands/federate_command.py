@@ -120,7 +120,7 @@ def _keys(words: Sequence[str], console: Console) -> int:
     options = made.parse_args(words)
     check_outside_runs("--out", options.out)
     from dpfedmeta.core.files.atomic_files import replace_file
-    from dpfedmeta.federation.identity.credentials import card_line
+    from dpfedmeta.federation.identity.credentials import card_line, read_identity
     from dpfedmeta.federation.identity.invitation import INVITATION, make_operator
 
     random = os.urandom(32)
@@ -131,13 +131,16 @@ def _keys(words: Sequence[str], console: Console) -> int:
         return DONE
     if options.rotate is not None:
         return _rotated(options, random, console)
-    _check_names(options)
+    public = options.out.with_suffix(".card")
+    if options.out.is_file() and not public.exists():
+        random = read_identity(options.out)  # cut off before its card, which comes last
+    else:
+        _check_names(options)
     if options.home is not None:
         raise InputError("--home: the home of a key that is replaced; it goes with --rotate KEY")
     card = card_line(random, options.name or options.out.stem)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     _write_keys(options, random)
-    public = options.out.with_suffix(".card")
     replace_file(public, f"{card}\n".encode())
     _say(console)(f"{options.out}: the secret key, keep it; give the operator {public}, a line for the roster")
     return DONE
@@ -208,7 +211,7 @@ def _write_keys(options: argparse.Namespace, random: bytes) -> None:
     node = options.out.with_suffix(".flower")
     if not options.out.exists():
         write_identity(options.out, random)
-    # The public half comes last: without it a rotation was cut off here.
+    # The public half comes last: without it the command was cut off here.
     if options.flower and not node.with_suffix(".flower.pub").exists():
         node.unlink(missing_ok=True)
         write_node_keys(node, random)

@@ -85,6 +85,9 @@ def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
                 raise InputError(_elsewhere(data, other))
         if keep and mine != before:
             _write(home, register, mine)
+            if before is None and not _ledger_of(home):
+                # From here on a home that is gone is one whose spending is not known.
+                _note_ledger(register, mine, b"")
 
 
 def open_home(home: Path, data: Path, private: bytes, *, accept: bool = False, keep: bool = True) -> str | None:
@@ -174,8 +177,12 @@ def _compared(register: Path, home: Path) -> tuple[bool, str | None]:
 def _note(register: Path, home: Path) -> None:
     mine, content = _home_at(home), _ledger_of(home)
     if mine is not None and content:
-        noted = [len(content), content.count(_LINE), sha256(content).hexdigest()]
-        replace_file(register / f"{mine.name}{_WRITTEN}", (json.dumps(noted) + "\n").encode(), SECRET)
+        _note_ledger(register, mine, content)
+
+
+def _note_ledger(register: Path, mine: Home, content: bytes) -> None:
+    noted = [len(content), content.count(_LINE), sha256(content).hexdigest()]
+    replace_file(register / f"{mine.name}{_WRITTEN}", (json.dumps(noted) + "\n").encode(), SECRET)
 
 
 def _noted(path: Path) -> tuple[int, int, str] | None:
@@ -223,7 +230,8 @@ def rotate(old: bytes, new: bytes, home: Path, following: Path, write: Callable[
     check_rotation(old, home, following)
     with _register() as register:
         place, identities = _lies(home, following), (Identity(old).public.hex(), Identity(new).public.hex())
-        before = _home_at(place) or Home(name=secrets.token_hex(16), identities=identities[:1])
+        before = _home_at(place) or _begun(register, following, identities[0])
+        before = before or Home(name=secrets.token_hex(16), identities=identities[:1])
         known = dict.fromkeys((*before.identities, identities[1]))
         # Both keys may take part from it before it moves: a crash in between loses neither.
         _write(place, register, replace(before, identities=tuple(known), place=str(following.resolve())))
@@ -324,7 +332,7 @@ def _of_identity(home: Path, identity: str) -> Home | None:
 
 
 def _begun(register: Path, home: Path, identity: str) -> Home | None:
-    """A home of this key and place that was noted here and cut off before anything was answered from it."""
+    """A home of this key and place that was noted here, and cut off before anything was answered from it."""
     return next(
         (
             each
