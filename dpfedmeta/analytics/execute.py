@@ -7,7 +7,9 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from dpfedmeta.accounting.ledger.ledger import Ledger, LedgerContent, RunIdentity, read_content, released_before, spent
@@ -19,7 +21,7 @@ from dpfedmeta.analytics.analysis import PendingRelease
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.simulated_clients import Clients, SimulatedClients
 from dpfedmeta.analytics.statement import STATEMENT, statement
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, going_on_with
 from dpfedmeta.core.files.atomic_files import SECRET, cut_torn_line
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory, create, write_text
@@ -96,7 +98,7 @@ def begin(
 
     name = place.name or f"{request.kind}-{time.strftime('%Y%m%d-%H%M%S')}"
     run = create(Path(place.folder), name, fill)
-    with only_writer(run.path):
+    with only_writer(run.path), going_on_with(partial(_how_to_go_on, run, asked_of)):
         _complete(run, read_content(run.ledger), request, asked, source)
     return run
 
@@ -121,7 +123,7 @@ def resume(path: Path, data_folder: Path | None = None, *, asked_of: AskedOf | N
         InputError: It is no folder of an analysis, or the clients hold other data now.
     """
     run = RunDirectory(path)
-    with only_writer(run.path):
+    with only_writer(run.path), going_on_with(partial(_how_to_go_on, run, asked_of)):
         content = read_content(run.ledger, torn=True)
         if (run.path / SUMMARY).exists():
             return run
@@ -133,6 +135,11 @@ def resume(path: Path, data_folder: Path | None = None, *, asked_of: AskedOf | N
         asked.ready()
         _complete(run, content, request, asked, secret_of_run(run, request.noise_seed, secure=content.identity.secure))
     return run
+
+
+def _how_to_go_on(run: RunDirectory, asked_of: AskedOf | None) -> str:
+    words = f"dpfedmeta analyse --resume {quote(str(run.path))}"
+    return words if asked_of is None else f"{words}, with --keys and --roster as before"
 
 
 def plan_content(request: Request, plan: PrivacyPlan) -> dict[str, Any]:

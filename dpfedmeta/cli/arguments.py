@@ -244,8 +244,8 @@ def run_command(main: Callable[[Console], int]) -> None:
             code = main(Console(emoji=False, markup=False))
         except InputError as error:
             code = _say(errors, str(error), BAD_INPUT)
-        except KeyboardInterrupt:
-            code = _say(errors, "interrupted", INTERRUPTED)
+        except KeyboardInterrupt as error:
+            code = _say(errors, "; ".join(["interrupted", *_notes(error)]), INTERRUPTED)
         except OSError as error:
             code = _say(
                 errors, f"{error.filename or 'writing a file'}: {error.strerror or error}; {_remedy(error)}", FAILED
@@ -270,8 +270,14 @@ def code_of_run(run: Path, status: str) -> int:
 
 def _remedy(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
-        return "stopped; all files written so far are intact: make room (or the disk writable), then use --resume"
-    return "stopped"
+        on = (*_notes(error), "type the same command again")[0]
+        return f"stopped; all files written so far are intact: make room (or the disk writable), then {on}"
+    return "; ".join(["stopped", *_notes(error)])
+
+
+def _notes(error: BaseException) -> Sequence[str]:
+    """The command that goes on, where one is known (`going_on_with`)."""
+    return getattr(error, "__notes__", ())[:1]
 
 
 def _say(console: Console, message: str, code: int) -> int:

@@ -1,5 +1,8 @@
 """Errors that are written for the person who has to act on them."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 
 class InputError(Exception):
     """Something the user gave cannot be used; the message says what, where, and what to do.
@@ -10,6 +13,16 @@ class InputError(Exception):
 
 class RefusedPlan(InputError):
     """A plan asks for a privacy guarantee that would not hold, so it is not run."""
+
+
+@contextmanager
+def going_on_with(command: Callable[[], str]) -> Iterator[None]:
+    """Let an interruption, or a disk that fails, carry the command that goes on from there."""
+    try:
+        yield
+    except (KeyboardInterrupt, OSError) as error:
+        error.add_note(f"go on with: {command()}")
+        raise
 
 
 # What reading a damaged JSON document raises, and taking values out of it.

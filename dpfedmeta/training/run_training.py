@@ -25,7 +25,7 @@ from dpfedmeta.accounting.participation_cost import spending
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
 from dpfedmeta.config.load import to_yaml
 from dpfedmeta.config.settings import Settings, clients_made_by
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, going_on_with
 from dpfedmeta.core.files.lock import ending, only_writer
 from dpfedmeta.core.files.run_directory import (
     CONFIG,
@@ -58,6 +58,7 @@ from dpfedmeta.training.loop import Training, complete
 from dpfedmeta.training.results.summary import Status, summary_of
 from dpfedmeta.training.setup import RunContext, RunOptions, prepared
 from dpfedmeta.training.state.extend import extend, promise, set_aside
+from dpfedmeta.training.state.how_to_resume import how_to_go_on
 from dpfedmeta.training.state.private_timings import hides_times, seconds_before
 from dpfedmeta.training.state.resume import identity_of, keep_launch
 from dpfedmeta.training.throughput import clients_per_second
@@ -104,6 +105,7 @@ def run_training(
             name = default_name(settings) if settings.run.name is None else settings.run.name
             run = create(Path(settings.run.dir), name, partial(_first_files, made=made, options=options, rate=rate))
             stack.enter_context(only_writer(run.path))
+        stack.enter_context(going_on_with(partial(how_to_go_on, run)))
         with _nothing_left(run, options):
             lineage, missing = stack.enter_context(registered(run))
             trackers = _trackers(made.plan, run, options, say)

@@ -8,7 +8,7 @@ from dpfedmeta.cli import arguments
 from dpfedmeta.cli.arguments import parse_with_settings, parser, run_command, settings_from
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import setting_fields
-from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.errors import InputError, RefusedPlan, going_on_with
 
 
 def parsed(*words):
@@ -176,6 +176,12 @@ def test_the_commands_own_code_is_kept(code, capfd):
     assert exit_of(lambda _: code, capfd) == (code, "")
 
 
+def noted(error):
+    with pytest.raises(type(error)) as raised, going_on_with(lambda: "dpfedmeta train --resume runs/x"):
+        raise error
+    return raised.value
+
+
 FAILURES = [
     (InputError("key:  wrong\nvalue"), 2, "error: key: wrong value"),
     (RefusedPlan("it would not hold"), 2, "error: it would not hold"),
@@ -185,8 +191,15 @@ FAILURES = [
         OSError(28, "No space left on device", "runs/x"),
         1,
         "error: runs/x: No space left on device; stopped; all files written so far are intact: make room (or the "
-        "disk writable), then use --resume",
+        "disk writable), then type the same command again",
     ),
+    (
+        noted(OSError(28, "No space left on device", "runs/x")),
+        1,
+        "error: runs/x: No space left on device; stopped; all files written so far are intact: make room (or the "
+        "disk writable), then go on with: dpfedmeta train --resume runs/x",
+    ),
+    (noted(KeyboardInterrupt()), 130, "error: interrupted; go on with: dpfedmeta train --resume runs/x"),
     (OSError("broken"), 1, "error: writing a file: broken; stopped"),
     (RuntimeError("a worker\nwas killed"), 1, "error: a worker was killed"),
 ]

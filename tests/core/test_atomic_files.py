@@ -72,6 +72,21 @@ def test_a_read_only_folder_keeps_the_old_file(tmp_path, monkeypatch):
     assert path.read_bytes() == b"old"
 
 
+@pytest.mark.parametrize(("before", "mode", "after"), [(0o600, PUBLIC, 0o600), (0o664, PUBLIC, 0o664),
+                                                       (0o644, SECRET, 0o600), (None, SECRET, 0o600)])  # fmt: skip
+def test_a_link_stays_one_and_a_file_keeps_its_permissions_unless_it_is_secret(tmp_path, before, mode, after):
+    kept, link = tmp_path / "elsewhere" / "table.csv", tmp_path / "table.csv"
+    kept.parent.mkdir()
+    if before is not None:
+        kept.write_bytes(b"old")
+        kept.chmod(before)
+    link.symlink_to(Path("elsewhere", "table.csv"))
+    replace_file(link, b"new", mode)
+    assert link.is_symlink()
+    assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (b"new", after)
+    assert [path.name for path in kept.parent.iterdir()] == ["table.csv"]
+
+
 def test_the_name_of_a_new_file_is_flushed_with_its_first_line(tmp_path, monkeypatch):
     """Else a power cut may lose a file whose lines were on disk."""
     flushed = []

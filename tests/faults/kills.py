@@ -1,6 +1,6 @@
 """Kill training at random instants, resume, and compare with runs that nobody interrupted.
 
-    python tests/faults/kills.py --kills 200 --seed 0 --folder /tmp/kills
+    python -m tests.faults.kills --kills 200 --seed 0 --folder /tmp/kills
 
 This process holds the libraries and forks one training process after the other, so that a start takes seconds and most
 kills hit the run itself. Each runs `dpfedmeta train` as a user would and is ended by SIGKILL, SIGTERM or SIGINT.
@@ -17,7 +17,6 @@ import random
 import signal
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +27,7 @@ from dpfedmeta.__main__ import main as dpfedmeta
 from dpfedmeta.accounting.ledger.ledger import read
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training.verification.verify import audit
+from tests.faults.endings import ended, started
 
 COMMON = [
     "--dataset=strokes", "--model.width=4", "--cohort=8", "--clients=2000", "--delta=1e-4", "--ways=3", "--shots=2",
@@ -53,31 +53,7 @@ SIGNALS = [signal.SIGKILL] * 6 + [signal.SIGTERM, signal.SIGINT]
 
 def start(words: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> int:
     """Fork a training process, with these variables besides; its output goes to a file."""
-    child = os.fork()
-    if child:
-        return child
-    code = 99
-    try:
-        os.setsid()
-        # A background shell starts its children deaf to SIGINT; a user's shell does not.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.environ |= environment or {}
-        os.chdir(folder)
-        # Not closed: what ends the process is written to it too.
-        output = os.fdopen(os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), "w", buffering=1)
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-        sys.stdout = sys.stderr = output  # in a test they are pytest's own
-        dpfedmeta(["train", *words])
-    except SystemExit as end:
-        code = int(end.code or 0)
-    except KeyboardInterrupt:
-        code = 130
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
+    return started(lambda: dpfedmeta(["train", *words]), folder, environment or {}, None, noted=False)
 
 
 def warm_up(words: list[str]) -> None:
@@ -96,18 +72,6 @@ def warm_up(words: list[str]) -> None:
         sys.stdout.flush()
         os.dup2(output, 1)
         os.close(output)
-
-
-def ended(child: int, seconds: float | None) -> int | None:
-    """The exit status within `seconds`; None: it still runs."""
-    limit = None if seconds is None else time.monotonic() + seconds
-    while True:
-        done, status = os.waitpid(child, 0 if limit is None else os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if limit is not None and time.monotonic() >= limit:
-            return None
-        time.sleep(0.005)
 
 
 def until_an_instant(child: int, run: Path, chance: random.Random, life: float) -> int | None:

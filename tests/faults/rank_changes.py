@@ -1,6 +1,6 @@
 """Runs that go on with another number of ranks, after a full disk, and without their report: all as one left alone.
 
-    python tests/faults/rank_changes.py --folder /tmp/rank-changes
+    python -m tests.faults.rank_changes --folder /tmp/rank-changes
 
 Forks as kills.py and rank_kills.py do. A full disk is a limit on the size of files (RLIMIT_FSIZE) that rank 0 gets
 while it runs: then its ledger cannot grow.
@@ -19,13 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from kills import COMMON, KEYED, fingerprint, progress, start, undisturbed, warm_up  # type: ignore[import-not-found]
-from kills import ended as ended_alone
-from rank_kills import Child, ended, launch, on_ranks, output, stop  # type: ignore[import-not-found]
 
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training.state.resume import reported
 from dpfedmeta.training.verification.verify import audit
+from tests.faults.kills import COMMON, KEYED, fingerprint, progress, start, undisturbed, warm_up
+from tests.faults.kills import ended as ended_alone
+from tests.faults.rank_kills import Child, ended, launch, on_ranks, output, stop
 
 WORDS = [*COMMON, *on_ranks(KEYED[1])]
 # Bytes of the ledger: a third of the run's rounds.

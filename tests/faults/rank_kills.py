@@ -1,6 +1,6 @@
 """Kill ranks at random instants, start all of them again as torchrun does, and compare with a run left alone.
 
-    python tests/faults/rank_kills.py --kills 100 --seed 0 --folder /tmp/rank-kills
+    python -m tests.faults.rank_kills --kills 100 --seed 0 --folder /tmp/rank-kills
 
 Like kills.py this process holds the libraries and forks; it does what torchrun's agent does: when a rank ends badly the
 others get SIGTERM, after a while SIGKILL, and all start again with TORCHELASTIC_RESTART_COUNT one higher, sometimes
@@ -22,10 +22,10 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from kills import COMMON, KEYED, fingerprint, progress, start, undisturbed, warm_up  # type: ignore[import-not-found]
 
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training.verification.verify import audit
+from tests.faults.kills import COMMON, KEYED, fingerprint, progress, start, undisturbed, warm_up
 
 MOST = 3  # ranks
 # As torchrun waits before it kills.

@@ -9,12 +9,12 @@ import pytest
 
 from tests.faults.kills import trial
 
-SCRIPT = Path(__file__).parent / "kills.py"
+ROOT = Path(__file__).parents[2]
 
 
 def harass(kills, folder, seconds):
-    words = [sys.executable, SCRIPT, "--kills", str(kills), "--folder", folder]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
+    words = [sys.executable, "-m", "tests.faults.kills", "--kills", str(kills), "--folder", folder]
+    done = subprocess.run(words, capture_output=True, cwd=ROOT, text=True, timeout=seconds)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "result.json").read_text())
 

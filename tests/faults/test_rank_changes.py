@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "rank_changes.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks_after_a_full_disk_and_without_its_report(tmp_path):
-    words = [sys.executable, SCRIPT, "--folder", tmp_path / "changes"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=3600)
+    words = [sys.executable, "-m", "tests.faults.rank_changes", "--folder", tmp_path / "changes"]
+    done = subprocess.run(words, capture_output=True, cwd=ROOT, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     print("\nchanges of ranks:", done.stderr)

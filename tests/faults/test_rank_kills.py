@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "rank_kills.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 def test_a_hundred_kills_of_random_ranks(tmp_path):
-    words = [sys.executable, SCRIPT, "--kills", "100", "--real", "1", "--folder", tmp_path / "kills"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=14400)
+    words = [
+        sys.executable,
+        "-m",
+        "tests.faults.rank_kills",
+        "--kills",
+        "100",
+        "--real",
+        "1",
+        "--folder",
+        tmp_path / "kills",
+    ]
+    done = subprocess.run(words, capture_output=True, cwd=ROOT, text=True, timeout=14400)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "kills/result.json").read_text())
     print("\nkills of ranks:", json.dumps(result["happened"]), "identical:", result["identical"])

@@ -1,5 +1,7 @@
 """A home belongs to images: what they spent is found again under a new key, a new home, with new images, and moved."""
 
+import errno
+import fcntl
 import json
 import re
 import shutil
@@ -324,6 +326,89 @@ def test_a_rotation_that_is_cut_off_loses_neither_key(client, data, monkeypatch)
     monkeypatch.setenv("DPFEDMETA_STATE", str(client / "state"))
     claim(client / "clinic.home", data, NEW)
     claim(client / "clinic.home", data, private)
+
+
+def test_a_rotation_to_another_disk_takes_all_of_the_home_along(client, data, said, monkeypatch):
+    """Where a rename cannot go; and where there is no room the old key goes on as before."""
+    before = {
+        path.name: path.read_bytes()
+        for path in (client / "clinic.home").iterdir()
+        if path.is_file() and path.name != HOME
+    }
+    (client / "disk").mkdir()
+    rename, words = Path.rename, ("--rotate", client / "clinic.pem", "--out", client / "disk" / "second.pem")
+
+    def within_a_disk(self, target):
+        if self.parent != Path(target).parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link", str(self))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", within_a_disk)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "copytree", lambda *given: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
+        with pytest.raises(OSError, match="No space left"):
+            said("keys", *words)
+    assert started(client, "clinic.pem", data).participations == 2
+    for _ in range(2):  # the same command goes on, and has nothing left to do
+        assert said("keys", *words)[0] == 0
+        home = client / "disk" / "second.home"
+        assert {
+            path.name: path.read_bytes() for path in home.iterdir() if path.is_file() and path.name != HOME
+        } == before
+        assert not (client / "clinic.home").exists()
+        assert not [path for path in client.rglob(".*") if path.name != ".lock"]
+    shutil.copytree(client / "operator", client / "disk" / "operator")
+    assert started(client / "disk", "second.pem", data).participations == 2
+
+
+def test_another_key_in_the_new_one_s_place_is_not_taken_for_a_rotation_that_was_cut_off(client, data, said):
+    write_identity(client / "second.pem", NEW)
+    before = {path: path.read_bytes() for path in client.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=r"second\.pem: there is a key already; it is not replaced"):
+        said("keys", "--rotate", client / "clinic.pem", "--out", client / "second.pem")
+    assert {path: path.read_bytes() for path in client.rglob("*") if path.is_file()} == before
+
+
+def test_the_register_is_free_while_a_table_is_read(home, tmp_path, data, monkeypatch):
+    """Other clients of this machine note their answers meanwhile."""
+    register, honest, free = tmp_path / "state" / "homes" / ".lock", own_digests, []
+
+    def slow(path):
+        with register.open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free.append(path)
+        return honest(path)
+
+    monkeypatch.setattr(client_home, "own_digests", slow)
+    claim(home, data, OLD)
+    assert free == [data]
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_a_home_that_was_cut_off_at_its_first_claim_is_taken_up_by_its_key_alone(tmp_path, data, monkeypatch, writes):
+    """A full disk between the register and the home, or the note that it is there."""
+    home, honest, written = tmp_path / "first.home", replace_file, []
+
+    def full(path, *rest):
+        written.append(path)
+        if len(written) > writes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        honest(path, *rest)
+
+    with monkeypatch.context() as cut:
+        cut.setattr(client_home, "replace_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            claim(home, data, OLD)
+    with pytest.raises(InputError, match="took part from"):
+        claim(tmp_path / "second.home", data, OLD)
+    with pytest.raises(InputError, match="took part from" if writes == 1 else "is the home of another key"):
+        claim(home, data, NEW)
+    claim(home, data, OLD)
+    assert len(list((tmp_path / "state" / "homes").glob("*.json"))) == 1
+    if writes == 1:
+        shutil.rmtree(home)
+        with pytest.raises(InputError, match="no ledger is there now: what they spent is not known"):
+            claim(home, data, OLD)
 
 
 def test_a_home_that_is_noted_is_known_to_its_machine(tmp_path, data, monkeypatch):

@@ -110,6 +110,7 @@ class Setting:
     summaries = (SUMMARY,)
     label = "a"
     rows = (ROWS, [row(number, 0.0) for number in range(4)])
+    planned_rounds = 4
 
     def accuracy(self):
         return None
@@ -193,8 +194,9 @@ def test_looks_repeat_only_when_colours_and_styles_are_used_up():
 class Seeds:
     """A setting of several runs, for pictures."""
 
-    def __init__(self, label, *rows, accuracy=None):
+    def __init__(self, label, *rows, accuracy=None, planned=None):
         self.label, self.rows, self.summaries = label, rows, [{"algo": "dp-agr"}]
+        self.planned_rounds = planned or max(map(len, rows), default=0)
         self.accuracy = lambda: accuracy
 
 
@@ -229,14 +231,28 @@ def test_validation_is_the_mean_over_seeds_at_the_share_of_the_rounds(figure_of)
     assert [(bar[1][1] - bar[0][1]) / 2 for bar in bars] == pytest.approx(due)
 
 
-def test_bounds_are_averaged_in_logarithms_up_to_the_shortest_seed(figure_of):
+def test_bounds_are_averaged_in_logarithms_over_the_seeds_that_got_so_far(figure_of):
     groups = [Seeds("a", validated(1, 2, 3), validated(3, 2)), Seeds("b", [{"round": 0, "clip": None}])]
     (axis,) = figure_of(comparison_plots, comparison_plots.bound_plot, groups)
     line = next(each for each in axis.lines if each.get_label() == "a").get_xydata()
-    assert line.tolist() == [[1, pytest.approx(2.0**2)], [2, pytest.approx(2.0**3)]]
+    assert line.tolist() == [[1, pytest.approx(2.0**2)], [2, pytest.approx(2.0**3)], [3, pytest.approx(2.0**5)]]
     band = axis.collections[0].get_paths()[0].get_extents()
-    assert (band.y0, band.y1) == (pytest.approx(2.0), pytest.approx(8.0))
+    assert (band.y0, band.y1) == (pytest.approx(2.0), pytest.approx(32.0))
     assert "b" not in {each.get_label() for each in axis.lines}
+
+
+@pytest.mark.parametrize("stopped", [0, 1, 3])
+@pytest.mark.parametrize("curve", ["validation_plot", "bound_plot", "signal_plot"])
+def test_a_run_that_was_stopped_is_neither_stretched_nor_does_it_cut_a_line(figure_of, curve, stopped):
+    whole = [{**line, "signal_to_noise": 1.0} for line in validated(*(0.1 * n for n in range(10)))]
+    groups = [Seeds("cut", whole[:stopped], planned=10), Seeds("both", whole, whole[:stopped], planned=10)]
+    (axis,) = figure_of(comparison_plots, getattr(comparison_plots, curve), groups)
+    if curve == "validation_plot":
+        reached = [each.lines[0].get_xdata().max(initial=0.0) / 10 for each in axis.containers]
+    else:
+        lines = {each.get_label(): len(each.get_xdata()) for each in axis.lines}
+        reached = [lines.get("cut", 0), lines["both"]]
+    assert reached == pytest.approx([stopped, 10], abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,14 @@ def test_runs_that_differ_only_by_seed_are_one_group_with_the_differences_as_lab
     assert groups[0].epsilons == {("client", "public"): 1.5}
 
 
+def test_a_groups_rounds_are_those_of_the_plan_or_the_most_that_a_run_has(make_run):
+    runs = [make_run(f"a{seed}", 0.9, seed) for seed in range(2)]
+    assert Group(label="no plan says", runs=tuple(runs)).planned_rounds == 3
+    config = yaml.safe_load((runs[0].path / "config.yaml").read_text())
+    (runs[0].path / "config.yaml").write_text(yaml.safe_dump(config | {"server": {"rounds": 100}}))
+    assert Group(label="stopped", runs=tuple(runs)).planned_rounds == 100
+
+
 def test_runs_on_other_data_of_the_same_name_are_no_seeds_of_each_other(make_run):
     """Their settings are alike; only the digest of the data, which the server keeps, tells them apart."""
     runs = [make_run(name, mean, seed) for seed, (name, mean) in enumerate([("a", 0.9), ("b", 0.2), ("c", 0.91)])]

@@ -120,7 +120,7 @@ def _keys(words: Sequence[str], console: Console) -> int:
     options = made.parse_args(words)
     check_outside_runs("--out", options.out)
     from dpfedmeta.core.files.atomic_files import replace_file
-    from dpfedmeta.federation.identity.credentials import card_line
+    from dpfedmeta.federation.identity.credentials import card_line, read_identity
     from dpfedmeta.federation.identity.invitation import INVITATION, make_operator
 
     random = os.urandom(32)
@@ -129,15 +129,18 @@ def _keys(words: Sequence[str], console: Console) -> int:
         make_operator(options.out, options.host, options.port, random)
         _say(console)(f"{options.out}: keys of the server; give every client {options.out / INVITATION}")
         return DONE
-    _check_names(options)
     if options.rotate is not None:
         return _rotated(options, random, console)
+    public = options.out.with_suffix(".card")
+    if options.out.is_file() and not public.exists():
+        random = read_identity(options.out)  # cut off before its card, which comes last
+    else:
+        _check_names(options)
     if options.home is not None:
         raise InputError("--home: the home of a key that is replaced; it goes with --rotate KEY")
     card = card_line(random, options.name or options.out.stem)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     _write_keys(options, random)
-    public = options.out.with_suffix(".card")
     replace_file(public, f"{card}\n".encode())
     _say(console)(f"{options.out}: the secret key, keep it; give the operator {public}, a line for the roster")
     return DONE
@@ -167,20 +170,34 @@ def _check_names(options: argparse.Namespace) -> None:
 
 
 def _rotated(options: argparse.Namespace, random: bytes, console: Console) -> int:
-    """A new key in place of an old one; its home, with all that was spent, goes along."""
+    """A new key in place of an old one; its home, with all that was spent, goes along.
+
+    The same command goes on with a rotation that was cut off.
+    """
     from dpfedmeta.core.files.atomic_files import replace_file
     from dpfedmeta.federation.client.client_home import check_rotation, rotate
     from dpfedmeta.federation.identity.credentials import card_line, named_on_card, read_identity
+    from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
+    begun = options.out.is_file()
+    if not begun:
+        _check_names(options)
     old, home = read_identity(options.rotate), options.home or options.rotate.with_suffix(".home")
     following = options.home or options.out.with_suffix(".home")
-    check_rotation(old, home, following)
+    known = check_rotation(old, home, following)
+    if begun:
+        random = read_identity(options.out)
+        if random == old or Identity(random).public.hex() not in known:
+            _check_names(options)
     name = options.name or named_on_card(options.rotate.with_suffix(".card")) or options.rotate.stem
     card, public = card_line(random, name), options.out.with_suffix(".card")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    _write_keys(options, random)
-    replace_file(public, f"{card}\n".encode())
-    rotate(old, random, home, following)
+
+    def write() -> None:
+        _write_keys(options, random)
+        replace_file(public, f"{card}\n".encode())
+
+    rotate(old, random, home, following, write)
     say = _say(console)
     say(f"{options.out}: the new secret key of {name}; its ledger continues in {following}")
     say(f"give the operator {public}, this line of the roster, in place of the old one of {name}:")
@@ -191,9 +208,13 @@ def _rotated(options: argparse.Namespace, random: bytes, console: Console) -> in
 def _write_keys(options: argparse.Namespace, random: bytes) -> None:
     from dpfedmeta.federation.identity.credentials import write_identity, write_node_keys
 
-    write_identity(options.out, random)
-    if options.flower:
-        write_node_keys(options.out.with_suffix(".flower"), random)
+    node = options.out.with_suffix(".flower")
+    if not options.out.exists():
+        write_identity(options.out, random)
+    # The public half comes last: without it the command was cut off here.
+    if options.flower and not node.with_suffix(".flower.pub").exists():
+        node.unlink(missing_ok=True)
+        write_node_keys(node, random)
 
 
 def _server(words: Sequence[str], console: Console) -> int:

@@ -234,12 +234,13 @@ class _Work:
         """Until the list or the run_cap ends."""
         self.total = len(listed) if listed is not None else self.sweep.run_cap or 0
         self.say(f"{self.total} runs, {self.options.jobs} at a time, in {self.options.out}")
+        noted = {} if listed else self.folder.proposed()
         try:
             for number in range(self.total):
                 while len(self.running) >= self.options.jobs:
                     self._reap()
                 past = [outcome for outcome in self.outcomes.values() if outcome.trial not in self.failed]
-                self._begin(listed[number] if listed else propose(number, self.sweep, self.options.fixed, past))
+                self._begin(listed[number] if listed else propose(number, self.sweep, self.options.fixed, past, noted))
             while self.running:
                 self._reap()
         except KeyboardInterrupt:

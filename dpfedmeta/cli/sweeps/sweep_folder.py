@@ -93,6 +93,14 @@ class SweepFolder:
                 raise InputError(f"{file}, line {number}: damaged") from error
             yield (*found, began)
 
+    def proposed(self) -> dict[int, dict[str, Value]]:
+        """The parameters of every trial of a search that was ever started, by its number.
+
+        Raises:
+            InputError: Damaged.
+        """
+        return {number: parameters for _, number, parameters, _ in self._lines()}
+
     def noted(self) -> dict[str, dict[str, Value]]:
         """The parameters of every trial that was ever started, by the name of its run, in the order of the sweep.
 
@@ -141,14 +149,14 @@ def check_request(file: Path, named: Path | None, jobs: int, *, writes: bool) ->
 
 
 def check_place(path: Path) -> None:
-    """Refuse a folder that holds something else than a sweep; nothing is written.
+    """Refuse a folder that holds something else than a sweep, or than one that was cut off at once; nothing is written.
 
     Raises:
         InputError: It is a file, or not empty and no sweep.
     """
     if path.exists() and not path.is_dir():
         raise InputError(f"--out {path}: is a file; name a folder")
-    if path.is_dir() and not is_sweep(path) and any(path.iterdir()):
+    if path.is_dir() and not is_sweep(path) and any(not each.name.startswith(".") for each in path.iterdir()):
         raise InputError(f"--out {path}: is not empty and holds no {MANIFEST}; choose another folder")
 
 
@@ -214,8 +222,7 @@ def opened(
     """
     check_same(path, sweep, fixed, private=private)
     folder = SweepFolder(path)
-    for part in (folder.runs, path / "logs"):
-        part.mkdir(parents=True, exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
     with (path / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -224,5 +231,8 @@ def opened(
                 f"{path}: another sweep, or a run that it started, is still working in this folder"
             ) from error
         if not is_sweep(path):
+            # First of all: without it the folder is taken for something else.
             write_text(path / MANIFEST, json.dumps(_manifest(sweep, fixed), indent=2) + "\n")
+        for part in (folder.runs, path / "logs"):
+            part.mkdir(exist_ok=True)
         yield folder, lock.fileno()

@@ -138,13 +138,21 @@ def check_can_search(sweep: Sweep) -> None:
         )
 
 
-def propose(number: int, sweep: Sweep, fixed: Mapping[str, str], past: Sequence[Outcome]) -> Trial:
+def propose(
+    number: int,
+    sweep: Sweep,
+    fixed: Mapping[str, str],
+    past: Sequence[Outcome],
+    noted: Mapping[int, Mapping[str, Value]] | None = None,
+) -> Trial:
     """Trial `number` of a random or bayes search.
 
-    The draw is seeded with its number, so a search that was interrupted proposes the same again. bayes is Optuna's
-    tree-structured Parzen estimator (W&B's own is a Gaussian process); runs that still go count as poor ones, so
-    that parallel runs spread.
+    A search that was interrupted proposes what is `noted` of it again, by the trial's number: a draw is seeded with its
+    number, but bayes also goes by which runs had ended. bayes is Optuna's tree-structured Parzen estimator (W&B's
+    own is a Gaussian process); runs that still go count as poor ones, so that parallel runs spread.
     """
+    if noted and number in noted:
+        return make_trial(number, sweep, noted[number], fixed)
     import optuna  # takes a while to load, and a grid needs none of it
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -11,11 +12,17 @@ PUBLIC, SECRET = 0o644, 0o600
 
 
 def replace_file(path: Path, content: bytes, mode: int = PUBLIC) -> None:
-    """Write beside the target, flush, and rename: after a crash the file is the old one or the new one."""
+    """Write beside the target, flush, and rename: after a crash the file is the old one or the new one.
+
+    A link stays a link to what is replaced, and a file that was there keeps its permissions where it is not secret.
+    """
+    path = path.resolve()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(handle, "wb") as file:
+            if mode == PUBLIC and path.exists():
+                os.fchmod(handle, stat.S_IMODE(path.stat().st_mode))
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
@@ -155,8 +156,12 @@ def check_new(parent: Path, name: str | None) -> None:
     """
     check_name(name)
     if name is not None and (parent / name).exists():
-        raise InputError(f"{parent / name}: exists already; choose another run.name, or resume it")
+        raise _taken(parent / name)
     check_output_folder("run.dir", parent)
+
+
+def _taken(path: Path) -> InputError:
+    return InputError(f"{path}: exists already; choose another run.name, or resume it (--resume {quote(str(path))})")
 
 
 def config_of(path: Path) -> str:
@@ -186,7 +191,7 @@ def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambd
         parent.mkdir(exist_ok=True)
         staged = RunDirectory(parent / f".{name}.{os.getpid()}")
         if path.exists():
-            raise InputError(f"{path}: exists already; choose another run.name, or resume it")
+            raise _taken(path)
         shutil.rmtree(staged.path, ignore_errors=True)
         staged.path.mkdir()
         (staged.path / "checkpoint").mkdir()

@@ -1,10 +1,12 @@
 """A client's home and the records whose budget it keeps: neither a new key nor a new home begins a budget anew."""
 
+import errno
 import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -12,7 +14,7 @@ from pathlib import Path
 
 from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file
+from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file, sync_folder
 from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.data.user_sources.sound_rows import own_digests, pixel_digests, spelled_digests
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
@@ -71,21 +73,21 @@ def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
         OSError: The register cannot be read or written.
     """
     identity = Identity(private).public.hex()
+    known = _of_identity(home, identity)
+    # Before the lock: other clients of this machine answer meanwhile, and a large table takes long.
+    listed, found = _digests(data, known.listed if known else "")
     with _register() as register:
-        before = _home_at(home)
-        mine = before or Home(name=secrets.token_hex(16), identities=(identity,))
-        if identity not in mine.identities:
-            raise InputError(
-                f"{home}: is the home of another key ({mine.identities[-1][:8]}), with the ledger of its records. "
-                "To replace that key: dpfedmeta federate keys --rotate OLD.pem --out NEW.pem; for other data give "
-                "another --home"
-            )
-        mine = _with_images(replace(mine, place=str(home.resolve())), data)
+        before = _of_identity(home, identity)
+        mine = before or _begun(register, home, identity) or Home(name=secrets.token_hex(16), identities=(identity,))
+        mine = _with_images(replace(mine, place=str(home.resolve())), data, listed, found)
         for other in _homes(register):
             if other.name != mine.name and _share(mine, other):
                 raise InputError(_elsewhere(data, other))
         if keep and mine != before:
             _write(home, register, mine)
+            if before is None and not _ledger_of(home):
+                # From here on a home that is gone is one whose spending is not known.
+                _note_ledger(register, mine, b"")
 
 
 def open_home(home: Path, data: Path, private: bytes, *, accept: bool = False, keep: bool = True) -> str | None:
@@ -175,8 +177,12 @@ def _compared(register: Path, home: Path) -> tuple[bool, str | None]:
 def _note(register: Path, home: Path) -> None:
     mine, content = _home_at(home), _ledger_of(home)
     if mine is not None and content:
-        noted = [len(content), content.count(_LINE), sha256(content).hexdigest()]
-        replace_file(register / f"{mine.name}{_WRITTEN}", (json.dumps(noted) + "\n").encode(), SECRET)
+        _note_ledger(register, mine, content)
+
+
+def _note_ledger(register: Path, mine: Home, content: bytes) -> None:
+    noted = [len(content), content.count(_LINE), sha256(content).hexdigest()]
+    replace_file(register / f"{mine.name}{_WRITTEN}", (json.dumps(noted) + "\n").encode(), SECRET)
 
 
 def _noted(path: Path) -> tuple[int, int, str] | None:
@@ -205,49 +211,94 @@ def _unknown_here(home: Path, content: bytes) -> str | None:
     )
 
 
-def rotate(old: bytes, new: bytes, home: Path, following: Path) -> None:
+def rotate(old: bytes, new: bytes, home: Path, following: Path, write: Callable[[], object] = lambda: None) -> None:
     """Let a new key take part from the home of an old one, under the place where the new one looks for it.
+
+    Ended at any moment, the same call with the same keys goes on.
 
     Args:
         old: The old identity.
         new: The new one.
         home: The old one's home.
-        following: Where the new one's is looked for; may be the same.
+        following: Where the new one's is looked for; may be the same, or on another disk.
+        write: Writes the new key, once the home knows it and before it moves.
 
     Raises:
         InputError: There is no such home, it is another key's, or there is something in the place already.
-        OSError: The register cannot be written.
+        OSError: The register or the new place cannot be written.
     """
     check_rotation(old, home, following)
     with _register() as register:
-        identities = (Identity(old).public.hex(), Identity(new).public.hex())
-        before = _home_at(home) or Home(name=secrets.token_hex(16), identities=identities[:1])
-        mine = replace(before, identities=(*before.identities, identities[1]), place=str(following.resolve()))
+        place, identities = _lies(home, following), (Identity(old).public.hex(), Identity(new).public.hex())
+        before = _home_at(place) or _begun(register, following, identities[0])
+        before = before or Home(name=secrets.token_hex(16), identities=identities[:1])
+        known = dict.fromkeys((*before.identities, identities[1]))
         # Both keys may take part from it before it moves: a crash in between loses neither.
-        _write(home, register, mine)
-        if following != home:
-            home.rename(following)
+        _write(place, register, replace(before, identities=tuple(known), place=str(following.resolve())))
+    write()
+    if place != following:
+        _move(home, following)
+    shutil.rmtree(_leaving(home), ignore_errors=True)
 
 
-def check_rotation(old: bytes, home: Path, following: Path) -> None:
+def check_rotation(old: bytes, home: Path, following: Path) -> tuple[str, ...]:
     """Check that `rotate` can give a home to a new key, before anything is written.
 
+    Returns:
+        The keys that may take part from it, in hexadecimal: also one that a rotation which was cut off gave to it.
+
     Raises:
-        InputError: There is no such home, it is another key's, or there is something in the new place already.
+        InputError: There is no such home, it is another key's, or there is something in the place already.
     """
-    if not (home / LEDGER).exists():
+    place = _lies(home, following)
+    if not (place / LEDGER).exists():
         raise InputError(
             f"{home}: is not a client's home (it holds no ledger); give the right folder (--home DIR), or make a new "
             "key without --rotate"
         )
-    before = _home_at(home)
+    before = _home_at(place)
     if before is not None and Identity(old).public.hex() not in before.identities:
         raise InputError(
-            f"{home}: is the home of another key ({before.identities[-1][:8]}); give the home of the old key "
+            f"{place}: is the home of another key ({before.identities[-1][:8]}); give the home of the old key "
             "(--home DIR)"
         )
-    if following != home and following.exists():
+    if place != following and following.exists():
         raise InputError(f"{following}: exists already; give the new key another name (--out)")
+    return () if before is None else before.identities
+
+
+def _leaving(home: Path) -> Path:
+    """Name of a home on its way to another disk: nobody answers from it, and both places cannot go on apart."""
+    return home.with_name(f".{home.name}.leaving")
+
+
+def _lies(home: Path, following: Path) -> Path:
+    """The place of a home that is to move, also where that was cut off."""
+    places = (home, following, _leaving(home))
+    return next((place for place in places if (place / LEDGER).exists()), home)
+
+
+def _move(home: Path, following: Path) -> None:
+    leaving, staged = _leaving(home), following.with_name(f".{following.name}.arriving")
+    if home.exists():
+        try:
+            home.rename(following)
+            return sync_folder(following.parent)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        home.rename(leaving)
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        shutil.copytree(leaving, staged)
+        for path in (*staged.rglob("*"), staged):
+            sync_folder(path)
+        staged.rename(following)
+    except OSError:
+        shutil.rmtree(staged, ignore_errors=True)
+        leaving.rename(home)
+        raise
+    sync_folder(following.parent)
 
 
 def _elsewhere(data: Path, other: Home) -> str:
@@ -268,13 +319,47 @@ def _share(mine: Home, other: Home) -> bool:
     return bool({*mine.folders} & {*other.folders}) or not {*mine.images}.isdisjoint(other.images)
 
 
-def _with_images(home: Home, data: Path) -> Home:
+def _of_identity(home: Path, identity: str) -> Home | None:
+    """The home as it is on disk; refused where it belongs to another key."""
+    found = _home_at(home)
+    if found is not None and identity not in found.identities:
+        raise InputError(
+            f"{home}: is the home of another key ({found.identities[-1][:8]}), with the ledger of its records. "
+            "To replace that key: dpfedmeta federate keys --rotate OLD.pem --out NEW.pem; for other data give "
+            "another --home"
+        )
+    return found
+
+
+def _begun(register: Path, home: Path, identity: str) -> Home | None:
+    """A home of this key and place that was noted here, and cut off before anything was answered from it."""
+    return next(
+        (
+            each
+            for each in _homes(register)
+            if each.place == str(home.resolve())
+            and identity in each.identities
+            and not (register / f"{each.name}{_WRITTEN}").exists()
+        ),
+        None,
+    )
+
+
+def _digests(data: Path, known: str) -> tuple[str, frozenset[str]]:
+    """(digest of the data's place and contents, digests of all records); of contents that are `known` no pixels.
+
+    A home never forgets a record that it took part with, so those are in it.
+    """
     # A copy as arrays has no names of columns, and neither has a home of an earlier version.
     held = [*own_digests(data), *(("", digest) for digest in spelled_digests(data))]
     listed = sha256(json.dumps([str(data.resolve()), held, "pixels"]).encode()).hexdigest()
+    pixels = [] if listed == known else pixel_digests(data)
+    return listed, frozenset(digest[:_DIGEST_CHARACTERS] for digest in (*(each for _, each in held), *pixels))
+
+
+def _with_images(home: Home, data: Path, listed: str, found: frozenset[str]) -> Home:
     if listed == home.listed:
         return home
-    found = {digest[:_DIGEST_CHARACTERS] for digest in (*(each for _, each in held), *pixel_digests(data))}
     folders = dict.fromkeys((*home.folders, str(data.resolve())))
     return replace(home, folders=tuple(folders), images=tuple(sorted(found.union(home.images))), listed=listed)
 

@@ -164,14 +164,23 @@ def first_twice(values: Iterable[str]) -> str | None:
     return None
 
 
-def write_identity(path: Path, private: bytes) -> None:
-    """Write an identity as PEM (PKCS 8), readable by its owner alone.
+def check_no_key(path: Path) -> None:
+    """Check that a key may be written here.
 
     Raises:
         InputError: There is a file already: a key is never replaced.
     """
     if path.exists():
         raise InputError(f"{path}: there is a key already; it is not replaced")
+
+
+def write_identity(path: Path, private: bytes) -> None:
+    """Write an identity as PEM (PKCS 8), readable by its owner alone.
+
+    Raises:
+        InputError: There is a file already: a key is never replaced.
+    """
+    check_no_key(path)
     key = Ed25519PrivateKey.from_private_bytes(private)
     replace_file(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), SECRET)
 
@@ -182,8 +191,7 @@ def write_node_keys(path: Path, private: bytes) -> None:
     Raises:
         InputError: There is a file already.
     """
-    if path.exists():
-        raise InputError(f"{path}: there is a key already; it is not replaced")
+    check_no_key(path)
     key = wire_key(private)
     replace_file(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), SECRET)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

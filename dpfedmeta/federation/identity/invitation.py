@@ -19,7 +19,7 @@ from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.read_files import read_text
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.federation.channel import IDENTITY_BYTES
-from dpfedmeta.federation.identity.credentials import check_own, read_identity, write_identity
+from dpfedmeta.federation.identity.credentials import check_no_key, check_own, read_identity, write_identity
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Identity
 
 IDENTITY, INVITATION, ROSTER = "identity.pem", "invitation.yaml", "roster.txt"
@@ -57,9 +57,9 @@ def make_operator(folder: Path, hosts: Sequence[str], port: int, random: bytes) 
         InputError: There are keys already, or the address is none.
     """
     address, *_ = [checked_address(f"[{host}]:{port}" if ":" in host else f"{host}:{port}") for host in hosts]
+    check_no_key(folder / IDENTITY)
     made = make_certificates(hosts)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_identity(folder / IDENTITY, random)
     secret = ((_AUTHORITY_KEY, made.authority_key), (CERTIFICATE_KEY, made.key))
     for name, content in secret:
         replace_file(folder / name, content, SECRET)
@@ -67,6 +67,8 @@ def make_operator(folder: Path, hosts: Sequence[str], port: int, random: bytes) 
         replace_file(folder / name, content)
     invitation = Invitation(server=address, identity=Identity(random).public, authority=made.authority)
     write_invitation(folder / INVITATION, invitation)
+    # Last: with it the folder is whole, and without it the same command makes all of it anew.
+    write_identity(folder / IDENTITY, random)
     return invitation
 
 

@@ -102,6 +102,11 @@ class Group:
         """rounds.jsonl of each run."""
         return [run.rounds() for run in self.runs]
 
+    @cached_property
+    def planned_rounds(self) -> int:
+        """Rounds of the plan, which all of the runs share; where none is readable, the most that a run has."""
+        return max(*(int(_settings(run).get("server.rounds", 0)) for run in self.runs), *map(len, self.rows))
+
     def accuracy(self, name: str = "accuracy") -> Measured | None:
         """Return an accuracy of summary.json, pooled over the seeds; None where nothing was evaluated."""
         values = [Measured.of(summary[name]) for summary in self.summaries if summary[name]]

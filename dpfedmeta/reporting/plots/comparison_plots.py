@@ -1,4 +1,4 @@
-"""The pictures of a comparison: one line for each setting, the mean over its seeds."""
+"""The pictures of a comparison: one line for each setting, the mean over its seeds that got so far."""
 
 import math
 import textwrap
@@ -82,13 +82,13 @@ def _seeds(count: int) -> str:
 
 
 def validation_plot(path: Path, groups: Sequence[Group]) -> bool:
-    """Validation accuracy against the share of a run's rounds, which may differ in number; False without any."""
+    """Validation accuracy against the share of the plan's rounds, which may differ in number; False without any."""
     figure, axis = new_figure(WIDE, 3.4)
     drawn, seen = False, list[list[float]]()
     for index, (group, (colour, style)) in enumerate(zip(groups, _looks(groups), strict=True)):
         at: dict[float, list[Measured]] = {}
         for rows in group.rows:
-            shares = [round((row["round"] + 1) / len(rows), 6) for row in rows]
+            shares = [round((row["round"] + 1) / group.planned_rounds, 6) for row in rows]
             for share, value in validation_points(rows, shares):
                 at.setdefault(share, []).append(Measured.of(value))
         means = {share: pooled(values) for share, values in sorted(at.items())}
@@ -103,7 +103,7 @@ def validation_plot(path: Path, groups: Sequence[Group]) -> bool:
             places, mean, yerr=spread, label=group.label, color=colour, linestyle=_over(style, twins),
             marker=mark(index), markersize=4.5, linewidth=1.5, elinewidth=0.8,
         )  # fmt: skip
-    axis.set_xlabel("share of the run's rounds that are done, %")
+    axis.set_xlabel("share of the plan's rounds that are done, %")
     axis.set_ylabel("accuracy on validation classes, %")
     entitle(axis, "Validation accuracy along training; 0: untrained, where that was measured", 55)
     finish(figure, axis, path, below=True)
@@ -156,7 +156,7 @@ def _over(style: str, twins: int) -> str | tuple[int, tuple[int, int]]:
 def _curves(
     axis: Any, groups: Sequence[Group], quantity: Callable[[Rows], list[float]], *, in_logarithms: bool
 ) -> list[float]:
-    """Draw a line for each setting, the mean over its seeds (of the logarithms, if asked).
+    """Draw a line for each setting, in each round the mean over the seeds that got so far (of logarithms, if asked).
 
     Returns:
         The largest value over the seeds in each round; empty where nothing was drawn.
@@ -164,16 +164,18 @@ def _curves(
     drawn, seen = list[float](), list[list[float]]()
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     for index, (group, (colour, style)) in enumerate(zip(groups, _looks(groups), strict=True)):
-        shortest = min(len(rows) for rows in group.rows)
-        values = np.array([quantity(rows[:shortest]) for rows in group.rows if shortest], dtype=float)
+        longest = max(len(rows) for rows in group.rows)
+        values = np.full((len(group.rows), longest), np.nan)
+        for line_of_seed, rows in zip(values, group.rows, strict=True):
+            line_of_seed[: len(rows)] = quantity(rows) if rows else []
         if not np.isfinite(values).any():
             continue
-        rounds, known = np.arange(1, shortest + 1), np.ma.masked_invalid(values)
+        rounds, known = np.arange(1, longest + 1), np.ma.masked_invalid(values)
         middle = np.ma.exp(np.ma.log(known).mean(axis=0)) if in_logarithms else known.mean(axis=0)
         line = [float(value) for value in middle.filled(np.nan)]
         twins = sum(np.allclose(line, each, equal_nan=True) for each in seen if len(each) == len(line))
         seen.append(line)
-        apart = max(1, shortest // _MARKS)
+        apart = max(1, longest // _MARKS)
         axis.plot(
             rounds, line, label=group.label, color=colour, linestyle=_over(style, twins), linewidth=1.6,
             marker=mark(index), markersize=5, markevery=(index % apart, apart),

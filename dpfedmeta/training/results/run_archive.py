@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import yaml
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.files.atomic_files import replace_file, sync_folder
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_checks import check_has_ledger
 from dpfedmeta.core.files.run_directory import (
@@ -272,24 +274,22 @@ def _write_folder(path: Path, contents: dict[str, bytes]) -> None:
     try:
         for name, content in contents.items():
             (staged / name).parent.mkdir(parents=True, exist_ok=True)
-            (staged / name).write_bytes(content)
+            replace_file(staged / name, content)
         staged.rename(path)
+        sync_folder(path.parent)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 
 
 def _write(path: Path, folder: str, contents: dict[str, bytes]) -> None:
     """Whole or not at all."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with zipfile.ZipFile(staged, "x", zipfile.ZIP_DEFLATED) as file:
-            for name, content in sorted(contents.items()):
-                entry = zipfile.ZipInfo(f"{folder}/{name}", _NO_TIME)
-                entry.compress_type, entry.external_attr, entry.create_system = zipfile.ZIP_DEFLATED, 0o644 << 16, 3
-                file.writestr(entry, content)
-        staged.replace(path)
-    finally:
-        staged.unlink(missing_ok=True)
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in sorted(contents.items()):
+            entry = zipfile.ZipInfo(f"{folder}/{name}", _NO_TIME)
+            entry.compress_type, entry.external_attr, entry.create_system = zipfile.ZIP_DEFLATED, 0o644 << 16, 3
+            file.writestr(entry, content)
+    replace_file(path, made.getvalue())
 
 
 def check_archive_place(run: Path, path: Path) -> None:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps import runner, trials
+from dpfedmeta.cli.sweeps import runner, sweep_folder, trials
 from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep, show_plan
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
@@ -190,6 +190,28 @@ def test_a_search_goes_on_where_it_was(sweep, tmp_path, method):
     assert printed.count("finished before") == 3
     assert runs(tmp_path) == before
     assert len(json.loads((tmp_path / "out/results.json").read_text())["settings"]) == 4
+
+
+def test_a_search_with_several_jobs_does_not_propose_other_runs_when_it_goes_on(sweep, tmp_path):
+    """While the first session went on, the latest runs had no value yet; now all have."""
+    parameters = {
+        "algo": {"value": "maml"},
+        "dataset": {"value": "strokes"},
+        "clip.initial": {"min": 0.01, "max": 10.0},
+    }
+    for _ in range(2):
+        _, printed = sweep(jobs=4, method="bayes", run_cap=14, parameters=parameters)
+        assert len(runs(tmp_path)) == 14
+    assert printed.count("finished before") == 14
+
+
+def test_a_sweep_that_was_cut_off_at_once_goes_on_in_its_folder(sweep, tmp_path, monkeypatch):
+    with monkeypatch.context() as cut:
+        cut.setattr(sweep_folder, "write_text", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            sweep()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
+    assert sweep(parameters=GRID | {"run.seed": {"value": 0}, "clip.window": {"value": 2}})[0] == "completed"
 
 
 def test_a_search_without_optuna_says_what_to_install(sweep, tmp_path, monkeypatch):
