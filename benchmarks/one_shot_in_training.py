@@ -76,7 +76,7 @@ def rows(words: argparse.Namespace) -> list[dict[str, Any]]:
         row |= {"accuracy": summary["accuracy"], "untrained": summary["accuracy_untrained"]}
         if canaries:
             begun, size = time.process_time(), dimension(seen[0].model)
-            scores = cosines(seen, RandomDirections(seed=words.seed), canaries)
+            scores = cosines(seen, RandomDirections(seed=words.seed), canaries, size)
             (cell,) = (
                 each for each in summary["guarantees"] if (each["unit"], each["observer"]) == ("client", "public")
             )

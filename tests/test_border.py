@@ -34,7 +34,8 @@ RELEASING = {
     "privacy/mechanisms.py", "privacy/integer_mechanism.py", "privacy/noises/independent.py",
     "privacy/matrix_mechanism.py", "privacy/thresholded_counts.py", "analytics/secure_counts.py",
     # The record level: by ClientRunner, before a message leaves its client.
-    "learning/record_dp/local_training.py", "learning/record_dp/noisy_steps.py",
+    "learning/record_dp/local_training.py", "learning/record_dp/moment_messages.py",
+    "learning/record_dp/noisy_steps.py",
     "learning/record_dp/micro_episode_gradients.py",
     # The record level of a loop of one's own: by ClientRounds.message, for an attempt in the client's ledger.
     "federation/client_rounds.py",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dpfedmeta.core.params import Params, dimension, unflatten
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
+from dpfedmeta.learning.meta.algorithm import message_form
 from dpfedmeta.privacy.mechanisms import Released
 from dpfedmeta.privacy.units import RecordUnit
 from dpfedmeta.simulation.client_runner import ClientRunner
@@ -89,6 +90,7 @@ class SideWithCanaries(ClientRunner):
 
     def _chosen(self, model: Params, bound: float, round_: int, client: int, sign: int) -> Params:
         """SECRET: the message: longer than its bound, unless nobody clips it afterwards."""
+        model = message_form(self.algorithm, model)
         size, longest = dimension(model), self.message_bound(bound if math.isfinite(bound) else 1.0)
         vector = sign * self.directions.of(self._places[client], size).double() if sign else torch.zeros(size)
         if self.algorithm.releases and self.message_clip_ratio is None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dpfedmeta.core.params import Params, flatten
 from dpfedmeta.core.random.random_sources import Purpose, SecretSource
+from dpfedmeta.learning.meta.algorithm import message_form
 from dpfedmeta.learning.server_step import ServerState, initial_state, skip, step
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.charged import noise_of_attempt
@@ -16,7 +17,7 @@ from dpfedmeta.privacy.mechanisms import MechanismState, Released, ValueT
 from dpfedmeta.privacy.rounds.round_journal import Journal, Releasing
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import ClientUnit
-from dpfedmeta.training.loop import ReleaseDoor, Training, averages, optimizer
+from dpfedmeta.training.loop import ReleaseDoor, Training, averages, server_step
 
 # Of the clip bound: less noise than this hides nothing from an attack.
 _LEAST = 1e-6
@@ -107,8 +108,9 @@ class AuditedTraining(Training):
         """
         plan, policy = self.plan, self.plan.policy
         weights = plan.algorithm.initial(plan.network, plan.settings.run.seed)
-        state = initial_state(plan.algorithm.learned(plan.network, weights), policy)
-        remembered = plan.mechanism.init(with_attachment(state.model, policy.attachment))
+        learned = plan.algorithm.learned(plan.network, weights)
+        state = initial_state(learned, policy, message_form(plan.algorithm, learned))
+        remembered = plan.mechanism.init(with_attachment(state.first, policy.attachment))
         counts: dict[int, int] = {}
         latest: dict[int, int] = {}
         door = UncheckedDoor(source=self.source)
@@ -122,7 +124,7 @@ class AuditedTraining(Training):
             if released is None:
                 state = skip(state)
             else:
-                state = step(optimizer(plan, round_), policy, state, released, averages=averages(plan, round_))
+                state = step(server_step(plan, round_), policy, state, released, averages=averages(plan, round_))
         return state
 
 

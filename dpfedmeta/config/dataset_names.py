@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfedmeta.config.dotted_keys import Given, flattened
+from dpfedmeta.config.learning_settings import RecordSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import read_yaml, shown
 
@@ -83,6 +84,14 @@ def _names_own_data(path: Path) -> bool:
     return isinstance(load_task(str(path))[0].source, OwnSource)
 
 
+# Files of what holds of features, and the settings for which each is; the first that fits.
+_OF_FEATURES: Mapping[str, Mapping[str, object]] = {
+    "encoder-moments.yaml": {"meta.method": "moments"},
+    "encoder-steps.yaml": {"record.enabled": True, "record.release": "steps"},
+    "encoder.yaml": {},
+}
+
+
 def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Given]:
     """Fill in what the data decide and nobody gave: as strong as a preset.
 
@@ -119,9 +128,9 @@ def _with_encoder(given: Mapping[str, Given]) -> dict[str, Given]:
         entry = made.get(name)
         if entry is not None and isinstance(entry.value, str) and Path(entry.value).is_file() and entry.level > 1:
             made[name] = replace(entry, value=str(Path(entry.value).absolute()))
-    enabled, release = (made.get(f"record.{name}") for name in ("enabled", "release"))
-    steps = enabled is not None and enabled.value is True and (release is None or release.value == "steps")
-    file = "encoder-steps.yaml" if steps else "encoder.yaml"
+    chosen = {name: entry.value for name, entry in made.items()}
+    chosen.setdefault("record.release", RecordSettings().release)
+    file = next(name for name, due in _OF_FEATURES.items() if all(chosen.get(key) == due[key] for key in due))
     where, content = f"configs/{file}", read_yaml((resources.files("dpfedmeta.configs") / file).read_text("utf-8"))
     for name, value in flattened(content):
         if name not in made or made[name].level <= 1:

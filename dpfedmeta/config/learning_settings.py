@@ -51,13 +51,14 @@ class ModelSettings:
         str,
         Field(
             description="conv4, conv4-strided, conv3-blur, linear and mlp (images, vectors), text (tokens). low-rank, "
-            "affine, identity (on the features of model.encoder, or vectors). package.module:factory: your own"
+            "affine, identity, metric (on the features of model.encoder, or vectors). package.module:factory: your own"
         ),
     ] = "conv4-strided"
     width: Annotated[
         Count,
         Field(
-            description="channels, hidden units, rank (low-rank), or the side of the averaged image (linear, of images)"
+            description="channels, hidden units, rank (low-rank), directions (metric), or the side of the averaged "
+            "image (linear, of images)"
         ),
     ] = 32
     downscale: Annotated[
@@ -88,8 +89,8 @@ class ModelSettings:
     encoder: Annotated[
         str | None,
         Field(
-            description="public, frozen encoder whose features take the place of the images: lite0, timm:NAME, or "
-            "package.module:factory; null: none"
+            description="public, frozen encoder whose features take the place of the images: lite0, strokes, "
+            "timm:NAME, or package.module:factory; null: none"
         ),
     ] = None
     encoder_weights: Annotated[
@@ -113,8 +114,8 @@ class MetaSettings:
         str,
         one_of("dpfedmeta.learning.algorithms"),
         Field(
-            description="what a client sends (fedavg: its update by local training on all its records); or "
-            "package.module:name"
+            description="what a client sends (fedavg: its update by local training on all its records; moments: second "
+            "moments of its records); or package.module:name"
         ),
     ] = "maml"
     order: Annotated[
@@ -148,7 +149,7 @@ class MetaSettings:
         Count | None,
         Field(description="support images per class in each division; null: task.shots, or record.micro_shots"),
     ] = None
-    own: Annotated[Mapping[str, Any], Field(description="further arguments of your own method")] = field(
+    own: Annotated[Mapping[str, Any], Field(description="further arguments of your own method, or of moments")] = field(
         default_factory=dict, hash=False
     )
 
@@ -164,7 +165,8 @@ class RecordSettings:
         one_of("dpfedmeta.learning.releases"),
         Field(
             description="what a client releases. steps: support steps and the query gradient, clipped record by "
-            "record; micro-episodes: the meta-gradients of small disjoint episodes of its records, each clipped as one"
+            "record; micro-episodes: the meta-gradients of small disjoint episodes of its records, each clipped as "
+            "one; noisy-moments: the second moments of its records"
         ),
     ] = "steps"
     micro_ways: Annotated[int | None, Field(ge=2, description="classes of a micro-episode; null: task.ways")] = None

@@ -138,7 +138,10 @@ class ServerSettings:
     optimizer: Annotated[
         str,
         one_of("dpfedmeta.learning.server_optimizers"),
-        Field(description="server optimizer: adam, sgd, muon (kernels by singular values), or package.module:name"),
+        Field(
+            description="server optimizer: adam, sgd, muon (kernels by singular values), solve (the metric that "
+            "moments give), or package.module:name"
+        ),
     ] = "adam"
     lr: Annotated[Positive, Field(description="server step size")] = 0.003
     final_lr: Annotated[

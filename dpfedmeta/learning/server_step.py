@@ -1,5 +1,7 @@
 """The server step: from a released aggregate to the next model and clip bound. Pure post-processing."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -22,6 +24,20 @@ class Moments:
 
     first: Params
     second: Params
+
+
+class Solver(Protocol):
+    """Rule of dpfedmeta.learning.server_optimizers that makes the next model from all releases at once.
+
+    A member has `planned(algorithm, network)`, by which it is made.
+
+    Guarantee:
+        Post-processing, as of `Rule`.
+    """
+
+    def solved(self, mean: Params, deviation: float, /) -> Params:
+        """The model, from the mean of all releases so far and the deviation of its noise; a public number."""
+        ...
 
 
 class Rule(Protocol):
@@ -66,6 +82,55 @@ class ServerOptimizer:
         share = 0.5 * (1.0 + math.cos(math.pi * round_ / (self.rounds - 1)))
         return self.final_lr + (self.lr - self.final_lr) * share
 
+    def moved(self, state: ServerState, release: Params, deviation: float) -> tuple[Params, Params, Params]:
+        """See `ServerStep`; the moments of the releases are remembered."""
+        done, rate = state.released + 1, self.step_size(state.round)
+        gradient = scaled(release, 1.0 / state.bound) if self.unit == "bound" else release
+        b1, b2 = self.beta1, self.beta2
+        first = {n: b1 * m + (1 - b1) * gradient[n] for n, m in state.first.items()}
+        second = {n: b2 * v + (1 - b2) * gradient[n] ** 2 for n, v in state.second.items()}
+        moments = Moments(
+            first={n: m / (1 - b1**done) for n, m in first.items()},
+            second={n: v / (1 - b2**done) for n, v in second.items()},
+        )
+        update = self.rule(moments)
+        return {n: w - rate * update[n] for n, w in state.model.items()}, first, second
+
+
+class ServerStep(Protocol):
+    """What a server makes of a release, besides the next clip bound."""
+
+    def moved(self, state: ServerState, release: Params, deviation: float) -> tuple[Params, Params, Params]:
+        """Return the next model, and what is remembered of all releases.
+
+        Args:
+            state: Before the round.
+            release: The released mean, without what a clip policy attached.
+            deviation: Standard deviation of the noise of each of its numbers.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSolver:
+    """A server step that begins anew with all releases each time, which weigh the same.
+
+    Of noise that is correlated over rounds it takes the deviation that independent noise would have in their mean.
+
+    Attributes:
+        solver: From the mean of the releases to a model.
+    """
+
+    solver: Solver
+
+    def moved(self, state: ServerState, release: Params, deviation: float) -> tuple[Params, Params, Params]:
+        """See `ServerStep`; `second` holds the variance of the noise of the mean."""
+        before, done = float(state.released), state.released + 1
+        mean = {name: value + (release[name] - value) / done for name, value in state.first.items()}
+        variance = {name: (value * before**2 + deviation**2) / done**2 for name, value in state.second.items()}
+        known = math.sqrt(max(float(next(iter(variance.values())).reshape(-1)[0]), 0.0))
+        return {**state.model, **self.solver.solved(mean, known)}, mean, variance
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
@@ -99,15 +164,22 @@ class ServerState:
         return self.average if self.averaged else self.model
 
 
-def initial_state(model: Params, policy: ClipPolicy[Any]) -> ServerState:
-    """Before the first round."""
+def initial_state(model: Params, policy: ClipPolicy[Any], form: Params | None = None) -> ServerState:
+    """Before the first round.
+
+    Args:
+        model: What is learned.
+        policy: The clip policy.
+        form: Of a message, without what the policy attaches; None: that of the model.
+    """
+    form = model if form is None else form
     start = policy.initial()
     return ServerState(
         round=0,
         released=0,
         model=model,
-        first=zeros_like(model),
-        second=zeros_like(model),
+        first=zeros_like(form),
+        second=zeros_like(form),
         policy=start,
         bound=start.bound,
         average=zeros_like(model),
@@ -126,7 +198,7 @@ def skip(state: ServerState) -> ServerState:
 
 
 def step(
-    optimizer: ServerOptimizer,
+    optimizer: ServerStep,
     policy: ClipPolicy[Any],
     state: ServerState,
     aggregate: Released[ClientUnit, Params],
@@ -148,27 +220,15 @@ def step(
     Raises:
         InputError: The policy gives what is no bound; nothing of the round is shown.
     """
-    done = state.released + 1
-    rate = optimizer.step_size(state.round)
     # What a policy had attached to the messages is for the policy alone.
-    gradient = {name: aggregate.value[name] for name in state.model}
-    if optimizer.unit == "bound":
-        gradient = scaled(gradient, 1.0 / state.bound)
-    b1, b2 = optimizer.beta1, optimizer.beta2
-    first = {n: b1 * m + (1 - b1) * gradient[n] for n, m in state.first.items()}
-    second = {n: b2 * v + (1 - b2) * gradient[n] ** 2 for n, v in state.second.items()}
-    moments = Moments(
-        first={n: m / (1 - b1**done) for n, m in first.items()},
-        second={n: v / (1 - b2**done) for n, v in second.items()},
-    )
-    update = optimizer.rule(moments)
-    model = {n: w - rate * update[n] for n, w in state.model.items()}
+    release = {name: aggregate.value[name] for name in state.first}
+    model, first, second = optimizer.moved(state, release, aggregate.noise_deviation)
     after, bounded = f"clip.policy: after round {state.round}", math.isfinite(state.bound)
     policy_state, bound = next_bound(policy, state.policy, aggregate, after, bounded=bounded)
     following = replace(
         state,
         round=state.round + 1,
-        released=done,
+        released=state.released + 1,
         model=model,
         first=first,
         second=second,

@@ -20,7 +20,7 @@ from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation
-from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
+from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, message_form
 from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.meta.whole_clients import WholeClients
 from dpfedmeta.learning.models.registry import (
@@ -34,7 +34,7 @@ from dpfedmeta.learning.models.trainable import check_head_is_free, check_parame
 from dpfedmeta.learning.models.weight_shapes import check_convolutions, check_memory
 from dpfedmeta.learning.record_dp.per_example_gradients import per_record_engine
 from dpfedmeta.learning.releases.micro_episodes import MicroEpisodes
-from dpfedmeta.learning.server_step import Moments, Rule
+from dpfedmeta.learning.server_step import Moments, Rule, Solver
 from dpfedmeta.planning.client_spec import (
     algorithm_of,
     check_protocol,
@@ -142,6 +142,11 @@ class Plan:
         return rule_of(self.settings.server.optimizer)
 
     @cached_property
+    def solver(self) -> Solver | None:
+        """Server step that solves for the model; None: it moves by a rule."""
+        return solver_of(self.settings.server.optimizer, self.algorithm, self.network)
+
+    @cached_property
     def policy(self) -> ClipPolicy[Any]:
         """Clip policy, which sets the clip bound from earlier releases."""
         return clip_policy(self.settings, self.privacy) if self.own_policy is None else self.own_policy
@@ -194,10 +199,11 @@ def make_plan(
             f"(clip.policy = {settings.clip.policy}); leave it out, or bound clients and give server.noise_multiplier"
         )
     check_mechanism(plan.mechanism, privacy)
-    _ = plan.policy, plan.rule  # their own checks, before the first round
+    _ = plan.policy, plan.solver or plan.rule  # their own checks, before the first round
     if ":" in settings.clip.policy or own_policy is not None:
         learned = algorithm.learned(network, algorithm.initial(network, 0))
-        form, bounded = with_attachment(learned, plan.policy.attachment), bool(getattr(plan.policy, "bounded", True))
+        sent = message_form(algorithm, learned)
+        form, bounded = with_attachment(sent, plan.policy.attachment), bool(getattr(plan.policy, "bounded", True))
         check_answers(plan.policy, "clip.policy", form, bounded=bounded)
     rehearsal = rehearsal_of(settings, network, algorithm, private=plan.private)
     check_uncoupled(rehearsal)
@@ -253,6 +259,24 @@ def _check_chunk(settings: Settings, algorithm: ClientAlgorithm) -> None:
             f"run.chunk = {chunk}: has no effect here (only meta-gradients without record-level privacy are computed "
             "for several clients at once); leave it out"
         )
+
+
+def solver_of(name: str, algorithm: ClientAlgorithm, network: NetworkSpec) -> Solver | None:
+    """The server step that `server.optimizer` names, where it solves for the model; None: it moves by a rule.
+
+    Raises:
+        InputError: There is none of this name, or clients send something else than it takes.
+    """
+    member = members.find(_SETTING, name, _FOLDER)
+    if hasattr(member, "planned"):
+        made: Solver = member.planned(algorithm, network)
+        members.check_protocol(_SETTING, name, made, "solved")
+        return made
+    if hasattr(algorithm, "form"):
+        raise InputError(
+            f"{_SETTING} = {name}: clients send what no step can follow, such as moments; use --server.optimizer solve"
+        )
+    return None
 
 
 def rule_of(name: str) -> Rule:

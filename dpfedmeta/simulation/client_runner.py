@@ -15,7 +15,7 @@ from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, Purpose, SecretSource
 from dpfedmeta.data.episodes.episode import Episode, null_episode
 from dpfedmeta.data.populations.population import Population
-from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise
+from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise, message_form
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
 from dpfedmeta.privacy.charged import check_record_release
@@ -125,8 +125,8 @@ class ClientRunner:
         return moved_by_a_client(bound, self.attachment, self.message_clip_ratio)
 
     def form(self, model: Params) -> Params:
-        """Return the form of a message: the model's parameters, and the attachment."""
-        return with_attachment(model, self.attachment)
+        """Return the form of a message, with the attachment."""
+        return with_attachment(message_form(self.algorithm, model), self.attachment)
 
     def message_noise_variance(self, bound: float) -> float:
         """Variance per coordinate of one message's own noise that counts at the server, else 0."""
@@ -202,7 +202,8 @@ class ClientRunner:
             # A client without sound data sends zeros, which are no failure: it must not show who holds what.
             if self.parts > 1:
                 # Whoever rounds them clips each on its own.
-                nothing = {name: value.new_zeros(self.parts, *value.shape) for name, value in model.items()}
+                own = message_form(self.algorithm, model)
+                nothing = {name: value.new_zeros(self.parts, *value.shape) for name, value in own.items()}
                 yield nothing if message is None else self._value(message)
                 continue
             clipped = zeros_like(self.form(model)) if message is None else self._clipped(self._value(message), bound)

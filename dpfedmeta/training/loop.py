@@ -20,7 +20,17 @@ from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
-from dpfedmeta.learning.server_step import ServerOptimizer, ServerState, initial_state, skip, step, without_average
+from dpfedmeta.learning.meta.algorithm import message_form
+from dpfedmeta.learning.server_step import (
+    ServerOptimizer,
+    ServerSolver,
+    ServerState,
+    ServerStep,
+    initial_state,
+    skip,
+    step,
+    without_average,
+)
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.charged import release_sum
 from dpfedmeta.privacy.clip_policy import with_attachment
@@ -119,7 +129,8 @@ class Training:
         weights = plan.algorithm.initial(plan.network, plan.settings.run.seed)
         self._check_initial(weights)
         save_weights(self.run.initial_weights, weights)
-        initial = initial_state(plan.algorithm.learned(plan.network, weights), plan.policy)
+        learned = plan.algorithm.learned(plan.network, weights)
+        initial = initial_state(learned, plan.policy, message_form(plan.algorithm, learned))
         if not self.run.ledger.exists():
             Ledger(self.run.ledger, plan.privacy)
         found = reopen(self.run, plan, initial, self.budget, self.source, self.environment, self.lineage)
@@ -128,7 +139,7 @@ class Training:
             for cohort in found.journal.participations.before(found.state.round):
                 if cohort.fresh or not self.source.needs_fresh:
                     self._answering(cohort)
-        form = with_attachment(found.state.model, plan.policy.attachment)
+        form = with_attachment(found.state.first, plan.policy.attachment)
         remembered = kept_noise_state(self.run, found.state.round, plan.mechanism.init(form), found.head)
         ending = self._rounds(found.state, remembered, found.journal, found.remarks)
         found.journal.close(ending.state.round, published(self.run))
@@ -236,7 +247,7 @@ class Training:
         if released is None:
             following, row = skip(state), aborted_row(plan, charged, state)
         else:
-            rule, last = optimizer(plan, state.round), averages(plan, state.round)
+            rule, last = server_step(plan, state.round), averages(plan, state.round)
             following = step(rule, plan.policy, state, released, averages=last)
             row = round_row(plan, charged, state, released) | compared(plan, journal.ledger, state, released)
         row |= self._times(state.round, seconds, aborted=released is None)
@@ -339,8 +350,13 @@ def complete(plan: Plan, state: ServerState) -> Params:
     return {**plan.algorithm.initial(plan.network, plan.settings.run.seed), **state.result}
 
 
+def server_step(plan: Plan, round_: int) -> ServerStep:
+    """The server's step in round `round_`."""
+    return optimizer(plan, round_) if plan.solver is None else ServerSolver(solver=plan.solver)
+
+
 def optimizer(plan: Plan, round_: int) -> ServerOptimizer:
-    """The server's optimizer in round `round_`."""
+    """The server's optimizer in round `round_`, where it moves by a rule."""
     server = plan.settings.server
     return ServerOptimizer(
         rule=plan.rule,

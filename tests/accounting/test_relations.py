@@ -17,7 +17,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees, record_pu
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan, Terms
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
-from dpfedmeta.accounting.relations.relations import RELATIONS
+from dpfedmeta.accounting.relations.relations import RELATIONS, MomentBlocks
 from dpfedmeta.core.errors import RefusedPlan
 
 PARTS = RecordLayer(support_noise=None, query_noise=1.6, support_steps=1, support_records=1, query_records=10,
@@ -332,3 +332,63 @@ def test_a_search_over_random_rows_finds_no_more_than_the_table_says_and_reaches
         cases = table["steps"]
         assert set(cases) <= roles[relation]
         assert all(any(a <= x and b <= y for x, y in cases) for a, b in roles[relation])
+
+
+def terms_of(relation, own, blocks):
+    """(Terms that come, terms that go) of each block of moments: vectors z, vectors u of pairs, (label, z)."""
+    z, other, u, v, w, x = own
+    comes = {
+        "zero-out": ([], [], []),
+        "in-place": ([other], [u], [(0, other)]),
+        "row-deleted": ([], [u], []),
+        "row-relabelled": ([z], [u, w], [(1, z)]),
+        "row-exchanged-same-label": ([other], [u, w], [(0, other)]),
+        "row-exchanged": ([other], [u, w], [(1, other)]),
+    }[relation]
+    goes = ([z], [v] if relation in ("zero-out", "in-place", "row-deleted") else [v, x], [(0, z)])
+    return comes, goes
+
+
+def squared_move(comes, goes, blocks):
+    apart = 0.0
+    for place, most in ((0, 1.0), (1, blocks.pairs)):
+        matrix = sum((np.outer(each, each) for each in comes[place]), np.zeros((6, 6)))
+        matrix = matrix - sum((np.outer(each, each) for each in goes[place]), np.zeros((6, 6)))
+        apart += float(np.square(most * matrix).sum())
+    sums = np.zeros((2, 6))
+    for sign, given in ((1, comes[2]), (-1, goes[2])):
+        for label, each in given:
+            sums[label] += sign * blocks.labels * each
+    return apart + float(np.square(sums).sum())
+
+
+@pytest.mark.parametrize("relation", ALL)
+@pytest.mark.parametrize(
+    "blocks",
+    [MomentBlocks(pairs=1.5), MomentBlocks(pairs=0.3, radius=0.9), MomentBlocks(pairs=1.0, labels=0.7, radius=0.8)],
+    ids=str,
+)
+def test_moments_move_by_no_more_than_their_blocks_say_and_by_as_much(relation, blocks):
+    """Random terms of the greatest lengths, and the worst ones by hand."""
+    due, rng, found = blocks.moved(relation) * blocks.unit, np.random.default_rng(0), []
+    constant = math.sqrt(1.0 - blocks.radius**2)
+
+    def record(direction):
+        return np.array([*(blocks.radius * direction), constant])
+
+    axes, worst = np.eye(5), [np.eye(6)[2], np.eye(6)[3], np.eye(6)[2], np.eye(6)[3]]
+    for _ in range(2000):
+        drawn = rng.normal(size=(6, 5))
+        drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+        pairs = [np.array([*each, 0.0]) for each in drawn[2:]]
+        found.append(squared_move(*terms_of(relation, [record(drawn[0]), record(drawn[1]), *pairs], blocks), blocks))
+    turned = -min(1.0, (constant / blocks.radius) ** 2)
+    right = record(np.array([turned, math.sqrt(1.0 - turned**2), 0.0, 0.0, 0.0]))
+    found += [
+        squared_move(*terms_of(relation, [record(axes[0]), other, *worst], blocks), blocks)
+        for other in (right, record(-axes[0]))
+    ]
+    assert math.sqrt(max(found)) <= due * (1 + 1e-12)
+    # With sums of labels the worst record for one block is not the worst for the other.
+    assert math.sqrt(max(found)) > due * (0.9 if blocks.labels else 1 - 1e-9)
+    assert replace(PARTS, blocks=blocks).moved(relation) == blocks.moved(relation)

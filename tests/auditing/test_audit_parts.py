@@ -283,7 +283,9 @@ def test_a_canary_s_cosine_is_with_the_sum_of_releases_over_their_noise():
         (0.5, torch.tensor([0.0, 0.5, 1.5, 99.0]).double()))]  # fmt: skip
     directions = SimpleNamespace(of=lambda number, size: torch.eye(size)[number])
     total = np.array([1.0, 3.0, 3.0])
-    assert cosines(releases, directions, 3).tolist() == pytest.approx((total / np.linalg.norm(total)).tolist())
+    assert cosines(releases, directions, 3, len(total)).tolist() == pytest.approx(
+        (total / np.linalg.norm(total)).tolist()
+    )
 
 
 def test_guesses_are_of_the_most_certain_in_each_direction():

@@ -14,6 +14,7 @@ UNPUBLISHED = [
     *("maml", "meta-sgd", "proto-maml"),
     *("dp-agr-checkins", "dp-agr-correlated", "dp-agr-cyclic", "dp-agr-secure", "dp-agrlr-secure"),
     *("encoder-agr", "encoder-agrlr", "encoder-agrlr-secure"),
+    *("moments-agr", "moments-agrlr"),
 ]
 
 

@@ -135,6 +135,7 @@ CHECKED = {
     "data/sources/__init__.py published_reader": 1, "learning/meta/target_kind.py targets_of": 2,
     "planning/client_spec.py algorithm_of": 2, "planning/client_spec.py method_of": 2,
     "planning/privacy/aggregation.py aggregation_of": 1, "planning/run_plan.py rule_of": 1,
+    "planning/run_plan.py solver_of": 1,
     "privacy/clip_policies/policy_checks.py named_policy": 1, "privacy/mechanisms.py mechanism_of": 1,
     "training/trackers/__init__.py trackers_of": 1,
 }  # fmt: skip

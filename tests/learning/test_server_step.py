@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
-from dpfedmeta.learning.server_optimizers.adam import adam
-from dpfedmeta.learning.server_optimizers.muon import muon
-from dpfedmeta.learning.server_optimizers.sgd import sgd
+from dpfedmeta.learning.server_optimizers.adam_rule import adam
+from dpfedmeta.learning.server_optimizers.muon_rule import muon
+from dpfedmeta.learning.server_optimizers.sgd_rule import sgd
 from dpfedmeta.learning.server_step import ServerOptimizer, initial_state, skip, step
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.mechanisms import NoMechanism

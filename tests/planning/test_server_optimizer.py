@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.learning.server_optimizers.sgd import sgd
+from dpfedmeta.learning.server_optimizers.sgd_rule import sgd
 from dpfedmeta.planning.run_plan import rule_of
 
 NO_FUNCTION = 3

@@ -24,7 +24,7 @@ from dpfedmeta.learning.models.registry import build_network, check_records_unco
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.record_dp.noisy_steps import private_messages
 from dpfedmeta.learning.record_dp.per_example_gradients import VmapGradients
-from dpfedmeta.learning.server_optimizers.sgd import sgd
+from dpfedmeta.learning.server_optimizers.sgd_rule import sgd
 from dpfedmeta.learning.server_step import ServerOptimizer, initial_state, step
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policies.constant_policy import ConstantState

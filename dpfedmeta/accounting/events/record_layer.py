@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dpfedmeta.accounting.relations.relations import RELATIONS, Kind, Relation
+from dpfedmeta.accounting.relations.relations import RELATIONS, Kind, MomentBlocks, Moves, Relation
 from dpfedmeta.core.errors import RefusedPlan
 
 AccountantName = Literal["pld", "rdp", "prv"]
@@ -32,6 +32,7 @@ class RecordLayer:
         of_sum: Whether parts carry no noise of their own, since the server sees their sum over a whole cohort alone.
         rows: Whether group and role of each record follow from its row alone, so that relations of rows hold.
         own_terms: Whether each term reads one row and no other, and all rows have one, in a sum that is projected.
+        blocks: Of a release of moments: what a record adds to each of them; else None.
     """
 
     support_noise: float | None
@@ -46,6 +47,7 @@ class RecordLayer:
     of_sum: bool = False
     rows: bool = False
     own_terms: bool = False
+    blocks: MomentBlocks | None = None
 
     def __post_init__(self) -> None:
         check("batch_rate", self.batch_rate, 0 < self.batch_rate <= 1, "a number above 0 and at most 1")
@@ -58,6 +60,8 @@ class RecordLayer:
         check("of_sum", self.of_sum, alone, "false with support_noise or query_noise: one noise or the other")
         summed = self.support_noise is None
         check("own_terms", self.own_terms, summed or not self.own_terms, "false with noisy support steps")
+        moments = self.blocks is None or (summed and not self.own_terms)
+        check("blocks", self.blocks, moments, "none with noisy support steps or own_terms")
         for name in ("support_noise", "query_noise", "query_to_message_bound"):
             value = getattr(self, name)
             check(name, value, value is None or 0 < value < math.inf, "a finite number above 0")
@@ -67,6 +71,8 @@ class RecordLayer:
     @property
     def kind(self) -> Kind:
         """Kind of release, by which relations state how far it moves."""
+        if self.blocks is not None:
+            return "moments"
         if self.own_terms:
             return "rows"
         return "parts" if self.support_noise is None else "steps"
@@ -77,9 +83,15 @@ class RecordLayer:
         known = not stated.of_slots if self.rows else not stated.of_rows
         return known and (self.batch_rate == 1 or stated.sampled)
 
+    def moves(self, relation: Relation) -> Moves:
+        """(support, query) of each worst case, in clip bounds."""
+        if self.blocks is not None:
+            return ((0.0, self.blocks.moved(relation)),)
+        return RELATIONS[relation].moves[self.kind]
+
     def moved(self, relation: Relation) -> float:
         """Largest change of the query release, or of the sum of parts, in clip bounds of one term."""
-        return max(query for _, query in RELATIONS[relation].moves[self.kind])
+        return max(query for _, query in self.moves(relation))
 
     def roles(self) -> tuple[float, float]:
         """(mu_s, mu_q) of one participation towards who sees the message, of a change by one clip bound in either role.
@@ -98,7 +110,7 @@ class RecordLayer:
         A record is a part of its client, and changes the message by no more than that.
         """
         support, query = self.roles()
-        cases = RELATIONS[relation].moves[self.kind]
+        cases = self.moves(relation)
         worst, of_support, of_query = max(
             (math.hypot(a * support, b * query), a * support, b * query) for a, b in cases
         )
@@ -108,11 +120,14 @@ class RecordLayer:
         if of_support and of_query:
             return worst, "2 sqrt(K/z_s^2 + 1/z_q^2)"
         one = support if of_support else query
-        times = round(worst / one) if one else 1
-        return worst, f"{f'{times} ' if times > 1 else ''}sqrt(K)/z_s" if of_support else f"{times}/z_q"
+        times = f"{worst / one:.4g}" if one else "1"
+        return worst, f"{f'{times} ' if times != '1' else ''}sqrt(K)/z_s" if of_support else f"{times}/z_q"
 
     def whole_client(self) -> tuple[float, str]:
         """(mu of one participation where all records of a client are others, formula)."""
+        if self.query_noise is not None and self.blocks is not None:
+            moved = self.blocks.of_client(self.query_records)
+            return moved / self.query_noise, f"{moved:.4g} / z_q"
         if self.query_noise is not None:
             return 2.0 * self.query_records / self.query_noise, "2 n_q / z_q"
         assert self.support_noise is not None

@@ -12,6 +12,7 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
 from dpfedmeta.accounting.ledger.charges import Charge, planned_charge
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
+from dpfedmeta.accounting.relations.relations import MomentBlocks
 from dpfedmeta.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,16 +111,18 @@ def constants(plan: PrivacyPlan) -> dict[str, Any]:
         del stated["capacity"]
     if plan.relation == "zero-out":
         del stated["relation"]
-    for name in ("of_sum", "rows", "own_terms"):
+    for name in ("of_sum", "rows", "own_terms", "blocks"):
         if plan.record is not None and not getattr(plan.record, name):
             del stated["record"][name]
     return stated
 
 
 def _record_of(stated: Mapping[str, Any], version: int) -> RecordLayer:
-    if version >= EVENTS:
-        return RecordLayer(**stated)
     fields = dict(stated)
+    if fields.get("blocks") is not None:
+        fields["blocks"] = MomentBlocks(**fields["blocks"])
+    if version >= EVENTS:
+        return RecordLayer(**fields)
     message = fields.pop("message")
     if message == "update":
         fields["query_noise"] = None

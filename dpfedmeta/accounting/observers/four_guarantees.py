@@ -75,7 +75,7 @@ def stated(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRI
 
 def _costs(terms: Terms) -> object:
     """The same for relations whose epsilons are the same."""
-    return None if terms.record is None else RELATIONS[terms.relation].moves[terms.record.kind]
+    return None if terms.record is None else terms.record.moves(terms.relation)
 
 
 def client_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...] = GRIDS) -> Guarantee:

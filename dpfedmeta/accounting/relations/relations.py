@@ -16,17 +16,65 @@ order (2); otherwise each role has one exchange (2 and 2). A deleted and an adde
 
 *rows*: every record adds its own term and no other, all of them are added, and the sum is projected onto a ball. A
 projection brings no two points further apart, so a term less moves it by 1, another term by 2.
+
+*moments*: every record adds z z' with |z| <= 1, every pair of records u u' cut to a length of beta, every record z, cut
+to a length of v, to the sum of its label (`MomentBlocks`). In units of what a record costs that counts as nothing,
+sqrt(1 + beta^2 + v^2). Sums of positive semidefinite matrices of lengths p and q are sqrt(p^2 + q^2) apart at most,
+since tr(uu' vv') >= 0. A row less takes z z' away and makes another pair of its own; another label changes two pairs; a
+row that becomes another one does both.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 Relation = Literal["zero-out", "in-place", "row-deleted", "row-relabelled", "row-exchanged-same-label", "row-exchanged"]
-Kind = Literal["parts", "steps", "rows"]
+Kind = Literal["parts", "steps", "rows", "moments"]
 Moves = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentBlocks:
+    """Lengths of what one record adds to each block of moments, where the first adds at most 1.
+
+    Attributes:
+        pairs: beta, of a pair of records; 0: there is no such block.
+        labels: v, of a record in the sum of its label; 0: there is none.
+        radius: R, how much of the unit length of z the record itself may have; the rest is a constant.
+    """
+
+    pairs: float = 0.0
+    labels: float = 0.0
+    radius: float = 1.0
+
+    @property
+    def unit(self) -> float:
+        """How far a record moves all blocks that counts as nothing."""
+        return math.sqrt(1.0 + self.pairs**2 + self.labels**2)
+
+    def moved(self, relation: Relation) -> float:
+        """How far a record moves all blocks, in units of `unit`; an upper bound in every relation."""
+        pairs, labels = self.pairs**2, self.labels**2
+        # Of one label: two vectors of length 1 that share the constant. Of two labels: at right angles.
+        same, other = 4.0 * labels * self.radius**2, 2.0 * labels
+        squares: Mapping[Relation, float] = {
+            "zero-out": 1.0 + pairs + labels,
+            "in-place": 2.0 + 2.0 * pairs + same,
+            "row-deleted": 1.0 + 2.0 * pairs + labels,
+            "row-relabelled": 8.0 * pairs + other,
+            "row-exchanged-same-label": 2.0 + 8.0 * pairs + same,
+            "row-exchanged": 2.0 + 8.0 * pairs + max(same, other),
+        }
+        return math.sqrt(squares[relation]) / self.unit
+
+    def of_client(self, records: int) -> float:
+        """How far all records of a client move all blocks where they become others, in units of `unit`."""
+        alike = 2.0 * records**2 * (1.0 + 0.25 * self.pairs**2)
+        return math.sqrt(alike + (2.0 * self.labels * records) ** 2) / self.unit
+
 
 _TWICE: Moves = ((2, 0), (0, 2))
 _ANY: Moves = ((4, 0), (2, 2), (0, 4))

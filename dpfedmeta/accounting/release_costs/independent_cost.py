@@ -11,7 +11,6 @@ from dpfedmeta.accounting.events.sampling import Neighbours
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.participation_cost import change_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
-from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.release_costs import ReleaseCost
 
 _REMOVED = "(1-q) N(0, z^2) + q N(1, z^2) against N(0, z^2)"
@@ -113,7 +112,7 @@ def _worse_role_mu(event: Event, terms: Terms) -> float:
     def shared(of_query: float) -> float:
         return noise.mu(min(bound * (of_query / record.query_records), 2.0)) if noise and of_query else math.inf
 
-    cases = RELATIONS[terms.relation].moves[record.kind]
+    cases = record.moves(terms.relation)
     worst = max(math.hypot(a * support, min(b * query, shared(b))) for a, b in cases)
     return min(worst, whole_message, record.towards_messages(terms.relation)[0])
 

@@ -35,6 +35,7 @@ from dpfedmeta.auditing.trade_off_function import TradeOff, best_threshold, epsi
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import dimension
 from dpfedmeta.core.random.random_sources import FloatArray, KeyedSource, SecretSource
+from dpfedmeta.learning.meta.algorithm import message_form
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.training.build_data import client_side
 
@@ -233,7 +234,7 @@ class Crowd:
     def _scores(self, inside: FloatArray) -> tuple[FloatArray, int]:
         """(Cosine of each canary with what was released, d); the canaries marked in `inside` took part."""
         weights = self.plan.algorithm.initial(self.plan.network, self.plan.settings.run.seed)
-        size = dimension(self.plan.algorithm.learned(self.plan.network, weights))
+        size = dimension(message_form(self.plan.algorithm, self.plan.algorithm.learned(self.plan.network, weights)))
         if self.canaries * _FEWEST_COORDINATES > size:
             raise InputError(
                 f"canaries = {self.canaries}: messages have {size:,} coordinates, so canaries would hide each other; "
@@ -243,12 +244,11 @@ class Crowd:
         side = client_side(self.plan, Nobody(clients=self.plan.privacy.clients), source, torch.device("cpu"))
         signs = {client: int(there) for client, there in enumerate(inside)}
         seen = observe(self.plan, with_canaries(side, signs, directions, others=False), source).releases
-        return cosines(seen, directions, self.canaries), size
+        return cosines(seen, directions, self.canaries, size), size
 
 
-def cosines(seen: Sequence[ObservedRound], directions: RandomDirections, canaries: int) -> FloatArray:
+def cosines(seen: Sequence[ObservedRound], directions: RandomDirections, canaries: int, size: int) -> FloatArray:
     """[m]: of each canary's direction with the sum of all releases, each over its own noise."""
-    size = dimension(seen[0].model)
     total = torch.zeros(size, dtype=torch.float64)
     for release in seen:
         if release.total is not None:

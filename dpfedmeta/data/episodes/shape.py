@@ -1,7 +1,12 @@
 """The size of an episode and the form of a record. Needs no PyTorch."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Kind = Literal["images", "vectors", "tokens"]
 
@@ -26,6 +31,15 @@ class EpisodeShape:
     def query_records(self) -> int:
         """n_q."""
         return self.ways * self.queries
+
+    def ordered(self, support: Tensor, query: Tensor) -> bool:
+        """Return whether labels are in the order of their classes, with the numbers of records that each has here."""
+        import torch
+
+        ways = torch.arange(self.ways, device=support.device)
+        return torch.equal(support, ways.repeat_interleave(self.shots)) and torch.equal(
+            query, ways.repeat_interleave(self.queries)
+        )
 
     @property
     def words(self) -> str:

@@ -107,6 +107,17 @@ class ClientContext:
     parts: int | None = None
 
 
+def message_form(algorithm: ClientAlgorithm, learned: Params) -> Params:
+    """The names and shapes of a message: those of what is learned, unless the algorithm has a `form` of its own.
+
+    Args:
+        algorithm: What clients compute.
+        learned: The released initialisation.
+    """
+    own: Callable[[Params], Params] | None = getattr(algorithm, "form", None)
+    return learned if own is None else own(learned)
+
+
 def in_pieces(
     context: ClientContext, function: Callable[[Sequence[Item]], Sequence[Made]], items: Sequence[Item]
 ) -> Sequence[Made]:
@@ -149,7 +160,10 @@ class NetworkTrial:
 
 
 class ClientAlgorithm(Hashable, Protocol):
-    """Interface shared by all methods and releases."""
+    """Interface shared by all methods and releases.
+
+    One whose messages have another form than what is learned has `form` besides (see `message_form`).
+    """
 
     @property
     def adaptation(self) -> Adaptation:

@@ -7,7 +7,7 @@ from torch import nn
 
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.user_code import own_object, raised
-from dpfedmeta.learning.models.layers.adapters import Affine, LowRank, adapter_layers
+from dpfedmeta.learning.models.layers.adapters import Affine, LowRank, Metric, adapter_layers
 from dpfedmeta.learning.models.layers.normalisation import ReferenceBatchNorm
 from dpfedmeta.learning.models.layers.stateless_layers import (
     Block,
@@ -102,9 +102,9 @@ def _text(spec: NetworkSpec) -> FewShotNetwork:
     return _few_shot(layers, spec, spec.width)
 
 
-def _adapter(spec: NetworkSpec, layer: nn.Module) -> FewShotNetwork:
+def _adapter(spec: NetworkSpec, layer: nn.Module, features: int | None = None) -> FewShotNetwork:
     """An adapter on the features of an encoder, which begins as the identity."""
-    return _few_shot(adapter_layers(layer), spec, spec.channels)
+    return _few_shot(adapter_layers(layer), spec, features or spec.channels)
 
 
 _REGISTRY: Mapping[str, Callable[[NetworkSpec], nn.Module]] = {
@@ -115,6 +115,7 @@ _REGISTRY: Mapping[str, Callable[[NetworkSpec], nn.Module]] = {
     "identity": lambda spec: _adapter(spec, nn.Identity()),
     "linear": _linear,
     "low-rank": lambda spec: _adapter(spec, LowRank(spec.channels, spec.width)),
+    "metric": lambda spec: _adapter(spec, Metric(spec.channels, spec.width), spec.width),
     "mlp": _perceptron,
     "text": _text,
 }

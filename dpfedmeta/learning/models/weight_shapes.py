@@ -28,9 +28,11 @@ class HasAxes(Protocol):
 Value = TypeVar("Value", bound=HasAxes)
 # Small networks on the features of an encoder (models.layers.adapters).
 ADAPTERS = ("affine", "identity", "low-rank")
+METRIC = "metric"
 # Of those that take more, or others, than images.
 _TAKES: Mapping[str, tuple[Kind, ...]] = {
     **dict.fromkeys(ADAPTERS, ("vectors",)),
+    METRIC: ("vectors",),
     "linear": ("images", "vectors"),
     "mlp": ("images", "vectors"),
     "text": ("tokens",),
@@ -232,6 +234,10 @@ def _low_rank(spec: NetworkSpec) -> _Layers:
     return _adapter(spec, {"down.weight": (spec.width, spec.channels), "up.weight": (spec.channels, spec.width)})
 
 
+def _metric(spec: NetworkSpec) -> _Layers:
+    return {1: {"centre": (spec.channels,), "matrix": (spec.channels, spec.width)}, 3: {"exponent": (1,)}}, spec.width
+
+
 _LAYERS: Mapping[str, Callable[[NetworkSpec], _Layers]] = {
     "affine": _affine,
     "conv3-blur": _conv3_blur,
@@ -240,6 +246,7 @@ _LAYERS: Mapping[str, Callable[[NetworkSpec], _Layers]] = {
     "identity": lambda spec: _adapter(spec, {}),
     "linear": _linear,
     "low-rank": _low_rank,
+    METRIC: _metric,
     "mlp": _perceptron,
     "text": _text,
 }

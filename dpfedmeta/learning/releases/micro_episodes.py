@@ -109,15 +109,8 @@ class MicroEpisodes:
 
     def fits(self, episode: Episode) -> bool:
         """Return whether the records are ordered by class, with the planned numbers of support and query records."""
-        import torch
-
-        if self.labelled:
-            # A label that belongs to its record moves one micro-episode alone.
-            return True
-        ways = torch.arange(self.client.ways, device=episode.support_labels.device)
-        return torch.equal(episode.support_labels, ways.repeat_interleave(self.client.shots)) and torch.equal(
-            episode.query_labels, ways.repeat_interleave(self.client.queries)
-        )
+        # A label that belongs to its record moves one micro-episode alone.
+        return self.labelled or self.client.ordered(episode.support_labels, episode.query_labels)
 
     @property
     def labelled(self) -> bool:

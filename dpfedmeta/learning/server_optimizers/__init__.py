@@ -1,1 +1,3 @@
-"""Steps of the server: from moments of past releases to a direction. Pure post-processing."""
+"""Steps of the server: from moments of past releases to a direction, or to the model. Pure post-processing."""
+
+SUFFIX = "_rule"

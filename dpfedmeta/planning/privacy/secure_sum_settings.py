@@ -10,7 +10,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.data.task import Task
-from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
+from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, message_form
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.models.weight_shapes import stand_ins
 from dpfedmeta.planning.client_spec import algorithm_of, message_clip_ratio, network_spec
@@ -138,11 +138,12 @@ def message_dimension(settings: Settings, task: Task) -> int:
 
 
 def learned_dimension(settings: Settings, task: Task) -> int:
-    """Number of learned weights of the network."""
+    """Number of learned weights of the network, or of the numbers that a client sends in their place."""
     algorithm, network = algorithm_of(settings, task), network_spec(settings, task)
     # Values of either kind have names and axes, which is what decides.
     weights: Any = countable_weights(algorithm, network, settings.run.seed)
-    return sum(math.prod(value.shape) for value in algorithm.learned(network, weights).values())
+    sent = message_form(algorithm, algorithm.learned(network, weights))
+    return sum(math.prod(value.shape) for value in sent.values())
 
 
 def countable_weights(algorithm: ClientAlgorithm, network: NetworkSpec, seed: int) -> Params | dict[str, FloatArray]:

@@ -42,7 +42,7 @@ def round_row(plan: Plan, charged: Sequence[Phase], state: ServerState, released
         state: Before the round.
         released: Its aggregate.
     """
-    aggregate = {name: released.value[name] for name in state.model}
+    aggregate = {name: released.value[name] for name in state.first}
     noise = released.noise_deviation * dimension(aggregate) ** 0.5
     return {
         "round": state.round,

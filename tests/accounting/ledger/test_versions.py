@@ -36,11 +36,12 @@ def test_of_this_version_every_field_is_read(field):
         "of_sum": True,
         "rows": True,
         "own_terms": True,
+        "blocks": {"pairs": 1.5, "labels": 0.0, "radius": 1.0},
     }
     layer = replace(LAYER, query_noise=None)
     changed = {field: others.get(field, 13)}
-    if field in ("of_sum", "own_terms"):
-        changed |= {"support_noise": None, **({"query_noise": 5.0} if field == "own_terms" else {})}
+    if field in ("of_sum", "own_terms", "blocks"):
+        changed |= {"support_noise": None, **({"query_noise": 5.0} if field != "of_sum" else {})}
     elif field == "query_noise":
         layer = LAYER
     assert asdict(_record_of({**asdict(layer), **changed}, EVENTS)) == {**asdict(layer), **changed}

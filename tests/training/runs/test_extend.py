@@ -22,7 +22,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.params import norm
-from dpfedmeta.learning.server_optimizers.adam import adam
+from dpfedmeta.learning.server_optimizers.adam_rule import adam
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training import loop, setup
 from dpfedmeta.training import run_training as run_module

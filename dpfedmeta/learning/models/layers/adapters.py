@@ -58,6 +58,25 @@ class Affine(nn.Module):
         return features * (1 + self.gain) + self.shift
 
 
+class Metric(nn.Module):
+    """A centre and a matrix, (x - c) M: a metric between records, at the start that of their first numbers.
+
+    Args:
+        features: d.
+        directions: Columns of M.
+    """
+
+    def __init__(self, features: int, directions: int) -> None:
+        super().__init__()
+        self.centre = nn.Parameter(torch.zeros(features))
+        self.matrix = nn.Parameter(torch.eye(features, directions))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[n, d] -> [n, k]."""
+        found: Tensor = (features - self.centre) @ self.matrix
+        return found
+
+
 class Sharpened(nn.Module):
     """Vectors times one learned positive number: the inverse temperature of logits that are made of them."""
 

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from dpfedmeta.learning.server_optimizers.adam import adam
-from dpfedmeta.learning.server_optimizers.muon import muon, orthogonal
+from dpfedmeta.learning.server_optimizers.adam_rule import adam
+from dpfedmeta.learning.server_optimizers.muon_rule import muon, orthogonal
 from dpfedmeta.learning.server_step import Moments
 
 

@@ -1,12 +1,14 @@
 """Kernels and matrices by their nearest orthogonal matrix (Jordan et al. 2024), gains and biases as Adam."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from dpfedmeta.core.params import Params
-from dpfedmeta.learning.server_optimizers.adam import adam
+from dpfedmeta.learning.server_optimizers.adam_rule import adam
 from dpfedmeta.learning.server_step import Moments
 
 # Singular values below this share of the largest are rounding, and their vectors are anybody's.
@@ -47,13 +49,20 @@ def orthogonal(moment: Tensor) -> Tensor:
 
 def _decomposed(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Singular values by one thread: the same bits on any number of cores."""
+    with one_thread():
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    return left, values, right
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Linear algebra with the same last bits on any number of cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        yield
     finally:
         torch.set_num_threads(threads)
-    return left, values, right
 
 
 MEMBER = muon

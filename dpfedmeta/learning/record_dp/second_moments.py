@@ -1,0 +1,177 @@
+"""Second moments of a client's records, as vectors of bounded sensitivity, and the metric that follows from their sum.
+
+A message has two blocks. `total` is the sum over records of z z' with z = (x, a) / sqrt(1 + a^2): x is the first
+`directions` numbers of a record at length 1, and a is a public constant, so z has length 1 at most and the block holds
+second moments, means and the number of records. `within` is the sum over pairs of records of one class of u u', where u
+is their difference, cut. Both are over n, the public number of records, and in units of what one record costs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpfedmeta.accounting.relations.relations import MomentBlocks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from dpfedmeta.core.params import Params
+
+TOTAL, WITHIN = "moments.total", "moments.within"
+# Bounds are shortened by this share, more than the rounding of float64 adds to a sum of products.
+_ROUNDING = 1.0 - 1e-9
+# Of the mean variance within a class, added to that of each direction besides the noise.
+_FLOOR = 0.03
+# A direction counts by as much as its variance between classes is above this share of the noise's largest.
+_EDGE = 0.5
+# Of the share of records that is read from a release: with less there is noise alone.
+_LEAST_SHARE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondMoments:
+    """Public constants of a message of moments.
+
+    Attributes:
+        directions: D, how many of the numbers of a record are used, the first ones.
+        constant: a, beside each record of length 1 at most.
+        pair_bound: c, length to which the difference of two records of a class is cut; 2 cuts none.
+        pair_weight: beta, the most that a pair adds to its block, where a record adds 1 to the other one.
+    """
+
+    directions: int
+    constant: float
+    pair_bound: float
+    pair_weight: float
+
+    @property
+    def blocks(self) -> MomentBlocks:
+        """What one record adds to each block."""
+        return MomentBlocks(pairs=self.pair_weight, radius=1.0 / math.sqrt(1.0 + self.constant**2))
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Forms of the blocks: a symmetric matrix travels as its diagonal and sqrt(2) times what is above it."""
+        size = self.directions
+        return {TOTAL: ((size + 1) * (size + 2) // 2,), WITHIN: (size * (size + 1) // 2,)}
+
+    def message(self, records: Tensor) -> Params:
+        """SECRET: the moments of one client's records.
+
+        Args:
+            records: [ways, m, d], the records of each class; the first is paired with the second, and so on. One that
+                is not finite is null: it adds nothing, nor does its pair.
+
+        Returns:
+            Both blocks, float64.
+
+        Guarantee:
+            Where a record becomes null in its place, the message moves by 1/n at most in L2, n = ways * m; in other
+            relations as `MomentBlocks.moved` says. Over all records its length is 1 at most.
+        """
+        import torch
+
+        ways, each, _ = records.shape
+        raw = records.double()
+        sound = torch.isfinite(raw).all(-1, keepdim=True)
+        raw = torch.where(sound, raw, 0.0)
+        # The largest number first, so that no square overflows.
+        raw = raw / raw.abs().amax(-1, keepdim=True).clamp_min(1e-300)
+        unit = raw / raw.square().sum(-1, keepdim=True).clamp_min(1e-300).sqrt()
+        unit = unit[..., : self.directions] * _ROUNDING
+        constants = torch.full_like(unit[..., :1], self.constant * _ROUNDING)
+        z = torch.cat([unit, constants], -1) * sound
+        z = z.flatten(0, 1) / math.sqrt(1.0 + self.constant**2)
+        pairs = slice(0, each - each % 2, 2), slice(1, each, 2)
+        both = sound[:, pairs[0]] & sound[:, pairs[1]]
+        u = (unit[:, pairs[0]] - unit[:, pairs[1]]) * both
+        lengths = u.square().sum(-1, keepdim=True).sqrt()
+        u = u * (self.pair_bound * _ROUNDING / lengths.clamp_min(1e-300)).clamp_max(1.0) / self.pair_bound
+        u = u.flatten(0, 1)
+        over = ways * each * self.blocks.unit
+        return {TOTAL: packed(z.T @ z) / over, WITHIN: packed(u.T @ u) * (self.pair_weight / over)}
+
+    def metric(self, mean: Mapping[str, Tensor], deviation: float, size: int, width: int, each: int) -> SolvedMetric:
+        """The directions in which classes differ most, where the records of a class differ equally in all of them.
+
+        Linear discriminant analysis as of Ioffe 2006 (https://doi.org/10.1007/11744085_41): S_w from `within`, S_b =
+        S_t - m m' - S_w. The noise decides over the rest. What it adds to S_w at most, the edge of its spectrum, is
+        added to each variance. A direction counts by a Wiener factor, after half of the most that noise alone makes of
+        S_b is taken off, by a drawing of the noise that is the same for everybody.
+
+        Args:
+            mean: The mean over clients of their messages, released.
+            deviation: Standard deviation of the noise of each number of it; a public number.
+            size: d, numbers of a record.
+            width: Most directions.
+            each: Records of a class of a client.
+
+        Returns:
+            Centre [d] and matrix [d, width]; further columns are 0. Where noise hides everything, the metric of the
+            records themselves.
+
+        Guarantee:
+            Post-processing: a function of the release and of public constants.
+        """
+        import torch
+
+        count, unit = self.directions, self.blocks.unit
+        total = unpacked(mean[TOTAL].double().cpu(), count + 1) * (unit * (1.0 + self.constant**2))
+        # A pair is of two records; with odd numbers of them some have none.
+        pairs = unit * self.pair_bound**2 / self.pair_weight * each / (2.0 * (each // 2)) if self.pair_weight else 0.0
+        share = max(float(total[-1, -1]) / self.constant**2, _LEAST_SHARE)
+        centre = total[:-1, -1] / (self.constant * share)
+        within = unpacked(mean[WITHIN].double().cpu(), count) * (pairs / share)
+        between = total[:-1, :-1] / share - torch.outer(centre, centre) - within
+        of_total, of_within = (deviation * unit * scale / share for scale in (1.0 + self.constant**2, pairs / unit))
+        values, vectors = torch.linalg.eigh(within)
+        edge = of_within * math.sqrt(2.0 * count)
+        ridge = edge + _FLOOR * float(values.clamp_min(0.0).mean()) + 1e-12
+        white = vectors @ torch.diag((values.clamp_min(0.0) + ridge).rsqrt()) @ vectors.T
+        variances, directions = (found.flip(-1) for found in torch.linalg.eigh(white @ between @ white))
+        public = torch.Generator().manual_seed(0)
+        noise = _drawn(count, of_total, public) - _drawn(count, of_within, public)
+        above = (variances - _EDGE * float(torch.linalg.eigvalsh(white @ noise @ white)[-1])).clamp_min(0.0)
+        if not bool(above.any()):
+            return SolvedMetric(centre=torch.zeros(size), matrix=torch.eye(size, width))
+        weighted = white @ directions * (above / (above + 1.0)).sqrt()
+        matrix = torch.zeros(size, width, dtype=torch.float64)
+        matrix[:count, : min(width, count)] = weighted[:, :width]
+        return SolvedMetric(centre=torch.cat([centre, torch.zeros(size - count)]).float(), matrix=matrix.float())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SolvedMetric:
+    """A centre [d], and a matrix [d, k] that maps what differs from it."""
+
+    centre: Any
+    matrix: Any
+
+
+def packed(matrix: Tensor) -> Tensor:
+    """[D, D], symmetric -> [D (D + 1) / 2]: the diagonal, and sqrt(2) times what is above it; lengths stay."""
+    import torch
+
+    row, column = torch.triu_indices(len(matrix), len(matrix), 1)
+    return torch.cat([matrix.diagonal(), math.sqrt(2.0) * matrix[row, column]])
+
+
+def unpacked(vector: Tensor, size: int) -> Tensor:
+    """The inverse."""
+    import torch
+
+    row, column = torch.triu_indices(size, size, 1)
+    above = torch.zeros(size, size, dtype=vector.dtype)
+    above[row, column] = vector[size:] / math.sqrt(2.0)
+    return above + above.T + torch.diag(vector[:size])
+
+
+def _drawn(size: int, deviation: float, generator: Any) -> Tensor:
+    """Noise of a packed matrix, as the matrix that is read from it."""
+    import torch
+
+    count = size * (size + 1) // 2
+    return unpacked(deviation * torch.randn(count, generator=generator, dtype=torch.float64), size)

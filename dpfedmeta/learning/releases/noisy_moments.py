@@ -1,0 +1,174 @@
+"""Moments of records with noise inside each client: what it sends may be seen by the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.data.task import holds_rows
+from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpfedmeta.config.settings import Settings
+    from dpfedmeta.core.params import Params
+    from dpfedmeta.data.episodes.episode import Episode
+    from dpfedmeta.data.task import Task
+    from dpfedmeta.learning.meta.adaptation import Adaptation
+    from dpfedmeta.learning.models.spec import NetworkSpec
+    from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
+    from dpfedmeta.privacy.mechanisms import Released
+    from dpfedmeta.privacy.units import RecordUnit
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyMoments:
+    """The record-level half of a client's round: its moments, and noise for what one record moves of them.
+
+    Attributes:
+        method: Whose moments.
+        noise: z_q.
+
+    Guarantee:
+        (record, server): see learning.record_dp.moment_messages.noisy_moments.
+    """
+
+    method: Any
+    noise: float
+
+    @classmethod
+    def planned(cls, settings: Settings, task: Task, method: Any) -> NoisyMoments:
+        """Build the release from the settings.
+
+        Raises:
+            InputError: The clip bound is not 1, the unit in which moments are sent.
+            RefusedPlan: The method sends no moments, or nothing is proved of these records.
+        """
+        if not hasattr(method, "moments"):
+            raise RefusedPlan(
+                f"meta.method = {settings.meta.method} with record.release = noisy-moments: clients send no "
+                "moments; use --meta.method moments, or --record.release micro-episodes"
+            )
+        if settings.record.support_noise is not None:
+            raise RefusedPlan(
+                "record.support_noise with record.release = noisy-moments: there are no support steps; give "
+                "record.query_noise"
+            )
+        if holds_rows(settings.population.kind, task):
+            raise RefusedPlan(
+                f"record.release = noisy-moments with population.kind = {settings.population.kind}: which rows "
+                "form a pair then depends on how many a client holds; use --record.release micro-episodes for rows of "
+                "one's own"
+            )
+        if settings.clip.policy != "constant" or settings.clip.initial != 1.0:
+            raise InputError(
+                f"clip.policy = {settings.clip.policy}, clip.initial = {settings.clip.initial:g}: moments of records "
+                "have a bound of their own, in whose units they are sent; use --clip.policy constant --clip 1"
+            )
+        return cls(method=method, noise=settings.record.query_noise or 1.0)
+
+    @property
+    def releases(self) -> bool:
+        """True: a message carries noise of its own."""
+        return True
+
+    @property
+    def parts(self) -> int:
+        """Return 1: a message is bounded as a whole."""
+        return 1
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """What a new client does."""
+        own: Adaptation = self.method.adaptation
+        return own
+
+    @property
+    def needs(self) -> DataNeeds:
+        """Records of the plan's number, class by class."""
+        own: DataNeeds = self.method.needs
+        return own
+
+    @property
+    def records(self) -> int:
+        """n, public."""
+        return int(self.method.client.support_records + self.method.client.query_records)
+
+    @property
+    def message_deviation(self) -> float:
+        """Standard deviation of a message's own noise over what a record moves."""
+        return self.noise / self.records
+
+    def towards_a_sum(self) -> NoisyMoments:
+        """Return the same: an observer that sees less than every message learns no more."""
+        return self
+
+    def record_layer(self) -> RecordLayer:
+        """One release over n records, in whose blocks each has one place and is in one pair."""
+        return RecordLayer(
+            support_noise=None,
+            query_noise=self.noise,
+            support_steps=1,
+            support_records=1,
+            query_records=self.records,
+            parts="records",
+            blocks=self.method.moments.blocks,
+        )
+
+    def with_noise(self, layer: RecordLayer) -> NoisyMoments:
+        """Return the same release with the solved noise multiplier z_q."""
+        return replace(self, noise=layer.query_noise or self.noise)
+
+    def quiet(self, *, support: bool, noise: float) -> NoisyMoments:
+        """Return the same release with a negligible noise multiplier."""
+        return replace(self, noise=noise)
+
+    def initial(self, network: NetworkSpec, seed: int) -> Params:
+        """Return the method's weights before round 0."""
+        weights: Params = self.method.initial(network, seed)
+        return weights
+
+    def learned(self, network: NetworkSpec, weights: Params) -> Params:
+        """Return what the server solves for."""
+        model: Params = self.method.learned(network, weights)
+        return model
+
+    def form(self, learned: Params) -> Params:
+        """Return the form of a message."""
+        form: Params = self.method.form(learned)
+        return form
+
+    def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
+        """Return 1: one call of `messages` takes one client."""
+        return 1
+
+    def messages(
+        self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
+    ) -> Iterator[Released[RecordUnit, Params]]:
+        """Released towards the server."""
+        from dpfedmeta.learning.record_dp.moment_messages import noisy_moments
+
+        for episode, noise in zip(episodes, noises, strict=True):
+            records = self.method.by_class(episode.to(context.device))
+            yield noisy_moments(self.method.moments, records, bound, self.noise, noise.query)
+
+    def shortened(self) -> NoisyMoments:
+        """The same, with some noise."""
+        return replace(self, noise=1.0)
+
+    def trial(self, network: NetworkSpec) -> NetworkTrial:
+        """Return the trial of the method: no message passes the network."""
+        own: NetworkTrial = self.method.trial(network)
+        return own
+
+    def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
+        """SECRET: the exact message of each client."""
+        found: list[Tensor] = self.method.units(context, episodes)
+        return found
+
+
+MEMBER = NoisyMoments
