@@ -17,6 +17,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees, record_pu
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan, Terms
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+from dpfedmeta.accounting.relations.legend import relation_rows
 from dpfedmeta.accounting.relations.relations import RELATIONS, MomentBlocks
 from dpfedmeta.core.errors import RefusedPlan
 
@@ -392,3 +393,14 @@ def test_moments_move_by_no_more_than_their_blocks_say_and_by_as_much(relation, 
     # With sums of labels the worst record for one block is not the worst for the other.
     assert math.sqrt(max(found)) > due * (0.9 if blocks.labels else 1 - 1e-9)
     assert replace(PARTS, blocks=blocks).moved(relation) == blocks.moved(relation)
+
+
+def test_relations_that_differ_towards_one_observer_have_a_line_each():
+    """One line says that a record may differ in any way only where both epsilons are the same in all."""
+    plan = replace(PLAN, record=PARTS)
+    server, public = (cell for cell in guarantees(plan) if cell.unit == "record")
+    same = dict.fromkeys(server.relations, 1.0)
+    for one, other in ((same, public.relations), (server.relations, same)):
+        cells = [replace(server, relations=one), replace(public, relations=other)]
+        assert len(relation_rows(cells)) == len(same) > 1
+    assert len(relation_rows([replace(server, relations=same), replace(public, relations=same)])) == 1

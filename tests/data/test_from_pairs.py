@@ -405,3 +405,12 @@ def test_a_record_beyond_the_range_is_a_null_one_and_takes_no_other_with_it(numb
     assert np.isnan(number) or spoiled[place].isnan().all()
     (words,) = dict(from_pairs([((bent, labels), query)], SHAPE).problems()).values()
     assert words.startswith("1 of 6 images hold " if np.isfinite(number) else "images hold NaN or infinity")
+
+
+def test_whether_numbers_are_ids_of_tokens_follows_from_each_record_alone():
+    """Whole numbers from 0 on may be as large as they like; beside them stands a record of other numbers."""
+    support, labels = vectors(2, [0.5, 1.0])
+    ids = support.copy()
+    ids[1] = [20_000.0, 3.0]
+    found = from_pairs([((ids, labels), vectors(1, [0.25, 2.0]))], SHAPE).episode(0).support_images
+    assert bool(found.isfinite().all())

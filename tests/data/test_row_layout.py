@@ -10,6 +10,7 @@ from dpfedmeta.data.episodes import row_layout
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.row_layout import GroupLayout, RoleLayout, chosen_rows, hashed_rows, micro_slots
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.populations.natural import simulated_key
 
 KEY = bytes(range(32))
 LABELS = ("a", "b", "c")
@@ -284,3 +285,31 @@ def test_the_share_that_judges_is_that_of_the_settings_and_apart_from_group_role
 def test_a_class_may_be_named_by_any_bytes(tmp_path):
     pool = replace(pool_of(table(0), tmp_path, ()), names=("caf\udce9", "b", "c"))
     chosen_rows(pool, (0, 1, 2), GROUPS["own"], KEY)
+
+
+@pytest.mark.parametrize("rare", LABELS)
+def test_which_labels_an_episode_has_does_not_follow_from_those_that_are_held(rare, tmp_path):
+    """Of more labels than an episode has classes the key decides: the only row of one is no more than a row."""
+    others = [(label, float(number)) for label in LABELS if label != rare for number in range(9)]
+    before, _ = placed(ROLES["some labels"], [*others, (rare, 7.5)], tmp_path)
+    after, _ = placed(ROLES["some labels"], others, tmp_path)
+    assert sum(one[0] != other[0] for one, other in zip(before, after, strict=True)) <= 1
+
+
+def test_of_two_rows_of_a_class_one_judges_whatever_the_sizes(tmp_path):
+    shape = EpisodeShape(ways=1, shots=6, queries=1)
+    layout = GroupLayout(client=shape, shape=shape, complete=False, shared=True)
+    found, _ = placed(layout, [("a", 1.0), ("a", 2.0)], tmp_path)
+    support, query = {image for image, _ in found[:6]}, {image for image, _ in found[6:]}
+    assert len(support) == len(query) == 1
+    assert support != query
+
+
+def test_clients_of_a_simulation_have_keys_of_their_own(tmp_path):
+    """Equal rows of two clients are grouped apart; a client's key is the same in every round."""
+    rows = [(label, float(number)) for label in LABELS for number in range(12)]
+    pool = pool_of(rows, tmp_path)
+    keys = [simulated_key(0, client) for client in (0, 1, 0)]
+    assert keys[0] == keys[2] != keys[1]
+    first, second = (chosen_rows(pool, (0, 1, 2), GROUPS["shared"], key).episode() for key in keys[:2])
+    assert not np.array_equal(first.support_images.numpy(), second.support_images.numpy())

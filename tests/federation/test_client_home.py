@@ -124,6 +124,8 @@ def saved_again(data, place, save):
 @pytest.mark.parametrize("how", SAVED_AGAIN)
 def test_images_that_were_saved_again_are_known_by_their_pixels(tmp_path, data, home, how):
     place = saved_again(data, tmp_path / "again", SAVED_AGAIN[how])
+    # One that does not decode is none, and hides no other.
+    (place / "character050" / "!.png").write_bytes(b"none")
     with pytest.raises(InputError, match="does not start a new budget"):
         claim(tmp_path / "new.home", place, NEW)
     # One pixel is another one: another image.
