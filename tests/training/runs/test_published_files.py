@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from dpfedmeta.accounting.ledger.charges import Closing
 from dpfedmeta.accounting.ledger.hash_chain import heads_of, read_chain
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.ledger.published import check_weights
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.privacy.rounds.round_journal import Journal
@@ -54,6 +55,16 @@ def ended(tiny_task_file, tmp_path_factory):
         return RunDirectory(shutil.copytree(made[kind].path, folder / "r"))
 
     return run_of
+
+
+def test_a_checkpoint_of_another_run_with_as_many_lines_is_refused(ended, tmp_path):
+    """Its hash decides and not the number alone: a run that goes on has no closing line that would hold its weights."""
+    run = ended("messages", tmp_path)
+    content = read_content(run.ledger)
+    for lines in (1, len(content.heads)):
+        assert check_weights(run, content, {"a": (lines, content.heads[lines - 1])}, stage="running") == []
+        with pytest.raises(InputError, match=f"was saved after line {lines} of a ledger"):
+            check_weights(run, content, {"a": (lines, "0" * 64)}, stage="running")
 
 
 def closings(run):
