@@ -69,6 +69,8 @@ def test_a_line_holds_the_release_before_its_round(lines, held):
         [(0, 0, ""), (1, 0, A), (1, B)],
         [(0, 0, ""), (1, A), (1, B)],
         [(0, 0, ""), (1, A), (1, 0, B)],
+        # Round 1 is done anew, on another release of round 0 than before.
+        [(0, 0, ""), (1, 0, A), (2, 0, B), (1, 1, C)],
     ],
 )
 def test_two_releases_for_one_charge_are_refused(lines):
