@@ -395,3 +395,19 @@ def test_a_first_line_of_an_extended_plan_is_none(tmp_path):
     Ledger(tmp_path / "l", replace(PLAN, rounds=4, ends=(2,)))
     with pytest.raises(InputError, match="its first line holds an extended plan"):
         read(tmp_path / "l")
+
+
+def test_a_run_that_was_extended_and_stopped_at_once_is_closed_again(tmp_path):
+    """The line before the extension closes the shorter run; a ledger that ends with the extension goes on."""
+    path, closing = tmp_path / "ledger.jsonl", Closing(rounds=1, release="a" * 64)
+    plan = replace(PLAN, rounds=1)
+    ledger = Ledger(path, plan)
+    ledger.charge(planned_charge(plan, 0))
+    ledger.close(closing)
+    ledger.extend(3)
+    assert read_content(path).closing is None
+    ledger.close(closing)
+    lines = len(read_content(path).heads)
+    assert read_content(path).closing == closing
+    ledger.close(closing)
+    assert len(read_content(path).heads) == lines
