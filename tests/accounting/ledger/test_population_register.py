@@ -125,6 +125,8 @@ OTHER_CLIENTS = {
     "population.kind": (PLAN, {"population.kind": "disjoint"}),
     "population.records": (PLAN, {"population.records": "400"}),
     "run.seed": (PLAN, {"run.seed": "4"}),
+    # The first run does not name it.
+    "population.most_shots": (PLAN, {"population.most_shots": "9"}),
 }
 MADE_BY = {"population.kind": "virtual", "population.records": "500", "run.seed": "3"}
 
