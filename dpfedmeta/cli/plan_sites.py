@@ -98,7 +98,8 @@ def main(words: Sequence[str], console: Console) -> int:
             }
         )
     else:
-        _show(console, sites, most, found, chosen)
+        # Trained so far: the small network on images, as below.
+        _show(console, sites, most, found, chosen, measured=images and options.weights is None)
     if options.out is not None:
         _write(options, sites, chosen[1], images, console)
     return DONE
@@ -152,12 +153,13 @@ def _chosen(sites: Sites, found: dict[Cell, dict[float, float | str]]) -> tuple[
     return cell, epsilon, lengths[epsilon]
 
 
-def _word(value: float | str) -> str:
+def _word(value: float | str, *, measured: bool) -> str:
     from dpfedmeta.federation.site_plan import LEARNS, TEACHES_NOTHING
 
     if isinstance(value, str):
         return "refused"
-    said = "learns" if value <= LEARNS else "nothing" if value >= TEACHES_NOTHING else "perhaps"
+    short, long = ("learns", "nothing") if measured else ("short", "long")
+    said = short if value <= LEARNS else long if value >= TEACHES_NOTHING else "perhaps"
     return f"{value:.3g} {said}"
 
 
@@ -167,6 +169,8 @@ def _show(
     most: int,
     found: dict[Cell, dict[float, float | str]],
     chosen: tuple[Cell, float, float],
+    *,
+    measured: bool,
 ) -> None:
     from dpfedmeta.federation.site_plan import CELLS, LEARNS, MEASURED, TEACHES_NOTHING, remedies, tolerated
 
@@ -189,12 +193,17 @@ def _show(
     for epsilon in next(iter(found.values())):
         table.add_column(f"epsilon {asked(epsilon)}", justify="right")
     for cell, row in found.items():
-        table.add_row(CELLS[cell], *(_word(value) for value in row.values()))
+        table.add_row(CELLS[cell], *(_word(value, measured=measured) for value in row.values()))
     console.print(table)
-    say(
+    what = (
         f"learns: up to {LEARNS:g}, where training has taught something; nothing: from {TEACHES_NOTHING:g}, where it "
-        "has taught nothing; perhaps: not measured. Noise for (record, server) also covers (record, public), at no more"
+        "has taught nothing; perhaps: not measured"
+        if measured
+        else f"short: up to {LEARNS:g}, at which images taught our small network something; long: from "
+        f"{TEACHES_NOTHING:g}, at which a table taught nothing. For such a model and such data nothing was measured: "
+        "simulate it on public people first"
     )
+    say(f"{what}. Noise for (record, server) also covers (record, public), at no more")
     for reason in dict.fromkeys(value for row in found.values() for value in row.values() if isinstance(value, str)):
         say(f"refused: {reason}")
     if sites.sites > 2:

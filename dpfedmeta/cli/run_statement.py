@@ -7,11 +7,14 @@ from pathlib import Path
 from shlex import quote
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.ledger.client_ledger import open_own_ledger
+from dpfedmeta.accounting.ledger.population_register import PopulationRegister
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.relations.legend import relation_lines
 from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.right_guesses import NO_PROTECTION, most_right_guesses, protects
-from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.accounting.rounded import asked, rounded_down, rounded_up
+from dpfedmeta.core.files.run_directory import LEDGER
 
 _WHO = {"public": "everybody who sees what was released", "server": "whoever runs the server"}
 # A client of a round's cohort sees who else takes part, so under sums the number towards the server holds for it.
@@ -75,6 +78,80 @@ def statement_lines(
         "later.",
         *filter(None, [unverified]),
     ]
+
+
+def site_lines(home: Path) -> list[str]:
+    """SECRET: the page on all that one client spent, for its owner; what a site's auditor reads.
+
+    Args:
+        home: The client's own folder, or that of a `ClientRounds`.
+
+    Raises:
+        InputError: Its ledger is missing or damaged.
+    """
+    ledger, budget = open_own_ledger(home / LEDGER)
+    whose = "record" if budget.unit == "record" else "client"
+    of = f" ({RELATIONS[ledger.relation].words}: {ledger.relation})" if ledger.relation else ""
+    limit = "none: the server is trusted" if budget.epsilon is None else f"epsilon = {asked(budget.epsilon)}"
+    rounds = "" if budget.participations is None else f", and {budget.participations:,} participations"
+    left = ledger.like_last()
+    runs = ledger.spent_by_run()
+    return [
+        f"Privacy statement of the client in {home.name}, for its owner alone",
+        "",
+        f"Spent in all: ({whose}, server) epsilon = {_or_nothing(ledger.epsilon if runs else 0.0)} at delta = "
+        f"{asked(budget.delta)}, for one {whose}{of}, over {ledger.participations:,} participations in {len(runs)} "
+        "runs",
+        f"Limit: {limit}{rounds}, over all runs",
+        *([] if left is None else [f"Left: {_further(left)}"]),
+        *(
+            f"  if {RELATIONS[name].words} ({name}): {_or_nothing(epsilon)}"
+            for name, epsilon in ledger.epsilons.items()
+        ),
+        "",
+        "Each run by itself (epsilons of runs do not add up to the total, which is less):",
+        *(
+            f"- {run[:16] or 'without a name'}: {count:,} participations, epsilon = {_or_nothing(epsilon)}"
+            for run, (count, epsilon) in runs.items()
+        ),
+        *(["- none yet"] if not runs else []),
+        "",
+        "A participation is counted before its message leaves, so one that a crash kept back is in it too. What other "
+        "clients hold of the same person, and the person's other rows, are not covered.",
+    ]
+
+
+def register_lines(found: PopulationRegister) -> list[str]:
+    """The page on all runs over one population.
+
+    Args:
+        found: Its register.
+    """
+    return [
+        f"Privacy statement of the population in {found.path.name}",
+        "",
+        f"Spent in all: (client, public), all data of one client replaced: epsilon = {rounded_up(found.spent, 4)} at "
+        f"delta = {asked(found.delta)}, by {len(found.runs)} runs, whether they finished or not",
+        f"Limit: epsilon = {asked(found.epsilon)}, over all runs, fixed when the register was begun",
+        f"Left: runs that cost a divergence of {rounded_down(max(0.0, found.left))} of order {found.order} in all; "
+        "`account --algo ... --population.register` of a plan says whether it fits",
+        "",
+        "Each run:",
+        *(f"- {each.run}: {each.plan.rounds} rounds over {each.plan.clients:,} clients" for each in found.runs),
+        *(["- none yet"] if not found.runs else []),
+        "",
+        f"Its last line has the hash {found.head}; a copy that goes on elsewhere is noticed by whoever kept that. A "
+        "run that was never registered is not counted.",
+    ]
+
+
+def _or_nothing(epsilon: float) -> str:
+    return rounded_up(epsilon, 4) if math.isfinite(epsilon) else "infinite (no bound is stated)"
+
+
+def _further(count: int) -> str:
+    many = "10,000 or more" if count >= 10_000 else f"{count:,}"
+    return f"{many} further participations like the last one"
 
 
 def _of_all(rounds: int, plan: PrivacyPlan) -> str:

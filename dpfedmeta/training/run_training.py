@@ -210,6 +210,7 @@ def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], Call
     with deferred():
         memory = peak_memory_mb(training.workers)
         summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
+        summary |= {"judged_on": made.judged_on} if made.judged_on else {}
         summary["population"] |= {"kind": made.statement.kind, "statement": dataclasses.asdict(made.statement)}
         run.write_json(SUMMARY, summary)
         for tracker in training.trackers:

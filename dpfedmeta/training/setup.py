@@ -28,6 +28,7 @@ from dpfedmeta.data.populations.population_statement import (
     population_statement,
 )
 from dpfedmeta.data.repeated_images import check_parts_apart, copies_words
+from dpfedmeta.data.task import OwnSource
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
 from dpfedmeta.planning.client_population import training_part
@@ -106,6 +107,7 @@ class RunContext:
         validation: Evaluation on public validation data.
         test: Evaluation on public test data.
         source: Secret randomness of the server.
+        judged_on: Whose public records of one's own data judge the model; None: a benchmark's.
         held: SECRET: digests of the clients' data.
         repeatable: Whether a round can be repeated on the same data.
         own: Digests of the user's own code (own_sources).
@@ -120,6 +122,7 @@ class RunContext:
     statement: PopulationStatement
     validation: HeldOutEvaluation
     test: HeldOutEvaluation
+    judged_on: str | None
     source: SecretSource
     held: HeldData
     repeatable: bool
@@ -187,6 +190,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
             statement=statement,
             validation=validation,
             test=test,
+            judged_on=judged_on(dataset),
             source=source,
             held=held,
             repeatable=repeatable and alike,
@@ -208,6 +212,16 @@ def _opened(settings: Settings, options: RunOptions) -> tuple[Dataset, Callable[
         # Features of the same image may differ in their last bits.
         check_parts_apart(dataset if dataset.task.encoding is None else images())
     return dataset, opened
+
+
+def judged_on(dataset: Dataset) -> str | None:
+    """Say whose records judge the model in the end; they are public. None: those of a benchmark."""
+    source, test = dataset.task.source, dataset.test
+    if not isinstance(source, OwnSource):
+        return None
+    people, file = len({*test.clients}), Path(source.path).name
+    whose = f"{people} public client{'' if people == 1 else 's'}" if people else f"{test.classes} public classes"
+    return f"{whose} in {file}"
 
 
 def _unseen(own: Mapping[str, str]) -> str:

@@ -168,7 +168,15 @@ def test_it_says_cells_reasons_and_commands_that_can_be_typed(capsys):
     assert all(words.split(",")[0] in text for words in CELLS.values())
     commands = re.findall(r"dpfedmeta federate plan (.*)", text)
     assert len(commands) >= 2
-    assert "learns" in said(commands[0], capsys)
+    assert " short" in said(commands[0], capsys)
+
+
+@pytest.mark.parametrize(("words", "measured"), [("", True), ("--weights 100", False), ("--dataset task.yaml", False)])
+def test_it_says_learns_only_of_what_was_trained_like_that(words, measured, task, capsys):
+    """The small network on images was; a table of 8 weights was not."""
+    text = said(f"--sites 5 --records 4800 --epsilon 2.5 60 {words}", capsys)
+    assert ("learns: up to" in text) == (" learns" in text) == measured
+    assert ("For such a model and such data nothing was measured" in text) == (not measured)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +376,7 @@ def test_numbers_that_are_not_given_are_those_of_the_task_or_the_usual_ones(task
 
 def shown(sites, most, found, chosen):
     console = Console(width=300, record=True, file=io.StringIO())
-    plan_sites._show(console, sites, most, found, chosen)
+    plan_sites._show(console, sites, most, found, chosen, measured=True)
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
@@ -425,7 +433,7 @@ def test_as_many_sites_may_be_missing_as_there_are_whole_ones_in_the_share(count
     ],
 )
 def test_lengths_of_noise_are_judged_at_what_was_measured(value, word):
-    assert plan_sites._word(value).split()[-1] == word
+    assert plan_sites._word(value, measured=True).split()[-1] == word
 
 
 def test_commands_of_remedies_have_each_number_of_theirs():

@@ -68,6 +68,27 @@ def test_accuracy_is_in_percent_and_begins_before_round_0(figure_of):
     assert "%" in by_round.get_ylabel()
 
 
+def cell(unit, observer, epsilon):
+    return {"unit": unit, "observer": observer, "epsilon": epsilon, "delta": 1e-5}
+
+
+@pytest.mark.parametrize(
+    ("planned", "axis"),
+    [
+        ([cell("client", "public", 1.0), cell("record", "server", 1.0)], "client, public"),
+        ([cell("client", "public", 4000.0), cell("record", "server", 1.0)], "record, server"),
+        ([cell("client", "public", None), cell("record", "public", 1.0)], "record, public"),
+        ([cell("client", "public", 4000.0), cell("record", "server", None)], None),
+    ],
+)
+def test_the_axis_is_a_cell_that_was_promised(figure_of, planned, axis):
+    """(client, public) of three silos is finite, and hides nobody."""
+    cells = ("client_public", "record_server", "record_public")
+    rows = [{**each, "epsilons": dict.fromkeys(cells, each["epsilons"]["client_public"])} for each in ROWS]
+    found = figure_of(plots, plots.accuracy_plot, rows, {**SUMMARY, "planned": planned})
+    assert [each.get_xlabel() for each in found] == ["rounds done", *([f"epsilon of ({axis}) spent"] if axis else [])]
+
+
 def test_a_baseline_far_below_presses_nothing_together(figure_of):
     high = [{**each, **{name: {"mean": 0.95, "ci95": 0.01} for name in each if "validation" in name}} for each in ROWS]
     summary = {**SUMMARY, "accuracy_untrained": {"mean": 0.94, "ci95": 0.01}, "accuracy": {"mean": 0.96, "ci95": 0.01}}

@@ -149,6 +149,9 @@ def test_the_line_of_what_was_reached_has_every_baseline():
         "91.0% ± 0.4 on task.yaml, 5-way 1-shot, after 7 of 20 rounds. Without training: untrained weights "
         "62.0% ± 0.4, prototypes in pixels 55.0% ± 0.4."
     )
+    assert "on task.yaml, 5-way 1-shot, of 1 public client in public.csv, after 7" in reached_words(
+        {**SUMMARY, "judged_on": "1 public client in public.csv"}, 20
+    )
     assert reached_words({**SUMMARY, "accuracy": None}, 20) == "not evaluated; 7 of 20 rounds are done."
     error = {"accuracy": None, "error": {"mean": 0.51, "ci95": 0.1}, "error_untrained": {"mean": 2.25, "ci95": 0.1}}
     assert "mean absolute error 0.51 ± 0.1 after 7 of 20 rounds; untrained weights 2.25." in reached_words(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, epsilon_of_discrete
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.guarantee import UnitName
-from dpfedmeta.accounting.ledger.hash_chain import continue_or_start
+from dpfedmeta.accounting.ledger.hash_chain import continue_or_start, read_chain
 from dpfedmeta.accounting.participation_cost import CLIENT, Spending
 from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.rounded import asked
@@ -24,6 +25,7 @@ VERSION = 1
 _WHAT = "client's ledger"
 # A budget that was computed from the same numbers is met exactly; adding squares may differ in the last digits.
 _ROUNDING = 1.0 + 1e-9
+_MOST_FURTHER = 10_000
 # (run, (round, what a further attempt adds)).
 _Key = tuple[str, tuple[int, ...]]
 
@@ -82,6 +84,19 @@ class RunCost:
 NO_COST = RunCost()
 
 
+def open_own_ledger(path: Path) -> tuple[ClientLedger, RecordBudget]:
+    """SECRET: a client's ledger with the limit that it has now, for its owner to read; nothing is written.
+
+    Raises:
+        InputError: It is missing, damaged, or no client's ledger.
+    """
+    bodies, _ = read_chain(path, _WHAT, torn=True)
+    if not _is_ledger(bodies[0]):
+        raise InputError(f"{path}: is no client's ledger")
+    budget = RecordBudget(**[body["budget"] for body in bodies if "budget" in body][-1])
+    return ClientLedger(path, budget), budget
+
+
 class ClientLedger:
     """Ledger of one client's participations, on its own disk before it answers.
 
@@ -112,6 +127,9 @@ class ClientLedger:
             self._mus = [_mus(line, budget.unit) for line in lines]
             self._first = next((line.get("relation", "zero-out") for line in lines), None)
             self._cost = reduce(_together, map(RunCost.from_json, lines), NO_COST)
+            self._costs = {
+                line.get("run", ""): found for line in lines if (found := RunCost.from_json(line)) != NO_COST
+            }
             self._paid = {line.get("run", "") for line in lines if RunCost.from_json(line) != NO_COST}
             self._rounds: dict[_Key, str] = {
                 (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("question", "")
@@ -270,6 +288,26 @@ class ClientLedger:
         self._cost = _together(self._cost, due)
         if due != NO_COST:
             self._paid.add(run)
+            self._costs[run] = due
+
+    def spent_by_run(self) -> dict[str, tuple[int, float]]:
+        """(Participations, epsilon for the relation that is counted) of each run by itself, in their order."""
+        return {run: (len(self.keys(run)), self._of_run(run)) for run in dict.fromkeys(of for of, _ in self._rounds)}
+
+    def _of_run(self, run: str) -> float:
+        name = CLIENT if self._budget.unit == "client" else self.relation
+        mus = [mus for (of, _), mus in zip(self._rounds, self._mus, strict=True) if of == run]
+        return self._epsilon(math.fsum(mu.get(name or "", math.inf) ** 2 for mu in mus), self._costs.get(run, NO_COST))
+
+    def like_last(self) -> int | None:
+        """Count how many further participations like the last one are within the budget; None: no limit that counts.
+
+        Those that a plan's own cap or the cost of a further run would stop are not looked at.
+        """
+        if not self._mus or (self._budget.epsilon is None and self._budget.participations is None):
+            return None
+        last = Spending(mus=self._mus[-1], relation=self.relation or "zero-out")
+        return self.further([last] * _MOST_FURTHER, run=next(reversed(self._rounds))[0])
 
     def _epsilon(self, squared: float, cost: RunCost) -> float:
         delta, mu = self._budget.delta - cost.rare, math.sqrt(squared)
@@ -280,6 +318,16 @@ class ClientLedger:
             return gaussian_epsilon(mu, delta)
 
         return epsilon_of_discrete(at, delta, at(delta), cost.coordinates) if cost.coordinates else at(delta)
+
+
+def is_own_ledger(path: Path) -> bool:
+    """Return whether a file begins as a client's ledger does."""
+    try:
+        with path.open("rb") as file:
+            first = json.loads(file.readline())
+    except (OSError, *DAMAGED_JSON):
+        return False
+    return isinstance(first, dict) and {"version", "budget"} <= first.keys()
 
 
 def _is_ledger(first: Mapping[str, Any]) -> bool:

@@ -22,6 +22,7 @@ from dpfedmeta.cli.arguments import (
 from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import LEDGER
 
 SUMMARY = "guarantees of a plan or a run, also recomputed from a run's ledger (--verify)"
 
@@ -67,8 +68,8 @@ def _add_kept(made: argparse.ArgumentParser) -> None:
     other.add_argument(
         "--statement",
         type=Path,
-        metavar="RUN",
-        help="one page for a person or an authority: what was promised to whom, what it means, how to check it",
+        metavar="PATH",
+        help="one page for a person or an authority: on a run, on all runs of a client (its home) or of a register",
     )
     other.add_argument(
         "--realised",
@@ -116,10 +117,32 @@ def main(words: Sequence[str], console: Console) -> int:
         return _of_population(known, console)
     if compares:
         return _compare(known, console)
+    if known.statement is not None and (lines := _of_many_runs(known.statement)):
+        if known.json:
+            print_json({"statement": lines})
+        else:
+            console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+        return DONE
     for path in chosen:
         if not path.is_dir():
             raise InputError(no_run(path))
     return account_of_runs(console, known, chosen) if chosen else _of_plan(made, words, console)
+
+
+def _of_many_runs(path: Path) -> list[str]:
+    """The page on a client's home or on a population's register; empty where the path is neither."""
+    from dpfedmeta.accounting.ledger.client_ledger import is_own_ledger
+
+    if path.is_file():
+        from dpfedmeta.accounting.ledger.population_register import read_register
+        from dpfedmeta.cli.run_statement import register_lines
+
+        return register_lines(read_register(path))
+    if not is_own_ledger(path / LEDGER):
+        return []
+    from dpfedmeta.cli.run_statement import site_lines
+
+    return site_lines(path)
 
 
 def _of_population(options: argparse.Namespace, console: Console) -> int:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.cli import plan_sites
-from dpfedmeta.cli.arguments import DONE, check_alone, code_of_run, parser, settings_from
+from dpfedmeta.cli.arguments import BAD_INPUT, DONE, check_alone, code_of_run, parser, settings_from
 from dpfedmeta.cli.server_arguments import (
     add_real_clients,
     check_port,
@@ -281,7 +281,7 @@ def _client_parser() -> argparse.ArgumentParser:
         "--check",
         type=Path,
         metavar="YAML",
-        help="say how the data fit a plan's settings (`federate plan --out`), and end; needs --data alone",
+        help="compute a round by a plan's settings (`federate plan --out`), send nothing, say ONLY NOISE if it is that",
     )
     made.add_argument("--home", type=Path, metavar="DIR", help="folder for ledger, log and model (beside the key)")
     made.add_argument("--unit", choices=("record", "client"), default="record", help="what is protected (record)")
@@ -373,13 +373,13 @@ def _client(words: Sequence[str], console: Console) -> int:
 
 
 def _checked(options: argparse.Namespace, console: Console) -> int:
-    """A look at a client's data beside a plan's settings; nothing leaves the machine."""
-    from dpfedmeta.cli.commands.check_task_command import main as check_task
+    """A round on a client's data by a plan's settings; nothing leaves the machine."""
+    from dpfedmeta.federation.pre_flight import pre_flight
 
-    # The server's task file need not be here; any other name of one does.
-    task = resolve(None, "strokes", options.check).task
-    shape = ["--ways", str(task.ways), "--shots", str(task.shots), "--task.queries", str(task.queries)]
-    return check_task([str(options.data), "--client", *shape], console)
+    found = pre_flight(options.data, options.check)
+    for line in found.lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    return DONE if found.sound else BAD_INPUT
 
 
 def _demo_parser() -> argparse.ArgumentParser:

@@ -375,12 +375,17 @@ class RealClient:
         signed = joined.signed
         weights = unflatten(torch.from_numpy(flat.copy()), signed.initial)
         plan, task = signed.plan, signed.task
-        form = InputForm.of(task.form, *task.constants)
+        form = InputForm.of(task.form, *task.constants, columns=signed.columns)
         learned = Initialisation(network=plan.network, weights=weights, adaptation=plan.evaluation, form=form)
         images, labels, names = joined.images.labelled()
-        personal = learned.adapt(images, labels, class_names=names)
+        if task.targets is None:
+            personal, what = learned.adapt(images, labels, class_names=names), f"{len(names)} classes"
+        else:
+            numbers = images[:, -1].astype(np.float64) * task.targets.scale + task.targets.centre
+            numbers = numbers.clip(task.targets.lowest, task.targets.highest)  # float32 rounds the ends
+            personal, what = learned.adapt(images[:, :-1], numbers), "the numbers"
         personal.save(self._folder / MODEL)
-        self._log(f"the learned model, adapted to {len(personal.class_names)} classes of this client: {MODEL}")
+        self._log(f"the learned model, adapted to {what} of this client: {MODEL}")
 
     def _in_home(self, text: str) -> str:
         """Words with the places of the home's files, of which a dry run sees copies."""

@@ -51,10 +51,12 @@ def reached_words(summary: Mapping[str, Any], rounds: int) -> str:
     """Say in one line what accuracy, or error, was reached, and what is had without training."""
     done = f"{summary['rounds']} of {rounds} rounds"
     measured, error = summary.get("accuracy"), summary.get("error")
+    whose = f", of {summary['judged_on']}" if summary.get("judged_on") else ""
     if measured is None and error is not None:
         before = summary.get("error_untrained")
         start = f"; untrained weights {before['mean']:.4g}" if before else ""
-        return f"mean absolute error {error['mean']:.4g} ± {error['ci95']:.2g} after {done}{start}."
+        on = f"{whose}," if whose else ""
+        return f"mean absolute error {error['mean']:.4g} ± {error['ci95']:.2g}{on} after {done}{start}."
     if not measured:
         return f"not evaluated; {done} are done."
     beside = [
@@ -62,7 +64,7 @@ def reached_words(summary: Mapping[str, Any], rounds: int) -> str:
     ]
     what = ", ".join(filter(None, (Path(summary["dataset"]).name, size(measured))))
     against = f" Without training: {', '.join(beside)}." if beside else ""
-    return f"{_percent(measured)} on {what}, after {done}.{against}"
+    return f"{_percent(measured)} on {what}{whose}, after {done}.{against}"
 
 
 def observer_rows(cells: Sequence[Guarantee], server_sees: str) -> list[dict[str, str]]:

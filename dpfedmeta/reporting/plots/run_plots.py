@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from dpfedmeta.accounting.right_guesses import protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.reporting.plots.style import (
     BLUE,
@@ -28,14 +29,15 @@ from dpfedmeta.training.results.evaluation_store import row_label
 
 # Points of accuracy by which a level may lie outside of all else, and be drawn all the same.
 _LEAST_REACH = 10.0
+_AXES = ("client_public", "record_server", "client_server", "record_public")
 Rows = Sequence[Mapping[str, Any]]
 Point = tuple[float, Mapping[str, Any]]
 """Where on the axis, and the accuracy there in the form of summary.json."""
 
 
 def accuracy_plot(path: Path, rows: Rows, summary: Mapping[str, Any]) -> None:
-    """Accuracy in percent from round 0 on, against rounds and against the (client, public) epsilon spent."""
-    name = _epsilon_axis(rows)
+    """Accuracy in percent from round 0 on, against rounds and against the epsilon spent of a promised cell."""
+    name = _epsilon_axis(rows, summary.get("planned", ()))
     figure, axes = plt.subplots(2 if name else 1, 1, figsize=(WIDE, 6.4 if name else 3.8), squeeze=False)
     _accuracy(axes[0, 0], rows, summary, [float(row["round"] + 1) for row in rows])
     axes[0, 0].set_xlabel("rounds done")
@@ -54,11 +56,12 @@ def accuracy_plot(path: Path, rows: Rows, summary: Mapping[str, Any]) -> None:
     save(figure, path)
 
 
-def _epsilon_axis(rows: Rows) -> str | None:
-    """The cell that grows with rounds and is finite, if any."""
-    if rows and rows[-1]["epsilons"]["client_public"] is not None:
-        return "client_public"
-    return None
+def _epsilon_axis(rows: Rows, planned: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first cell that hides somebody and grows with rounds, if any; without a plan (client, public)."""
+    bounds = {f"{cell['unit']}_{cell['observer']}": (cell["epsilon"], cell["delta"]) for cell in planned}
+    kept = {name for name, (epsilon, delta) in bounds.items() if epsilon is not None and protects(epsilon, delta)}
+    last = rows[-1]["epsilons"] if rows else {}
+    return next((name for name in _AXES if last.get(name) is not None and (name in kept or not planned)), None)
 
 
 def _accuracy(axis: Axes, rows: Rows, summary: Mapping[str, Any], places: Sequence[float]) -> None:

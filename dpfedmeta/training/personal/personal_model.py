@@ -1,4 +1,4 @@
-"""A personal model: predictions from one image at a time, and one file without pickle."""
+"""A personal model: predictions from one record at a time, and one file without pickle."""
 
 import json
 import os
@@ -20,6 +20,9 @@ from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.files.run_directory import CONFIG
 from dpfedmeta.core.params import Params, is_finite
+from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.data.task import OwnSource
+from dpfedmeta.data.user_sources.readers import columns_in
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.meta.inner_loop import adapted_params
 from dpfedmeta.learning.models.frozen import frozen_network, restored_network
@@ -27,7 +30,15 @@ from dpfedmeta.learning.models.functional import channels_last
 from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
-from dpfedmeta.training.personal.user_inputs import Images, InputForm, Labels, checked_labels
+from dpfedmeta.learning.targets.regression import Regression
+from dpfedmeta.training.personal.user_inputs import (
+    Images,
+    InputForm,
+    Labels,
+    checked_labels,
+    checked_numbers,
+    places_of,
+)
 from dpfedmeta.training.results.trained_run import open_run
 
 FORMAT = "dpfedmeta personal model 1"
@@ -41,10 +52,11 @@ class PersonalModel:
 
     Attributes:
         network: What the module was built from.
-        module: From standardised images [n, channels, height, width] to logits [n, classes].
-        form: What images it takes.
+        module: From standardised records [n, ...] to logits [n, classes], or to [n, 1] of numbers to predict.
+        form: What records it takes, with the names of a table's columns and the constants that standardise them.
         steps: Gradient steps that were taken.
         class_names: A name for each class, or nothing.
+        targets: Public constants of numbers to predict; None: it has classes.
     """
 
     network: NetworkSpec
@@ -52,9 +64,13 @@ class PersonalModel:
     form: InputForm
     steps: int
     class_names: tuple[str, ...] = ()
+    targets: TargetRange | None = None
 
     def logits(self, images: Images) -> Tensor:
-        """Logits [n, classes] of images [n, channels, height, width], uint8 or standardised floats.
+        """Logits [n, classes] of images [n, channels, height, width], uint8 or standardised floats; or of vectors.
+
+        Vectors [n, numbers] are as in the file that the run was trained on, and are standardised here. A table (pandas,
+        polars), a mapping from names to numbers, or a CSV file is read by the names of its columns.
 
         Raises:
             InputError: The images do not fit.
@@ -64,11 +80,21 @@ class PersonalModel:
             return torch.cat([self.module(channels_last(part)) for part in parts])
 
     def probabilities(self, images: Images) -> Tensor:
-        """Softmax of the logits, [n, classes]; not calibrated."""
+        """Softmax of the logits, [n, classes]; not calibrated.
+
+        Raises:
+            InputError: The model predicts numbers, or the records do not fit.
+        """
+        if self.targets is not None:
+            raise InputError("the model predicts numbers, which have no probabilities; predict gives them")
         return self.logits(images).softmax(1)
 
     def predict(self, images: Images) -> Tensor:
-        """Labels [n], int64, as they were given to `adapt`."""
+        """Labels [n], int64, as they were given to `adapt`; or numbers [n], float64, in their own unit."""
+        if self.targets is not None:
+            return Regression(range=self.targets).predicted(self.logits(images).double()) * self.targets.scale + (
+                self.targets.centre
+            )
         return self.logits(images).argmax(1)
 
     def predict_names(self, images: Images) -> list[str]:
@@ -101,6 +127,7 @@ class PersonalModel:
             "form": asdict(self.form),
             "steps": self.steps,
             "class_names": self.class_names,
+            "targets": None if self.targets is None else asdict(self.targets),
         }
         tensors = {name: value.detach().contiguous().clone() for name, value in self.module.state_dict().items()}
         check_outside_runs("PersonalModel.save:", target)
@@ -134,8 +161,9 @@ def load_personal(path: str | os.PathLike[str]) -> PersonalModel:
         form = TypeAdapter(InputForm).validate_python(content.get("form"))
         names = TypeAdapter(tuple[str, ...]).validate_python(content.get("class_names"))
         steps = TypeAdapter(int).validate_python(content.get("steps"))
+        targets = TypeAdapter(TargetRange | None).validate_python(content.get("targets"))
         module = _restored(spec, tensors)
-        model = PersonalModel(network=spec, module=module, form=form, steps=steps, class_names=names)
+        model = PersonalModel(network=spec, module=module, form=form, steps=steps, class_names=names, targets=targets)
         _check(model, tensors)
         return model
     except ValidationError as error:
@@ -172,6 +200,8 @@ def _check(model: PersonalModel, tensors: Mapping[str, Tensor]) -> None:
     if form.form != network.form:
         raise InputError("its images do not fit its network")
     allowed = (0, form.channels, 1) if form.records == "vectors" else (0, form.channels)
+    if len(form.columns) not in (0, form.channels) or len({*form.columns}) != len(form.columns):
+        raise InputError("its columns do not fit its records")
     if any(len(values) not in allowed for values in (form.mean, form.deviation)):
         raise InputError("its standardisation does not fit its images")
     if len(model.class_names) not in (0, network.ways):
@@ -200,6 +230,7 @@ class Initialisation:
         adaptation: Inner loop of held-out clients.
         form: Form of the records that it takes.
         learned_by: Algorithm and data set of the run, for display.
+        labels: Public list of labels that all clients share; empty: each has classes of its own.
     """
 
     network: NetworkSpec
@@ -207,6 +238,7 @@ class Initialisation:
     adaptation: Adaptation
     form: InputForm
     learned_by: str = ""
+    labels: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         count = sum(value.numel() for value in self.weights.values())
@@ -229,7 +261,8 @@ class Initialisation:
 
         Args:
             images: The support set, [n, channels, height, width]: uint8, or floats standardised as in training.
-            labels: [n], whole numbers 0 ... classes - 1, an image of each at least.
+            labels: [n], whole numbers 0 ... classes - 1, an image of each at least; or names of the public list, where
+                clients share one; or numbers to predict, in their own unit.
             class_names: A name for each class; kept in the model.
             ways: Number of classes; None: that of the names, else of the labels, at most as many as in training.
             steps: Gradient steps; None: as the run evaluates.
@@ -239,13 +272,17 @@ class Initialisation:
             InputError: Images or labels do not fit, steps < 0, or the adaptation diverged.
         """
         targets = self.adaptation.targets
-        if targets.numbers:
-            raise InputError("the network predicts numbers, and a personal model has classes; no file of it is written")
         how, names = self._adaptation(steps, lr), _checked_names(class_names)
         support = self.form.tensor(images)
-        wanted = _wanted_ways(ways, names)
-        own_list = not targets.masked
-        known, classes = checked_labels(labels, len(support), self.network.ways, wanted, shared=own_list)
+        if isinstance(targets, Regression):
+            if names or ways is not None:
+                raise InputError("class_names, ways: the network predicts numbers; leave them out")
+            known, classes = checked_numbers(labels, len(support), targets.range), 1
+        else:
+            wanted, own_list = _wanted_ways(ways, names), not targets.masked
+            labels = places_of(labels, self.labels) if own_list and self.labels else labels
+            known, classes = checked_labels(labels, len(support), self.network.ways, wanted, shared=own_list)
+            names = names or (self.labels if own_list else ())
         spec, weights = with_ways(self.network, self.weights, self.adaptation.targets.outputs(classes))
         network = build_network(spec)
         with torch.enable_grad():
@@ -258,6 +295,7 @@ class Initialisation:
             form=self.form,
             steps=how.steps,
             class_names=names,
+            targets=targets.range if isinstance(targets, Regression) else None,
         )
 
     def _adaptation(self, steps: int | None, lr: float | None) -> Adaptation:
@@ -298,8 +336,15 @@ def load(path: str | os.PathLike[str]) -> Initialisation:
         InputError: Not a run directory, or its weights are missing, damaged or of another network.
     """
     run = open_run(Path(path))
-    if run.adaptation.targets.numbers:
-        raise InputError(f"{path}: predicts numbers, and a personal model has classes; see evaluate {path} --on TABLE")
     by = f"{run.settings.algo} on {run.settings.dataset}"
-    form = InputForm.of(run.task.form, *run.task.constants)
-    return Initialisation(network=run.network, weights=run.weights, adaptation=run.adaptation, form=form, learned_by=by)
+    source = run.task.source
+    there = isinstance(source, OwnSource) and Path(source.path).exists()
+    columns = columns_in(source.reader, Path(source.path)) if there and isinstance(source, OwnSource) else ()
+    return Initialisation(
+        network=run.network,
+        weights=run.weights,
+        adaptation=run.adaptation,
+        form=InputForm.of(run.task.form, *run.task.constants, columns=columns),
+        learned_by=by,
+        labels=run.task.labels,
+    )

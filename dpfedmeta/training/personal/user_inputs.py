@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +16,17 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.read_files import open_text
 from dpfedmeta.core.params import in_order, lost_as_array
+from dpfedmeta.core.pydantic_errors import listed, nearest
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
+from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.data.user_sources.columns import OWNERS
+from dpfedmeta.data.user_sources.csv_table import UNREADABLE
 
-Images = Tensor | npt.NDArray[np.uint8] | npt.NDArray[np.floating]
-Labels = Tensor | npt.NDArray[np.integer] | Sequence[int]
+Images = Tensor | npt.NDArray[np.uint8] | npt.NDArray[np.floating] | Mapping[str, Any] | str | os.PathLike[str] | Any
+Labels = Tensor | npt.NDArray[np.integer] | npt.NDArray[np.floating] | Sequence[int] | Sequence[float] | Sequence[str]
 
 # Standardised pixels lie within a few units of 0; larger ones are bytes that somebody turned into floats.
 _LARGEST = 50.0
@@ -34,6 +43,7 @@ class InputForm:
         deviation: Standard deviation that is then divided by, per channel or number; empty: 1.
         records: Kind of the records.
         vocabulary: Tokens are whole numbers below this; None if records are not tokens.
+        columns: Names of a vector's numbers in their order, by which tables are read; empty: they have none.
     """
 
     channels: int
@@ -42,9 +52,16 @@ class InputForm:
     deviation: tuple[float, ...] = ()
     records: Kind = "images"
     vocabulary: int | None = None
+    columns: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, form: RecordForm, mean: tuple[float, ...], deviation: tuple[float, ...]) -> InputForm:
+    def of(
+        cls,
+        form: RecordForm,
+        mean: tuple[float, ...],
+        deviation: tuple[float, ...],
+        columns: tuple[str, ...] = (),
+    ) -> InputForm:
         """The form of a task's records."""
         size = form.shape[1] if form.kind == "images" else 1
         return cls(
@@ -54,6 +71,7 @@ class InputForm:
             deviation=deviation,
             records=form.kind,
             vocabulary=form.vocabulary,
+            columns=columns,
         )
 
     @property
@@ -67,7 +85,8 @@ class InputForm:
 
         Args:
             images: Bytes (uint8), which are standardised here, or floats that are standardised already. Vectors as in
-                the file that they were trained on: they are standardised here. Sequences of tokens, padded with 0.
+                the file that they were trained on: they are standardised here; also by the names of their columns, as
+                `named` takes them. Sequences of tokens, padded with 0.
 
         Raises:
             InputError: Another shape or type, no image at all, or values that are neither.
@@ -85,6 +104,8 @@ class InputForm:
             raise InputError(f"images: expected uint8, or standardised floats, got {given.dtype}")
         if not bool(torch.isfinite(given).all()):
             raise InputError("images: hold values that are not finite")
+        if self.mean and float(given.min()) >= 0.0 and float(given.max()) <= 1.0:
+            raise InputError("images: floats from 0 to 1 are not standardised; give pixels as uint8")
         if float(given.abs().max()) > _LARGEST:
             raise InputError(
                 f"images: floats up to {float(given.abs().max()):.0f} are not standardised; give pixels as uint8"
@@ -92,7 +113,8 @@ class InputForm:
         return given.float()
 
     def _numbers(self, given: Images) -> Tensor:
-        values, length = _tensor(given, self.records), self.channels
+        given, length = self.named(given) if has_names(given) else given, self.channels
+        values = _tensor(given, self.records)
         if values.ndim != 2 or values.shape[1] != length or not len(values):
             raise InputError(f"{self.records}: expected [n, {length}] with n >= 1, got {list(values.shape)}")
         if values.is_complex():
@@ -111,11 +133,87 @@ class InputForm:
         values = values - torch.tensor(self.mean, dtype=torch.float64) if self.mean else values
         return (values / torch.tensor(self.deviation, dtype=torch.float64) if self.deviation else values).float()
 
+    def named(self, given: Any) -> npt.NDArray[np.float64]:
+        """[n, numbers], in the order of the model's columns, of what has names.
+
+        Args:
+            given: A CSV file with a first line of names, a table (pandas, polars), or a mapping from each name to a
+                number or to [n] numbers, or a list of such of single records. Our own columns (class, client, split,
+                target) are left out.
+
+        Raises:
+            InputError: The model knows no names, others are there or some are missing, or a value is no number.
+        """
+        if not self.columns:
+            raise InputError(
+                f"{self.records}: the model knows no names of columns, since its run had none or its table is gone; "
+                f"hand over an array [n, {self.channels}]"
+            )
+        where, held = _by_name(given)
+        odd = [f"{name}: unknown{nearest(name, self.columns)}" for name in held if name not in {*self.columns, *OWNERS}]
+        odd += [f"{name}: missing" for name in self.columns if name not in held]
+        if odd:
+            raise InputError(f"{where}: column {listed(odd)}; the model's are {', '.join(self.columns)}")
+        return np.stack([_as_numbers(where, name, held[name]) for name in self.columns], axis=1)
+
     def _standardised(self, images: Tensor) -> Tensor:
         pixels = images.float() / 255.0
         if self.mean:
             pixels = pixels - torch.tensor(self.mean).view(-1, 1, 1)
         return pixels / torch.tensor(self.deviation).view(-1, 1, 1) if self.deviation else pixels
+
+
+def has_names(given: object) -> bool:
+    """Return whether records say which number is which: a file, a table, a mapping, or a list of mappings."""
+    if isinstance(given, str | os.PathLike | Mapping) or hasattr(given, "columns"):
+        return True
+    return isinstance(given, Sequence) and bool(given) and isinstance(given[0], Mapping)
+
+
+def read_named(path: Path) -> dict[str, list[str]]:
+    """The columns of a CSV file, as texts.
+
+    Raises:
+        InputError: It cannot be read, or a line has other fields than the first.
+    """
+    try:
+        with open_text(path) as file:
+            rows = [row for row in csv.reader(file, strict=True) if any(field.strip() for field in row)]
+    except UNREADABLE as error:
+        raise InputError(f"{path}: cannot be read as CSV in UTF-8 ({error})") from error
+    names = [name.strip() for name in rows[0]] if rows else []
+    if len(rows) < 2 or len({*names}) < len(names):
+        raise InputError(f"{path}: expected a first line of names, each once, and a record below it")
+    uneven = next((place for place, row in enumerate(rows, start=1) if len(row) != len(names)), None)
+    if uneven is not None:
+        raise InputError(f"{path}: record {uneven - 1} has other fields than the first line names")
+    return {name: [row[place] for row in rows[1:]] for place, name in enumerate(names)}
+
+
+def _by_name(given: Any) -> tuple[str, Mapping[str, Any]]:
+    """(What it is, each column by its name)."""
+    if isinstance(given, str | os.PathLike):
+        return str(given), read_named(Path(given))
+    if isinstance(given, Mapping):
+        return "records", {str(name): value for name, value in given.items()}
+    if hasattr(given, "columns"):
+        return "records", {str(name): given[name] for name in given.columns}
+    names = {tuple(sorted(map(str, each))) if isinstance(each, Mapping) else None for each in given}
+    if len(names) != 1:
+        raise InputError("records: not all have the same names")
+    return "records", {str(name): [each[name] for each in given] for name in given[0]}
+
+
+def _as_numbers(where: str, name: str, values: Any) -> npt.NDArray[np.float64]:
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise InputError(f"{where}: column {name}: has a mask, under which numbers are missing; leave those out")
+    held = np.asarray(values).reshape(-1).tolist()
+    for place, value in enumerate(held, start=1):
+        try:
+            held[place - 1] = float(value)
+        except (TypeError, ValueError):
+            raise InputError(f"{where}: column {name}, record {place}: {value!r:.40} is no number") from None
+    return np.asarray(held, dtype=np.float64)
 
 
 def checked_labels(
@@ -164,6 +262,36 @@ def checked_labels(
         absent = next(label for label in range(classes) if label not in held)
         raise InputError(f"labels: class {absent} has no image; every class of 0 ... {classes - 1} needs one")
     return given, classes
+
+
+def places_of(labels: Any, listed_labels: tuple[str, ...]) -> Any:
+    """Places of names in the public list; labels that are no names stay as they are.
+
+    Raises:
+        InputError: A name is not in it.
+    """
+    if isinstance(labels, Tensor) or not isinstance(labels, Iterable) or not _has_names(labels):
+        return labels
+    names = [str(label) for label in labels]
+    odd = next((name for name in names if name not in listed_labels), None)
+    if odd is not None:
+        raise InputError(f"labels: {odd!r} is not in the public list ({', '.join(listed_labels)})")
+    return [listed_labels.index(name) for name in names]
+
+
+def checked_numbers(labels: Any, records: int, known: TargetRange) -> Tensor:
+    """Numbers to predict [n], scaled as the network sees them.
+
+    Raises:
+        InputError: They are none, or too many or too few, or outside the public range.
+    """
+    given = _tensor(labels, "labels")
+    if given.ndim != 1 or given.is_complex() or len(given) != records:
+        raise InputError(f"labels: expected {records} numbers [n], got {given.dtype} of shape {list(given.shape)}")
+    numbers = given.double()
+    if outside := known.outside(numbers.tolist()):
+        raise InputError(f"labels: {float(numbers[outside[0]]):g} is outside the public range ({known.words})")
+    return ((numbers - known.centre) / known.scale).float()
 
 
 def _has_names(labels: Iterable[object]) -> bool:

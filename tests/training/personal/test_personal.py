@@ -369,3 +369,18 @@ def test_labels_are_taken_exactly_where_each_class_has_an_image(labels, ways, sh
         return
     with pytest.raises(InputError, match=re.escape(said)):
         checked_labels(labels, 3, 4, ways, shared=shared)
+
+
+@pytest.mark.parametrize(("mean", "low", "high", "refused"), [
+    ((0.5,), 0.0, 1.0, True), ((0.5,), 0.2, 0.9, True), ((0.5,), -0.1, 1.0, False), ((0.5,), 0.0, 1.1, False),
+    ((), 0.0, 1.0, False),
+])  # fmt: skip
+def test_floats_as_pixels_are_no_standardised_ones(mean, low, high, refused):
+    """`ToTensor` gives numbers from 0 to 1; a standardised image has some below 0."""
+    form = InputForm(channels=1, size=2, mean=mean, deviation=(0.25,) if mean else ())
+    given = torch.tensor([low, high, low, high]).reshape(1, 1, 2, 2)
+    if not refused:
+        assert torch.equal(form.tensor(given), given)
+        return
+    with pytest.raises(InputError, match="floats from 0 to 1 are not standardised; give pixels as uint8"):
+        form.tensor(given)

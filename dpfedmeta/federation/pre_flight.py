@@ -1,0 +1,136 @@
+"""A site's own look, before it takes part: a round of the plan on its data by the run's code; nothing is sent."""
+
+import os
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from dpfedmeta.config.dataset_names import encoding_of_run
+from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import flatten
+from dpfedmeta.core.random.random_sources import FloatArray
+from dpfedmeta.data.repeated_images import different
+from dpfedmeta.data.task_file import load_task
+from dpfedmeta.data.user_sources.sound_rows import own_digests
+from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.client.signed_participation import ClientSetup
+from dpfedmeta.federation.client.training_participation import Joined, join
+from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan, sign_plan
+from dpfedmeta.federation.wire_format import Attempt, RoundTask
+from dpfedmeta.planning.run_plan import make_plan
+from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Identity
+
+# Standard deviations between a column's mean and the task's public one, from which it is asked about.
+_FAR = 5.0
+_NOISE = "ONLY NOISE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreFlight:
+    """SECRET: how a site's data would take part, for their owner alone.
+
+    Attributes:
+        lines: What was found.
+        sound: True if a message of a round holds more than noise.
+    """
+
+    lines: tuple[str, ...]
+    sound: bool
+
+
+def pre_flight(data: Path, config: Path) -> PreFlight:
+    """Join a plan and compute the message of its first round, as `federate client` does, in a home that is dropped.
+
+    Args:
+        data: The site's own.
+        config: Settings of the plan (`federate plan --out`); the task file that they name lies here or beside them,
+            with its table, which names the columns.
+
+    Raises:
+        InputError: The plan or its task cannot be read or made.
+        RefusedPlan: There is no such plan.
+    """
+    signed, said = _signed(config), list[str]()
+    lines = [f"{data}: one client of {config}, as federate client --data {data} would take part"]
+    try:
+        own_digests(data)
+    except InputError as error:
+        why = f"{_NOISE}: {error}; federate client does not begin with such data, and one that waits sends only noise"
+        return PreFlight(lines=(*lines, why), sound=False)
+    with TemporaryDirectory() as home:
+        setup = ClientSetup(
+            number=0,
+            images=data,
+            folder=Path(home),
+            promise=Promise(participations=1),
+            noise_seed=None,
+            fresh_of=lambda attempt: secrets.token_bytes(32),
+            log=said.append,
+        )
+        joined = join(signed, setup)
+        if joined.why is None:
+            _compute(joined)
+        held = joined.images.holdings(0)
+        records = joined.images.labelled()[0] if held else np.zeros((0, 1))
+    sound = not any(line.startswith(_NOISE) for line in said)
+    counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(held.items()))
+    if held:
+        lines.append(f"{sum(held.values()):,} records of {len(held)} classes take part: {counts}")
+        lines += _remarks(signed, np.asarray(records))
+    lines += said
+    if sound:
+        lines.append("the message of the first round was computed here, and nothing was sent: this client takes part")
+    return PreFlight(lines=tuple(lines), sound=sound)
+
+
+def _signed(config: Path) -> SignedPlan:
+    """The plan as its server would offer it, signed by nobody in particular."""
+    settings = resolve(None, None, config, default_dataset="strokes")
+    beside = config.parent / settings.dataset
+    if beside.exists() and not Path(settings.dataset).exists():
+        settings = replace(settings, dataset=os.fspath(beside))
+    try:
+        task, _ = load_task(settings.dataset)
+    except InputError as error:
+        raise InputError(
+            f"{config}: {error}; a look needs the operator's task file and its table, which name columns, labels and "
+            "constants: put them beside it"
+        ) from error
+    task = replace(task, encoding=encoding_of_run(settings))
+    plan, server = make_plan(settings, task), Identity(secrets.token_bytes(SECRET_BYTES))
+    roster = [Identity(secrets.token_bytes(SECRET_BYTES)).public for _ in range(plan.privacy.clients)]
+    offered = sign_plan(plan, task, run=secrets.token_bytes(32), server=server, roster=roster)
+    return opened_plan(offered.text, offered.signature, server.public)
+
+
+def _compute(joined: Joined) -> None:
+    """SECRET: the message of round 0; where it cannot be computed from the data, the log says so."""
+    plan = joined.signed.plan
+    bound = plan.policy.initial().bound
+    task = RoundTask(bound=bound, model=flatten(joined.signed.learned).numpy().astype(np.float32))
+    attempt = Attempt(run=joined.signed.run, round=0)
+    if plan.privacy.secure is None:
+        joined.vector(task, attempt)
+    else:
+        joined.whole(task.encode(), attempt, plan.privacy.clients)
+
+
+def _remarks(signed: SignedPlan, records: FloatArray) -> list[str]:
+    """SECRET: what the owner may not have meant, of rows that are sound."""
+    said = []
+    if copies := len(records) - different(records):
+        said.append(f"{copies:,} records repeat another one")
+    (mean, deviation), columns = signed.task.constants, signed.columns
+    if signed.task.form.kind == "vectors" and mean and deviation:
+        width = len(records[0]) - bool(signed.task.targets)
+        far = (records[:, :width].mean(0) - np.asarray(mean)) / np.asarray(deviation)
+        said += [
+            f"column {columns[place] if columns else place + 1}: its mean lies {abs(far[place]):.0f} public deviations "
+            "from the task's: is it in another unit?"
+            for place in np.flatnonzero(np.abs(far) > _FAR)
+        ]
+    return said

@@ -1,0 +1,114 @@
+"""`federate client --check`: a round of the plan by the run's code, on every kind of a broken table."""
+
+import csv
+import random
+import shutil
+
+import pytest
+import yaml
+
+from dpfedmeta.federation.pre_flight import pre_flight
+from dpfedmeta.federation.site_plan import Sites, settings_of
+from tests.conftest import dpfedmeta
+
+HEADER = ["class", "age", "pulse", "oldpeak"]
+TASK = {
+    "name": "clinics", "source": {"reader": "vectors", "path": "public.csv"}, "features": 3,
+    "mean": [55, 75, 2], "deviation": [10, 10, 1], "labels": ["well", "ill"],
+}  # fmt: skip
+
+
+def rows(count, seed=0):
+    draw = random.Random(seed)
+    return [
+        [("well", "ill")[n % 2], f"{draw.gauss(55, 10):.1f}", f"{draw.gauss(75, 9):.1f}", f"{draw.gauss(2, 1):.1f}"]
+        for n in range(count)
+    ]
+
+
+def write(path, header, lines):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *lines])
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    parts = [[f"p-{part}", part, *row] for part in ("train", "val", "test") for row in rows(24)]
+    write(folder / "public.csv", ["client", "split", *HEADER], parts)
+    (folder / "task.yaml").write_text(yaml.safe_dump(TASK))
+    # Two sites each make noise, and of three a sum is seen.
+    for sites in (2, 3):
+        plan = settings_of(Sites(sites=sites, least=60, classes=2, weights=8, rounds=2), 2.5, "task.yaml", images=False)
+        (folder / f"plan-{sites}.yaml").write_text(yaml.safe_dump(plan))
+    return folder
+
+
+def column(name, change):
+    place = HEADER.index(name)
+    return lambda lines: [[change(each) if at == place else each for at, each in enumerate(line)] for line in lines]
+
+
+BROKEN = {
+    "NaN": (HEADER, column("pulse", lambda value: "nan"), "no sound record"),
+    "infinity": (HEADER, column("pulse", lambda value: "inf"), "no sound record"),
+    "blank": (HEADER, column("pulse", lambda value: ""), "no sound record"),
+    "a mark": (HEADER, column("pulse", lambda value: "?"), "no sound record"),
+    "1e30": (HEADER, column("pulse", lambda value: "1e30"), "no sound record"),
+    "renamed": ([*HEADER[:2], "puls", HEADER[3]], list, "column pulse: missing; column puls: unknown; did you mean"),
+    "missing": (HEADER[:3], lambda lines: [line[:3] for line in lines], "column oldpeak: missing"),
+    "one more": ([*HEADER, "bmi"], lambda lines: [[*line, "22"] for line in lines], "column bmi: unknown"),
+    "labels": (HEADER, column("class", lambda value: f"{value}?"), "outside the task's public list (well, ill)"),
+    "few": (HEADER, lambda lines: lines[:2], "no rows that could be taken together"),
+}
+
+
+@pytest.mark.parametrize("which", BROKEN)
+def test_a_broken_table_would_send_only_noise_and_is_told_why(site, which, tmp_path):
+    header, change, why = BROKEN[which]
+    found = pre_flight(write(tmp_path / "own.csv", header, change(rows(60))), site / "plan-3.yaml")
+    assert not found.sound
+    (line,) = (line for line in found.lines if line.startswith("ONLY NOISE"))
+    assert why in line
+
+
+@pytest.mark.parametrize("sites", [2, 3])
+def test_a_sound_table_takes_part_and_nothing_is_left(site, tmp_path, sites):
+    data = write(tmp_path / "own.csv", HEADER, rows(60))
+    found = pre_flight(data, site / f"plan-{sites}.yaml")
+    assert found.sound
+    assert found.lines[1:] == (
+        "60 records of 2 classes take part: ill (30), well (30)",
+        "the message of the first round was computed here, and nothing was sent: this client takes part",
+    )
+    assert [path.name for path in tmp_path.iterdir() if path.name != "state"] == ["own.csv"]
+
+
+def test_rows_in_another_order_of_columns_are_the_same(site, tmp_path):
+    turned = write(tmp_path / "own.csv", HEADER[::-1], [line[::-1] for line in rows(60)])
+    assert pre_flight(turned, site / "plan-3.yaml").sound
+
+
+def test_what_its_owner_may_not_have_meant_is_asked(site, tmp_path):
+    lines = column("age", lambda value: str(12 * float(value)))(rows(60))
+    lines[3][2] = "nan"
+    found = pre_flight(write(tmp_path / "own.csv", HEADER, lines + lines[:2]), site / "plan-3.yaml")
+    assert found.sound
+    said = " ".join(found.lines)
+    assert "2 records repeat another one" in said
+    assert "column age: its mean lies" in said
+    assert "is it in another unit?" in said
+    assert "1 row(s) are wrong and left out" in said
+
+
+def test_the_command_ends_with_2_where_only_noise_would_leave(site, tmp_path):
+    for name in ("plan-3.yaml", "task.yaml", "public.csv"):
+        shutil.copy(site / name, tmp_path)
+    words = ("federate", "client", "--check", "plan-3.yaml", "--data", "own.csv")
+    write(tmp_path / "own.csv", HEADER, rows(60))
+    assert "this client takes part" in dpfedmeta(*words, folder=tmp_path).out
+    write(tmp_path / "own.csv", HEADER[:3], [line[:3] for line in rows(60)])
+    assert "ONLY NOISE" in dpfedmeta(*words, folder=tmp_path, code=2).out
+    (tmp_path / "task.yaml").unlink()
+    assert "put them beside it" in dpfedmeta(*words, folder=tmp_path, code=2).error
