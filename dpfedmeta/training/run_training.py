@@ -31,6 +31,7 @@ from dpfedmeta.core.files.run_directory import (
     CONFIG,
     EPISODES,
     PLAN,
+    REPORT,
     SUMMARY,
     WITH_RESULT,
     RunDirectory,
@@ -212,6 +213,8 @@ def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], Call
         summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
         summary |= {"judged_on": made.judged_on} if made.judged_on else {}
         summary["population"] |= {"kind": made.statement.kind, "statement": dataclasses.asdict(made.statement)}
+        # One of an earlier interruption: by a clock that was set back it would seem newer than this summary.
+        (run.path / REPORT).unlink(missing_ok=True)
         run.write_json(SUMMARY, summary)
         for tracker in training.trackers:
             tracker.on_end(summary)

@@ -66,6 +66,27 @@ def test_an_existing_name_is_refused_and_left_alone(run):
     assert (run.path / "summary.json").read_text() == "{}"
 
 
+@pytest.mark.parametrize(
+    ("fails", "words"),
+    [(lambda runs: create(runs, "a"), r"exists already; .*\(--resume .*a\)"),
+     (lambda runs: (runs / "none" / "x").write_text(""), "cannot be created")],
+)  # fmt: skip
+def test_what_cannot_be_made_leaves_nothing_of_its_own(tmp_path, monkeypatch, fails, words):
+    """Another process of the same second is faster; or the disk is full."""
+    monkeypatch.setattr(os, "getpid", iter(range(10, 99)).__next__)
+    begun = []
+
+    def fill(run):
+        keep_secret(run, KeyedSource(123))
+        if not begun:
+            begun.append(run)
+            fails(tmp_path)
+
+    with pytest.raises(InputError, match=words):
+        create(tmp_path, "a", fill)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] * ("exists" in words)
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/tmp/x", ".hidden", "-x", "a b", "a\n", "ä", "a\0"])
 def test_a_name_that_is_no_plain_name_is_refused(tmp_path, name):
     with pytest.raises(InputError, match=r"run\.name"):

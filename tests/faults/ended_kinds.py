@@ -298,16 +298,17 @@ def _page(run: RunDirectory) -> None:
     draw_pictures(run)
 
 
-def learned(folder: Path) -> dict[str, object]:
+def learned(folder: Path) -> dict[str, Any]:
     """Weights, scores and ledger of the server; who has the model; what each client's ledger says."""
     run = RunDirectory(folder / "run")
-    found = fingerprint_of(run) | {"page": text_of(run.path / "report.html")}
+    found: dict[str, Any] = fingerprint_of(run) | {"page": text_of(run.path / "report.html")}
     found["due"] = [name for name in (training_server._OFFER, training_server._HANDED) if (run.secret / name).exists()]
+    found |= {"models": [], "charged": [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]}
     for number in range(CLIENTS):
         home = folder / f"client{number}"
-        charged = [json.loads(line) for line in (home / "ledger.jsonl").read_text().splitlines()]
-        rounds = [(line.get("round"), line.get("spending")) for line in charged]
-        found[f"client {number}"] = (load_personal(home / "personal.safetensors").class_names, rounds)
+        found["models"].append(load_personal(home / "personal.safetensors").class_names)
+        charged = map(json.loads, (home / "ledger.jsonl").read_text().splitlines())
+        found[f"client {number}"] = [(line.get("round"), line.get("mu")) for line in charged]
     return found
 
 

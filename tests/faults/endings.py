@@ -134,6 +134,7 @@ def started(
         os.setsid()
         # A background shell starts its children deaf to SIGINT; a user's shell does not.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a command that this process has called changed it
         os.environ |= environment
         os.chdir(folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND

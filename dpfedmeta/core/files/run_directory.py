@@ -187,11 +187,9 @@ def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambd
     """
     check_new(parent, name)
     path = parent / name
+    staged = RunDirectory(parent / f".{name}.{os.getpid()}")
     try:
         parent.mkdir(exist_ok=True)
-        staged = RunDirectory(parent / f".{name}.{os.getpid()}")
-        if path.exists():
-            raise _taken(path)
         shutil.rmtree(staged.path, ignore_errors=True)
         staged.path.mkdir()
         (staged.path / "checkpoint").mkdir()
@@ -200,7 +198,11 @@ def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambd
         staged.path.rename(path)
         sync_folder(parent)
     except OSError as error:
+        if path.exists():  # of another process, which was faster; or this one's, with all that it needs
+            raise _taken(path) from error
         raise InputError(f"{path}: cannot be created ({error.strerror}); choose another run.dir") from error
+    finally:
+        shutil.rmtree(staged.path, ignore_errors=True)
     return RunDirectory(path)
 
 

@@ -125,8 +125,8 @@ class Federation:
         name = sha256(b"dpfedmeta federation" + identity_of(run).run.encode()).digest()
         signed = sign_plan(made.plan, made.dataset.task, run=name, server=server, roster=self.roster)
         # From here on the model is due to all clients, however this process ends.
-        replace_file(run.secret / _OFFER, signed.signature + signed.text, SECRET)
         (run.secret / _HANDED).unlink(missing_ok=True)
+        replace_file(run.secret / _OFFER, signed.signature + signed.text, SECRET)
         self._signed = signed
         asking = self._asking = self._questions(signed, server)
         asking.blamed = lambda blame: self._blame(run, asking, blame)

@@ -33,7 +33,7 @@ from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state import recover
 from dpfedmeta.training.state.checkpoint import contradicts
-from dpfedmeta.training.state.resume import finished, settings_of_run
+from dpfedmeta.training.state.resume import finished, reported, settings_of_run
 from dpfedmeta.training.terminal.progress import Terminal
 from dpfedmeta.training.verification.verify import audit, compose
 from tests.seams.test_strangers import stripes_in
@@ -103,6 +103,17 @@ def whole(tiny_task_file, tmp_path_factory):
     run, status = begin(tiny_task_file, tmp_path_factory.mktemp("whole"))
     assert status == "completed"
     return results(run)
+
+
+def test_a_page_of_before_does_not_pass_for_that_of_the_end(tiny_task_file, tmp_path, monkeypatch):
+    """Written while the clock was ahead; then the run is killed between its summary and its page."""
+    run = halted(tiny_task_file, tmp_path, monkeypatch)
+    page = run.path / "report.html"
+    page.write_text("INTERRUPTED")
+    os.utime(page, (4e9, 4e9))
+    resume(run, **{"run.workers": "1"})
+    assert finished(run) == "completed"
+    assert not reported(run)
 
 
 def halted(tiny_task_file, tmp_path, monkeypatch, round_=5, **given):
