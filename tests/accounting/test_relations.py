@@ -350,7 +350,8 @@ def terms_of(relation, own, blocks):
     return comes, goes
 
 
-def squared_move(comes, goes, blocks):
+def squared_move(terms, blocks):
+    comes, goes = terms
     apart = 0.0
     for place, most in ((0, 1.0), (1, blocks.pairs)):
         matrix = sum((np.outer(each, each) for each in comes[place]), np.zeros((6, 6)))
@@ -382,11 +383,11 @@ def test_moments_move_by_no_more_than_their_blocks_say_and_by_as_much(relation, 
         drawn = rng.normal(size=(6, 5))
         drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
         pairs = [np.array([*each, 0.0]) for each in drawn[2:]]
-        found.append(squared_move(*terms_of(relation, [record(drawn[0]), record(drawn[1]), *pairs], blocks), blocks))
+        found.append(squared_move(terms_of(relation, [record(drawn[0]), record(drawn[1]), *pairs], blocks), blocks))
     turned = -min(1.0, (constant / blocks.radius) ** 2)
     right = record(np.array([turned, math.sqrt(1.0 - turned**2), 0.0, 0.0, 0.0]))
     found += [
-        squared_move(*terms_of(relation, [record(axes[0]), other, *worst], blocks), blocks)
+        squared_move(terms_of(relation, [record(axes[0]), other, *worst], blocks), blocks)
         for other in (right, record(-axes[0]))
     ]
     assert math.sqrt(max(found)) <= due * (1 + 1e-12)
