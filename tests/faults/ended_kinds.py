@@ -286,9 +286,11 @@ def federated(algo: str, how: str = "", at: int = -1) -> int:
     given = MICRO if algo == "dp-agrlr-micro" else SECURE
     settings = silos.settings(algo, **given, **{"run.noise_seed": str(NOISE)})
     wire = Restarting(silos, home, how, at)
-    _, status = silos.serve(settings, home, wire, page=_page, wait=0.0, fewest=4)
+    run, status = silos.serve(settings, home, wire, page=_page, wait=0.0, fewest=4)
     if status != "completed":
         sys.exit(130 if status == "interrupted" else 1)
+    if (run.secret / training_server._OFFER).exists():
+        sys.exit(75)  # it says who lacks the model, and to type the same command again
     return wire.count
 
 
@@ -306,7 +308,8 @@ def learned(folder: Path) -> dict[str, Any]:
     found |= {"models": [], "charged": [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]}
     for number in range(CLIENTS):
         home = folder / f"client{number}"
-        found["models"].append(load_personal(home / "personal.safetensors").class_names)
+        personal = home / "personal.safetensors"
+        found["models"].append(load_personal(personal).class_names if personal.exists() else None)
         charged = map(json.loads, (home / "ledger.jsonl").read_text().splitlines())
         found[f"client {number}"] = [(line.get("round"), line.get("mu")) for line in charged]
     return found

@@ -1,7 +1,9 @@
 """A client keeps its own promise, whatever the server says, and says nothing but what it was asked for."""
 
+import errno
 import json
 import math
+import os
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
@@ -212,6 +214,26 @@ def test_a_client_that_was_killed_at_its_charge_answers_when_it_is_asked_again(s
     session.parties[silos.roster[0]] = silos.client(0, tmp_path)
     assert ask(session, session.question(0)) is not None
     assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("value", [0.1, 1e30])
+def test_a_client_whose_disk_is_full_does_not_say_that_it_has_the_model(silos, tmp_path, monkeypatch, value):
+    """Whatever its images make of it: otherwise the server would hand it to nobody again."""
+    session = opened(tmp_path, silos)
+    weights = sum(each.numel() for each in session.signed.initial.values())
+    body = np.full(weights, value, dtype=np.float32).tobytes()
+    question = session.question(0, asked=QuestionKind.MODEL, body=body)
+    party = session.parties[silos.roster[0]]
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        assert party.answer(question)[6] == Said.DECLINED
+        assert not party.handed_out
+    assert party.answer(question)[6] == Said.ADAPTED
+    assert party.handed_out
 
 
 def test_whether_the_model_can_be_adapted_is_not_said(silos, tmp_path):

@@ -219,7 +219,7 @@ def test_each_reason_against_a_charge_alone_is_enough(monkeypatch, case):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_model_is_adapted_where_all_of_it_is_finite_and_whatever_comes_of_it_is_not_said(
-    monkeypatch, place, value, fails
+    monkeypatch, tmp_path, place, value, fails
 ):
     adapted, said = [], []
 
@@ -227,8 +227,9 @@ def test_a_model_is_adapted_where_all_of_it_is_finite_and_whatever_comes_of_it_i
         adapted.append(flat.tolist())
         if fails:
             raise ValueError("diverged")
+        return SimpleNamespace(save=lambda path: None, class_names=())
 
-    own = SimpleNamespace(_adapt=adapts, _log=said.append, _handed_out=False)
+    own = SimpleNamespace(_personal=adapts, _log=said.append, _handed_out=False, _folder=tmp_path)
     monkeypatch.setattr(client, "dimension", lambda weights: 3)
     model = np.array([1.0, 2.0, 3.0], dtype=np.float32)
     if place is not None:
@@ -239,7 +240,10 @@ def test_a_model_is_adapted_where_all_of_it_is_finite_and_whatever_comes_of_it_i
         assert client.RealClient._adapted(own, joined, question) == b""
     assert adapted == ([] if place is not None else [[1.0, 2.0, 3.0]])
     assert own._handed_out == (place is None)
-    assert said == (["the learned model could not be adapted: ValueError: diverged"] if fails and place is None else [])
+    failed = "the learned model could not be adapted: ValueError: diverged"
+    done = "the learned model, adapted to 0 classes of this client: personal.safetensors"
+    assert said == ([] if place is not None else [failed if fails else done])
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("most", [0, 1])

@@ -17,6 +17,7 @@ import torch
 
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.params import dimension, unflatten
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.data.user_sources.sound_rows import any_rows, unsound_words
@@ -52,7 +53,7 @@ from dpfedmeta.federation.wire_format import (
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Aborted, Refused, plain_line
 from dpfedmeta.secure_aggregation.protocol_messages import ProtocolPhase
-from dpfedmeta.training.personal.personal_model import Initialisation
+from dpfedmeta.training.personal.personal_model import Initialisation, PersonalModel
 from dpfedmeta.training.personal.user_inputs import InputForm
 
 LOG, MODEL, LOCK = "log.txt", "personal.safetensors", ".lock"
@@ -359,19 +360,28 @@ class RealClient:
 
         Raises:
             Refused: Another number of weights, or one that is not finite.
+            InputError, OSError: The disk takes nothing, so the model is still due.
         """
         flat = unpacked_floats(question.body, dimension(joined.signed.initial))
         if not np.isfinite(flat).all():
             raise Refused("the model holds values that are not finite")
         try:
-            self._adapt(joined, flat)
+            personal, what = self._personal(joined, flat)
         except Exception as error:
             # Whether it converges depends on the images: a server could ask for that as often as it likes.
             self._log(f"the learned model could not be adapted: {type(error).__name__}: {error}")
+            # Nor may it hang on them whether a full disk is told: as much is written, and removed.
+            nothing = self._folder / f".{MODEL}"
+            replace_file(nothing, question.body, SECRET)
+            nothing.unlink()
+        else:
+            personal.save(self._folder / MODEL)
+            self._log(f"the learned model, adapted to {what} of this client: {MODEL}")
         self._handed_out = True
         return b""
 
-    def _adapt(self, joined: Joined, flat: Floats) -> None:
+    def _personal(self, joined: Joined, flat: Floats) -> tuple[PersonalModel, str]:
+        """The adapted model, and words for what it was adapted to."""
         signed = joined.signed
         weights = unflatten(torch.from_numpy(flat.copy()), signed.initial)
         plan, task = signed.plan, signed.task
@@ -379,13 +389,10 @@ class RealClient:
         learned = Initialisation(network=plan.network, weights=weights, adaptation=plan.evaluation, form=form)
         images, labels, names = joined.images.labelled()
         if task.targets is None:
-            personal, what = learned.adapt(images, labels, class_names=names), f"{len(names)} classes"
-        else:
-            numbers = images[:, -1].astype(np.float64) * task.targets.scale + task.targets.centre
-            numbers = numbers.clip(task.targets.lowest, task.targets.highest)  # float32 rounds the ends
-            personal, what = learned.adapt(images[:, :-1], numbers), "the numbers"
-        personal.save(self._folder / MODEL)
-        self._log(f"the learned model, adapted to {what} of this client: {MODEL}")
+            return learned.adapt(images, labels, class_names=names), f"{len(names)} classes"
+        numbers = images[:, -1].astype(np.float64) * task.targets.scale + task.targets.centre
+        numbers = numbers.clip(task.targets.lowest, task.targets.highest)  # float32 rounds the ends
+        return learned.adapt(images[:, :-1], numbers), "the numbers"
 
     def _in_home(self, text: str) -> str:
         """Words with the places of the home's files, of which a dry run sees copies."""

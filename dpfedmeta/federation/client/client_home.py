@@ -333,16 +333,11 @@ def _of_identity(home: Path, identity: str) -> Home | None:
 
 def _begun(register: Path, home: Path, identity: str) -> Home | None:
     """A home of this key and place that was noted here, and cut off before anything was answered from it."""
-    return next(
-        (
-            each
-            for each in _homes(register)
-            if each.place == str(home.resolve())
-            and identity in each.identities
-            and not (register / f"{each.name}{_WRITTEN}").exists()
-        ),
-        None,
-    )
+    for each in _homes(register):
+        noted = (register / f"{each.name}{_WRITTEN}").exists()
+        if each.place == str(home.resolve()) and identity in each.identities and not noted:
+            return each
+    return None
 
 
 def _digests(data: Path, known: str) -> tuple[str, frozenset[str]]:
