@@ -93,3 +93,12 @@ def test_the_public_classes_of_a_folder_are_named(tmp_path):
     (caution,) = said("dp-agr", str(tmp_path / "mine"), **given)
     assert "validation and test classes, or clients where the data name them, are treated as public" in caution
     assert said("maml", str(tmp_path / "mine")) == ()
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_a_target_that_hides_nobody_is_said(unit):
+    name = f"privacy.{unit}.epsilon"
+    always = set(said("dp-agrlr-micro", **{name: "1.5"}))
+    (caution,) = set(said("dp-agrlr-micro", **{name: "800"})) - always
+    assert caution.startswith(f"{name} = 800 at delta = ")
+    assert "protects nobody" in caution

@@ -147,6 +147,7 @@ def _of_many_runs(path: Path) -> list[str]:
 
 def _of_population(options: argparse.Namespace, console: Console) -> int:
     from dpfedmeta.accounting.ledger.population_register import begin_register, read_register
+    from dpfedmeta.training.terminal.tables import rounds_words
 
     path = options.population
     found = read_register(path) if options.promise is None else begin_register(path, *options.promise)
@@ -157,7 +158,7 @@ def _of_population(options: argparse.Namespace, console: Console) -> int:
     lines = [
         f"(client, public), replace-one, at delta = {asked(found.delta)}: epsilon = {rounded_up(found.spent, 4)} of "
         f"{asked(found.epsilon)} is reserved by {len(found.runs)} runs, whether they finished or not",
-        *(f"  {each.run}: {each.plan.rounds} rounds over {each.plan.clients:,} clients" for each in found.runs),
+        *(f"  {each.run}: {rounds_words(each.plan.rounds)} over {each.plan.clients:,} clients" for each in found.runs),
         f"its last line has the hash {found.head}; a copy that goes on elsewhere is noticed by whoever kept that. A "
         "run that was never registered is not counted",
     ]
