@@ -36,7 +36,6 @@ def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
                 _everybody(settings),
                 _nobody(settings),
                 _used_up(settings),
-                *_weak_targets(settings),
                 _record_delta(settings, task),
                 _public_classes(settings, task),
                 word_of_authors(settings),
@@ -108,8 +107,8 @@ def _used_up(settings: Settings) -> str | None:
     )
 
 
-def _weak_targets(settings: Settings) -> Iterator[str]:
-    """Targets that a plan meets, and that hide nobody."""
+def weak_targets(settings: Settings) -> Iterator[str]:
+    """Say which targets hide nobody, though a plan meets them; for whoever plans, since it follows from the numbers."""
     for unit, target in (("client", settings.privacy.client), ("record", settings.privacy.record)):
         if target.epsilon is not None and target.delta < 1.0 and not protects(target.epsilon, target.delta):
             yield (

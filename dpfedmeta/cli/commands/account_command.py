@@ -190,12 +190,12 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     check_solve(settings, options.solve)
     check_first(settings)
     from dpfedmeta.accounting.observers.four_guarantees import guarantees
-    from dpfedmeta.planning.caveats import cautions, word_of_authors
+    from dpfedmeta.planning.caveats import cautions, weak_targets, word_of_authors
 
     task, _ = task_of(settings)
     plan = make_privacy(settings, task, options.solve)
     word = word_of_authors(settings)
     code = show_cells(console, options, plan, guarantees(plan), "What this plan promises", word=word)
-    for caution in cautions(settings, task) if not options.json else ():
+    for caution in (*cautions(settings, task), *weak_targets(settings)) if not options.json else ():
         console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
     return code
