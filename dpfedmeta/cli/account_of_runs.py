@@ -62,7 +62,7 @@ def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
     training = None if kind else _verified(run)[0]
     found = training or _verified_otherwise(run, kind)
     rounds, head = len({charge.round for charge in found.charges}), read_content(run.ledger, torn=True).heads[-1]
-    said = [training and training.chosen, found.simulation, training and training.word]
+    said = [training and training.chosen, found.simulation, training and training.word, _simulated(training)]
     cells = _promised(found, rounds)
     lines = statement_lines(
         run.path, found.plan, cells, rounds, head, cautions=[each for each in said if each], unverified=found.unverified
@@ -72,6 +72,17 @@ def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
         return DONE
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     return DONE
+
+
+def _simulated(training: VerifiedLedger | None) -> str | None:
+    """What is to be said of clients that are nobody's."""
+    proven = None if training is None else training.proven
+    if proven is None or proven.settings.population.kind in ("natural", "real"):
+        return None
+    return (
+        f"the clients are simulated (population.kind = {proven.settings.population.kind}): each is made of records of "
+        "the data set, so nothing is promised to the people in it"
+    )
 
 
 def _promised(found: VerifiedLedger | VerifiedSpending, rounds: int) -> Sequence[Guarantee]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import json
 import os
 import re
@@ -236,6 +237,10 @@ def print_json(content: object) -> None:
 
 def run_command(main: Callable[[Console], int]) -> None:
     """Call `main` and leave with its exit code; errors are one line on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal cannot show is replaced: a display never ends a run.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     errors = Console(stderr=True, soft_wrap=True, emoji=False)
     terminate_like_ctrl_c()
     with warnings.catch_warnings(), log_on_stderr():

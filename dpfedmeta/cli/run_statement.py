@@ -15,6 +15,7 @@ from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.right_guesses import NO_PROTECTION, most_right_guesses, protects
 from dpfedmeta.accounting.rounded import asked, rounded_down, rounded_up
 from dpfedmeta.core.files.run_directory import LEDGER
+from dpfedmeta.training.terminal.tables import rounds_words
 
 _WHO = {"public": "everybody who sees what was released", "server": "whoever runs the server"}
 # A client of a round's cohort sees who else takes part, so under sums the number towards the server holds for it.
@@ -27,6 +28,10 @@ _WHOSE: Mapping[tuple[str, str], str] = {
     ("record", name): f"one record of a client changed so that {each.words} ({name})"
     for name, each in RELATIONS.items()
 }
+_RECORD = (
+    "A record is one row or one image, as a client holds it. Where a row is a visit, a person with several visits is "
+    "several records, and only the numbers for a client, if the client is that person, hold for all of them."
+)
 # Here the record is there in one world alone.
 _LESS = ("add-remove", "row-deleted")
 
@@ -137,7 +142,7 @@ def register_lines(found: PopulationRegister) -> list[str]:
         "`account --algo ... --population.register` of a plan says whether it fits",
         "",
         "Each run:",
-        *(f"- {each.run}: {each.plan.rounds} rounds over {each.plan.clients:,} clients" for each in found.runs),
+        *(f"- {each.run}: {rounds_words(each.plan.rounds)} over {each.plan.clients:,} clients" for each in found.runs),
         *(["- none yet"] if not found.runs else []),
         "",
         f"Its last line has the hash {found.head}; a copy that goes on elsewhere is noticed by whoever kept that. A "
@@ -155,7 +160,7 @@ def _further(count: int) -> str:
 
 
 def _of_all(rounds: int, plan: PrivacyPlan) -> str:
-    return f"{rounds} rounds" if rounds >= plan.rounds else f"{rounds} of {plan.rounds} rounds"
+    return rounds_words(rounds) if rounds >= plan.rounds else f"{rounds} of {rounds_words(plan.rounds)}"
 
 
 def _of_a_round(plan: PrivacyPlan) -> str:
@@ -192,7 +197,7 @@ def _of_cell(cell: Guarantee, server_sees: str) -> Iterator[str]:
 def _of_relations(cells: Sequence[Guarantee]) -> list[str]:
     """The epsilons of a record by what happens to it, with what none of them covers."""
     lines = relation_lines(cells)
-    return ["By what happens to a record:", *(f"  {line}" for line in lines)] if lines else []
+    return ["By what happens to a record:", *(f"  {line}" for line in lines), _RECORD] if lines else []
 
 
 def _guessed(cell: Guarantee) -> str:

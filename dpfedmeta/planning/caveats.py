@@ -4,12 +4,14 @@ Printed wherever the guarantees are.
 """
 
 import math
+from collections.abc import Iterator
 
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.right_guesses import NO_PROTECTION, protects
 from dpfedmeta.accounting.rounded import asked, rounded_down
 from dpfedmeta.config.presets import remark_of
 from dpfedmeta.config.settings import Settings
@@ -103,6 +105,17 @@ def _used_up(settings: Settings) -> str | None:
         f"{there * population.cohort:.0f} of {population.cohort:g} clients are left in round {rounds}, with the same "
         "noise; plan fewer rounds, or more clients"
     )
+
+
+def weak_targets(settings: Settings) -> Iterator[str]:
+    """Say which targets hide nobody, though a plan meets them; for whoever plans, since it follows from the numbers."""
+    for unit, target in (("client", settings.privacy.client), ("record", settings.privacy.record)):
+        if target.epsilon is not None and target.delta < 1.0 and not protects(target.epsilon, target.delta):
+            yield (
+                f"privacy.{unit}.epsilon = {asked(target.epsilon)} at delta = {asked(target.delta)} protects nobody: "
+                f"whose {unit} it was may be guessed right more than {100 * NO_PROTECTION:g}% of the time; give a "
+                "smaller one"
+            )
 
 
 def _record_delta(settings: Settings, task: Task) -> str | None:

@@ -1,6 +1,7 @@
 """Mistakes of the first minutes are answered at once, before PyTorch, SciPy and the accountant are imported."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -208,3 +209,33 @@ def test_too_few_classes_of_any_part_are_refused_before_they_are_read(monkeypatc
     monkeypatch.setattr(early_checks, "task_of", lambda settings: (few, splits))
     with pytest.raises(InputError, match=f"the {part} split holds 4 classes"):
         early_checks.check_first(resolve("dp-agr", "strokes", None, {"task.ways": "5"}))
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
+@pytest.mark.parametrize("command", ["train", "account", "check-task"])
+def test_what_a_terminal_cannot_show_ends_nothing(tmp_path, encoding, command):
+    """An ascii terminal ended a run after its first round was charged."""
+    rows = [f"{name},{n}.5" for name in ("\u017bab\u0105", "\u03b2", "z") for n in range(6)]
+    (tmp_path / "t.csv").write_text("\n".join(["class,x", *rows]), encoding="utf-8")
+    words = {
+        "train": (
+            "--algo dp-agr --dataset strokes --model.width 4 --clients 200 --cohort 10 --rounds 1 --noise-multiplier 1 "
+            "--evaluation.episodes 2 --evaluation.validation_episodes 2 --evaluation.every 1 --run.workers 1"
+        ),
+        "account": "--algo dp-agr --clients 200 --cohort 10 --rounds 2",
+        "check-task": "t.csv --ways 2 --shots 2 --task.queries 2 --evaluation.queries 2",
+    }[command]
+    environment = {
+        **os.environ,
+        "PYTHONIOENCODING": encoding,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "DPFEDMETA_STATE": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "dpfedmeta", command, *words.split()],
+        cwd=tmp_path, capture_output=True, env=environment,
+    )  # fmt: skip
+    shown = done.stdout + done.stderr
+    assert b"Traceback" not in shown
+    assert b"UnicodeEncodeError" not in shown
+    assert done.returncode == (2 if command == "check-task" else 0), shown.decode(encoding)

@@ -103,6 +103,9 @@ def test_of_a_run_that_may_go_on_the_page_says_what_it_may_spend(tmp_path, charg
     text = "\n".join(shown["statement"])
     assert f"What was done: {'2 rounds' if charged == 2 else '1 of 2 rounds'} over" in text
     assert "depends on that code" not in text
+    # Whose clients these are, and what a record is.
+    assert "Attention: the clients are simulated (population.kind = virtual)" in text
+    assert "A record is one row or one image, as a client holds it. Where a row is a visit" in text
 
 
 def test_the_page_of_noise_of_ones_own_says_on_whose_word_it_rests(tmp_path, monkeypatch):

@@ -445,7 +445,7 @@ def test_data_that_moved_are_found_by_the_data_folder(tmp_path):
     kept = resolve("maml", str(tmp_path / "v.csv")).dataset
     (tmp_path / "new").mkdir()
     (tmp_path / "v.csv").rename(tmp_path / "new" / "v.csv")
-    with pytest.raises(InputError, match=r"v\.csv: not there; if the data moved.*--data-dir"):
+    with pytest.raises(InputError, match=r"v\.csv: not there; check the path\. .* earlier run moved.*--data-dir"):
         load_task(kept)
     assert load_task(kept, tmp_path / "new")[0].form.shape == (5,)
     task = write_task(tmp_path / "t.yaml", "vectors", "gone.csv", features=5)

@@ -182,3 +182,18 @@ def test_words_that_training_rows_write_are_for_their_clients_alone(public):
     words = " ".join(part_words(rows, public=public))
     assert "validation is val" in words
     assert ("training" in words) == (not public)
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_people_may_be_called_as_parts_where_a_column_says_what_the_parts_are(tmp_path, split):
+    lines = [
+        [f"{PARTS[-1 - n % 3]}{n}", *([PARTS[n % 3]] if split else []), label, str(n + row)]
+        for n in range(9) for label in "ab" for row in range(3)
+    ]  # fmt: skip
+    header = ["client", *(["split"] if split else []), "class", "x"]
+    (tmp_path / "t.csv").write_text("\n".join(",".join(line) for line in [header, *lines]))
+    if split:
+        assert len({*open_dataset(str(tmp_path / "t.csv"), None, 2).train.clients}) == 3
+    else:
+        with pytest.raises(InputError, match="looks like the part"):
+            open_dataset(str(tmp_path / "t.csv"), None, 2)

@@ -3,7 +3,8 @@ from PIL import Image
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.data.task_file import load_task
-from dpfedmeta.planning.caveats import cautions
+from dpfedmeta.planning.caveats import cautions, weak_targets
+from tests.conftest import dpfedmeta
 
 
 def said(algo, dataset="strokes", **given):
@@ -93,3 +94,21 @@ def test_the_public_classes_of_a_folder_are_named(tmp_path):
     (caution,) = said("dp-agr", str(tmp_path / "mine"), **given)
     assert "validation and test classes, or clients where the data name them, are treated as public" in caution
     assert said("maml", str(tmp_path / "mine")) == ()
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_a_target_that_hides_nobody_is_said(unit):
+    name = f"privacy.{unit}.epsilon"
+    small, large = (resolve("dp-agrlr-micro", "strokes", None, {name: value}) for value in ("1.5", "800"))
+    assert list(weak_targets(small)) == []
+    (caution,) = weak_targets(large)
+    assert caution.startswith(f"{name} = 800 at delta = ")
+    assert "protects nobody" in caution
+    # What a ledger's plan is compared with stays as it was.
+    assert not any("protects nobody" in words for words in said("dp-agrlr-micro", **{name: "800"}))
+
+
+def test_whoever_plans_is_told_of_a_target_that_hides_nobody():
+    told = dpfedmeta("account", "--algo", "dp-agr", "--epsilon", "800").out
+    assert "privacy.client.epsilon = 800" in told
+    assert "protects nobody" in " ".join(told.split())

@@ -147,6 +147,7 @@ def _of_many_runs(path: Path) -> list[str]:
 
 def _of_population(options: argparse.Namespace, console: Console) -> int:
     from dpfedmeta.accounting.ledger.population_register import begin_register, read_register
+    from dpfedmeta.training.terminal.tables import rounds_words
 
     path = options.population
     found = read_register(path) if options.promise is None else begin_register(path, *options.promise)
@@ -157,7 +158,7 @@ def _of_population(options: argparse.Namespace, console: Console) -> int:
     lines = [
         f"(client, public), replace-one, at delta = {asked(found.delta)}: epsilon = {rounded_up(found.spent, 4)} of "
         f"{asked(found.epsilon)} is reserved by {len(found.runs)} runs, whether they finished or not",
-        *(f"  {each.run}: {each.plan.rounds} rounds over {each.plan.clients:,} clients" for each in found.runs),
+        *(f"  {each.run}: {rounds_words(each.plan.rounds)} over {each.plan.clients:,} clients" for each in found.runs),
         f"its last line has the hash {found.head}; a copy that goes on elsewhere is noticed by whoever kept that. A "
         "run that was never registered is not counted",
     ]
@@ -189,12 +190,12 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     check_solve(settings, options.solve)
     check_first(settings)
     from dpfedmeta.accounting.observers.four_guarantees import guarantees
-    from dpfedmeta.planning.caveats import cautions, word_of_authors
+    from dpfedmeta.planning.caveats import cautions, weak_targets, word_of_authors
 
     task, _ = task_of(settings)
     plan = make_privacy(settings, task, options.solve)
     word = word_of_authors(settings)
     code = show_cells(console, options, plan, guarantees(plan), "What this plan promises", word=word)
-    for caution in cautions(settings, task) if not options.json else ():
+    for caution in (*cautions(settings, task), *weak_targets(settings)) if not options.json else ():
         console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
     return code

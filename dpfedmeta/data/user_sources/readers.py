@@ -154,6 +154,7 @@ def clients_in(path: Path, reader: str, splits: Mapping[str, Split]) -> int:
 def not_there(name: str) -> InputError:
     """Build the error for data that are missing from the named path."""
     return InputError(
-        f"{name}: not there; if the data moved, put {Path(name).name} into a folder and name that folder with "
+        f"{name}: not there; check the path. If the data of an earlier run moved, put {Path(name).name} into a folder "
+        "and name that folder with "
         "--data-dir (or DPFEDMETA_DATA)"
     )

@@ -11,13 +11,13 @@ from dpfedmeta.config.clip_settings import ClipSettings
 __all__ = ["Constant", "Median", "Named", "Quantile", "Window", "WindowLiteral", "WindowProducts"]
 
 
-def Constant(*, initial: float) -> ClipSettings:
+def Constant(initial: float) -> ClipSettings:
     """The same bound in every round."""
     return ClipSettings(policy="constant", initial=initial)
 
 
 def Window(
-    *, initial: float, window: int = 4, lowest: float | None = None, highest: float | None = None
+    initial: float, *, window: int = 4, lowest: float | None = None, highest: float | None = None
 ) -> ClipSettings:
     """Find the bound at which clipping begins to matter, from the last releases alone.
 
@@ -31,15 +31,15 @@ def Window(
 
 
 def WindowProducts(
-    *, initial: float, window: int = 4, lowest: float | None = None, highest: float | None = None
+    initial: float, *, window: int = 4, lowest: float | None = None, highest: float | None = None
 ) -> ClipSettings:
     """Find the same bound from the products of past releases; see `Window`."""
     return ClipSettings(policy="window-products", initial=initial, window=window, lowest=lowest, highest=highest)
 
 
 def WindowLiteral(
-    *,
     initial: float,
+    *,
     window: int = 4,
     percentile: float = 90.0,
     lowest: float | None = None,
@@ -52,8 +52,8 @@ def WindowLiteral(
 
 
 def Quantile(
-    *,
     initial: float,
+    *,
     quantile: float = 0.5,
     rate: float = 0.2,
     count_noise: float | None = None,
@@ -82,8 +82,8 @@ def Quantile(
 
 
 def Median(
-    *,
     initial: float,
+    *,
     window: int = 4,
     count_noise: float | None = None,
     lowest: float | None = None,

@@ -260,6 +260,9 @@ class ChargedRounds:
             raise InputError("PrivateRounds: is closed; make it again with the same run_dir to go on")
         try:
             yield
+        except OSError as error:
+            self.close()
+            raise _unwritten(self.run.path, error) from error
         except BaseException:
             self.close()
             raise
@@ -276,6 +279,13 @@ class ChargedRounds:
         """Give the locks back."""
         self._closed = True
         self._stack.close()
+
+
+def _unwritten(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"{path}: cannot be written ({error.strerror}); make room, and start the program again with the same run_dir: "
+        "it goes on, and no round is charged twice"
+    )
 
 
 def begun(path: Path, request: RoundsRequest, noise_seed: int | None, *, secure_rng: bool) -> RunDirectory:

@@ -122,6 +122,14 @@ class PrivateRounds:
             raise InputError("PrivateRounds: noise_seed and secure_rng exclude each other; drop one")
         if noise_seed is not None and (type(noise_seed) is not int or not 0 <= noise_seed < SEEDS):
             raise InputError(f"PrivateRounds: noise_seed = {noise_seed!r}, expected a whole number from 0 to 2^128 - 1")
+        if isinstance(cohort, int | float) and 0 < cohort < 1:
+            share = f"; for a share of {cohort:g} give cohort={max(1, round(cohort * clients))}" if clients else ""
+            raise InputError(f"PrivateRounds: cohort = {cohort:g}: is a number of clients, at least 1{share}")
+        if isinstance(clip, str | int | float) or clip is None:
+            raise InputError(
+                f"PrivateRounds: clip = {clip!r}: expected a policy, such as dp.clip.Constant(initial=1.0) or "
+                "dp.clip.Window(initial=1.0, window=5)"
+            )
         request = RoundsRequest(
             clients=clients,
             cohort=cohort,

@@ -20,6 +20,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import LOOP
 
+_INDEPENDENT = "independent"
 # Beside delta, the probability that nobody is there to say what form an update has.
 _RARE = 1e-6
 
@@ -111,6 +112,11 @@ class RoundsRequest:
         units = [each.unit for each in self.promises]
         if len(set(units)) < len(units):
             raise InputError(f"PrivateRounds: promise: one for each unit, got {', '.join(units)}")
+        if self.noise != _INDEPENDENT and self.noise not in KINDS and ":" not in self.noise:
+            raise InputError(
+                f"PrivateRounds: noise = {self.noise!r}: unknown; known are {_INDEPENDENT}, {', '.join(KINDS)} "
+                "(all are Gaussian)"
+            )
         if ":" in self.noise:
             raise InputError(
                 f"PrivateRounds: noise = {self.noise!r}: a mechanism of your own has a place in a training "

@@ -16,7 +16,7 @@ from dpfedmeta.data.user_sources.image_files import form_of_images
 from dpfedmeta.data.user_sources.readers import READERS, public_image_files_of
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
 from dpfedmeta.learning.models.spec import HEAD, NetworkSpec
-from dpfedmeta.planning.caveats import cautions, word_of_authors
+from dpfedmeta.planning.caveats import cautions, weak_targets, word_of_authors
 from dpfedmeta.planning.client_spec import algorithm_of, network_spec
 from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
 from dpfedmeta.planning.privacy.secure_sum_settings import countable_weights
@@ -119,7 +119,7 @@ def planned_with(settings: Settings, privacy: PrivacyPlan, cells: Sequence[Guara
         noise=tuple(noise_lines(privacy)),
         network=trained_lines(settings, task),
         begins_with=initial_words(settings),
-        cautions=cautions(settings, task),
+        cautions=(*cautions(settings, task), *weak_targets(settings)),
         simulation=SIMULATION if settings.run.noise_seed is not None else None,
         hides_times=hides_times_of(settings, privacy),
         final_validations=_final_validations(settings, task),
