@@ -85,9 +85,9 @@ def _names_own_data(path: Path) -> bool:
 
 
 # Files of what holds of features, and the settings for which each is; the first that fits.
-_OF_FEATURES: Mapping[str, Mapping[str, object]] = {
-    "encoder-moments.yaml": {"meta.method": "moments"},
-    "encoder-steps.yaml": {"record.enabled": True, "record.release": "steps"},
+_OF_FEATURES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    "encoder-moments.yaml": {"meta.method": ("moments", "moments-then-gradients")},
+    "encoder-steps.yaml": {"record.enabled": (True,), "record.release": ("steps",)},
     "encoder.yaml": {},
 }
 
@@ -130,7 +130,7 @@ def _with_encoder(given: Mapping[str, Given]) -> dict[str, Given]:
             made[name] = replace(entry, value=str(Path(entry.value).absolute()))
     chosen = {name: entry.value for name, entry in made.items()}
     chosen.setdefault("record.release", RecordSettings().release)
-    file = next(name for name, due in _OF_FEATURES.items() if all(chosen.get(key) == due[key] for key in due))
+    file = next(name for name, due in _OF_FEATURES.items() if all(chosen.get(key) in due[key] for key in due))
     where, content = f"configs/{file}", read_yaml((resources.files("dpfedmeta.configs") / file).read_text("utf-8"))
     for name, value in flattened(content):
         if name not in made or made[name].level <= 1:

@@ -133,6 +133,32 @@ class ServerSolver:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerPhases:
+    """A server step that solves for the model with the first release, and moves it by a rule with all others.
+
+    Attributes:
+        first: Of the first release.
+        then: Of the others; its means begin with them.
+    """
+
+    first: ServerSolver
+    then: ServerOptimizer
+
+    def moved(self, state: ServerState, release: Params, deviation: float) -> tuple[Params, Params, Params]:
+        """See `ServerStep`."""
+        if not state.released:
+            model, mean, variance = self.first.moved(state, release, deviation)
+            begun = {n: v for n, v in mean.items() if n in state.model}
+            return model, {**mean, **zeros_like(begun)}, {**variance, **zeros_like(begun)}
+        moving = [name for name in release if name in state.model]
+        parts = ({name: own[name] for name in moving} for own in (state.model, state.first, state.second, release))
+        model, first, second, gradient = parts
+        later = replace(state, released=state.released - 1, model=model, first=first, second=second)
+        model, first, second = self.then.moved(later, gradient, deviation)
+        return {**state.model, **model}, {**state.first, **first}, {**state.second, **second}
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerState:
     """All that the server remembers between rounds; every part is post-processing of releases.
 

@@ -142,6 +142,11 @@ class Plan:
         return rule_of(self.settings.server.optimizer)
 
     @cached_property
+    def moves(self) -> bool:
+        """Whether releases move the model by a rule: all, or all after the first one."""
+        return self.solver is None or bool(getattr(self.algorithm, "solves_first", False))
+
+    @cached_property
     def solver(self) -> Solver | None:
         """Server step that solves for the model; None: it moves by a rule."""
         return solver_of(self.settings.server.optimizer, self.algorithm, self.network)
@@ -199,7 +204,7 @@ def make_plan(
             f"(clip.policy = {settings.clip.policy}); leave it out, or bound clients and give server.noise_multiplier"
         )
     check_mechanism(plan.mechanism, privacy)
-    _ = plan.policy, plan.solver or plan.rule  # their own checks, before the first round
+    _ = plan.policy, plan.moves and plan.rule  # their own checks, before the first round
     if ":" in settings.clip.policy or own_policy is not None:
         learned = algorithm.learned(network, algorithm.initial(network, 0))
         sent = message_form(algorithm, learned)
@@ -267,7 +272,8 @@ def solver_of(name: str, algorithm: ClientAlgorithm, network: NetworkSpec) -> So
     Raises:
         InputError: There is none of this name, or clients send something else than it takes.
     """
-    member = members.find(_SETTING, name, _FOLDER)
+    first = getattr(algorithm, "solves_first", False)
+    member = members.find(_SETTING, "solve" if first else name, _FOLDER)
     if hasattr(member, "planned"):
         made: Solver = member.planned(algorithm, network)
         members.check_protocol(_SETTING, name, made, "solved")

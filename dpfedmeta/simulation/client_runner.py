@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.noise_cost import Noise
 from dpfedmeta.core.params import Params, dimension, flatten, unflatten, zeros_like
 from dpfedmeta.core.random.keyed_streams import for_message
-from dpfedmeta.core.random.random_sources import FloatArray, Purpose, SecretSource
+from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretSource
 from dpfedmeta.data.episodes.episode import Episode, null_episode
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise, message_form
@@ -184,6 +184,14 @@ class ClientRunner:
                 continue
             vectors = [flatten(clip(piece, longest)).double().cpu().numpy() for piece in pieces]
             yield vectors
+
+    def whole_messages(self, round_: int, clients: Sequence[int], source: SecretSource) -> Iterator[IntArray | None]:
+        """SECRET: what each client adds to a sum of whole numbers; None: it has no sound data."""
+        sends: Any = self.algorithm
+        for client in clients:
+            (held,) = self.held_by([client])
+            own = source.generator(Purpose.ROUNDING, round_, client)
+            yield None if held is None else sends.whole_message(held, own)
 
     def exact_messages(self, model: Params, round_: int, clients: Sequence[int]) -> Iterator[Params | None]:
         """SECRET unless the population is public: messages before clipping, of algorithms that release none.

@@ -13,6 +13,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Arrays, Params, arrays_of, dimension, tensors_of, unflatten
 from dpfedmeta.core.random.random_sources import ClientKeys, IntArray, Purpose, SecretSource
 from dpfedmeta.core.worker_pool import Workers
+from dpfedmeta.learning.record_dp.whole_moments import MomentGrid, WholeMoments
 from dpfedmeta.privacy.discretised.fixed_point import WholeTotal
 from dpfedmeta.privacy.discretised.stochastic_rounding import RoundedMessages, own_share
 from dpfedmeta.privacy.samplers import Cohort
@@ -266,13 +267,34 @@ def rounded_messages(
     clients, (bound, share) = replace(clients, source=source), bound_and_share
     params = tensors_of(model)
     grid = _grid(clients, params, bound, round_)
-    for client, parts in zip(chunk, clients.bounded_parts(params, bound, round_, chunk), strict=True):
-        rounded = grid.of(parts, source.generator(Purpose.ROUNDING, round_, client))
-        yield rounded + own_share(rounded, grid, share, source.generator(Purpose.MESSAGE_NOISE, round_, client))
+    for client, sent in zip(chunk, _exact(clients, grid, params, bound, round_, chunk, source), strict=True):
+        yield sent + own_share(sent, grid, share, source.generator(Purpose.MESSAGE_NOISE, round_, client))
 
 
-def _grid(clients: ClientRunner, model: Params, bound: float, round_: int) -> RoundedMessages:
+def _exact(
+    clients: ClientRunner,
+    grid: RoundedMessages | MomentGrid,
+    model: Params,
+    bound: float,
+    round_: int,
+    chunk: list[int],
+    source: SecretSource,
+) -> Iterator[IntArray]:
+    """SECRET: the whole numbers of each of these clients, without noise; 0 without sound data."""
+    if isinstance(grid, MomentGrid):
+        nothing = np.zeros(grid.whole.dimension, dtype=np.int64)
+        for whole in clients.whole_messages(round_, chunk, source):
+            yield nothing if whole is None else grid.steps * whole
+        return
+    for client, parts in zip(chunk, clients.bounded_parts(model, bound, round_, chunk), strict=True):
+        yield grid.of(parts, source.generator(Purpose.ROUNDING, round_, client))
+
+
+def _grid(clients: ClientRunner, model: Params, bound: float, round_: int) -> RoundedMessages | MomentGrid:
     assert clients.whole is not None
+    whole: WholeMoments | None = getattr(clients.algorithm, "whole", None)
+    if whole is not None:
+        return whole.grid(clients.whole, next(iter(model.values())))
     return RoundedMessages(
         whole=clients.whole,
         bound=clients.message_bound(bound),

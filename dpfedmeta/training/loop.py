@@ -23,6 +23,7 @@ from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.meta.algorithm import message_form
 from dpfedmeta.learning.server_step import (
     ServerOptimizer,
+    ServerPhases,
     ServerSolver,
     ServerState,
     ServerStep,
@@ -352,7 +353,10 @@ def complete(plan: Plan, state: ServerState) -> Params:
 
 def server_step(plan: Plan, round_: int) -> ServerStep:
     """The server's step in round `round_`."""
-    return optimizer(plan, round_) if plan.solver is None else ServerSolver(solver=plan.solver)
+    if plan.solver is None:
+        return optimizer(plan, round_)
+    solving = ServerSolver(solver=plan.solver)
+    return ServerPhases(first=solving, then=optimizer(plan, round_)) if plan.moves else solving
 
 
 def optimizer(plan: Plan, round_: int) -> ServerOptimizer:

@@ -14,7 +14,7 @@ UNPUBLISHED = [
     *("maml", "meta-sgd", "proto-maml"),
     *("dp-agr-checkins", "dp-agr-correlated", "dp-agr-cyclic", "dp-agr-secure", "dp-agrlr-secure"),
     *("encoder-agr", "encoder-agrlr", "encoder-agrlr-secure"),
-    *("moments-agr", "moments-agrlr"),
+    *("moments-agr", "moments-agrlr", "moments-agrlr-secure", "moments-then-gradients"),
 ]
 
 

@@ -7,12 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import dpfedmeta as dp
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import load_weights
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.data.encoders.encoding import encoder_network, encoding_of
 from dpfedmeta.learning.algorithms.moments import MATRIX
+from dpfedmeta.learning.algorithms.moments_then_gradients import PHASE
 from dpfedmeta.learning.record_dp.moment_messages import noisy_moments
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.training.state.checkpoint import checkpoint_files
@@ -22,12 +24,22 @@ from tests.seams.trained import gone_on, interrupted, settings_of, trained
 
 OWN = "tests.data.encoders.tiny_encoder:tiny"
 ENCODED = {"model.encoder": OWN, "model.encoder_size": "16", "model.width": "4", "server.rounds": "1"}
-ALGORITHMS = ("moments-agr", "moments-agrlr")
+ALGORITHMS = ("moments-agr", "moments-agrlr", "moments-agrlr-secure", "moments-then-gradients")
 FEWER = {"meta.own.directions": "8"}
 
 
+# A drawn cohort must be able to make its noise, and three rounds may not use up everybody.
+MANY = {"population.clients": "900", "population.cohort": "60"}
+
+
+# The preset's phases are of 20 ways, and of more rounds.
+PHASES = {"task.ways": "2", "task.shots": "2", "server.rounds": "2"}
+
+
 def of(algo):
-    return ENCODED | (FEWER if algo == "moments-agrlr" else {})
+    if algo == "moments-then-gradients":
+        return ENCODED | PHASES
+    return ENCODED | (FEWER if "agrlr" in algo else {}) | (MANY if "secure" in algo else {})
 
 
 @pytest.fixture(scope="module", params=ALGORITHMS)
@@ -37,7 +49,7 @@ def finished(request, tiny_task_file, tmp_path_factory):
 
 def test_a_run_solves_for_a_metric_in_one_round_and_verifies(finished):
     summary = finished.read_json("summary.json")
-    assert (summary["status"], summary["rounds"]) == ("completed", 1)
+    assert summary["status"] == "completed"
     assert all(cell["epsilon"] is None or math.isfinite(cell["epsilon"]) for cell in summary["guarantees"])
     assert torch.isfinite(load_weights(finished.weights)[MATRIX]).all()
     assert "summary.json agrees" in audit(finished).remarks
@@ -45,8 +57,32 @@ def test_a_run_solves_for_a_metric_in_one_round_and_verifies(finished):
 
 def test_the_model_is_what_the_last_checkpoint_solves_to(finished):
     tensors = load_file(checkpoint_files(finished.path / "checkpoint")[0][1])
-    assert {name for name in tensors if name.startswith("first/")} == {"first/moments.total", "first/moments.within"}
+    assert {"first/moments.total", "first/moments.within"} <= {*tensors}
+    assert float(tensors.get(f"model/{PHASE}", 1.0)) == 1.0
     assert torch.equal(tensors[f"model/{MATRIX}"], load_weights(finished.weights)[MATRIX])
+
+
+def test_a_new_client_adapts_and_predicts(finished):
+    images = np.random.default_rng(0).integers(0, 256, (6, 1, 28, 28), dtype=np.uint8)
+    found = dp.load(finished.path).adapt(images, [0, 0, 1, 1, 2, 2]).predict(images)
+    assert {*found.tolist()} <= {0, 1, 2}
+
+
+def test_the_real_protocol_gives_the_sum_of_the_ideal_one(tiny_task_file, tmp_path):
+    given = of("moments-agrlr-secure") | {"run.noise_seed": "5"}
+    runs = [
+        trained(tiny_task_file, tmp_path / protocol, "moments-agrlr-secure", given | {"aggregation.protocol": protocol})
+        for protocol in ("false", "true")
+    ]
+    one, other = (load_weights(run.weights) for run in runs)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_too_large_a_scale_is_refused_with_the_way_out(tiny_task_file, tmp_path):
+    given = of("moments-agrlr-secure") | {"meta.own.scale": "1000"}
+    settings = settings_of(tiny_task_file, tmp_path, "moments-agrlr-secure", given)
+    with pytest.raises(RefusedPlan, match=r"a smaller meta\.own\.scale"):
+        make_plan(settings, open_dataset_task(settings))
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -121,7 +157,8 @@ def test_omniglot_takes_the_strokes_and_photographs_lite0(algo):
     assert resolve(algo, "omniglot").model.encoder == "strokes"
     assert resolve(algo, "cifar-fs").model.encoder == "lite0"
     made = resolve(algo, "omniglot")
-    assert (made.model.name, made.meta.method, made.server.optimizer) == ("metric", "moments", "solve")
+    assert made.model.name == "metric"
+    assert made.meta.method in ("moments", "moments-then-gradients")
 
 
 def test_the_built_in_strokes_treat_each_image_alone():

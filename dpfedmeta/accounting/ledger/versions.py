@@ -96,8 +96,9 @@ def constants(plan: PrivacyPlan) -> dict[str, Any]:
     if plan.secure is None:
         del stated["secure"]
     else:
-        if plan.secure.longest is None:
-            del stated["secure"]["longest"]
+        for name in ("longest", "tallest"):
+            if getattr(plan.secure, name) is None:
+                del stated["secure"][name]
         if not plan.secure.malicious:
             del stated["secure"]["malicious"]
     if plan.missed is None:

@@ -35,8 +35,9 @@ class SecureRounds:
         absent: Share of invited clients that do not answer, each by a coin of its own.
         adversarial: Share of a cohort that may tell the server all it knows, and masks hide the others' messages all
             the same; None: they are hidden in another way.
-        longest: Largest length of a client's vector where it is one of whole numbers (counts); None: messages are
-            vectors of floats, and rounded.
+        longest: Largest length of a part of a client's vector where it is one of whole numbers (counts, moments); None:
+            messages are vectors of floats, and rounded.
+        tallest: Largest entry of such a vector; None: `longest`.
         malicious: Whether the masks are those against a server that may break the protocol: among real clients. No
             epsilon follows from it; who shares masks with whom does.
     """
@@ -48,6 +49,7 @@ class SecureRounds:
     absent: float = 0.0
     adversarial: float | None = None
     longest: float | None = None
+    tallest: float | None = None
     malicious: bool = False
 
     @property
@@ -179,17 +181,18 @@ def _counted(noise: float, secure: SecureRounds, fixed: Mapping[str, Any], of_on
         RefusedPlan: A sum in these steps does not fit into the bits.
     """
     assert secure.longest is not None
-    sigma = noise * secure.longest
+    sigma = noise * secure.parts * secure.longest
+    tallest = secure.longest if secure.tallest is None else secure.tallest
     steps = max(1, math.ceil(LEAST_DEVIATION / (sigma * math.sqrt(of_one.smallest_share))))
     surplus = max(of_one.clients_noise(size) for size in (of_one.least, of_one.most))
-    largest = steps * (secure.longest * fixed["most"] + ROOM * sigma * math.sqrt(surplus))
+    largest = steps * (tallest * fixed["most"] + ROOM * sigma * math.sqrt(surplus))
     if largest >= 2.0 ** (secure.bits - 1):
         raise RefusedPlan(
-            f"aggregation.bits = {secure.bits}: too few for counts of {fixed['most']:,} clients with noise z = "
-            f"{noise:.3g}; lower the cohort, or give a larger epsilon"
+            f"aggregation.bits = {secure.bits}: too few for whole numbers of {fixed['most']:,} clients with noise z = "
+            f"{noise:.3g}; lower the cohort, or give a larger epsilon (of moments: a smaller meta.own.scale)"
         )
     units = steps * secure.longest
-    return WholeSum(units=units, deviation=noise * units, exact=True, **fixed)
+    return WholeSum(units=units, deviation=noise * units * secure.parts, exact=True, **fixed)
 
 
 def _faced(variance: float, whole: WholeSum) -> GaussianNoise:

@@ -49,6 +49,7 @@ class MomentSettings:
     directions: Annotated[int | None, Field(ge=2, description="D, first numbers of a record; null: all")] = None
     constant: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False, description="a, beside a record")] = 0.3
     pair_bound: Annotated[float, Field(gt=0, le=2, description="c, most length of a difference; 2: none is cut")] = 2.0
+    scale: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False, description="s, rounding under sums")] = 40.0
     pair_weight: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False, description="beta, most of a pair")] = 8.0
 
 
@@ -60,6 +61,7 @@ class SentMoments:
         moments: Public constants of the message.
         client: What a client holds; public constants.
         adaptation: What a new client does with the metric: prototypes by cosine, no step.
+        scale: s, by which records are multiplied before they are rounded, under sums.
 
     Guarantee:
         None by itself: a message is secret until it is clipped, summed and released.
@@ -68,6 +70,7 @@ class SentMoments:
     moments: SecondMoments
     client: EpisodeShape
     adaptation: Adaptation
+    scale: float = 40.0
     Settings: ClassVar[type] = MomentSettings
     plain_steps: ClassVar[bool] = False
     sends: ClassVar[Sends] = "update"
@@ -115,7 +118,7 @@ class SentMoments:
             pair_weight=own.pair_weight,
         )
         how = Adaptation(adapt="head", steps=0, lr=settings.meta.lr, rule=CosinePrototypes(), targets=targets_of(task))
-        return cls(moments=moments, client=client, adaptation=how)
+        return cls(moments=moments, client=client, adaptation=how, scale=own.scale)
 
     @property
     def needs(self) -> DataNeeds:
@@ -126,6 +129,10 @@ class SentMoments:
     def weights(self) -> tuple[str, str]:
         """Names of the centre and the matrix."""
         return CENTRE, MATRIX
+
+    def solved(self, model: Params) -> Params:
+        """The model that was solved for."""
+        return model
 
     @property
     def linear_head(self) -> bool:

@@ -8,7 +8,15 @@ from torch import Tensor, nn
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.target_kind import Balance, record_weights
-from dpfedmeta.learning.models.layers.adapters import FLOOR, SHARPNESS, Affine, LowRank, Sharpened, UnitLength
+from dpfedmeta.learning.models.layers.adapters import (
+    FLOOR,
+    SHARPNESS,
+    Affine,
+    LowRank,
+    Metric,
+    Sharpened,
+    UnitLength,
+)
 from dpfedmeta.learning.models.layers.stateless_layers import FewShotNetwork
 from dpfedmeta.learning.models.spec import BODY
 
@@ -21,7 +29,7 @@ def has_closed_form(network: nn.Module) -> bool:
     if type(network) is not FewShotNetwork or type(network.body.scale) is not nn.Identity:
         return False
     kinds = tuple(type(layer) for layer in network.body.layers)
-    return kinds in {(UnitLength, kind, UnitLength, Sharpened) for kind in (Affine, LowRank, nn.Identity)}
+    return kinds in {(UnitLength, kind, UnitLength, Sharpened) for kind in (Affine, LowRank, Metric, nn.Identity)}
 
 
 def prototype_gradients(
@@ -92,6 +100,8 @@ def _adapted(weights: Mapping[str, Tensor], records: Tensor) -> Tensor:
         return records + _hidden(weights, records).mT @ weights[f"{_ADAPTER}up.weight"].mT
     if f"{_ADAPTER}gain" in weights:
         return records * (1 + weights[f"{_ADAPTER}gain"]) + weights[f"{_ADAPTER}shift"]
+    if f"{_ADAPTER}matrix" in weights:
+        return (records - weights[f"{_ADAPTER}centre"]) @ weights[f"{_ADAPTER}matrix"]
     return records
 
 
@@ -105,6 +115,12 @@ def _by_adapter(weights: Mapping[str, Tensor], records: Tensor, gradient: Tensor
         }
     if f"{_ADAPTER}gain" in weights:
         return {f"{_ADAPTER}gain": (gradient * records).sum(-2), f"{_ADAPTER}shift": gradient.sum(-2)}
+    if f"{_ADAPTER}matrix" in weights:
+        centre, matrix = weights[f"{_ADAPTER}centre"], weights[f"{_ADAPTER}matrix"]
+        return {
+            f"{_ADAPTER}centre": -(gradient.sum(-2) @ matrix.mT),
+            f"{_ADAPTER}matrix": (records - centre).mT @ gradient,
+        }
     return {}
 
 

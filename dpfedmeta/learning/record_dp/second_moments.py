@@ -72,10 +72,19 @@ class SecondMoments:
             Where a record becomes null in its place, the message moves by 1/n at most in L2, n = ways * m; in other
             relations as `MomentBlocks.moved` says. Over all records its length is 1 at most.
         """
+        z, u = self.vectors(records)
+        over = math.prod(records.shape[:2]) * self.blocks.unit
+        return {TOTAL: packed(z.T @ z) / over, WITHIN: packed(u.T @ u) * (self.pair_weight / over)}
+
+    def vectors(self, records: Tensor) -> tuple[Tensor, Tensor]:
+        """SECRET: (z of each record [n, D + 1]; u of each pair over c [pairs, D]), of length 1 at most; null ones 0.
+
+        Args:
+            records: [ways, m, d], the records of each class.
+        """
         import torch
 
-        ways, each, _ = records.shape
-        raw = records.double()
+        each, raw = records.shape[1], records.double()
         sound = torch.isfinite(raw).all(-1, keepdim=True)
         raw = torch.where(sound, raw, 0.0)
         # The largest number first, so that no square overflows.
@@ -90,9 +99,7 @@ class SecondMoments:
         u = (unit[:, pairs[0]] - unit[:, pairs[1]]) * both
         lengths = u.square().sum(-1, keepdim=True).sqrt()
         u = u * (self.pair_bound * _ROUNDING / lengths.clamp_min(1e-300)).clamp_max(1.0) / self.pair_bound
-        u = u.flatten(0, 1)
-        over = ways * each * self.blocks.unit
-        return {TOTAL: packed(z.T @ z) / over, WITHIN: packed(u.T @ u) * (self.pair_weight / over)}
+        return z, u.flatten(0, 1)
 
     def metric(self, mean: Mapping[str, Tensor], deviation: float, size: int, width: int, each: int) -> SolvedMetric:
         """The directions in which classes differ most, where the records of a class differ equally in all of them.

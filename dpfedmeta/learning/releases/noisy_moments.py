@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.params import Params
+    from dpfedmeta.core.random.random_sources import IntArray, SecretGenerator
     from dpfedmeta.data.episodes.episode import Episode
     from dpfedmeta.data.task import Task
     from dpfedmeta.learning.meta.adaptation import Adaptation
     from dpfedmeta.learning.models.spec import NetworkSpec
     from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
+    from dpfedmeta.learning.record_dp.whole_moments import WholeMoments
     from dpfedmeta.privacy.mechanisms import Released
     from dpfedmeta.privacy.units import RecordUnit
 
@@ -31,14 +33,14 @@ class NoisyMoments:
 
     Attributes:
         method: Whose moments.
-        noise: z_q.
+        noise: z_q; None where the server sees nothing but the sum of all clients' messages, whose noise is enough.
 
     Guarantee:
-        (record, server): see learning.record_dp.moment_messages.noisy_moments.
+        (record, server): see learning.record_dp.moment_messages.noisy_moments; of a sum, `WholeMoments.message`.
     """
 
     method: Any
-    noise: float
+    noise: float | None
 
     @classmethod
     def planned(cls, settings: Settings, task: Task, method: Any) -> NoisyMoments:
@@ -73,8 +75,17 @@ class NoisyMoments:
 
     @property
     def releases(self) -> bool:
-        """True: a message carries noise of its own."""
-        return True
+        """True if a message carries noise of its own."""
+        return self.noise is not None
+
+    @property
+    def whole(self) -> WholeMoments | None:
+        """Constants of messages that are whole numbers, towards a sum; None: messages carry noise of their own."""
+        if self.noise is not None:
+            return None
+        from dpfedmeta.learning.record_dp.whole_moments import WholeMoments
+
+        return WholeMoments(moments=self.method.moments, records=self.records, scale=self.method.scale)
 
     @property
     def parts(self) -> int:
@@ -101,11 +112,11 @@ class NoisyMoments:
     @property
     def message_deviation(self) -> float:
         """Standard deviation of a message's own noise over what a record moves."""
-        return self.noise / self.records
+        return (self.noise or 0.0) / self.records
 
     def towards_a_sum(self) -> NoisyMoments:
-        """Return the same: an observer that sees less than every message learns no more."""
-        return self
+        """Without noise of its own."""
+        return replace(self, noise=None)
 
     def record_layer(self) -> RecordLayer:
         """One release over n records, in whose blocks each has one place and is in one pair."""
@@ -116,7 +127,8 @@ class NoisyMoments:
             support_records=1,
             query_records=self.records,
             parts="records",
-            blocks=self.method.moments.blocks,
+            of_sum=not self.releases,
+            blocks=self.method.moments.blocks if self.whole is None else self.whole.blocks,
         )
 
     def with_noise(self, layer: RecordLayer) -> NoisyMoments:
@@ -125,7 +137,7 @@ class NoisyMoments:
 
     def quiet(self, *, support: bool, noise: float) -> NoisyMoments:
         """Return the same release with a negligible noise multiplier."""
-        return replace(self, noise=noise)
+        return replace(self, noise=noise if self.releases else None)
 
     def initial(self, network: NetworkSpec, seed: int) -> Params:
         """Return the method's weights before round 0."""
@@ -148,17 +160,30 @@ class NoisyMoments:
 
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
-    ) -> Iterator[Released[RecordUnit, Params]]:
-        """Released towards the server."""
+    ) -> Iterator[Params | Released[RecordUnit, Params]]:
+        """Released towards the server; or SECRET moments."""
+        if self.noise is None:
+            yield from self.method.messages(context, episodes, bound, noises)
+            return
         from dpfedmeta.learning.record_dp.moment_messages import noisy_moments
 
         for episode, noise in zip(episodes, noises, strict=True):
             records = self.method.by_class(episode.to(context.device))
             yield noisy_moments(self.method.moments, records, bound, self.noise, noise.query)
 
+    def whole_message(self, episode: Episode, generator: SecretGenerator) -> IntArray:
+        """SECRET: the message of one client towards a sum, in whole numbers.
+
+        Args:
+            episode: Its data.
+            generator: Its own, for the rounding.
+        """
+        assert self.whole is not None
+        return self.whole.message(self.method.by_class(episode), generator)
+
     def shortened(self) -> NoisyMoments:
         """The same, with some noise."""
-        return replace(self, noise=1.0)
+        return replace(self, noise=1.0 if self.releases else None)
 
     def trial(self, network: NetworkSpec) -> NetworkTrial:
         """Return the trial of the method: no message passes the network."""

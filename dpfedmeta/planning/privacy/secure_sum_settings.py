@@ -52,15 +52,18 @@ def secure_rounds(settings: Settings, task: Task, dimension: int | None = None) 
             "bounded to be added up as whole numbers modulo 2^bits; choose --clip.policy constant or window, or "
             "--aggregation messages"
         )
-    if settings.record.query_noise is not None and settings.record.release == "micro-episodes":
+    algorithm = algorithm_of(settings, task)
+    layer = algorithm.record_layer() if settings.record.enabled else None
+    if settings.record.query_noise is not None and layer is not None and layer.of_sum:
         raise RefusedPlan(
             f"record.query_noise = {settings.record.query_noise:g} with aggregation.mode = {settings.aggregation.mode}:"
-            " there the sum has the noise, not the micro-episodes; give server.noise_multiplier or a target instead"
+            f" there the sum has the noise, not the {layer.parts}; give server.noise_multiplier or a target instead"
         )
     _check_answers(settings)
+    whole = getattr(algorithm, "whole", None)
     if dimension is None:
         dimension = message_dimension(settings, task)
-    made: SecureRounds = rounds(settings, dimension, algorithm_of(settings, task).parts)
+    made: SecureRounds = rounds(settings, dimension, algorithm.parts, *([] if whole is None else [whole]))
     return made
 
 
@@ -132,7 +135,8 @@ def message_dimension(settings: Settings, task: Task) -> int:
     """Learned weights of the network, or aggregation.dimension, and what the clip policy attaches."""
     learned = settings.aggregation.dimension
     if learned is None:
-        learned = learned_dimension(settings, task)
+        whole = getattr(algorithm_of(settings, task), "whole", None)
+        learned = learned_dimension(settings, task) if whole is None else int(whole.dimension)
     attachment = clip_policy(settings, _plain(settings)).attachment
     return learned + (attachment.size if attachment else 0)
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.worker_pool import Workers
+    from dpfedmeta.learning.record_dp.whole_moments import WholeMoments
     from dpfedmeta.simulation.backend import Backend
     from dpfedmeta.simulation.client_runner import ClientRunner
     from dpfedmeta.simulation.cohort_sums import Adder
@@ -20,21 +21,25 @@ class Secure:
     sees: ClassVar[ServerSees] = "sum"
 
     @classmethod
-    def rounds(cls, settings: Settings, dimension: int, parts: int) -> SecureRounds:
+    def rounds(cls, settings: Settings, dimension: int, parts: int, whole: WholeMoments | None = None) -> SecureRounds:
         """Return the constants of secure aggregation for the accountant.
 
         Args:
             settings: Settings of the user.
             dimension: Coordinates of a message.
             parts: Vectors that a message is the sum of.
+            whole: Public constants of messages that are whole numbers to begin with; None: they are rounded.
         """
+        from dpfedmeta.accounting.events.integer_sum import COUNT_BITS
         from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 
         chosen, population = settings.aggregation, settings.population
         return SecureRounds(
-            bits=chosen.bits,
+            bits=chosen.bits if whole is None else COUNT_BITS.stop - 1,
             dimension=dimension,
-            parts=parts,
+            parts=parts if whole is None else whole.records,
+            longest=whole and whole.longest,
+            tallest=whole and whole.tallest,
             dropout=chosen.dropout,
             absent=population.dropout,
             adversarial=chosen.adversarial,

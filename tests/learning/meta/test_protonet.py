@@ -113,7 +113,7 @@ def with_a_record_of_zeros(held):
 
 
 @pytest.mark.parametrize("learn", ["body", "scales"])
-@pytest.mark.parametrize("kind", ["affine", "identity", "low-rank"])
+@pytest.mark.parametrize("kind", ["affine", "identity", "low-rank", "metric"])
 @pytest.mark.parametrize("change", [lambda held: held, with_a_missing_class, with_a_record_of_zeros])
 def test_the_closed_form_is_the_gradient_that_autograd_finds(kind, learn, change):
     spec = replace(SPEC, name=kind, learn=learn)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from dpfedmeta.learning.server_step import ServerSolver, initial_state, step
+from dpfedmeta.learning.server_step import ServerPhases, ServerSolver, initial_state, step
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.units import Bounded, ClientUnit
-from tests.learning.test_server_step import STREAM
+from tests.learning.test_server_step import STREAM, optimizer
 
 
 class Remembers:
@@ -34,3 +34,25 @@ def test_all_releases_weigh_the_same_and_their_noise_adds_up():
         assert solver.seen[-1][1] == pytest.approx(known, rel=1e-5)
         torch.testing.assert_close(state.model["matrix"], mean[:2])
     assert (state.round, state.released) == (3, 3)
+
+
+def test_the_first_release_solves_and_all_others_move_what_was_solved():
+    """As a run that began at the solved model; what was sent for the other phase moves nothing."""
+    solver, policy, own = Remembers(), Constant(initial_bound=1.0), torch.Generator().manual_seed(0)
+    form = {"sums": torch.zeros(3), "matrix": torch.zeros(2)}
+    state = initial_state({"matrix": torch.zeros(2), "phase": torch.zeros(1)}, policy, form)
+    phases = ServerPhases(first=ServerSolver(solver=solver), then=optimizer())
+    plain = None
+    for _ in range(4):
+        sent = {name: torch.randn(value.shape, generator=own) for name, value in form.items()}
+        mechanism = GaussianMechanism(total_multiplier=1.0, charged_multiplier=1.0, denominator=4.0)
+        release = mechanism.release(Bounded[ClientUnit, dict](value=sent, sensitivity=1.0), STREAM)
+        state = step(phases, policy, state, release, averages=False)
+        if plain is None:
+            torch.testing.assert_close(state.model["matrix"], release.value["sums"][:2])
+            plain = initial_state({"matrix": state.model["matrix"]}, policy)
+            continue
+        plain = step(optimizer(), policy, plain, release, averages=False)
+        torch.testing.assert_close(state.model["matrix"], plain.model["matrix"])
+    assert len(solver.seen) == 1
+    assert state.model["phase"] == 0.0
