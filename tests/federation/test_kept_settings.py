@@ -65,6 +65,16 @@ TRIED = {
 }
 ONLY = [name for name, row in SETTINGS.items() if row.only is not None]
 MOST = [name for name, row in SETTINGS.items() if row.most is not None]
+# Numbers by which a client's own work grows, and sizes of what it reads.
+BOUNDED = {
+    "evaluation.steps", "meta.division_shots", "meta.divisions", "meta.steps", "model.width", "population.clients",
+    "record.micro_queries", "record.micro_shots", "record.micro_ways", "server.buffers", "server.rounds",
+    "server.schedule", "task.queries", "task.shift", "task.shots", "task.ways",
+}  # fmt: skip
+
+
+def test_every_number_that_a_clients_work_grows_with_has_a_limit():
+    assert set(MOST) == BOUNDED
 
 
 def with_value(settings, name, value):

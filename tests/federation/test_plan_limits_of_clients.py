@@ -142,6 +142,16 @@ def test_without_a_cap_a_client_joins_no_more_rounds_than_the_servers_cells_coun
     assert f"this client joined {most} rounds, and the plan's guarantees towards the server count with no more" in log
 
 
+def test_a_further_attempt_at_a_round_is_no_further_round(silos, tmp_path):
+    """Which rounds it is in is what the cells count with; an attempt is charged by itself."""
+    given = {"population.sampler": "poisson", "population.cohort": "1", "server.rounds": "12"}
+    session = open_session(silos, tmp_path, "dp-agr", MANY, **given, **{"population.max_participations": "null"})
+    _, ask = joined(session, 0)
+    last = most_counted(session.plan.privacy) - 1
+    assert [ask(round_) for round_ in range(last + 1)] == [Said.VECTOR] * (last + 1)
+    assert [ask(last, (1, 7)), ask(last + 1)] == [Said.VECTOR, Said.DECLINED]
+
+
 def test_a_declined_round_says_no_reason_to_the_server(silos, tmp_path):
     """A round too soon, one out of turn and one beyond the promise look alike."""
     session = open_session(silos, tmp_path, "dp-agr-correlated", MANY, **SPACED)

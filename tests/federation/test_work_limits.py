@@ -9,7 +9,14 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.offers import signed_analysis, signed_plan
 from dpfedmeta.federation.offers.signed_analysis import MOST_OF_OPTION
-from dpfedmeta.federation.offers.work_limits import MOST_BANDS, MOST_FITTED, WORK_LIMITS, check_work, fitting_problem
+from dpfedmeta.federation.offers.work_limits import (
+    MOST_BANDS,
+    MOST_FITTED,
+    WORK_LIMITS,
+    Work,
+    check_work,
+    fitting_problem,
+)
 from dpfedmeta.federation.server.federation_checks import check_federation
 from dpfedmeta.federation.wire_format import Said
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
@@ -55,6 +62,14 @@ def test_a_plan_of_more_work_than_a_client_does_is_refused_on_both_sides(silos, 
     said, log = asked(session, signed_text(session, content | {"settings": yaml.safe_dump(settings)}))
     assert said is Said.DECLINED
     assert what in log
+
+
+def test_passes_count_each_way_of_dividing_the_classes(silos):
+    sizes = {"task.ways": "5", "task.shots": "500", "task.queries": "500", "meta.order": "1"}
+    task = load_task(str(silos.public))[0]
+    settings = [silos.settings("dp-agr", **sizes, **{"meta.steps": steps}) for steps in ("499", "500")]
+    divided = [replace(each, meta=replace(each.meta, divisions=2)) for each in settings]
+    assert [Work(settings=each, task=task).passes for each in divided] == [5_000_000, 5_010_000]
 
 
 def test_micro_episodes_hold_one_of_them_at_once_and_not_all_records(silos):

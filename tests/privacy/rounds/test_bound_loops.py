@@ -7,7 +7,7 @@ import pytest
 
 import dpfedmeta as dp
 from dpfedmeta.accounting.ledger.charges import Closing
-from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.ledger.ledger import held_releases, read_content
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.privacy.rounds.round_journal import Journal
 from dpfedmeta.privacy.rounds.stored_release import keep_release, load_release
@@ -114,6 +114,25 @@ def test_a_prefix_of_a_ledger_does_not_pass_beside_the_releases_of_all_rounds(tm
             verify_rounds(run)
     run.ledger.write_text("".join(lines[:-1]))
     assert NOT_CLOSED in verify_rounds(run).unverified
+
+
+def test_a_loop_that_goes_on_holds_the_release_before_it(tmp_path):
+    """Its first charge after a restart names the last release, as every other charge does."""
+    run = looped(tmp_path, 1, rounds=3)
+    run = looped(tmp_path, 3, rounds=3)
+    held = held_releases(run.ledger, read_content(run.ledger))
+    assert held == {round_ + 1: load_release(run, round_).digest for round_ in range(3)}
+    charged = read_content(run.ledger).charges
+    assert [charge.release for charge in charged] == ["", held[1], held[2]]
+
+
+def test_a_release_under_a_line_of_another_chain_is_refused(tmp_path):
+    run = looped(tmp_path, 1, rounds=1)
+    with made(tmp_path, **INDEPENDENT, rounds=1) as private:
+        policy = private._rounds._state
+    keep_release(run, replace(load_release(run, 0, policy), head="0" * 64))
+    with pytest.raises(dp.InputError, match="has no charge in the ledger"):
+        verify_rounds(run)
 
 
 def test_a_loops_own_model_is_said_to_be_verified_by_nobody(tmp_path, dpfedmeta):

@@ -70,6 +70,18 @@ def test_the_same_question_is_charged_once_and_another_one_again(journal):
     assert all(charge.fresh for charge in own.ledger.charges)
 
 
+def test_a_round_after_another_release_is_charged_again(journal):
+    """The same inputs do not make it the same question: what was released before it is part of it."""
+    own = journal()
+    own.begin(0, "one")
+    own.released[0] = "a" * 64
+    first = own.begin(1, "two")
+    assert own.begin(1, "two") is first
+    own.released[0] = "b" * 64
+    assert own.begin(1, "two") is not first
+    assert charges(own) == [(0, 0), (1, 0), (1, 1)]
+
+
 @pytest.mark.parametrize(
     ("changes", "reproducible"),
     [
