@@ -489,6 +489,15 @@ def test_a_home_that_comes_from_elsewhere_is_told(home, monkeypatch, tmp_path):
     assert check_newest(tmp_path / "new.home") is None
 
 
+def test_a_backup_of_a_ledger_alone_is_told_too(home, data, monkeypatch, tmp_path):
+    """Its note of which records it belongs to is gone; a claim that writes a new one knows nothing of the ledger."""
+    answered(home, 3)
+    (home / HOME).unlink()
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "another machine"))
+    claim(home, data, OLD)
+    assert "was not used on this machine before; its ledger counts 3 answers" in check_newest(home)
+
+
 def test_a_key_that_is_replaced_keeps_what_is_noted(home, tmp_path):
     answered(home, 3)
     rotate(OLD, NEW, home, tmp_path / "new.home")
@@ -764,7 +773,7 @@ def decoded(home):
     return sorted((home / "images").glob("*.npy"))
 
 
-@pytest.mark.parametrize("change", ["withdrawn", "added", "none"])
+@pytest.mark.parametrize("change", ["withdrawn", "added", "exchanged", "none"])
 def test_decoded_copies_are_of_the_records_that_a_client_holds(tmp_path, change):
     """A record that was withdrawn stays nowhere in a home, once its client starts again."""
     silos = make_silos(tmp_path / "silos", 2)
@@ -783,10 +792,12 @@ def test_decoded_copies_are_of_the_records_that_a_client_holds(tmp_path, change)
     (before,) = served("first")
     if change == "withdrawn":
         one.unlink()
+    elif change == "exchanged":
+        Image.fromarray(255 - pixels).save(one)
     elif change == "added":
         Image.fromarray(255 - pixels).save(one.with_name("new.png"))
     (after,) = served("second")
     assert (after == before) is (change == "none")
     held = np.load(after)
-    assert (held.reshape(len(held), -1) == pixels.reshape(-1)).all(1).any() == (change != "withdrawn")
+    assert (held.reshape(len(held), -1) == pixels.reshape(-1)).all(1).any() == (change in ("added", "none"))
     assert ((home / "client0" / "images").stat().st_mode & 0o777) == 0o700

@@ -64,6 +64,27 @@ def round_of(asking, number, again=()):
     return asking.ask(VECTOR, Attempt(run=SIGNED.run, round=number, again=again), dict.fromkeys(range(4), b"task"))
 
 
+def test_asking_again_stays_within_the_time_of_one_question(asking):
+    """Those that are silent are asked again, nobody else, and all of it takes `seconds` at most."""
+    round_of(asking, 0)
+    honest, waited = asking.channel.ask, []
+
+    def ask(messages, seconds):
+        waited.append((len(messages), seconds))
+        return honest(messages, seconds)
+
+    asking.channel.says[VECTOR, 2] = "nothing"
+    asking.channel.ask = ask
+    assert set(round_of(asking, 1)) == {0, 1, 3}
+    assert [count for count, _ in waited] == [4, 1, 1]
+    assert sum(seconds for _, seconds in waited) == pytest.approx(asking.seconds)
+
+
+def test_who_is_left_out_is_not_there(asking):
+    asking.left_out |= {2}
+    assert asking.there == {0, 1, 3}
+
+
 def test_a_plan_is_offered_once_to_whoever_accepts_it(asking):
     assert set(round_of(asking, 0)) == {0, 1, 2, 3}
     assert asking.channel.asked == [("PLAN", n) for n in range(4)] + [("VECTOR", n) for n in range(4)]

@@ -18,6 +18,7 @@ from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose, public_generator
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.row_layout import HashedRows, chosen_rows
+from dpfedmeta.data.populations.natural import simulated_key
 from dpfedmeta.data.populations.population_statement import population_statement
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
@@ -95,6 +96,7 @@ class Case:
     kind: str
     real: bool
     made: int = 0
+    noise_seed: int | None = 7
 
     def __post_init__(self):
         target = "target" if self.kind == "numbers" else "class"
@@ -158,7 +160,7 @@ class Case:
             home / "ledger.jsonl",
             server=Identity(private_key("server")).public,
             promise=Promise(participations=9),
-            noise_seed=7,
+            noise_seed=self.noise_seed,
         )
         body = Offer(number=NUMBER, signature=self.signed.signature, text=self.signed.text).encode()
         asked = Question(
@@ -275,6 +277,15 @@ def test_a_plan_lays_out_rows_however_a_population_was_built(real, tmp_path, own
             "a keyed hash of each row alone says what it is used for" in population_statement(rebuilt.population).text
         )
         assert "one that has fewer counts as zero" in population_statement(bare).text
+
+
+def test_the_key_of_rows_of_a_real_client_is_its_own_and_no_servers(tmp_path, own_cache):
+    """Of public numbers it would follow for everybody which rows train together."""
+    algo, given, labels = CASES["micro, shared"]
+    case = Case(folder=tmp_path, algo=algo, given=given, kind=labels, real=True, noise_seed=None)
+    held: Any = case.side(rows_of(0)).population
+    (kept,) = tmp_path.glob("home*/rows.key")
+    assert held.key == kept.read_bytes() != simulated_key(SEED, NUMBER)
 
 
 @pytest.mark.parametrize("name", CASES)
