@@ -267,8 +267,8 @@ def rounded_messages(
     clients, (bound, share) = replace(clients, source=source), bound_and_share
     params = tensors_of(model)
     grid = _grid(clients, params, bound, round_)
-    for client, sent in zip(chunk, _exact(clients, grid, params, bound, round_, chunk, source), strict=True):
-        yield sent + own_share(sent, grid, share, source.generator(Purpose.MESSAGE_NOISE, round_, client))
+    for client, rounded in zip(chunk, _exact(clients, grid, params, bound, round_, chunk, source), strict=True):
+        yield rounded + own_share(rounded, grid, share, source.generator(Purpose.MESSAGE_NOISE, round_, client))
 
 
 def _exact(

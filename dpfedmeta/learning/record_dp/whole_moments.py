@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dpfedmeta.accounting.events.integer_sum import WholeSum, rounded_length
 from dpfedmeta.accounting.relations.relations import MomentBlocks
@@ -104,7 +105,7 @@ def _rounded(values: FloatArray, limit: int, generator: SecretGenerator) -> IntA
     """Rows up or down by coins of their own, again where they come out longer than the root of the limit."""
     lower = np.floor(values)
     found = np.zeros(values.shape, dtype=np.int64)
-    due = values.any(axis=1)
+    due: npt.NDArray[np.bool_] = np.asarray(values.any(axis=1))
     for _ in range(_MOST_TRIES):
         if not due.any():
             return found
