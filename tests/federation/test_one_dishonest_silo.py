@@ -2,10 +2,14 @@
 
 import secrets
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from dpfedmeta.federation.server.client_requests import Told
+from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.federation.server import training_server
+from dpfedmeta.federation.server.client_requests import Blame, Told
 from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.server.training_server import left_out
 from dpfedmeta.secure_aggregation.crypto import shamir
@@ -176,3 +180,18 @@ def test_one_that_stays_away_after_others_were_told_of_it_ends_no_run(masked, tm
     with pytest.raises(AttemptUsedUp, match="no longer all there"):
         masked.asked(asking=later(gone))
     assert same(masked.asked(again=(1, 7), asking=later(gone)), masked.simulated(OTHERS, again=(1, 7)))
+
+
+@pytest.mark.parametrize(("out", "excluded"), [({BAD}, False), ({BAD, 3}, True), (set(), False)])
+def test_of_two_suspects_neither_is_left_out_until_both_are(tmp_path, out, excluded):
+    """A server that was started again leaves out whoever is noted; one of the two is honest."""
+    run, told = RunDirectory(tmp_path), []
+    run.secret.mkdir()
+    server: Any = SimpleNamespace(_name=str, blamed=told.append)
+    asking: Any = SimpleNamespace(left_out=out, signed=None)
+    blame = Blame(round=1, clients=(BAD, 3), text=lambda name: f"{name(BAD)} or {name(3)} is at fault")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_server, "all_are_asked", lambda asking: True)
+        training_server.Federation._blame(server, run, asking, blame)
+    assert left_out(run) == ({BAD, 3} if excluded else frozenset())
+    assert ("left out from now on" in told[0]) is excluded
