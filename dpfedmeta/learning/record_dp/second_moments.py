@@ -173,7 +173,8 @@ def _above(size: int) -> Tensor:
     import torch
 
     row, column = torch.triu_indices(size, size, 1)
-    return row * size + column
+    places: Tensor = row * size + column
+    return places
 
 
 def unpacked(vector: Tensor, size: int) -> Tensor:
