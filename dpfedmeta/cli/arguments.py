@@ -100,7 +100,9 @@ def parser(description: str, *, settings: bool, program: str | None = None) -> a
 
 
 def _add_chosen(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--algo", help=f"one of {', '.join(algorithm_names())}")
+    names = algorithm_names()
+    half = len(names) // 2
+    made.add_argument("--algo", help=f"one of {', '.join(names[:half])}. Or one of {', '.join(names[half:])}")
     made.add_argument("--dataset", help="name of a task, or path of a task file or of your own data")
     made.add_argument(
         "--config", type=Path, help="YAML file with settings, or a name: cross-silo, cross-device, paper/dp-agr"

@@ -114,8 +114,8 @@ class MetaSettings:
         str,
         one_of("dpfedmeta.learning.algorithms"),
         Field(
-            description="what a client sends (fedavg: its update by local training on all its records; moments: second "
-            "moments of its records); or package.module:name"
+            description="what a client sends. fedavg: its update by local training on all its records. moments: second "
+            "moments of its records. Or package.module:name"
         ),
     ] = "maml"
     order: Annotated[

@@ -335,7 +335,7 @@ def test_a_search_over_random_rows_finds_no_more_than_the_table_says_and_reaches
         assert all(any(a <= x and b <= y for x, y in cases) for a, b in roles[relation])
 
 
-def terms_of(relation, own, blocks):
+def terms_of(relation, own):
     """(Terms that come, terms that go) of each block of moments: vectors z, vectors u of pairs, (label, z)."""
     z, other, u, v, w, x = own
     comes = {
@@ -350,9 +350,8 @@ def terms_of(relation, own, blocks):
     return comes, goes
 
 
-def squared_move(terms, blocks):
-    comes, goes = terms
-    apart = 0.0
+def squared_move(relation, own, blocks):
+    apart, (comes, goes) = 0.0, terms_of(relation, own)
     for place, most in ((0, 1.0), (1, blocks.pairs)):
         matrix = sum((np.outer(each, each) for each in comes[place]), np.zeros((6, 6)))
         matrix = matrix - sum((np.outer(each, each) for each in goes[place]), np.zeros((6, 6)))
@@ -383,13 +382,10 @@ def test_moments_move_by_no_more_than_their_blocks_say_and_by_as_much(relation, 
         drawn = rng.normal(size=(6, 5))
         drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
         pairs = [np.array([*each, 0.0]) for each in drawn[2:]]
-        found.append(squared_move(terms_of(relation, [record(drawn[0]), record(drawn[1]), *pairs], blocks), blocks))
+        found.append(squared_move(relation, [record(drawn[0]), record(drawn[1]), *pairs], blocks))
     turned = -min(1.0, (constant / blocks.radius) ** 2)
     right = record(np.array([turned, math.sqrt(1.0 - turned**2), 0.0, 0.0, 0.0]))
-    found += [
-        squared_move(terms_of(relation, [record(axes[0]), other, *worst], blocks), blocks)
-        for other in (right, record(-axes[0]))
-    ]
+    found += [squared_move(relation, [record(axes[0]), other, *worst], blocks) for other in (right, record(-axes[0]))]
     assert math.sqrt(max(found)) <= due * (1 + 1e-12)
     # With sums of labels the worst record for one block is not the worst for the other.
     assert math.sqrt(max(found)) > due * (0.9 if blocks.labels else 1 - 1e-9)

@@ -67,7 +67,8 @@ def test_every_preset_keeps_what_it_promises(algo):
         assert isinstance(plan.mechanism, CorrelatedMechanism)
     else:
         assert isinstance(plan.mechanism.at(0), GaussianMechanism | WholeNumberMechanism)
-    assert client_public.epsilon <= 1.5
+    # Whole numbers cannot be clipped client by client, so of clients it promises nothing.
+    assert client_public.epsilon <= 1.5 or algo == "moments-agrlr-secure"
     assert client_public.delta == 1e-6
     assert plan.privacy.clients == {"dp-agr-checkins": 16_000}.get(algo, 400_000)
     if "agrlr" in algo:

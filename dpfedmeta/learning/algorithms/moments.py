@@ -61,7 +61,7 @@ class SentMoments:
         moments: Public constants of the message.
         client: What a client holds; public constants.
         adaptation: What a new client does with the metric: prototypes by cosine, no step.
-        scale: s, by which records are multiplied before they are rounded, under sums.
+        rounding_scale: s, by which records are multiplied before they are rounded, under sums.
 
     Guarantee:
         None by itself: a message is secret until it is clipped, summed and released.
@@ -70,7 +70,7 @@ class SentMoments:
     moments: SecondMoments
     client: EpisodeShape
     adaptation: Adaptation
-    scale: float = 40.0
+    rounding_scale: float = 40.0
     Settings: ClassVar[type] = MomentSettings
     plain_steps: ClassVar[bool] = False
     sends: ClassVar[Sends] = "update"
@@ -118,7 +118,7 @@ class SentMoments:
             pair_weight=own.pair_weight,
         )
         how = Adaptation(adapt="head", steps=0, lr=settings.meta.lr, rule=CosinePrototypes(), targets=targets_of(task))
-        return cls(moments=moments, client=client, adaptation=how, scale=own.scale)
+        return cls(moments=moments, client=client, adaptation=how, rounding_scale=own.scale)
 
     @property
     def needs(self) -> DataNeeds:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.relations.relations import MomentBlocks
@@ -162,8 +163,18 @@ def packed(matrix: Tensor) -> Tensor:
     """[D, D], symmetric -> [D (D + 1) / 2]: the diagonal, and sqrt(2) times what is above it; lengths stay."""
     import torch
 
-    row, column = torch.triu_indices(len(matrix), len(matrix), 1)
-    return torch.cat([matrix.diagonal(), math.sqrt(2.0) * matrix[row, column]])
+    above = matrix.reshape(-1).index_select(0, _above(len(matrix)).to(matrix.device))
+    return torch.cat([matrix.diagonal(), above.mul_(math.sqrt(2.0))])
+
+
+@lru_cache(maxsize=8)
+def _above(size: int) -> Tensor:
+    """Places above the diagonal in a matrix that is read row by row."""
+    import torch
+
+    row, column = torch.triu_indices(size, size, 1)
+    places: Tensor = row * size + column
+    return places
 
 
 def unpacked(vector: Tensor, size: int) -> Tensor:

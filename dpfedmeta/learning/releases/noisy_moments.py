@@ -85,7 +85,7 @@ class NoisyMoments:
             return None
         from dpfedmeta.learning.record_dp.whole_moments import WholeMoments
 
-        return WholeMoments(moments=self.method.moments, records=self.records, scale=self.method.scale)
+        return WholeMoments(moments=self.method.moments, records=self.records, scale=self.method.rounding_scale)
 
     @property
     def parts(self) -> int:

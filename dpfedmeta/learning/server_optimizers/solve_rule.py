@@ -53,7 +53,8 @@ class Solve:
         with one_thread():
             found = self.method.moments.metric(mean, deviation, self.size, self.width, each)
         centre, matrix = self.method.weights
-        return self.method.solved({centre: found.centre.to(like), matrix: found.matrix.to(like)})
+        model: Params = self.method.solved({centre: found.centre.to(like), matrix: found.matrix.to(like)})
+        return model
 
 
 MEMBER = Solve
