@@ -131,6 +131,6 @@ def check_population(clients: int, cohort: float, delta: float | None, *, of: tu
     if delta is not None and delta >= 1 / clients:
         warnings.warn(
             f"{delta_name} = {delta!r} is not below 1/N = {1 / clients:g}: such a guarantee allows "
-            f"{max(1.0, delta * clients):,.0f} of the {clients:,} clients to be exposed entirely",
+            f"{math.ceil(delta * clients):,} of the {clients:,} clients to be exposed entirely",
             stacklevel=2,
         )
