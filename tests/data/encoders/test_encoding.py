@@ -66,7 +66,7 @@ def test_weights_that_changed_since_the_plan_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "weights", "said"),
     [
-        ("lite1", None, r"model\.encoder = lite1: unknown; did you mean lite0\?.*known are lite0, timm"),
+        ("lite1", None, r"model\.encoder = lite1: unknown; did you mean lite0\?.*known are lite0, strokes, timm"),
         (f"{OWN}:absent", None, r"has no absent"),
         (f"{OWN}:unstated", None, r"state the length of a feature vector .*unstated\.features = 512"),
         (f"{OWN}:tiny", "nowhere.safetensors", r"model\.encoder_weights = nowhere\.safetensors: cannot be read"),
