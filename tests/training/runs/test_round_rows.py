@@ -188,7 +188,9 @@ def released(**values):
 def test_a_row_is_of_the_model_s_part_of_a_release_and_the_bound_before_it(monkeypatch):
     """What clients attached for the clip policy is no part of the model."""
     monkeypatch.setattr(round_rows, "running_epsilons", lambda plan, charged: ("epsilons", plan, charged))
-    state = SimpleNamespace(round=7, bound=0.25, policy=SimpleNamespace(mode="holding"), model={"w": torch.zeros(2)})
+    sent = {"w": torch.zeros(2)}
+    policy = SimpleNamespace(mode="holding")
+    state = SimpleNamespace(round=7, bound=0.25, policy=policy, model={"other": 1}, first=sent)
     row = round_row("plan", "charged", state, released())
     noise = 0.5 * 2**0.5
     assert row == {
