@@ -84,8 +84,8 @@ def needs_no_network(settings: Settings) -> bool:
         # Adapters are tried out side by side by their tests.
         and (settings.run.chunk in (None, 1) or model.encoder is not None)
         and record.engine == "auto"
-        # Inside a micro-episode records may influence each other.
-        and not (record.enabled and coupled and record.release != "micro-episodes")
+        # Inside a micro-episode records may influence each other, and moments of them pass no network.
+        and not (record.enabled and coupled and record.release not in ("micro-episodes", "noisy-moments"))
     )
 
 
