@@ -211,7 +211,7 @@ class TestQuestions:
         own.channel.close()
         assert anna["anna"].error is None
 
-    @pytest.mark.parametrize("seconds", [400, -400])
+    @pytest.mark.parametrize("seconds", [400, pytest.param(-400, marks=pytest.mark.slow)])
     def test_a_server_whose_clock_jumps_is_waited_for_and_says_so(self, tmp_path, monkeypatch, seconds):
         """A virtual machine that was resumed, for the time until its clock is set: nobody's patience is over."""
         own = loopback(tmp_path, names=("anna",))
