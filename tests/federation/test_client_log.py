@@ -35,7 +35,7 @@ def words(monkeypatch, taken, more, *, epsilon=lambda n: 0.25 * n, secure=None):
     privacy = SimpleNamespace(rounds=9, secure=secure)
     signed = SimpleNamespace(plan=SimpleNamespace(privacy=privacy), run=b"r" * 32)
     ledger = SimpleNamespace(keys=lambda run: range(taken) if run == (b"r" * 32).hex() else ())
-    joined = SimpleNamespace(signed=signed, dimension=1234, limits="limits")
+    joined = SimpleNamespace(signed=signed, numbers_sent=1234, limits="limits")
     return list(joined_words(joined, ledger, promise))
 
 
@@ -105,7 +105,10 @@ def test_what_left_is_said_to_have_cost_what_was_answered_and_not_what_may_be(mo
     monkeypatch.setattr(client_log, "left_of_run", lambda *given: more if due in given else None)
     signed = SimpleNamespace(plan=SimpleNamespace(privacy=SimpleNamespace(rounds=9)), run=b"r" * 32)
     ledger = SimpleNamespace(keys=lambda run: range(taken) if run == (b"r" * 32).hex() else ())
-    joined, task = SimpleNamespace(signed=signed, dimension=1234, why=None, limits="limits"), SimpleNamespace(bound=1.5)
+    joined, task = (
+        SimpleNamespace(signed=signed, numbers_sent=1234, why=None, limits="limits"),
+        SimpleNamespace(bound=1.5),
+    )
     said = sent_words(joined, ledger, SimpleNamespace(unit="record"), SimpleNamespace(round=4), task, "one vector")
     assert f"participation {taken} of {taken + more} allowed, in 9 rounds" in said
     assert said.endswith(f"(record, server) in this run so far: {epsilon_words(0.25 * taken)}")
@@ -156,7 +159,7 @@ def test_sentences_of_a_run(counted):
         "adds its noise; no client can check that",
         "liars",
     ]
-    joined = SimpleNamespace(signed=OFFERED, dimension=2345, why=None, limits="limits")
+    joined = SimpleNamespace(signed=OFFERED, numbers_sent=2345, why=None, limits="limits")
     assert [*joined_words(joined, counted, PROMISE)] == [
         SPENT,
         "the promise allows 13 of the 23 rounds, of which 9 are answered; (client, server) in this run: epsilon 0.25 "

@@ -104,6 +104,25 @@ def test_relations_of_a_record_are_those_of_its_blocks(tiny_task_file, tmp_path)
     assert {*record.relations} == {"zero-out", "in-place"}
 
 
+@pytest.mark.parametrize("ratio", [0.1, 1.0, 12.0])
+@pytest.mark.parametrize("algo", ["moments-agrlr", "dp-agrlr-micro", "dp-agrlr"])
+def test_a_message_that_is_clipped_again_costs_the_public_by_the_smaller_bound(algo, ratio, tiny_task_file, tmp_path):
+    """Of every release: noise is scaled to C, and a record moves by C_q of it, whatever C is."""
+    given = {"server.noise_mode": "stacked", "record.message_clip_ratio": str(ratio)}
+    own = ENCODED | FEWER if algo == "moments-agrlr" else {"model.width": "4", "task.ways": "2"}
+    settings = settings_of(tiny_task_file, tmp_path, algo, own | given | {"server.noise_multiplier": "1.0"})
+    plan = make_plan(settings, open_dataset_task(settings))
+    assert plan.privacy.record.query_to_message_bound == pytest.approx(1.0 / ratio)
+
+
+def test_moments_of_records_are_sent_in_every_round_or_not_at_all(tiny_task_file, tmp_path):
+    """Gradients that follow have another form: the run charged, and every message counted as zero."""
+    given = of("moments-agrlr") | {"meta.method": "moments-then-gradients"}
+    with pytest.raises(RefusedPlan, match="do not send moments in every round; use --meta.method moments"):
+        settings = settings_of(tiny_task_file, tmp_path, "moments-agrlr", given)
+        make_plan(settings, open_dataset_task(settings))
+
+
 def open_dataset_task(settings):
     from dpfedmeta.config.dataset_names import task_of
 

@@ -86,7 +86,7 @@ def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iter
     )
     under = "masked vector of whole numbers" if privacy.secure is not None else "vector of floating-point numbers"
     yield (
-        f"what would leave this machine in a round: one {under}, {joined.dimension:,} coordinates, clipped to the "
+        f"what would leave this machine in a round: one {under}, {joined.numbers_sent:,} coordinates, clipped to the "
         "clip bound of the round"
         + ("" if not math.isfinite(each) else ", with the noise that the promise needs")
         + "; no records, labels, counts, losses or accuracies"
@@ -119,8 +119,8 @@ def sent_words(
     allowed = taken + left_of_run(privacy, promise, ledger, run, joined.limits)
     clipped = f"clipped to {task.bound:.4g}" + ("" if joined.why is None else ", only noise")
     return (
-        f"round {attempt.round}: {what} left this machine ({joined.dimension:,} coordinates, {clipped}); participation "
-        f"{taken} of {allowed} allowed, in {privacy.rounds} rounds; "
+        f"round {attempt.round}: {what} left this machine ({joined.numbers_sent:,} coordinates, {clipped}); "
+        f"participation {taken} of {allowed} allowed, in {privacy.rounds} rounds; "
         f"({promise.unit}, server) in this run so far: {epsilon_words(epsilon_after(privacy, promise, taken))}"
     )
 

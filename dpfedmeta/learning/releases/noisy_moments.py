@@ -34,6 +34,7 @@ class NoisyMoments:
     Attributes:
         method: Whose moments.
         noise: z_q; None where the server sees nothing but the sum of all clients' messages, whose noise is enough.
+        query_to_message_bound: C_q/C, where the server clips a noisy message again (stacked mode).
 
     Guarantee:
         (record, server): see learning.record_dp.moment_messages.noisy_moments; of a sum, `WholeMoments.message`.
@@ -41,6 +42,7 @@ class NoisyMoments:
 
     method: Any
     noise: float | None
+    query_to_message_bound: float = 1.0
 
     @classmethod
     def planned(cls, settings: Settings, task: Task, method: Any) -> NoisyMoments:
@@ -50,10 +52,10 @@ class NoisyMoments:
             InputError: The clip bound is not 1, the unit in which moments are sent.
             RefusedPlan: The method sends no moments, or nothing is proved of these records.
         """
-        if not hasattr(method, "moments"):
+        if not hasattr(method, "moments") or getattr(method, "solves_first", False):
             raise RefusedPlan(
-                f"meta.method = {settings.meta.method} with record.release = noisy-moments: clients send no "
-                "moments; use --meta.method moments, or --record.release micro-episodes"
+                f"meta.method = {settings.meta.method} with record.release = noisy-moments: clients do not send "
+                "moments in every round; use --meta.method moments, or --record.release micro-episodes"
             )
         if settings.record.support_noise is not None:
             raise RefusedPlan(
@@ -71,7 +73,11 @@ class NoisyMoments:
                 f"clip.policy = {settings.clip.policy}, clip.initial = {settings.clip.initial:g}: moments of records "
                 "have a bound of their own, in whose units they are sent; use --clip.policy constant --clip 1"
             )
-        return cls(method=method, noise=settings.record.query_noise or 1.0)
+        return cls(
+            method=method,
+            noise=settings.record.query_noise or 1.0,
+            query_to_message_bound=1.0 / settings.record.message_clip_ratio,
+        )
 
     @property
     def releases(self) -> bool:
@@ -126,6 +132,7 @@ class NoisyMoments:
             support_steps=1,
             support_records=1,
             query_records=self.records,
+            query_to_message_bound=self.query_to_message_bound,
             parts="records",
             of_sum=not self.releases,
             blocks=self.method.moments.blocks if self.whole is None else self.whole.blocks,
