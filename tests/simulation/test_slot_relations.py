@@ -4,10 +4,12 @@ import math
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
 from dpfedmeta.config.load import resolve
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.data.episodes.episode import null_episode
 from dpfedmeta.data.populations import from_pairs as reading
@@ -22,7 +24,12 @@ SUMS = {
     "meta.divisions": "1", "aggregation.dropout": "0.2", "population.sampler": "fixed", "record.micro_shots": "1",
     "population.max_participations": "null", "privacy.client.hostile": "0.0", "record.micro_queries": "1",
 }  # fmt: skip
-RELEASES = {**{name: kind[:2] for name, kind in KINDS.items()}, "sums": ("dp-agrlr-secure", SUMS)}
+# So that the two roles of noisy steps are told apart, they have other sizes.
+UNEVEN = {"steps": {"task.queries": "1"}}
+RELEASES = {
+    **{name: (algo, given | UNEVEN.get(name, {})) for name, (algo, given, _) in KINDS.items()},
+    "sums": ("dp-agrlr-secure", SUMS),
+}
 # In clip bounds of a release: what stands under every table for a slot (docs/guarantees.md).
 IN_PLACE, ZERO_OUT = 2.0, 1.0
 OTHERS = {
@@ -65,28 +72,82 @@ def with_record(pair, part, place, change):
     return found
 
 
-def distances(made, name, change, monkeypatch):
+def alone(pair, part, place):
+    """The same, where no other record of its part can be used."""
+    found = with_record(pair, part, slice(None), lambda images: images * 0.0 + 300.0)
+    return with_record(found, part, place, lambda _: pair[part][0][place])
+
+
+def masked(pair, part, place):
+    """As numpy's masked array, in which one number of the record is missing."""
+    images = np.ma.masked_array(pair[part][0].numpy().copy(), mask=False)
+    images[place, 0, 2, 2] = np.ma.masked
+    return [[images, own[1]] if number == part else own for number, own in enumerate(pair)]
+
+
+def of_another_type(pair, part, place):
+    """As a list of records, one of which has bytes."""
+    images = list(pair[part][0])
+    images[place] = (images[place] * 255.0).to(torch.uint8)
+    return [[images, own[1]] if number == part else own for number, own in enumerate(pair)]
+
+
+def distances(made, name, other, monkeypatch, rest=lambda pair, part, place: pair):
     side, model, pair = made(name)
-    before = exact_sums(holding(side, pair), model, 0, monkeypatch)
-    for part, place in product((0, 1), (0, 3, 5)):
-        yield moved(before, exact_sums(holding(side, with_record(pair, part, place, change)), model, 0, monkeypatch))
+    for part, place in product((0, 1), (0, 1, 2)):
+        held = rest(pair, part, place)
+        changed = other(held, part, place)
+        before, after = (exact_sums(holding(side, each), model, 0, monkeypatch) for each in (held, changed))
+        yield moved(before, after)
 
 
-@pytest.mark.parametrize("other", OTHERS)
+def becomes(change):
+    return lambda pair, part, place: with_record(pair, part, place, change)
+
+
+CHANGED = {**{name: becomes(change) for name, change in OTHERS.items()}, "masked": masked, "bytes": of_another_type}
+
+
+@pytest.mark.parametrize("rest", [lambda pair, part, place: pair, alone], ids=["usable", "alone"])
+@pytest.mark.parametrize("other", CHANGED)
 @pytest.mark.parametrize("name", RELEASES)
-def test_a_record_in_a_slot_moves_no_sum_by_more_than_is_charged(made, monkeypatch, name, other):
-    limit = IN_PLACE if other == "another one" else ZERO_OUT
-    found = [max(each.values()) for each in distances(made, name, OTHERS[other], monkeypatch)]
-    assert 0.01 < max(found) <= limit * (1 + 1e-6)
+def test_a_record_in_a_slot_moves_no_sum_by_more_than_is_charged(made, monkeypatch, name, other, rest):
+    limit = IN_PLACE if other in ("another one", "bytes") else ZERO_OUT
+    found = [*distances(made, name, CHANGED[other], monkeypatch, rest)]
+    largest = max(max(each.values()) for each in found)
+    assert largest <= limit * (1 + 1e-6)
+    # (The same record as bytes is rounded and no more; alone in its part it is in no whole micro-episode.)
+    assert largest > 0.01 or other == "bytes" or (rest is alone and name in ("micro-episodes", "sums"))
+    # It is in one role, and what the other one adds does not hang on it.
+    assert all(sum(each > 1e-9 for each in roles.values()) <= 1 for roles in found)
 
 
-# (Of noisy steps all records together are no longer than one clip bound here.)
-@pytest.mark.parametrize("name", ["micro-episodes", "local DP-SGD", "sums"])
-def test_a_record_that_takes_its_client_with_it_is_seen(made, monkeypatch, name):
-    """Planted: the mistake that was here, a whole client without data for one record that cannot be used."""
-    monkeypatch.setattr(reading, "_beyond", lambda found: torch.full((len(found),), bool((found > 1.5).any())))
-    found = [max(each.values()) for each in distances(made, name, OTHERS["1e30"], monkeypatch)]
-    assert max(found) > ZERO_OUT * 1.01
+def refusing(which):
+    """Reads a part, and refuses the whole client where so many of its records cannot be used."""
+    honest = reading.checked_images
+
+    def read(images):
+        found = honest(images)
+        if bool(which(found.flatten(1).isnan().all(1))):
+            raise InputError("cannot be used")
+        return found
+
+    return read
+
+
+PLANTED = {
+    "one takes its client with it": (torch.any, RELEASES, lambda pair, part, place: pair),
+    "the last of a part takes the other part with it": (torch.all, ("steps", "local DP-SGD"), alone),
+}
+
+
+@pytest.mark.parametrize(("mistake", "name"), [(one, name) for one in PLANTED for name in PLANTED[one][1]])
+def test_a_record_that_takes_others_with_it_is_seen(made, monkeypatch, mistake, name):
+    """Planted: the mistakes that were here."""
+    which, _, rest = PLANTED[mistake]
+    monkeypatch.setattr(reading, "checked_images", refusing(which))
+    with pytest.raises(AssertionError):
+        test_a_record_in_a_slot_moves_no_sum_by_more_than_is_charged(made, monkeypatch, name, "NaN", rest)
 
 
 @pytest.mark.parametrize("name", RELEASES)

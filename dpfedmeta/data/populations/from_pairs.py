@@ -41,8 +41,8 @@ class SequencePopulation:
     with `problems`.
 
     Guarantee:
-        A record that cannot be used (numbers beyond the range, NaN) counts as nothing and takes no other with it. It is
-        judged by itself.
+        A record that cannot be used (numbers beyond the range, NaN, masked) counts as nothing and takes no other with
+        it. It is judged by itself, whatever the others of its client are.
 
     Attributes:
         pairs: The episodes. Images are [n, channels, height, width], bytes or numbers in [0, 1]; vectors and sequences
@@ -68,7 +68,7 @@ class SequencePopulation:
         Raises:
             IndexError: There is no such client.
             InputError: Its episode has another size or other labels than the plan counts with; labels are no whole
-                numbers from 0 on; or no image of a part is of bytes or numbers in [0, 1].
+                numbers from 0 on; or no image at all is of bytes or numbers in [0, 1].
             Exception: Reading the pair may raise anything else.
         """
         if not 0 <= client < self.clients:
@@ -76,6 +76,7 @@ class SequencePopulation:
         support, query = self.pairs[client]
         try:
             (support_images, support_labels), (query_images, query_labels) = _part(support), _part(query)
+            check_some_usable(support[0], query[0])
         except InputError as error:
             raise InputError(f"client {client}: {error}") from None
         values = torch.unique(support_labels)
@@ -263,7 +264,7 @@ def _label(label: Any) -> tuple[int, ...]:
 
 def _part(part: Part) -> tuple[Tensor, Tensor]:
     images, labels = part
-    return checked_images(raw_records(images)), checked_labels(labels)
+    return checked_images(images), checked_labels(labels)
 
 
 def checked_labels(labels: Any) -> Tensor:
@@ -293,24 +294,36 @@ def checked_labels(labels: Any) -> Tensor:
     return whole
 
 
-def checked_images(given: Tensor) -> Tensor:
+def checked_images(images: Any) -> Tensor:
     """float32; bytes of images become numbers in [0, 1], and images must be such numbers, or bytes.
 
     A record of another range, or of numbers as large as tables may not have either, becomes a null record: all NaN.
 
     Raises:
-        InputError: All are such records, or they are no real numbers.
+        InputError: They are no real numbers, or have names that a plain array would lose.
 
     Guarantee:
-        Whether a record is a null one follows from it alone.
+        Whether a record is a null one follows from it alone, and so does what becomes of it.
     """
+    given = raw_records(images)
     if given.is_complex() or given.dtype == torch.bool:
         raise InputError(f"images or vectors of {given.dtype}; expected bytes (uint8) or floats")
-    found = _images(given)
+    found = _images(images)
     beyond = _beyond(found)
-    if len(beyond) and bool(beyond.all()):
-        raise InputError(_beyond_words(found))
     return found.masked_fill(beyond.view(-1, *[1] * (found.dim() - 1)), math.nan) if bool(beyond.any()) else found
+
+
+def check_some_usable(*parts: Any) -> None:
+    """Refuse records of which all are beyond the range, so that their owner hears of it.
+
+    Nothing hangs on it: data that are refused are null records, and so would these be.
+
+    Raises:
+        InputError: All are; in the words of the first part.
+    """
+    found = [_images(part) for part in parts]
+    if all(bool(_beyond(part).all()) for part in found) and any(len(part) for part in found):
+        raise InputError(_beyond_words(found[0]))
 
 
 def _beyond(found: Tensor) -> Tensor:
@@ -346,7 +359,7 @@ def unusable_words(kind: str, *parts: Any) -> str:
         kind: Of the records, in the plural.
         parts: Arrays or tensors of them.
     """
-    read = [_images(raw_records(part)) for part in parts]
+    read = [_images(part) for part in parts]
     if not all(bool(torch.isfinite(part).all()) for part in read):
         return f"{kind} hold NaN or infinity"
     odd = next(part for part in read if bool(_beyond(part).any()))
@@ -373,13 +386,26 @@ def _times(form: tuple[int, ...]) -> str:
 
 
 def raw_records(images: Any) -> Tensor:
-    """Arrays, lists of arrays or tensors as one tensor, of the type that they have.
+    """Arrays, lists of arrays or tensors as one tensor, of the type that they have; a record with a mask is all NaN.
 
     Raises:
-        InputError: They would lose a mask, or names.
+        InputError: They would lose names.
     """
-    check_plain(images, "records")
-    return torch.as_tensor(in_order(np.asarray(images)) if not isinstance(images, Tensor) else images)
+    if isinstance(images, Tensor):
+        return images
+    masked = np.ma.asarray(images) if _is_masked(images) else None
+    if masked is None:
+        check_plain(images, "records")
+        return torch.as_tensor(in_order(np.asarray(images)))
+    plain = _images(np.asarray(masked.data))
+    hidden = torch.from_numpy(np.ma.getmaskarray(masked).reshape(len(plain), -1).any(1))
+    return plain.masked_fill(hidden.view(-1, *[1] * (plain.dim() - 1)), math.nan)
+
+
+def _is_masked(values: Any) -> bool:
+    """Return whether anything is masked, in an array or in one of a list."""
+    parts = values if isinstance(values, list | tuple) else [values]
+    return any(isinstance(part, np.ma.MaskedArray) and bool(np.ma.is_masked(part)) for part in parts)
 
 
 def check_plain(values: Any, what: str, *, named: bool = False) -> None:
@@ -395,6 +421,9 @@ def check_plain(values: Any, what: str, *, named: bool = False) -> None:
 
 def _images(images: Any) -> Tensor:
     """float32; bytes of images become numbers in [0, 1], while vectors and ids of tokens stay as they are."""
+    if isinstance(images, list | tuple) and images and all(np.ndim(each) == _IMAGE_AXES - 1 for each in images):
+        # One by one: of records of several types a common one would be another scale for all.
+        return torch.cat([_images(each[None]) for each in images])
     found = raw_records(images)
     pixels = found.dtype == torch.uint8 and found.dim() == _IMAGE_AXES
     return found.float() / 255.0 if pixels else found.float()

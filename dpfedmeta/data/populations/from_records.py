@@ -20,9 +20,9 @@ from dpfedmeta.data.episodes.whole_episode import split_whole, too_few
 from dpfedmeta.data.names import check_spellings, missing_classes
 from dpfedmeta.data.populations.from_pairs import (
     check_plain,
+    check_some_usable,
     checked_images,
     checked_labels,
-    raw_records,
     unusable_words,
 )
 
@@ -72,7 +72,10 @@ class RecordsPopulation:
         try:
             records, targets = self.held[self._names[client]]
             check_same_rows(records, targets)
-            images = checked_images(raw_records(_by_name(records, self.columns)))
+            records = _by_name(records, self.columns)
+            check_plain(records, "records")
+            check_some_usable(records)
+            images = checked_images(records)
             numbers = self._numbers(targets)
             if len(images) != len(numbers):
                 raise InputError(f"{len(images)} records, but {len(numbers)} targets")
