@@ -1,4 +1,4 @@
-"""How the built-in encoder `strokes` was made: an example of `model.encoder module:factory` of one's own.
+"""The making of the built-in encoder `strokes`: an example of `model.encoder module:factory` of one's own.
 
 Its network is the built-in body `strokes`, which learned from procedural pen strokes. The features are the outputs of
 its three layers, means over an image and its four neighbours that are a pixel away, whitened by how drawings of one

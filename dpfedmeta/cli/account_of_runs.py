@@ -75,7 +75,7 @@ def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
 
 
 def _simulated(training: VerifiedLedger | None) -> str | None:
-    """What is to be said of clients that are nobody's."""
+    """Say of simulated clients that they are nobody."""
     proven = None if training is None else training.proven
     if proven is None or proven.settings.population.kind in ("natural", "real"):
         return None

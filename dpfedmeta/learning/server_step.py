@@ -98,7 +98,7 @@ class ServerOptimizer:
 
 
 class ServerStep(Protocol):
-    """What a server makes of a release, besides the next clip bound."""
+    """Step of a server from a release to the next model, besides the next clip bound."""
 
     def moved(self, state: ServerState, release: Params, deviation: float) -> tuple[Params, Params, Params]:
         """Return the next model, and what is remembered of all releases.

@@ -143,7 +143,7 @@ class Plan:
 
     @cached_property
     def moves(self) -> bool:
-        """Whether releases move the model by a rule: all, or all after the first one."""
+        """True if releases move the model by a rule: all, or all after the first one."""
         return self.solver is None or bool(getattr(self.algorithm, "solves_first", False))
 
     @cached_property

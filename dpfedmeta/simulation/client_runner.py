@@ -231,9 +231,10 @@ class ClientRunner:
     def _of_group(
         self, context: ClientContext, bound: float, round_: int, group: Sequence[int], held: Sequence[Episode | None]
     ) -> Iterator[Params | Released[RecordUnit, Params] | None]:
-        if self.algorithm.record_layer() is not None:
+        layer = self.algorithm.record_layer()
+        if layer is not None and not layer.of_sum:
             # Data that are not sound are null records, as at a real client. Its message is noise then: one record more
-            # or less moves what is seen by no more than that record.
+            # or less moves what is seen by no more than that record. (To a sum that carries the noise it adds 0.)
             form = self.data_form
             null = null_episode(form.image, *(self.algorithm.needs.counts or (1, 1)), form.targets.blank)
             held = [null if episode is None else episode for episode in held]

@@ -130,7 +130,6 @@ class ClientLedger:
             self._costs = {
                 line.get("run", ""): found for line in lines if (found := RunCost.from_json(line)) != NO_COST
             }
-            self._paid = {line.get("run", "") for line in lines if RunCost.from_json(line) != NO_COST}
             self._rounds: dict[_Key, str] = {
                 (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("question", "")
                 for line in lines
@@ -210,7 +209,7 @@ class ClientLedger:
 
         A run's cost is counted once, also where an earlier version began the run without it.
         """
-        return NO_COST if run in self._paid else cost
+        return NO_COST if run in self._costs else cost
 
     def holds(self, round_: int, again: tuple[int, ...] = ()) -> bool:
         """Return whether this attempt at the round is charged already: the client then repeats its answer."""
@@ -287,7 +286,6 @@ class ClientLedger:
         self._first = self._first or counted
         self._cost = _together(self._cost, due)
         if due != NO_COST:
-            self._paid.add(run)
             self._costs[run] = due
 
     def spent_by_run(self) -> dict[str, tuple[int, float]]:

@@ -52,11 +52,11 @@ class MomentBlocks:
 
     @property
     def unit(self) -> float:
-        """How far a record moves all blocks that counts as nothing."""
+        """Distance by which a record moves all blocks that counts as nothing."""
         return math.sqrt(1.0 + self.pairs**2 + self.labels**2)
 
     def moved(self, relation: Relation) -> float:
-        """How far a record moves all blocks, in units of `unit`; an upper bound in every relation."""
+        """Upper bound on the distance by which a record moves all blocks, in units of `unit`."""
         pairs, labels = self.pairs**2, self.labels**2
         # Of one label: two vectors of length 1 that share the constant. Of two labels: at right angles.
         same, other = 4.0 * labels * self.radius**2, 2.0 * labels
@@ -71,7 +71,7 @@ class MomentBlocks:
         return math.sqrt(squares[relation]) / self.unit
 
     def of_client(self, records: int) -> float:
-        """How far all records of a client move all blocks where they become others, in units of `unit`."""
+        """Distance of all blocks where all records of a client become others, in units of `unit`."""
         alike = 2.0 * records**2 * (1.0 + 0.25 * self.pairs**2)
         return math.sqrt(alike + (2.0 * self.labels * records) ** 2) / self.unit
 

@@ -90,7 +90,7 @@ def _shares(names: Sequence[str], own: Sequence[float]) -> dict[str, float]:
 
 
 def _judged(rows: Sequence[Mapping[str, Any]], known: Sequence[str], *, numbers: bool) -> str:
-    """How many are right, where the table says what they are."""
+    """Count right predictions, where the table says what is right."""
     if not known:
         return ""
     if numbers:

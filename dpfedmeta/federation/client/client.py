@@ -123,7 +123,7 @@ class RealClient:
         self._say, self._noise_seed, self._dry_run, self._claimed = say, noise_seed, dry_run, claimed
         self._joined: dict[bytes, SignedParticipation] = {}
         self._masked: MaskedRound | None = None
-        self._last_step = b"", b""
+        self._last_step: tuple[bytes, bytes] | None = None
         self._unfit: str | None = None
         self._handed_out = False
         self._one = threading.Lock()
@@ -151,7 +151,7 @@ class RealClient:
         The last step of secure aggregation, asked again, has the bytes that were sent: they were lost on the way.
         """
         with self._one:
-            if question == self._last_step[0]:
+            if self._last_step is not None and question == self._last_step[0]:
                 self._log("the last question came again: the same answer as before leaves")
                 return self._last_step[1]
             try:

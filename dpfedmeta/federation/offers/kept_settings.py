@@ -87,7 +87,7 @@ def _simulated(usual: object) -> TakenSetting:
 
 
 def _no_code() -> TakenSetting:
-    why = "arguments of code of one's own, and clients run no code that a server names; leave it out"
+    why = "arguments of one method alone or of code of one's own, and clients take neither from a server; leave it out"
     return TakenSetting(keeper="nobody", why=why, only=({},))
 
 

@@ -15,10 +15,9 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.row_layout import RoleLayout
 from dpfedmeta.learning.algorithms.maml import Maml, message_rows, whole_client_trial
 from dpfedmeta.learning.meta.adaptation import Adaptation, adaptation_of, first_order_only, undivided_only
-from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
+from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, NetworkWeights, Sends
 from dpfedmeta.learning.meta.row_layouts import role_layout
 from dpfedmeta.learning.meta.target_kind import targets_of
-from dpfedmeta.learning.models.weight_shapes import Shapes, weight_shapes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +47,7 @@ class LocalDpSgd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg:
+class FedAvg(NetworkWeights):
     """Federated averaging: a client sends theta_0 - theta_K of local training on all its records.
 
     Attributes:
@@ -137,14 +136,6 @@ class FedAvg:
     def quiet(self, *, support: bool, noise: float) -> FedAvg:
         """Its noise is in the steps."""
         return self if support or self.private is None else replace(self, private=replace(self.private, noise=noise))
-
-    def initial(self, network: NetworkSpec, seed: int) -> Params:
-        """The network's weights."""
-        return Maml.initial(self, network, seed)  # type: ignore[arg-type]
-
-    def shapes(self, network: NetworkSpec) -> Shapes:
-        """Return the shapes of a built-in network's weights."""
-        return weight_shapes(network)
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
         """Return the weights that are learned and sent, by meta.learn."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import EpisodeShape
@@ -27,11 +26,13 @@ from dpfedmeta.learning.meta.algorithm import (
     DataNeeds,
     Method,
     NetworkTrial,
+    NetworkWeights,
+    NoRecordNoise,
     Sends,
 )
 from dpfedmeta.learning.meta.overridden import pair_up
 from dpfedmeta.learning.meta.target_kind import targets_of
-from dpfedmeta.learning.models.weight_shapes import Shapes, learned_part, weight_shapes
+from dpfedmeta.learning.models.weight_shapes import learned_part
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maml:
+class Maml(NoRecordNoise, NetworkWeights):
     """MAML: a client sends the gradient of its query loss at the adapted parameters.
 
     Attributes:
@@ -99,28 +100,6 @@ class Maml:
     def needs(self) -> DataNeeds:
         """Support and query sets."""
         return DataNeeds(division=self.divisions)
-
-    def record_layer(self) -> RecordLayer | None:
-        """Nothing."""
-        return None
-
-    def with_noise(self, layer: RecordLayer) -> Maml:
-        """There is none."""
-        return self
-
-    def quiet(self, *, support: bool, noise: float) -> Maml:
-        """There is no noise."""
-        return self
-
-    def initial(self, network: NetworkSpec, seed: int) -> Params:
-        """The network's weights."""
-        from dpfedmeta.learning.models.initial_weights import initial_weights
-
-        return initial_weights(network, seed)
-
-    def shapes(self, network: NetworkSpec) -> Shapes:
-        """Return the shapes of a built-in network's weights."""
-        return weight_shapes(network)
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
         """Return the weights that are learned and sent, by meta.learn."""

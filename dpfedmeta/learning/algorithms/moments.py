@@ -13,18 +13,25 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import same_kind
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.algorithms.maml import message_rows, whole_client_trial
 from dpfedmeta.learning.algorithms.protonet import CosinePrototypes
 from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, Sends
+from dpfedmeta.learning.meta.algorithm import (
+    ClientContext,
+    ClientNoise,
+    DataNeeds,
+    NetworkTrial,
+    NetworkWeights,
+    NoRecordNoise,
+    Sends,
+)
 from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.models.spec import BODY
-from dpfedmeta.learning.models.weight_shapes import METRIC, Shapes, weight_shapes
+from dpfedmeta.learning.models.weight_shapes import METRIC
 from dpfedmeta.learning.record_dp.second_moments import SecondMoments
 
 if TYPE_CHECKING:
@@ -54,7 +61,7 @@ class MomentSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentMoments:
+class SentMoments(NoRecordNoise, NetworkWeights):
     """A client sends the moments of its records, `second_moments.SecondMoments`.
 
     Attributes:
@@ -142,28 +149,6 @@ class SentMoments:
     def fits(self, episode: Episode) -> bool:
         """Return whether the records are ordered by class, with the planned numbers of support and query records."""
         return self.client.ordered(episode.support_labels, episode.query_labels)
-
-    def record_layer(self) -> RecordLayer | None:
-        """Nothing."""
-        return None
-
-    def with_noise(self, layer: RecordLayer) -> SentMoments:
-        """There is none."""
-        return self
-
-    def quiet(self, *, support: bool, noise: float) -> SentMoments:
-        """There is no noise."""
-        return self
-
-    def initial(self, network: NetworkSpec, seed: int) -> Params:
-        """The network's weights."""
-        from dpfedmeta.learning.models.initial_weights import initial_weights
-
-        return initial_weights(network, seed)
-
-    def shapes(self, network: NetworkSpec) -> Shapes:
-        """Return the shapes of a built-in network's weights."""
-        return weight_shapes(network)
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
         """Return the centre and the matrix, which the server solves for."""

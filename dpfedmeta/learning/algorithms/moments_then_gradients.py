@@ -119,7 +119,7 @@ class MomentsThenGradients(SentMoments):
 
 
 def _moved(learned: Params) -> Params:
-    """What gradients move. The centre stays: its gradient is nine times as long, and says little."""
+    """Weights that gradients move. The centre stays: its gradient is nine times as long, and says little."""
     return {MATRIX: learned[MATRIX]}
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.models.weight_shapes import Shapes, weight_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -238,6 +239,62 @@ class ClientAlgorithm(Hashable, Protocol):
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: [units, d] of every phase of such a trial, that of the changed data first."""
         ...
+
+
+class NoRecordNoise:
+    """The part of an exact method: it promises nothing of records, and adds no noise."""
+
+    def record_layer(self) -> RecordLayer | None:
+        """None: there is no such layer."""
+        return None
+
+    def with_noise(self, layer: RecordLayer) -> Self:
+        """Return the same: there is no noise to solve."""
+        return self
+
+    def quiet(self, *, support: bool, noise: float) -> Self:
+        """Return the same: there is no noise to lower."""
+        return self
+
+
+class NetworkWeights:
+    """The part of a method that begins with the network's weights, and no others."""
+
+    def initial(self, network: NetworkSpec, seed: int) -> Params:
+        """Return the network's weights before round 0."""
+        from dpfedmeta.learning.models.initial_weights import initial_weights
+
+        return initial_weights(network, seed)
+
+    def shapes(self, network: NetworkSpec) -> Shapes:
+        """Return the shapes of a built-in network's weights."""
+        return weight_shapes(network)
+
+
+class OverMethod:
+    """The part of an algorithm that another one computes for: its inner loop and its weights.
+
+    Attributes:
+        method: The other one.
+    """
+
+    method: Any
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """Inner loop of the method."""
+        own: Adaptation = self.method.adaptation
+        return own
+
+    def initial(self, network: NetworkSpec, seed: int) -> Params:
+        """Return the method's weights before round 0."""
+        weights: Params = self.method.initial(network, seed)
+        return weights
+
+    def learned(self, network: NetworkSpec, weights: Params) -> Params:
+        """Return the method's weights that are learned and sent."""
+        model: Params = self.method.learned(network, weights)
+        return model
 
 
 class Method(ClientAlgorithm, Protocol):

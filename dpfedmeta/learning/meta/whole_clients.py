@@ -7,8 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dpfedmeta.data.episodes.shape import LEAST_WAYS, WholeShape
-from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial
+from dpfedmeta.learning.meta.algorithm import (
+    ClientContext,
+    ClientNoise,
+    DataNeeds,
+    NetworkTrial,
+    NoRecordNoise,
+    OverMethod,
+)
 from dpfedmeta.learning.models.spec import HEAD
 
 Rows = TypeVar("Rows", bound=Any)
@@ -16,7 +22,6 @@ Rows = TypeVar("Rows", bound=Any)
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dpfedmeta.accounting.events.record_layer import RecordLayer
     from dpfedmeta.core.params import Params
     from dpfedmeta.data.episodes.episode import Episode
     from dpfedmeta.learning.models.spec import NetworkSpec
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeClients:
+class WholeClients(NoRecordNoise, OverMethod):
     """A method for whole clients: one after the other, so that no record is padded and time follows their records.
 
     Where clients number their own classes, the head that they begin with is the same for every class, and is not sent,
@@ -54,12 +59,6 @@ class WholeClients:
         return self.adaptation.targets.masked
 
     @property
-    def adaptation(self) -> Adaptation:
-        """Inner loop of the method."""
-        own: Adaptation = self.method.adaptation
-        return own
-
-    @property
     def needs(self) -> DataNeeds:
         """Any numbers of records within the limits."""
         own: DataNeeds = self.method.needs
@@ -82,28 +81,6 @@ class WholeClients:
             and torch.equal(classes, torch.arange(ways, device=classes.device))
             and (len(query) == 0 or int(query.max()) < ways)
         )
-
-    def record_layer(self) -> RecordLayer | None:
-        """Nothing."""
-        return None
-
-    def with_noise(self, layer: RecordLayer) -> WholeClients:
-        """There is none."""
-        return self
-
-    def quiet(self, *, support: bool, noise: float) -> WholeClients:
-        """There is no noise."""
-        return self
-
-    def initial(self, network: NetworkSpec, seed: int) -> Params:
-        """Return the method's weights before round 0."""
-        weights: Params = self.method.initial(network, seed)
-        return weights
-
-    def learned(self, network: NetworkSpec, weights: Params) -> Params:
-        """Return the method's weights that are learned and sent."""
-        model: Params = self.method.learned(network, weights)
-        return model
 
     def shapes(self, network: NetworkSpec) -> Any:
         """Return the shapes of a built-in network's weights."""

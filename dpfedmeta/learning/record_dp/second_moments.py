@@ -51,7 +51,7 @@ class SecondMoments:
 
     @property
     def blocks(self) -> MomentBlocks:
-        """What one record adds to each block."""
+        """Lengths of what one record adds to each block."""
         return MomentBlocks(pairs=self.pair_weight, radius=1.0 / math.sqrt(1.0 + self.constant**2))
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -57,13 +57,13 @@ class WholeMoments:
 
     @property
     def blocks(self) -> MomentBlocks:
-        """What one record adds to each block, after rounding."""
+        """Lengths of what one record adds to each block, after rounding."""
         record, pair = self.lengths
         return MomentBlocks(pairs=pair / record, radius=1.0)
 
     @property
     def longest(self) -> float:
-        """How far a record moves the message that counts as nothing."""
+        """Distance by which a record moves the message that counts as nothing."""
         return self.lengths[0] * self.blocks.unit
 
     @property
@@ -92,7 +92,7 @@ class WholeMoments:
         return np.concatenate([total.ravel(), within.ravel()]).astype(np.int64)
 
     def grid(self, whole: WholeSum, like: Any) -> MomentGrid:
-        """How a sum of such messages is read.
+        """Reader of a sum of such messages.
 
         Args:
             whole: Public constants of the sum.

@@ -11,8 +11,15 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.episodes.row_layout import GroupLayout, Slots, micro_slots
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.learning.meta.adaptation import Adaptation
-from dpfedmeta.learning.meta.algorithm import TOGETHER, ClientContext, ClientNoise, DataNeeds, NetworkTrial, in_pieces
+from dpfedmeta.learning.meta.algorithm import (
+    TOGETHER,
+    ClientContext,
+    ClientNoise,
+    DataNeeds,
+    NetworkTrial,
+    OverMethod,
+    in_pieces,
+)
 from dpfedmeta.learning.meta.overridden import own_parts
 from dpfedmeta.learning.meta.row_layouts import episode_shape, group_layout
 
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MicroEpisodes:
+class MicroEpisodes(OverMethod):
     """The record-level half of a client's round, with one release only.
 
     Attributes:
@@ -88,12 +95,6 @@ class MicroEpisodes:
         )
         _check(settings, made)
         return made
-
-    @property
-    def adaptation(self) -> Adaptation:
-        """Inner loop of the method."""
-        own: Adaptation = self.method.adaptation
-        return own
 
     @property
     def needs(self) -> DataNeeds:
@@ -161,16 +162,6 @@ class MicroEpisodes:
     def quiet(self, *, support: bool, noise: float) -> MicroEpisodes:
         """Return the same release with a negligible noise multiplier."""
         return replace(self, noise=noise)
-
-    def initial(self, network: NetworkSpec, seed: int) -> Params:
-        """Return the method's weights before round 0."""
-        weights: Params = self.method.initial(network, seed)
-        return weights
-
-    def learned(self, network: NetworkSpec, weights: Params) -> Params:
-        """Return the method's weights that are learned and sent."""
-        model: Params = self.method.learned(network, weights)
-        return model
 
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
         """All at once, but for an engine that takes one client at a time; on a GPU as many as of other methods."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.task import holds_rows
-from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial
+from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, OverMethod
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dpfedmeta.core.random.random_sources import IntArray, SecretGenerator
     from dpfedmeta.data.episodes.episode import Episode
     from dpfedmeta.data.task import Task
-    from dpfedmeta.learning.meta.adaptation import Adaptation
     from dpfedmeta.learning.models.spec import NetworkSpec
     from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
     from dpfedmeta.learning.record_dp.whole_moments import WholeMoments
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyMoments:
+class NoisyMoments(OverMethod):
     """The record-level half of a client's round: its moments, and noise for what one record moves of them.
 
     Attributes:
@@ -99,12 +98,6 @@ class NoisyMoments:
         return 1
 
     @property
-    def adaptation(self) -> Adaptation:
-        """What a new client does."""
-        own: Adaptation = self.method.adaptation
-        return own
-
-    @property
     def needs(self) -> DataNeeds:
         """Records of the plan's number, class by class."""
         own: DataNeeds = self.method.needs
@@ -145,16 +138,6 @@ class NoisyMoments:
     def quiet(self, *, support: bool, noise: float) -> NoisyMoments:
         """Return the same release with a negligible noise multiplier."""
         return replace(self, noise=noise if self.releases else None)
-
-    def initial(self, network: NetworkSpec, seed: int) -> Params:
-        """Return the method's weights before round 0."""
-        weights: Params = self.method.initial(network, seed)
-        return weights
-
-    def learned(self, network: NetworkSpec, weights: Params) -> Params:
-        """Return what the server solves for."""
-        model: Params = self.method.learned(network, weights)
-        return model
 
     def form(self, learned: Params) -> Params:
         """Return the form of a message."""

@@ -10,7 +10,7 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.data.episodes.row_layout import RoleLayout
-from dpfedmeta.learning.meta.adaptation import PLAIN, Adaptation
+from dpfedmeta.learning.meta.adaptation import PLAIN
 from dpfedmeta.learning.meta.algorithm import (
     TOGETHER,
     ClientContext,
@@ -18,6 +18,7 @@ from dpfedmeta.learning.meta.algorithm import (
     DataNeeds,
     Method,
     NetworkTrial,
+    OverMethod,
     in_pieces,
 )
 from dpfedmeta.learning.meta.overridden import own_parts
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class Steps(OverMethod):
     """The record-level half of a client's round.
 
     Attributes:
@@ -112,11 +113,6 @@ class Steps:
         )
 
     @property
-    def adaptation(self) -> Adaptation:
-        """Inner loop of the method."""
-        return self.method.adaptation
-
-    @property
     def sends_update(self) -> bool:
         """True if the message is the noisy support update."""
         return self.method.sends == "update"
@@ -155,14 +151,6 @@ class Steps:
     def quiet(self, *, support: bool, noise: float) -> Steps:
         """Return the same release with negligible noise on messages, and in support steps unless `support`."""
         return replace(self, support_noise=self.support_noise if support else noise, query_noise=noise)
-
-    def initial(self, network: NetworkSpec, seed: int) -> Params:
-        """Return the method's weights before round 0."""
-        return self.method.initial(network, seed)
-
-    def learned(self, network: NetworkSpec, weights: Params) -> Params:
-        """Return the method's weights that are learned and sent."""
-        return self.method.learned(network, weights)
 
     def together(self, engine: PerRecordGradients, device: str, chunk: int | None) -> int | None:
         """All at once where they share a body and the engine takes weights that differ from record to record.
