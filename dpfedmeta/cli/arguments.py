@@ -101,8 +101,12 @@ def parser(description: str, *, settings: bool, program: str | None = None) -> a
 
 def _add_chosen(made: argparse.ArgumentParser) -> None:
     names = algorithm_names()
-    half = len(names) // 2
-    made.add_argument("--algo", help=f"one of {', '.join(names[:half])}. Or one of {', '.join(names[half:])}")
+    gradients = [name for name in names if name.startswith("dp-")]
+    encoded = [name for name in names if name.startswith(("encoder-", "moments-"))]
+    others = [name for name in names if name not in (*gradients, *encoded)]
+    listed = [", ".join(each) for each in (gradients, encoded, others)]
+    said = f"a preset: {listed[0]}. Over a public encoder: {listed[1]}. Beside them: {listed[2]}"
+    made.add_argument("--algo", help=said)
     made.add_argument("--dataset", help="name of a task, or path of a task file or of your own data")
     made.add_argument(
         "--config", type=Path, help="YAML file with settings, or a name: cross-silo, cross-device, paper/dp-agr"

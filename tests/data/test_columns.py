@@ -8,12 +8,12 @@ import yaml
 from own_data import vector_rows, write_csv
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.columns import OWNERS, feature_words, meant, telling_columns
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.names import surely_public
 from dpfedmeta.data.storage.decoded_cache import Contents
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources import vectors
-from dpfedmeta.data.user_sources.columns import OWNERS, feature_words, meant, telling_columns
 from dpfedmeta.data.user_sources.csv_table import Row, public_rows
 from dpfedmeta.training.tracking.plan_summary import _read_words
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from dpfedmeta.core.random.random_sources import Purpose, public_generator
+from dpfedmeta.data.columns import TARGET
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.sources import DrawnSource, Located, PublishedReader, Source, images_of_a_class
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Contents
-from dpfedmeta.data.user_sources.columns import TARGET
 from dpfedmeta.data.user_sources.labels import labelled
 
 if TYPE_CHECKING:

@@ -23,14 +23,13 @@ from dpfedmeta.data.user_sources.csv_table import Cell, Row, check_labels, singl
 from dpfedmeta.data.user_sources.image_files import other_images
 from dpfedmeta.data.user_sources.image_folder import content_digest, decoded_all, read_image
 from dpfedmeta.data.user_sources.labels import labelled
+from dpfedmeta.data.user_sources.npz_arrays import arrays_of, rows_of
 from dpfedmeta.data.user_sources.readers import IMAGE_READERS, columns_in, reader_name
 from dpfedmeta.data.user_sources.vectors import (
-    arrays_of,
     check_form,
     check_numbers,
     check_scale,
     in_order,
-    rows_of,
 )
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, part_words, people_cells, read_table
-from dpfedmeta.data.user_sources.vectors import read_array
+from dpfedmeta.data.user_sources.npz_arrays import read_array
 
 COLUMN = "tokens"
 _MOST_DIGITS = 12

@@ -19,10 +19,10 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import open_text
 from dpfedmeta.core.params import in_order, lost_as_array
 from dpfedmeta.core.pydantic_errors import listed, nearest
+from dpfedmeta.data.columns import OWNERS
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
-from dpfedmeta.data.user_sources.columns import OWNERS
 from dpfedmeta.data.user_sources.csv_table import UNREADABLE
 
 Images = Tensor | npt.NDArray[np.uint8] | npt.NDArray[np.floating] | Mapping[str, Any] | str | os.PathLike[str] | Any
