@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dpfedmeta.api.plan import plan
     from dpfedmeta.api.run import Run
     from dpfedmeta.api.train import train
-    from dpfedmeta.auditing.audit_rounds import audit_rounds
+    from dpfedmeta.auditing.rounds.audit_rounds import audit_rounds
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.errors import InputError, RefusedPlan
     from dpfedmeta.federation.client_rounds import ClientRounds, RecordRelease, sign_rounds
@@ -67,7 +67,7 @@ _HOME = {
     "Run": "api.run",
     "Settings": "config.settings",
     "audit": "api.audit",
-    "audit_rounds": "auditing.audit_rounds",
+    "audit_rounds": "auditing.rounds.audit_rounds",
     "evaluate": "api.evaluate",
     "load": "training.personal",
     "load_personal": "training.personal",

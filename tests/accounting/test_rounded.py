@@ -184,7 +184,7 @@ def test_no_output_prints_an_epsilon_below_its_value(output, value):
 
 
 def test_an_audit_is_rounded_down_and_its_promise_up():
-    from dpfedmeta.auditing.audit_rounds import RoundsVerdict, badge_words
+    from dpfedmeta.auditing.rounds.audit_rounds import RoundsVerdict, badge_words
     from dpfedmeta.privacy.rounds.promise import PromisedCell
 
     promised = PromisedCell(epsilon=1.4999, delta=1e-5)

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from dpfedmeta.auditing.audit_rounds import RoundsVerdict, badge_words, draw_badge
+from dpfedmeta.auditing.rounds.audit_rounds import RoundsVerdict, badge_words, draw_badge
 from dpfedmeta.privacy.rounds.promise import PromisedCell
 from tests.conftest import dpfedmeta
 
@@ -61,7 +61,7 @@ def test_a_right_function_is_not_refuted_and_a_wrong_one_is(folder):
     shown = audit(folder, "quiet", "--strict", "--badge", "badge.svg", code=1).out
     assert "refuted: (client, public) epsilon 1.5 at delta 1e-05 does not hold" in shown
     tree = ElementTree.parse(folder / "badge.svg")
-    assert "promise broken: epsilon >=" in tree.getroot().attrib["aria-label"]
+    assert "promise broken: no epsilon holds, 400 runs" in tree.getroot().attrib["aria-label"]
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,18 @@ def test_a_right_function_is_not_refuted_and_a_wrong_one_is(folder):
     [
         (("--function", "theirs48:honest"), "--promise is missing"),
         (("--promise", "1.5", "--algo", "dp-agr"), "--promise belongs to --function"),
+        (("--releases-alone", "--algo", "dp-agr"), "--releases-alone belongs to --function"),
         (("--function", "theirs48:nothing", "--promise", "1"), "has no nothing"),
         (("--function", "theirs48:number", "--promise", "1"), "expected a function"),
         (("--function", "theirs48:honest", "--like", "theirs48:number", "--promise", "1"), "like: a mapping"),
         (("--function", "theirs48:honest", "--promise", "1", "--rounds", "x"), "server.rounds = x: expected a whole"),
         (("--function", "theirs48:honest", "--promise", "1", "--cohort", "5"), "is no setting of a function"),
         (("--function", "theirs48:honest", "--promise", "1", "--delta", "x"), "expected a number"),
-        (("--function", "theirs48:honest", "--promise", "9"), "nothing could be found; give about"),
-        (("--function", "theirs48:honest", "--promise", "20"), "nor by 100,000,000 runs; promise less"),
+        (("--function", "theirs48:honest", "--promise", "9", "--releases-alone"), "nothing could be found; give about"),
+        (
+            ("--function", "theirs48:honest", "--promise", "20", "--releases-alone"),
+            "nor by 100,000,000 runs; promise less",
+        ),
         (("--function", "theirs48:honest", "--promise", "0"), "epsilon = 0.0, expected a finite number above 0"),
         (("--function", "theirs48:honest", "--promise", "nan"), "epsilon = nan"),
         (("--function", "theirs48:honest", "--promise", "1", "--delta", "0"), "delta = 0.0"),

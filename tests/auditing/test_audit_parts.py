@@ -11,12 +11,10 @@ import torch
 
 from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
-from dpfedmeta.auditing import audit_rounds, canaries, neighbouring_runs, run_audit
+from dpfedmeta.auditing import canaries, neighbouring_runs, run_audit
 from dpfedmeta.auditing.attacks import release_attack, server_attack
 from dpfedmeta.auditing.attacks.likelihood_ratio import NoAttack, attack_on
 from dpfedmeta.auditing.audit_request import FEWEST_GUESSES, MOST_RUNS, OF_MANY_RUNS, AuditRequest
-from dpfedmeta.auditing.audit_rounds import RoundsVerdict
-from dpfedmeta.auditing.audit_rounds import audit_rounds as audited
 from dpfedmeta.auditing.canaries import RandomDirections, SameDirection
 from dpfedmeta.auditing.estimators import many_runs
 from dpfedmeta.auditing.estimators.many_runs import SECOND_SAMPLE, Bench, Ratios, cosines
@@ -25,6 +23,9 @@ from dpfedmeta.auditing.findings import AUDITS, Finding
 from dpfedmeta.auditing.neighbouring_runs import CANARY, over_nothing
 from dpfedmeta.auditing.observed_loop import _seen
 from dpfedmeta.auditing.reduced_plan import OF_RECORDS, of_canaries
+from dpfedmeta.auditing.rounds import audit_rounds
+from dpfedmeta.auditing.rounds.audit_rounds import RoundsVerdict
+from dpfedmeta.auditing.rounds.audit_rounds import audit_rounds as audited
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.privacy.rounds.promise import PromisedCell
 

@@ -5,113 +5,43 @@ import math
 
 import numpy as np
 import pytest
+from rounds_of_others import (
+    CLIENTS,
+    DELTA,
+    LIKE,
+    PROMISE,
+    ROUNDS,
+    Z,
+    average_clipped,
+    bound_from_norms,
+    clipped_by_coordinate,
+    counts,
+    descends,
+    fixed_seed,
+    honest,
+    never_clipped,
+    noise_by_count,
+    noise_on_one_array,
+    one_number_of_noise,
+    one_seed,
+    quiet,
+    raw_momentum,
+    total,
+    weighted_by_norm,
+)
 
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
-from dpfedmeta.auditing import audit_rounds
 from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS
+from dpfedmeta.auditing.rounds import audit_rounds
 from dpfedmeta.auditing.trade_off_function import ThresholdTest, most_epsilon
 from dpfedmeta.core.errors import InputError
 
-LIKE = {"w": np.zeros((2, 3)), "b": np.zeros(2)}
-CLIENTS, ROUNDS, Z, DELTA = 10, 4, 6.0, 1e-5
-# All clients are in each round, so four rounds are one Gaussian mechanism.
-PROMISE = dp.Promise(epsilon=gaussian_epsilon(ROUNDS**0.5 / Z, DELTA), delta=DELTA)
-
-
-def clipped(update, bound):
-    norm = np.sqrt(sum(np.sum(value**2) for value in update.values()))
-    return {name: value * min(1.0, bound / norm if norm else 1.0) for name, value in update.items()}
-
-
-def total(updates):
-    return {name: sum(update[name] for update in updates) for name in LIKE}
-
-
-def noisy(sums, noise, generator, divisor=CLIENTS):
-    return {name: (value + noise * generator.normal(size=value.shape)) / divisor for name, value in sums.items()}
-
-
-def honest(state, updates, generator):
-    return state, noisy(total([clipped(update, 1.0) for update in updates.values()]), Z, generator)
-
-
-def average_clipped(state, updates, generator):
-    """The average is clipped, and not each update."""
-    mean = {name: value / CLIENTS for name, value in total(list(updates.values())).items()}
-    return state, noisy(clipped(mean, 1.0), Z / CLIENTS, generator, 1.0)
-
-
-def noise_by_count(state, updates, generator):
-    """The noise is divided by how many clients there are once more."""
-    return state, noisy(total([clipped(update, 1.0) for update in updates.values()]), Z / CLIENTS, generator)
-
-
-def bound_from_norms(state, updates, generator):
-    """The next bound is the largest norm before clipping; the noise keeps the old one."""
-    bound = state or 1.0
-    largest = max(np.sqrt(sum(np.sum(value**2) for value in update.values())) for update in updates.values())
-    return largest, noisy(total([clipped(update, bound) for update in updates.values()]), Z, generator)
-
-
-def one_seed(state, updates, generator):
-    """The noise of the first round comes again in each."""
-    noise = generator.integers(2**32) if state is None else state
-    return noise, noisy(total([clipped(u, 1.0) for u in updates.values()]), Z, np.random.default_rng(noise))
-
-
-def weighted_by_norm(state, updates, generator):
-    """Clients weigh by what they say of themselves."""
-    weights = {client: 1 + np.sqrt(sum(np.sum(v**2) for v in each.values())) for client, each in updates.items()}
-    sums = [{n: weights[c] * v for n, v in clipped(each, 1.0).items()} for c, each in updates.items()]
-    return state, noisy(total(sums), Z, generator)
-
-
-def clipped_by_coordinate(state, updates, generator):
-    """Each coordinate is clipped to the bound, and not the whole."""
-    return state, noisy(
-        total([{n: np.clip(v, -1, 1) for n, v in each.items()} for each in updates.values()]), Z, generator
-    )
-
-
-def noise_on_one_array(state, updates, generator):
-    """The second array is forgotten."""
-    sums = total([clipped(update, 1.0) for update in updates.values()])
-    return state, {**noisy(sums, Z, generator), "b": sums["b"] / CLIENTS}
-
-
-def one_number_of_noise(state, updates, generator):
-    """All coordinates of an array have the same noise."""
-    sums = total([clipped(update, 1.0) for update in updates.values()])
-    return state, {name: (value + Z * generator.normal(size=())) / CLIENTS for name, value in sums.items()}
-
-
-def raw_momentum(state, updates, generator):
-    """The server's momentum is of sums before noise and before clipping."""
-    raw = total(list(updates.values()))
-    kept = {name: 0.9 * (state or raw)[name] + raw[name] for name in LIKE}
-    sums = total([clipped(update, 1.0) for update in updates.values()])
-    return kept, noisy({name: sums[name] + 0.1 * kept[name] for name in LIKE}, Z, generator)
-
-
-def never_clipped(state, updates, generator):
-    """max in place of min."""
-    norms = [np.sqrt(sum(np.sum(v**2) for v in each.values())) for each in updates.values()]
-    long = [
-        {n: v * max(1.0, 1.0 / norm if norm else 1.0) for n, v in each.items()}
-        for each, norm in zip(updates.values(), norms, strict=True)
-    ]
-    return state, noisy(total(long), Z, generator)
-
-
-def fixed_seed(state, updates, generator):
-    """The noise comes from a seed in the program."""
-    state = state or np.random.default_rng(0)
-    return state, noisy(total([clipped(update, 1.0) for update in updates.values()]), Z, state)
-
 
 def audited(function, **given):
-    return dp.audit_rounds(function, promise=PROMISE, like=LIKE, clients=CLIENTS, rounds=ROUNDS, seed=4, **given)
+    """Releases alone; `test_same_randomness` has the comparison that comes first."""
+    usual = {"promise": PROMISE, "like": LIKE, "clients": CLIENTS, "rounds": ROUNDS, "seed": 4}
+    return dp.audit_rounds(function, **usual | {"same_randomness": False} | given)
 
 
 def test_rounds_that_keep_their_promise_are_not_refuted():
@@ -143,10 +73,7 @@ def test_an_array_without_noise_is_seen():
 @pytest.mark.slow
 def test_a_bound_on_each_coordinate_is_refuted_where_there_are_many():
     like = {"w": np.zeros((40, 10)), "b": np.zeros(2)}
-    found = dp.audit_rounds(
-        clipped_by_coordinate, promise=PROMISE, like=like, clients=CLIENTS, rounds=ROUNDS, seed=4, runs=200, length=1e4
-    )
-    assert found.refuted
+    assert audited(clipped_by_coordinate, like=like, runs=200, length=1e4).refuted
 
 
 @pytest.mark.slow
@@ -174,7 +101,7 @@ def test_a_second_sample_ends_where_a_quarter_refutes(monkeypatch, noise, sample
         return honest(state, updates, Scaled(generator, noise))
 
     monkeypatch.setattr(ThresholdTest, "epsilon", alarmed)
-    found = dp.audit_rounds(counted, promise=PROMISE, like=LIKE, clients=2, rounds=1, seed=4, runs=200)
+    found = audited(counted, clients=2, rounds=1, runs=200)
     assert found.refuted == (noise < 1.0)
     assert found.confirmed is not None
     # Seven worlds to choose from and the best three again, and a half for the first bound.
@@ -224,26 +151,12 @@ def test_without_a_seed_each_audit_draws_its_own():
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(given, words):
     with pytest.raises(InputError, match=words):
-        dp.audit_rounds(honest, **{"promise": PROMISE, "like": LIKE, **given})
-
-
-def quiet(state, updates, generator):
-    return state, total(list(updates.values()))
-
-
-def descends(state, updates, generator):
-    """A model that moves against the mean, without noise."""
-    return state, {name: -0.1 * value / CLIENTS for name, value in total(list(updates.values())).items()}
-
-
-def counts(state, updates, generator):
-    """How many clients there are, in each coordinate: signs in turns do not see it."""
-    return state, {name: np.full(np.shape(value), float(len(updates))) for name, value in LIKE.items()}
+        audited(honest, **given)
 
 
 @pytest.mark.parametrize("function", [quiet, descends, counts])
 def test_rounds_without_noise_are_refuted_whichever_way_they_move(function):
-    found = dp.audit_rounds(function, promise=PROMISE, like=LIKE, clients=3, rounds=1, runs=200, seed=4)
+    found = audited(function, clients=3, rounds=1, runs=200)
     assert found.refuted
     # Always right: what so many runs show at most.
     assert found.confirmed == pytest.approx(most_epsilon(200 // 2, DELTA, SECOND_MISS / 2))
@@ -289,9 +202,9 @@ def test_a_canary_of_any_length_in_the_range_refutes_rounds_without_noise(length
 def test_a_release_that_gives_no_score_is_refused(release, words):
     """NaN where the canary is there, or one number for all coordinates, would look like nothing found."""
     with pytest.raises(InputError, match=words):
-        dp.audit_rounds(
+        audited(
             lambda state, updates, generator: (state, release(total(list(updates.values()))["w"])),
-            promise=PROMISE, like=LIKE, clients=2, rounds=1, runs=200, seed=4,
+            clients=2, rounds=1, runs=200,
         )  # fmt: skip
 
 
@@ -300,13 +213,13 @@ def test_a_promise_that_no_number_of_runs_refutes_is_refused_at_once(monkeypatch
     monkeypatch.setattr(np, "ones", None)
     for epsilon in (20.0, 400.0, 1e6):
         with pytest.raises(InputError, match=r"nothing could be found; nor by 100,000,000 runs; promise less") as error:
-            dp.audit_rounds(honest, promise=dp.Promise(epsilon=epsilon, delta=1e-5), like=LIKE)
+            audited(honest, promise=dp.Promise(epsilon=epsilon, delta=1e-5))
         assert f"epsilon = {most_epsilon(500, 1e-5, 0.05):.2f}"[:-1] in str(error.value)
     # The largest epsilon that so many runs refute, and the next.
     most = most_epsilon(100 * 2**19 // 4, 1e-5, 0.05) / 1.2
     for epsilon, words in ((0.999 * most, f"about {100 * 2**19:,} runs"), (1.001 * most, "nor by")):
         with pytest.raises(InputError, match=words):
-            dp.audit_rounds(honest, promise=dp.Promise(epsilon=epsilon, delta=1e-5), like=LIKE)
+            audited(honest, promise=dp.Promise(epsilon=epsilon, delta=1e-5))
 
 
 @pytest.mark.parametrize(("runs", "delta"), [(50, 1e-5), (51, 0.2), (1, 1e-5), (3, 0.5)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpfedmeta as dp
-from dpfedmeta.auditing.rounds_attack import AuditedRounds, World, _Bounds
+from dpfedmeta.auditing.rounds.rounds_attack import AuditedRounds, World, _Bounds
 
 SIZE, C, Z = 20, 1.0, 4.0
 LIKE = {"w": np.zeros(SIZE)}

@@ -72,6 +72,7 @@ def test_a_run_ends_because_many_decline_only_where_all_are_asked(cohort, fixed,
         sampling=SimpleNamespace(fixed_size=fixed),
         cohort=cohort,
         clients=3,
+        rounds=5,
         at=lambda round_: SimpleNamespace(whole=None),
     )
     asking = SimpleNamespace(signed=SimpleNamespace(privacy=privacy), declining=frozenset(range(3)), roster=[*NAMES])
@@ -79,9 +80,12 @@ def test_a_run_ends_because_many_decline_only_where_all_are_asked(cohort, fixed,
     presence = Presence(federation=federation, fewest=3, seconds=0.0)
     if ends:
         with pytest.raises(TooFew, match="3 of 3 clients declined"):
-            presence.on_round({})
+            presence.on_round({"round": 3})
     else:
-        presence.on_round({})
+        presence.on_round({"round": 3})
+    # After the last round nobody is needed: clients may have given all that they promised, or have left.
+    federation.channel = There(())
+    presence.on_round({"round": 4})
 
 
 class Slow:

@@ -81,7 +81,9 @@ def test_clients_killed_at_random_instants_stay_within_their_promises(silos, tmp
             assert [line["round"] for line in lines_of(run.ledger)[1:-1]] == [0, 1, 2]
         except TooFew:
             # Of so few clients a sum may be out of reach, and of nobody in the third round.
-            assert algo == "dp-agrlr-secure"
+            assert algo == "dp-agrlr-secure" or all(
+                len(lines_of(home / f"client{client}" / "ledger.jsonl")) == 1 + 2 for client in range(CLIENTS)
+            )
         for client in range(CLIENTS):
             charged = lines_of(home / f"client{client}" / "ledger.jsonl")[1:]
             rounds = [line["round"] for line in charged]

@@ -16,7 +16,7 @@ from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.learning.evaluation import Benchmark
 from dpfedmeta.planning.run_plan import make_plan
-from dpfedmeta.privacy.clip_policy import ATTACHED
+from dpfedmeta.privacy.clip_policy import ATTACHED, moved_by_a_client
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
 from dpfedmeta.privacy.units import Bounded
 from dpfedmeta.reporting.html.page import write_report
@@ -35,13 +35,13 @@ class OtherData:
     """A backend whose clients hold other data: it returns sums that differ from run to run."""
 
     def __init__(self, seed, attachment=None):
-        self.attached = {ATTACHED: torch.zeros(attachment.size)} if attachment else {}
+        self.attachment, self.attached = attachment, {ATTACHED: torch.zeros(attachment.size)} if attachment else {}
         self.generator = torch.Generator().manual_seed(seed)
 
     def cohort_sum(self, model, bound, cohort):
         form = {**model, **self.attached}
         value = {n: torch.randn(v.shape, generator=self.generator) * 1e3 for n, v in form.items()}
-        return Bounded(value=value, sensitivity=bound)
+        return Bounded(value=value, sensitivity=moved_by_a_client(bound, self.attachment))
 
 
 class Frozen:

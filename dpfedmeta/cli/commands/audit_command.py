@@ -65,6 +65,9 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument(
         "--promise", type=float, metavar="EPSILON", help="(client, public) of all its rounds (--function)"
     )
+    made.add_argument(
+        "--releases-alone", action="store_true", help="do not compare under the same random numbers (--function)"
+    )
     made.add_argument("--like", metavar="MODULE:MODEL", help="names and shapes of an update (default: MODULE:LIKE)")
     made.add_argument("--badge", type=Path, metavar="SVG", help="also write a badge (--function)")
     return made
@@ -79,12 +82,12 @@ def main(words: Sequence[str], console: Console) -> int:
     options, given = made.parse_known_args(typed)[0], given_settings(made, typed)
     check_output("--plot", options.plot, PICTURE_ENDINGS)
     if options.function is not None:
-        beside = {"function", "promise", "like", "badge", "runs", "audit_seed", "strict", "json"}
+        beside = {"function", "promise", "like", "badge", "releases_alone", "runs", "audit_seed", "strict", "json"}
         check_alone(made, options, "--function", {*beside, "algo", "dataset", "config"})
         return _of_function(options, run, given, console)
-    for name in ("promise", "like", "badge"):
-        if getattr(options, name) is not None:
-            raise InputError(f"--{name} belongs to --function")
+    for name in ("promise", "like", "badge", "releases_alone"):
+        if getattr(options, name) not in (None, False):
+            raise InputError(f"--{name.replace('_', '-')} belongs to --function")
     if run is not None:
         if options.algo or options.dataset or options.config:
             raise InputError(f"{run}: it has its own settings; leave out --algo, --dataset, --config")
@@ -148,7 +151,7 @@ def _of_function(options: argparse.Namespace, run: Path | None, given: dict[str,
     delta = _number("privacy.client.delta", given.pop("privacy.client.delta", "1e-5"))
     if given:
         raise InputError(f"--{next(iter(given))}: is no setting of a function; known are --rounds, --clients, --delta")
-    from dpfedmeta.auditing.audit_rounds import audit_rounds
+    from dpfedmeta.auditing.rounds.audit_rounds import audit_rounds
     from dpfedmeta.core.plugins.user_code import own_object, raised
     from dpfedmeta.privacy.rounds.promise import PromisedCell
 
@@ -158,13 +161,16 @@ def _of_function(options: argparse.Namespace, run: Path | None, given: dict[str,
     promise = PromisedCell(epsilon=options.promise, delta=delta)
     counts = {"clients": numbers["population.clients"], "rounds": numbers["server.rounds"], "runs": options.runs}
     try:
-        found = audit_rounds(function, promise=promise, like=like, seed=options.audit_seed, **counts)
+        found = audit_rounds(
+            function, promise=promise, like=like, seed=options.audit_seed,
+            same_randomness=not options.releases_alone, **counts,
+        )  # fmt: skip
     except InputError:
         raise
     except Exception as error:  # whatever somebody's own rounds raise
         raise InputError(f"--function = {options.function}: failed ({raised(error)})") from error
     if options.badge is not None:
-        from dpfedmeta.auditing.audit_rounds import draw_badge
+        from dpfedmeta.auditing.rounds.audit_rounds import draw_badge
 
         draw_badge(options.badge, found)
     if options.json:

@@ -63,10 +63,13 @@ class Presence(Callback):
         self._wait()
 
     def on_round(self, row: Row) -> None:
-        """Before the next one."""
+        """Before the next one; after the last one nobody is needed."""
         asking = self.federation.asking
-        if asking is not None and all_are_asked(asking):
-            check_willing(asking)
+        if asking is not None:
+            if row["round"] + 1 >= asking.signed.privacy.rounds:
+                return
+            if all_are_asked(asking):
+                check_willing(asking)
         self._wait()
 
     def _wait(self) -> None:

@@ -175,8 +175,8 @@ class AuditedRounds:
             found.append({name: value * (length / norm) for name, value in update.items()})
         return found
 
-    def _updates(self, world: World, there: bool, sends: bool) -> dict[int, Update]:
-        """New arrays for each round, since a function may write into them."""
+    def updates(self, world: World, there: bool, sends: bool) -> dict[int, Update]:
+        """Updates of a round; new arrays each time, since a function may write into them."""
         scale = world.length * self.length / math.sqrt(sum(value.size for value in self.like.values()))
         updates: dict[int, Update] = {}
         for client in range(self.clients):
@@ -196,7 +196,7 @@ class AuditedRounds:
         exact = [hashlib.sha256() for _ in range(1 + len(names))]
         for round_ in range(self.rounds):
             sends = round_ % world.pattern == 0
-            state, released = self.function(state, self._updates(world, there, sends), generator)
+            state, released = self.function(state, self.updates(world, there, sends), generator)
             arrays = [self._seen(released, name) for name in names]
             parts = [np.sum(self._signs[name] * value) for name, value in zip(names, arrays, strict=True)]
             squares = [np.sum(value**2) for value in arrays]

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -13,7 +13,10 @@ import numpy as np
 from dpfedmeta.accounting.rounded import asked, rounded_down
 from dpfedmeta.auditing.audit_request import MOST_RUNS, check_audit_seed, fresh_seed
 from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS, SECOND_SAMPLE
-from dpfedmeta.auditing.rounds_attack import AuditedRounds, Rounds, Update
+from dpfedmeta.auditing.rounds.any_framework import as_numpy_rounds, shape_of
+from dpfedmeta.auditing.rounds.movement_bounds import Comparison
+from dpfedmeta.auditing.rounds.rounds_attack import AuditedRounds, Rounds, Update
+from dpfedmeta.auditing.rounds.same_randomness import SameRandomness
 from dpfedmeta.auditing.trade_off_function import ThresholdTest, most_epsilon
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import replace_file
@@ -21,6 +24,8 @@ from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.privacy.rounds.promise import PromisedCell
 
 _MISS = 0.05
+# Runs that judge the comparison, as a share of all; and the fewest.
+_SHARE, _FEWEST = 5, 400
 # Squares of a canary's numbers are neither 0 nor too large for 32 bits.
 _SHORTEST, _LONGEST = 1e-9, 1e12
 # The second sample is tested here, in shares of its size; it ends where a test is above the promise.
@@ -35,11 +40,12 @@ class RoundsVerdict:
 
     Attributes:
         promised: What was promised about a client towards the public.
-        audited: Lower bound on epsilon, at 95%.
+        audited: Lower bound on epsilon, at 95%, that rests on nothing.
         confirmed: The bound from a second sample, at 99.9%, by the test that the first one chose, from a quarter of it
-            where that refutes the promise; None: the first bound is within the promise.
-        runs: Runs of the first sample.
+            where that refutes the promise; None: the first bound is within the promise, or `compared` refutes it.
+        runs: Runs of the first sample; 0: none was needed, since `compared` refutes the promise.
         seed: Seed of the audit, from the operating system unless one was given.
+        compared: What the same random numbers show, with the client's update and without; None: not asked for.
     """
 
     promised: PromisedCell
@@ -47,14 +53,14 @@ class RoundsVerdict:
     confirmed: float | None
     runs: int
     seed: int
+    compared: Comparison | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as JSON; a bound of inf is null."""
-        bounds = {"audited": self.audited, "confirmed": self.confirmed}
-        shown = {name: value if value is not None and math.isfinite(value) else None for name, value in bounds.items()}
         return {
             "promised": asdict(self.promised),
-            **shown,
+            "compared": None if self.compared is None else _finite(asdict(self.compared)),
+            **_finite({"audited": self.audited, "confirmed": self.confirmed}),
             "refuted": self.refuted,
             "runs": self.runs,
             "seed": self.seed,
@@ -63,13 +69,24 @@ class RoundsVerdict:
     @property
     def refuted(self) -> bool:
         """True if the promise does not hold; of a program that keeps it, with probability 0.001 at most."""
-        return self.confirmed is not None and self.confirmed > self.promised.epsilon
+        return self._by_comparison or (self.confirmed is not None and self.confirmed > self.promised.epsilon)
+
+    @property
+    def _by_comparison(self) -> bool:
+        refuting = None if self.compared is None else self.compared.refuting
+        return refuting is not None and refuting > self.promised.epsilon
 
     def __str__(self) -> str:
         promised = f"(client, public) epsilon {asked(self.promised.epsilon)} at delta {asked(self.promised.delta)}"
+        if self._by_comparison:
+            return f"refuted: {promised} does not hold; {self.compared}"
         if self.refuted:
             return f"refuted: {promised} does not hold; epsilon is at least {rounded_down(self.confirmed)}, at 99.9%"
-        return f"no violation of {promised} found; lower bound {rounded_down(self.audited)} at 95%, {self.runs} runs"
+        same = "" if self.compared is None else f". With the same random numbers: {self.compared}"
+        return (
+            f"no violation of {promised} found; lower bound {rounded_down(self.audited)} at 95%, {self.runs} runs, "
+            f"which show at most {rounded_down(_most_shown(self.runs, self.promised.delta))}{same}"
+        )
 
 
 def audit_rounds(
@@ -78,35 +95,41 @@ def audit_rounds(
     promise: PromisedCell,
     like: Update,
     clients: int = 10,
-    rounds: int = 4,
+    rounds: int = 8,
     runs: int = 2000,
     length: float = 100.0,
+    same_randomness: bool = True,
     seed: int | None = None,
 ) -> RoundsVerdict:
     """Attack rounds that somebody wrote with one client, whose update may or may not be there.
 
     The client is tried at three places and with three lengths, among others who send updates of several lengths, and
-    among others who send zeros. What tells most of it is tested on further runs: a part of a release, how much noise
-    there is in it, or that it is a release without randomness.
+    among others who send zeros. First both worlds get the same random numbers (`compared`): what the client moves is
+    then exact, and a gross violation is found in seconds at any epsilon. Where that refutes nothing, releases alone are
+    attacked. What tells most is tested on further runs: a part of a release, how much noise there is in it, or that it
+    is a release without randomness.
 
     Args:
         function: One round: from its state, the update of each client by number, and a generator for cohort and noise,
             to the next state and what is released. It is called with made-up updates.
         promise: What all rounds together shall keep, about a client towards the public; a client is added or removed.
-        like: Names and shapes of an update.
+        like: Names and shapes of an update. Tensors of torch: the function gets tensors and a `torch.Generator`; arrays
+            of JAX: arrays and a key of `jax.random`.
         clients: All clients.
         rounds: Rounds of a run. What a function does in later ones is not seen.
         runs: Runs of the first sample.
         length: L2 norm of the longest canary's update, far above any clip bound; a hundredth of it is an ordinary
             update. From 1e-9 to 1e12.
+        same_randomness: False: attack releases alone. Then what so many runs cannot refute is refused.
         seed: Of the audit; None: from the operating system.
 
     Returns:
         The verdict. That no violation is found proves nothing.
 
     Raises:
-        InputError: A number is out of range, so many runs could not show a violation, the promise is not about a
-            client, or what is released has not the form of an update or holds a number that is not finite.
+        InputError: A number is out of range, the promise is not about a client, or what is released has not the form of
+            an update or holds a number that is not finite. So many runs could not show a violation, and nothing else is
+            asked for.
     """
     if not callable(function) or not isinstance(like, Mapping) or not like:
         raise InputError("audit_rounds: expected a function, and like: a mapping from names to arrays")
@@ -121,11 +144,12 @@ def audit_rounds(
         raise InputError(f"audit_rounds: promise = {promise!r}, expected dpfedmeta.Promise(...)")
     if promise.unit != "client":
         raise InputError("audit_rounds: promise: unit = 'record' is not audited here; give unit='client'")
-    _check_enough(runs, promise)
+    if not same_randomness:
+        _check_enough(runs, promise)
     seed = fresh_seed() if seed is None else check_audit_seed(seed)
     zeros = _zeros(like)
     trial = AuditedRounds(
-        function=function,
+        function=as_numpy_rounds(function, like),
         like=zeros,
         clients=clients,
         rounds=rounds,
@@ -133,6 +157,12 @@ def audit_rounds(
         delta=promise.delta,
         miss=_MISS,
     )
+    judges = max(_FEWEST, runs // _SHARE)
+    compared = SameRandomness(trial=trial, seed=seed).compare(judges) if same_randomness else None
+    bound = compared.without_form if compared else 0.0
+    found = RoundsVerdict(promised=promise, audited=bound, confirmed=None, runs=0, seed=seed, compared=compared)
+    if found.refuted:
+        return found
     generator = np.random.default_rng(seed)
     attack = trial.choose(runs // 2, generator)
 
@@ -144,7 +174,7 @@ def audit_rounds(
     confirmed = None
     if audited > promise.epsilon:
         confirmed = _confirmed(sample, SECOND_SAMPLE * runs, attack.test, promise)
-    return RoundsVerdict(promised=promise, audited=audited, confirmed=confirmed, runs=runs, seed=seed)
+    return replace(found, audited=audited, confirmed=confirmed, runs=runs)
 
 
 def _confirmed(
@@ -164,7 +194,7 @@ def _confirmed(
 def _zeros(like: Update) -> Update:
     """Zeros in the form of an update."""
     try:
-        zeros = {name: np.zeros(np.shape(value)) for name, value in like.items()}
+        zeros = {name: np.zeros(shape_of(value)) for name, value in like.items()}
     except (ValueError, TypeError) as error:
         raise InputError(f"audit_rounds: like: expected arrays ({error})") from error
     if not any(value.size for value in zeros.values()):
@@ -198,9 +228,16 @@ def _enough(promise: PromisedCell) -> int:
     return runs
 
 
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """For JSON, which has no inf."""
+    return {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in values.items()}
+
+
 def badge_words(verdict: RoundsVerdict, day: str) -> str:
     """Return what a badge says: a bound and how it was found. Nothing found is no proof, so it never says private."""
     if verdict.refuted:
+        if verdict.compared is not None and verdict.confirmed is None:
+            return f"promise broken: {verdict.compared.bound}, {verdict.compared.runs} runs, {day}"
         return f"promise broken: epsilon >= {rounded_down(verdict.confirmed)} at 99.9%, {verdict.runs} runs, {day}"
     return f"no violation found; lower bound {rounded_down(verdict.audited)} at 95%, {verdict.runs} runs, {day}"
 

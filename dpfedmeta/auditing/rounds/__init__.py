@@ -1,0 +1,1 @@
+"""Verdicts on rounds that somebody else wrote."""

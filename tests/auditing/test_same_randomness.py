@@ -1,0 +1,257 @@
+"""Rounds of others under the same random numbers: mistakes are named in seconds, right functions raise no alarm."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import rounds_of_others as planted
+
+import dpfedmeta as dp
+from benchmarks.boundary_audits import CLIENTS, right_functions
+from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
+from dpfedmeta.auditing.rounds.movement_bounds import _of_two_sizes
+from dpfedmeta.auditing.rounds.rounds_attack import AuditedRounds
+from dpfedmeta.auditing.rounds.same_randomness import SameRandomness
+from dpfedmeta.core.errors import InputError
+
+LIKE, C, Z = {"w": np.zeros(20)}, 1.0, 4.0
+
+
+def norm(update):
+    return math.sqrt(sum(float(np.sum(value**2)) for value in update.values()))
+
+
+def clipped(updates, bound=C):
+    return sum(each["w"] * min(1.0, bound / max(norm(each), 1e-12)) for each in updates.values())
+
+
+def noisy(total, generator, bound=C):
+    return {"w": (total + generator.normal(0, Z * bound, 20)) / 10}
+
+
+def bound_of_norms(share):
+    """The bound is a percentile of raw norms: the median, or a higher one."""
+
+    def rounds(state, updates, generator):
+        bound = float(np.quantile([norm(each) for each in updates.values()], share))
+        return state, noisy(clipped(updates, bound), generator, bound)
+
+    return rounds
+
+
+def coordinate_median(state, updates, generator):
+    return state, {"w": np.median([each["w"] for each in updates.values()], axis=0)}
+
+
+def trimmed(state, updates, generator):
+    return state, {"w": np.sort([each["w"] for each in updates.values()], axis=0)[1:-1].mean(0)}
+
+
+def krum(state, updates, generator):
+    rows = [each["w"] for each in updates.values()]
+    scores = [sum(sorted(float(np.sum((a - b) ** 2)) for b in rows)[:6]) for a in rows]
+    return state, {"w": rows[int(np.argmin(scores))]}
+
+
+def long_ones_dropped(state, updates, generator):
+    kept = [each["w"] for each in updates.values() if norm(each) < 10]
+    return state, {"w": sum(kept) / max(len(kept), 1)}
+
+
+def noise_for_long_ones(state, updates, generator):
+    total = sum(each["w"] if norm(each) <= 50 else clipped({0: each}) for each in updates.values()) / 10
+    needed = len(updates) < 10 or any(norm(each) > 50 for each in updates.values())
+    return state, {"w": total + (generator.normal(0, Z * C, 20) / 10 if needed else 0)}
+
+
+def noise_for_client_0(state, updates, generator):
+    first = clipped({0: updates[0]}) if 0 in updates else np.zeros(20)
+    return state, {"w": noisy(first, generator)["w"] + sum(each["w"] for client, each in updates.items() if client)}
+
+
+def raw_from_the_fifth_round(state, updates, generator):
+    state = (state or 0) + 1
+    if state <= 4:
+        return state, noisy(clipped(updates), generator)
+    return state, {"w": sum(each["w"] for each in updates.values()) / len(updates)}
+
+
+def divided_by_who_is_there(state, updates, generator):
+    return state, {"w": (clipped(updates) + generator.normal(0, Z * C, 20)) / len(updates)}
+
+
+def clipped_by_spread(state, updates, generator):
+    mean = np.mean([each["w"] for each in updates.values()], axis=0)
+    return state, {"w": mean * min(1, 1 / max(np.linalg.norm(mean), 1e-9)) + generator.normal(0, Z * C / 10, 20)}
+
+
+def noise_is_off_by_the_sensitivity(state, updates, generator):
+    """Clip bound 1, a stated sensitivity of 1e-4 and epsilon 10: a deviation of 4.8e-5."""
+    return state, {"w": clipped(updates) + generator.normal(0, 4.8e-5, 20)}
+
+
+def another_name(state, updates, generator):
+    """A number that only clients with long updates cause."""
+    released = noisy(clipped(updates), generator)
+    return state, released | ({"clipped": np.ones(1)} if any(norm(each) > 90 for each in updates.values()) else {})
+
+
+def raises_for_long_ones(state, updates, generator):
+    if any(norm(each) > 90 for each in updates.values()):
+        raise ValueError("too long")
+    return state, noisy(clipped(updates), generator)
+
+
+MISTAKES = {
+    bound_of_norms(0.5): "another size", bound_of_norms(0.8): "another size", coordinate_median: "no randomness",
+    trimmed: "no randomness", krum: "no randomness", long_ones_dropped: "no randomness",
+    noise_for_long_ones: "no randomness", noise_for_client_0: "moves a release by",
+    raw_from_the_fifth_round: "in 'w' of round 4 has no randomness", divided_by_who_is_there: "is not there",
+    clipped_by_spread: "moves a release by", noise_is_off_by_the_sensitivity: "moves a release by",
+    another_name: "other names or shapes", raises_for_long_ones: "only where the client sends its update",
+}  # fmt: skip
+
+
+def compared(function, delta=1e-5, runs=400, seed=1, like=LIKE, rounds=2, clients=10):
+    zeros = {name: np.zeros(value.shape) for name, value in like.items()}
+    trial = AuditedRounds(
+        function=function, like=zeros, clients=clients, rounds=rounds, length=100.0, delta=delta, miss=0.05
+    )
+    return SameRandomness(trial=trial, seed=seed).compare(runs)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.__qualname__.partition(".")[0])
+def test_a_mistake_is_named(mistake):
+    found = compared(mistake, runs=100, rounds=5 if mistake is raw_from_the_fifth_round else 2)
+    assert found.refuting > 2.0
+    assert MISTAKES[mistake] in found.finding
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        planted.average_clipped, planted.noise_by_count, planted.bound_from_norms, planted.one_seed,
+        planted.weighted_by_norm, planted.noise_on_one_array, planted.one_number_of_noise, planted.raw_momentum,
+        planted.never_clipped, planted.fixed_seed, planted.quiet, planted.descends, planted.counts,
+    ],
+)  # fmt: skip
+def test_every_mistake_that_releases_alone_show_is_refuted_in_fewer_runs(mistake):
+    assert compared(mistake, like=planted.LIKE, rounds=4, runs=100).refuting > planted.PROMISE.epsilon
+
+
+def test_a_promise_of_ten_is_refuted_where_no_number_of_runs_would():
+    found = dp.audit_rounds(
+        noise_is_off_by_the_sensitivity, promise=dp.Promise(epsilon=10, delta=1e-5), like=LIKE, runs=1000, seed=1
+    )
+    assert found.refuted
+    assert found.confirmed is None
+    assert "does not hold; no epsilon holds" in str(found) or found.compared.epsilon > 1e4
+    assert json.loads(json.dumps(found.as_json()))["refuted"] is True
+
+
+def test_the_bound_is_that_of_what_is_moved_and_of_the_noise():
+    """One round of all clients: mu = C / sigma. The deviation is known to some 5%."""
+    found = compared(planted.honest, like=planted.LIKE, rounds=1, runs=400)
+    assert found.moved == pytest.approx(1 / planted.CLIENTS, rel=0.05)
+    assert found.noise[1] < planted.Z / planted.CLIENTS < found.noise[2]
+    assert found.noise[0] == pytest.approx(planted.Z / planted.CLIENTS, rel=0.15)
+    true = gaussian_epsilon(1 / planted.Z, 1e-5)
+    assert 0.8 * true < found.epsilon < true
+    assert found.refuting < found.epsilon
+
+
+def test_rounds_add_up_and_so_does_noise_that_is_kept():
+    """Four rounds are twice one; noise that is drawn once hides nothing from a client that comes in turns."""
+    four = compared(planted.honest, like=planted.LIKE, rounds=4, runs=400)
+    assert 0.7 * planted.PROMISE.epsilon < four.epsilon < planted.PROMISE.epsilon
+    assert math.isinf(compared(planted.one_seed, like=planted.LIKE, rounds=4).refuting)
+
+
+@pytest.mark.parametrize("right", list(right_functions()), ids=lambda each: each.name)
+def test_right_functions_raise_no_alarm(right):
+    given = {"like": {"w": np.zeros(right.size)}, "rounds": right.rounds, "clients": CLIENTS}
+    found = compared(right.function, right.delta, **given)
+    assert found.refuting is None or found.refuting <= right.epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("right", list(right_functions()), ids=lambda each: each.name)
+def test_right_functions_raise_no_alarm_in_a_hundred_tries(right):
+    for seed in range(100):
+        found = compared(
+            right.function, right.delta, seed=seed, like={"w": np.zeros(right.size)}, rounds=right.rounds,
+            clients=CLIENTS,
+        )  # fmt: skip
+        assert found.refuting is None or found.refuting <= right.epsilon
+
+
+def test_noise_that_is_not_normal_gets_no_bound():
+    """As normal noise of its deviation, Laplace noise would break its promise."""
+    laplace = next(each for each in right_functions() if each.name.startswith("Laplace"))
+    found = compared(laplace.function, laplace.delta, like={"w": np.zeros(1)}, rounds=1)
+    assert found.epsilon is None
+    assert "not normal" in str(found)
+
+
+def test_a_source_that_no_seed_reaches_is_said():
+    own = np.random.default_rng(7)
+
+    def rounds(state, updates, generator):
+        return state, noisy(clipped(updates), own)
+
+    found = compared(rounds)
+    assert found.refuting is None
+    assert "neither its generator nor a seed reaches" in str(found)
+
+
+def test_sources_of_the_whole_process_are_seeded_and_put_back():
+    def rounds(state, updates, generator):
+        return state, {"w": clipped(updates) + Z * np.random.standard_normal(20)}  # noqa: NPY002
+
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    found = compared(rounds, rounds=1)
+    assert found.moved == pytest.approx(1.0)
+    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_rounds_on_tensors_get_tensors_and_a_torch_generator():
+    torch = pytest.importorskip("torch")
+
+    def rounds(noise):
+        def one(state, updates, generator):
+            assert isinstance(generator, torch.Generator)
+            rows = torch.stack([each["w"] for each in updates.values()])
+            rows = rows * (1 / rows.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
+            return state, {"w": rows.sum(0) + noise * torch.randn(20, generator=generator)}
+
+        return one
+
+    given = {"promise": dp.Promise(epsilon=8, delta=1e-5), "like": {"w": torch.zeros(20)}, "seed": 1, "rounds": 1}
+    assert dp.audit_rounds(rounds(0.01), runs=1000, **given).refuted
+    assert not dp.audit_rounds(rounds(1.0), runs=200, **given).refuted
+
+
+def test_two_normal_sizes_are_as_far_apart_as_drawn_numbers_say():
+    """delta at the epsilon that was found, by drawing the loss."""
+    ratio, count, delta = 1.5, 12, 1e-2
+    epsilon = _of_two_sizes(ratio, count, delta)
+    squares = ratio * np.random.default_rng(0).chisquare(count, 400_000)
+    loss = squares / 2 * (1 - 1 / ratio) - count / 2 * math.log(ratio)
+    assert np.mean(np.maximum(1 - np.exp(epsilon - loss), 0)) == pytest.approx(delta, rel=0.05)
+
+
+def test_a_cohort_that_rarely_holds_the_client_lowers_the_bound():
+    """One round, the client in a fifth of the cohorts: delta is at least q times that of the client alone."""
+    sampled = next(each for each in right_functions() if each.name.startswith("Poisson"))
+    found = compared(sampled.function, 1e-5, like={"w": np.zeros(8)}, rounds=1, runs=1000)
+    most = next(e for e in np.linspace(0, 20, 2001) if 0.2 * gaussian_delta(e + math.log(5), 1 / 0.7) <= 1e-5)
+    assert 0.5 * most < found.epsilon < most
+
+
+def test_assert_private_fails_a_test_where_a_promise_breaks(assert_private):
+    assert_private(planted.honest, epsilon=planted.PROMISE.epsilon, delta=1e-5, rounds=4, runs=200)
+    with pytest.raises(pytest.fail.Exception, match="does not hold"):
+        assert_private(noise_is_off_by_the_sensitivity, epsilon=8, delta=1e-5)
+    with pytest.raises(InputError, match="give like="):
+        assert_private(dict, epsilon=8, delta=1e-5)
