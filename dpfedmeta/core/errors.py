@@ -7,8 +7,11 @@ from contextlib import contextmanager
 class InputError(Exception):
     """Something the user gave cannot be used; the message says what, where, and what to do.
 
-    The commands print it as one line and end with exit code 2.
+    The commands print it as one line and end with exit code 2. A name that it repeats may hold line breaks.
     """
+
+    def __str__(self) -> str:
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__())
 
 
 class RefusedPlan(InputError):

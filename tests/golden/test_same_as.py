@@ -111,7 +111,7 @@ def test_a_changed_source_is_seen_and_an_unchanged_one_is_not(tmp_path, capsys):
     for name in ("dpfedmeta", "tests", "tasks", "configs"):
         shutil.copytree(ROOT / name, base / name, symlinks=True)
     assert same_as.compare(base, ROOT, tmp_path, ["maml"]) == 0
-    adam = base / "dpfedmeta" / "learning" / "server_optimizers" / "adam.py"
+    adam = base / "dpfedmeta" / "learning" / "server_optimizers" / "adam_rule.py"
     adam.write_text(adam.read_text().replace("_FLOOR = 1e-8", "_FLOOR = 1e-7"))
     assert same_as.compare(base, ROOT, tmp_path, ["maml"]) == 1
     assert ".weights." in capsys.readouterr().out

@@ -1,0 +1,10 @@
+"""Messages of errors."""
+
+import pytest
+
+from dpfedmeta.core.errors import InputError, RefusedPlan
+
+
+@pytest.mark.parametrize("kind", [InputError, RefusedPlan])
+def test_a_message_is_one_line_whatever_name_it_repeats(kind):
+    assert str(kind("a\nb.png, \x1b[2J and \udc80: naïve 値")) == "a\\nb.png, \\x1b[2J and \\udc80: naïve 値"
