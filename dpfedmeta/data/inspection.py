@@ -200,16 +200,17 @@ def inspect_task(
         repeated=repeated,
         across_splits=across,
         problem=problem,
-        remarks=(*_remarks(own), *_of_pages(pages), *_of_range(task, modes)),
+        remarks=(*_remarks(task), *_of_pages(pages), *_of_range(task, modes)),
         predicts_numbers=task.targets is not None,
     )
     return report, dataset
 
 
-def _remarks(own: OwnSource | None) -> tuple[str, ...]:
+def _remarks(task: Task) -> tuple[str, ...]:
     """Return remarks on how the user's own data were read; errors are left to `problem`."""
+    own = task.source
     try:
-        return READERS[own.reader].remarks(Path(own.path), public=False) if own else ()
+        return READERS[own.reader].remarks(Path(own.path), task, public=False) if isinstance(own, OwnSource) else ()
     except InputError:
         return ()
 
