@@ -8,7 +8,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.columns import TARGET
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.missing import Missing, look_for_missing
+from dpfedmeta.data.missing import MissingValues, look_for_missing
 from dpfedmeta.data.user_sources.csv_table import check_spelled_alike
 from dpfedmeta.data.user_sources.readers import columns_in, reader_name
 from dpfedmeta.data.user_sources.sound_rows import SoundRows, any_rows
@@ -101,7 +101,7 @@ def _remarks(found: SoundRows) -> tuple[str, ...]:
     return tuple(said)
 
 
-def missing_remarks(found: SoundRows, known: Missing | None = None) -> tuple[str, ...]:
+def missing_remarks(found: SoundRows, known: MissingValues | None = None) -> tuple[str, ...]:
     """SECRET: where values of a table are missing, or look so.
 
     Args:

@@ -23,7 +23,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Missing:
+class MissingValues:
     """Key `missing` of a task file: values of a vector's columns that say that nothing was measured.
 
     All of it is public. So each row is read by itself: no mean of other rows takes the place of what is missing.
@@ -45,7 +45,7 @@ class Missing:
         """Number of indicators."""
         return features if self.indicators is None else len(self.indicators)
 
-    def in_raw(self, features: int, mean: Sequence[float], deviation: Sequence[float]) -> Missing:
+    def in_raw(self, features: int, mean: Sequence[float], deviation: Sequence[float]) -> MissingValues:
         """The same with what stands in the place of a missing value before it is standardised.
 
         Args:
@@ -129,7 +129,7 @@ def missing_words(odd: Iterable[str]) -> str:
 
 
 def look_for_missing(
-    rows: Sequence[Sequence[Any]] | FloatRows, names: Sequence[str], known: Missing | None
+    rows: Sequence[Sequence[Any]] | FloatRows, names: Sequence[str], known: MissingValues | None
 ) -> tuple[FloatRows, tuple[str, ...]]:
     """Numbers of a table, and where values are missing or look so, in words for whoever may see the rows.
 

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
-from dpfedmeta.data.missing import Missing
+from dpfedmeta.data.missing import MissingValues
 from dpfedmeta.data.sources import Source
 from dpfedmeta.data.storage.decoded_cache import Split
 
@@ -91,7 +91,7 @@ class Task:
     mean: tuple[_Mean, ...] = ()
     deviation: tuple[_Deviation, ...] = ()
     pixel_range: tuple[_Mean, _Mean] | None = None
-    missing: Missing | None = None
+    missing: MissingValues | None = None
     shared_classes: Annotated[int, Field(ge=2)] | None = None
     kind: str = "classification"
     labels: tuple[str, ...] = ()

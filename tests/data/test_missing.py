@@ -1,4 +1,4 @@
-"""Missing values of tables: the same treatment through every door, and words for their owner."""
+"""MissingValues values of tables: the same treatment through every door, and words for their owner."""
 
 import csv
 import json
@@ -10,7 +10,7 @@ import yaml
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.missing import Missing, missing_words
+from dpfedmeta.data.missing import MissingValues, missing_words
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources import vectors
 from dpfedmeta.data.user_sources.readers import people_contents
@@ -294,4 +294,4 @@ def test_words_for_a_task_file_are_yaml(tmp_path):
 def test_form_without_any_is_that_of_before(task):
     form = form_of(load_task(str(write_task(task.parent, missing=None)))[0])
     assert "missing" not in form
-    assert Missing(values=("?",)).added(3) == 3
+    assert MissingValues(values=("?",)).added(3) == 3

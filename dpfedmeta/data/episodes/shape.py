@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from dpfedmeta.data.missing import Missing
+from dpfedmeta.data.missing import MissingValues
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,7 @@ class RecordForm:
     shape: tuple[int, ...]
     vocabulary: int | None = None
     targets: bool = False
-    missing: Missing | None = field(default=None, compare=False, repr=False)
+    missing: MissingValues | None = field(default=None, compare=False, repr=False)
 
     @property
     def stored(self) -> tuple[int, ...]:

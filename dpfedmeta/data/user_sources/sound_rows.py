@@ -157,7 +157,7 @@ def sound_rows(path: Path, reader: str, task: Task | None = None, columns: Seque
             some = {name: array[places.start : places.stop] for name, array in held.items()}
             rows, records = rows_of(path, what, some, places.start)
             if task is None:
-                return rows, _with_a_number(path, rows, records.tolist())
+                return rows, _with_a_number(path, rows, records.tolist(), columns)
             if task.form.kind == "vectors":
                 records = without_missing(path, task.form, rows, records, columns)
             return _of_task(path, rows, records, task)

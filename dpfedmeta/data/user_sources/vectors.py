@@ -14,7 +14,7 @@ from dpfedmeta.core.pydantic_errors import listed, nearest
 from dpfedmeta.data.columns import OWNERS, TARGET, feature_words, owning_columns, telling_columns, unlike_columns
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
-from dpfedmeta.data.missing import FloatRows, Missing, look_for_missing, missing_words, names_of
+from dpfedmeta.data.missing import FloatRows, MissingValues, look_for_missing, missing_words, names_of
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources.csv_table import (
@@ -177,13 +177,13 @@ def without_missing(
     return np.column_stack([form.missing.filled(own, form.missing.absent(own, names), names), records[:, width:]])
 
 
-def _check_width(path: Path, missing: Missing, width: int) -> None:
+def _check_width(path: Path, missing: MissingValues, width: int) -> None:
     if (due := len(missing.replaced_by)) != width:
         raise InputError(f"{path}: records of {width} numbers, but the task says features: {due}")
 
 
 def in_order(
-    path: Path, table: CsvTable, columns: Sequence[str], missing: Missing | None = None
+    path: Path, table: CsvTable, columns: Sequence[str], missing: MissingValues | None = None
 ) -> tuple[tuple[Row, ...], Any]:
     """Rows of a table, and their vectors [n, d].
 

@@ -145,7 +145,7 @@ def load_personal(path: str | os.PathLike[str]) -> PersonalModel:
     (package.module:factory), that module, installed or in the current directory, is imported.
 
     Raises:
-        InputError: Missing, damaged, not a personal model, or its tensors do not fit its network.
+        InputError: MissingValues, damaged, not a personal model, or its tensors do not fit its network.
     """
     source = Path(path)
     if source.is_dir():

@@ -23,8 +23,11 @@ from dpfedmeta.data.columns import OWNERS
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
-from dpfedmeta.data.missing import Missing, names_of
+from dpfedmeta.data.missing import MissingValues, names_of
+from dpfedmeta.data.task import OwnSource
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import UNREADABLE
+from dpfedmeta.data.user_sources.readers import columns_in
 
 Images = Tensor | npt.NDArray[np.uint8] | npt.NDArray[np.floating] | Mapping[str, Any] | str | os.PathLike[str] | Any
 Labels = Tensor | npt.NDArray[np.integer] | npt.NDArray[np.floating] | Sequence[int] | Sequence[float] | Sequence[str]
@@ -55,7 +58,7 @@ class InputForm:
     records: Kind = "images"
     vocabulary: int | None = None
     columns: tuple[str, ...] = ()
-    missing: Missing | None = None
+    missing: MissingValues | None = None
 
     @classmethod
     def of(
@@ -184,6 +187,34 @@ class InputForm:
         if self.mean:
             pixels = pixels - torch.tensor(self.mean).view(-1, 1, 1)
         return pixels / torch.tensor(self.deviation).view(-1, 1, 1) if self.deviation else pixels
+
+
+def standardised(dataset: str, records: Images, data_folder: str | os.PathLike[str] | None = None) -> npt.NDArray[Any]:
+    """Vectors of clients of your own, as a run over a data set would have them.
+
+    What a task file says is done to them: columns are found by their names, missing values are replaced, numbers are
+    standardised by public constants. `from_pairs` and mappings of clients take vectors as they are: hand them these.
+
+    Args:
+        dataset: As --dataset.
+        records: As `PersonalModel.predict` takes them: an array [n, numbers], a table, a mapping, or a CSV file.
+        data_folder: As --data-dir.
+
+    Returns:
+        float32 [n, numbers], with a further number for each column that says where a value is missing.
+
+    Raises:
+        InputError: There is no such data set, or the records do not fit it.
+
+    Example:
+        >>> import dpfedmeta as dp
+        >>> dp.standardised("sinusoids", [[2.5], [-5.0]]).shape
+        (2, 1)
+    """
+    task, _ = load_task(dataset, None if data_folder is None else Path(data_folder))
+    source = task.source
+    columns = columns_in(source.reader, Path(source.path)) if isinstance(source, OwnSource) else ()
+    return InputForm.of(task.form, *task.constants, columns=columns).tensor(records).numpy()
 
 
 def has_names(given: object) -> bool:
