@@ -123,7 +123,7 @@ def missing_words(odd: Iterable[str]) -> str:
     """Values as the list of a task file."""
     found = list(dict.fromkeys(odd))
     shown = [
-        word if _number(word) is not None and not isnan(float(word)) else json.dumps(word) for word in found[:_SHOWN]
+        word if number_of(word) is not None and not isnan(float(word)) else json.dumps(word) for word in found[:_SHOWN]
     ]
     return f"[{', '.join(shown)}{', ...' if len(found) > _SHOWN else ''}]"
 
@@ -146,7 +146,7 @@ def look_for_missing(
     said, odd, far = list[str](), dict[str, Counter[str]](), list[str]()
     for place, name in enumerate(names):
         texts = ["0" if lost else str(row[place]).strip() for row, lost in zip(rows, absent[:, place], strict=True)]
-        own = [_number(text) for text in texts]
+        own = [number_of(text) for text in texts]
         numbers[:, place] = [np.nan if number is None else number for number in own]
         if absent[:, place].any():
             said.append(f"{name} {int(absent[:, place].sum()):,}")
@@ -235,7 +235,7 @@ class _Words:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> _Words:
-        numbers = [number for word in words if (number := _number(word)) is not None]
+        numbers = [number for word in words if (number := number_of(word)) is not None]
         blank = "" in words or any(map(isnan, numbers))
         return cls(texts=frozenset(words), numbers=tuple(n for n in numbers if not isnan(n)), blank=blank)
 
@@ -246,12 +246,13 @@ class _Words:
         text = str(value).strip()
         if text in self.texts or (self.blank and not text):
             return True
-        number = _number(text) if self.numbers or self.blank else None
+        number = number_of(text) if self.numbers or self.blank else None
         return number is not None and (number in self.numbers or (self.blank and isnan(number)))
 
 
-def _number(text: str) -> float | None:
+def number_of(text: str) -> float | None:
+    """The number that is written; None: none is. Python alone reads 1_234 as one, and nobody else writes so."""
     try:
-        return float(text)
+        return None if "_" in text else float(text)
     except ValueError:
         return None

@@ -2,6 +2,7 @@ import pickle
 import random
 from collections import OrderedDict
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -446,7 +447,7 @@ def test_images_are_standardised_as_those_on_which_the_model_is_judged(whole):
         images=np.zeros((1, 1, 8, 8), np.uint8), mean=(0.4,), deviation=(0.2,), shared=False, clients=()
     )
     settings = Settings.preset("maml", "strokes", {"task.shift": 0}, clients=1)
-    used = plan_population(settings, pool, SHAPE, own)
+    used: Any = plan_population(settings, pool, SHAPE, own)
     before, after = own.episode(0), used.episode(0)
     assert torch.allclose(after.query_images, (before.query_images - 0.4) / 0.2)
     assert torch.allclose(after.support_images, (before.support_images - 0.4) / 0.2)

@@ -15,7 +15,7 @@ import numpy as np
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import FloatRecords, ImageArray
-from dpfedmeta.data.missing import names_of
+from dpfedmeta.data.missing import names_of, number_of
 from dpfedmeta.data.names import is_missing, same_class
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents
@@ -405,15 +405,8 @@ def _spelled(rows: Sequence[Row], records: Sequence[Any], columns: Sequence[str]
 
 def _numbers_of(row: Row) -> list[float | str]:
     """Numbers of a row of a table, with its target behind them; a word that some plan may call missing stays one."""
-    held = [_number(text) for text in row.values]
+    held = [text.strip() if (number := number_of(text)) is None else number for text in row.values]
     return held if row.target is None else [*held, row.target]
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text.strip()
 
 
 def _with_a_number(

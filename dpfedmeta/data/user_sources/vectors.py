@@ -14,7 +14,7 @@ from dpfedmeta.core.pydantic_errors import listed, nearest
 from dpfedmeta.data.columns import OWNERS, TARGET, feature_words, owning_columns, telling_columns, unlike_columns
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
-from dpfedmeta.data.missing import FloatRows, MissingValues, look_for_missing, missing_words, names_of
+from dpfedmeta.data.missing import FloatRows, MissingValues, look_for_missing, missing_words, names_of, number_of
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources.csv_table import (
@@ -303,13 +303,16 @@ def all_numbers(path: Path, rows: Sequence[Row], names: Sequence[str], written: 
         InputError: Not all of it are numbers; says where.
     """
     try:
+        # Python's 1_234.
+        if any(isinstance(text, str) and "_" in text for texts in written for text in texts):
+            raise ValueError
         return np.array(written, dtype=np.float64).reshape(len(rows), len(names))
     except ValueError:
         odd = [
             (row.place, name, text.strip())
             for row, texts in zip(rows, written, strict=True)
             for name, text in zip(names, texts, strict=True)
-            if isinstance(text, str) and not _is_number(text)
+            if isinstance(text, str) and number_of(text) is None
         ]
         problems = [f"{place}, column {name}: {text!r} is not a number" for place, name, text in odd]
         remedy = _remedy([text for _, _, text in odd])
@@ -324,14 +327,6 @@ def _remedy(odd: Sequence[str]) -> str:
         "leave these records or this column out, or write numbers; if they say that nothing was measured, say so in "
         f"the task file: missing: {missing_words(odd)}"
     )
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def check_numbers(path: Path, rows: Sequence[Row], records: Any) -> None:

@@ -23,7 +23,7 @@ from dpfedmeta.data.columns import OWNERS
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
-from dpfedmeta.data.missing import MissingValues, names_of
+from dpfedmeta.data.missing import MissingValues, names_of, number_of
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import UNREADABLE
@@ -264,9 +264,12 @@ def _as_numbers(where: str, name: str, values: Any) -> npt.NDArray[np.float64]:
     held = np.asarray(values).reshape(-1).tolist()
     for place, value in enumerate(held, start=1):
         try:
-            held[place - 1] = float(value)
+            number = number_of(value) if isinstance(value, str) else float(value)
         except (TypeError, ValueError):
-            raise InputError(f"{where}: column {name}, record {place}: {value!r:.40} is no number") from None
+            number = None
+        if number is None:
+            raise InputError(f"{where}: column {name}, record {place}: {value!r:.40} is no number")
+        held[place - 1] = number
     return np.asarray(held, dtype=np.float64)
 
 
