@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036
+    # An older Python reads this file, and no further one.
+    _OLD = "dpfedmeta needs Python 3.11 or later, and {} is {}.{}; docs/how-to/install.md says how to get it".format(
+        sys.executable, *sys.version_info[:2]
+    )
+    if sys.argv[:1] == ["-m"]:
+        print("error: " + _OLD, file=sys.stderr)
+        sys.exit(2)
+    raise ImportError(_OLD)
 
 if TYPE_CHECKING:
     from dpfedmeta.api.audit import Audit, audit
