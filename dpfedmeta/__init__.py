@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036
+    # An older Python reads this file, and no further one.
+    _OLD = "dpfedmeta needs Python 3.11 or later, and {} is {}.{}; docs/how-to/install.md says how to get it".format(
+        sys.executable, *sys.version_info[:2]
+    )
+    if sys.argv[:1] == ["-m"]:
+        print("error: " + _OLD, file=sys.stderr)
+        sys.exit(2)
+    raise ImportError(_OLD)
 
 if TYPE_CHECKING:
     from dpfedmeta.api.audit import Audit, audit
@@ -19,7 +30,7 @@ if TYPE_CHECKING:
     from dpfedmeta.privacy.clip_policies import choices as clip
     from dpfedmeta.privacy.rounds.private_rounds import PrivateRounds
     from dpfedmeta.privacy.rounds.promise import Promise
-    from dpfedmeta.training.personal import Initialisation, PersonalModel, load, load_personal
+    from dpfedmeta.training.personal import Initialisation, PersonalModel, load, load_personal, standardised
     from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed
 
 from dpfedmeta.core.version import __version__
@@ -49,6 +60,7 @@ __all__ = [
     "load_personal",
     "plan",
     "sign_rounds",
+    "standardised",
     "train",
 ]
 _HOME = {
@@ -73,6 +85,7 @@ _HOME = {
     "load_personal": "training.personal",
     "plan": "api.plan",
     "sign_rounds": "federation.client_rounds",
+    "standardised": "training.personal",
     "train": "api.train",
 }
 _PARTS = {"clip": "privacy.clip_policies.choices", "flower": "federation.flower.private_strategy"}

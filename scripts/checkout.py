@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 def command(name: str) -> None:
     """`dpfedmeta NAME ...`, with the words behind the script's name."""
     try:
+        check_python()
         check_installed()
         from dpfedmeta.__main__ import main
 
@@ -18,6 +19,15 @@ def command(name: str) -> None:
         # Before main can say it.
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def check_python() -> None:
+    """Leave where this Python is too old: no installation helps."""
+    if sys.version_info < (3, 11):  # noqa: UP036
+        found = "{} is {}.{}".format(sys.executable, *sys.version_info[:2])
+        words = "dpfedmeta needs Python 3.11 or later"
+        print(f"error: {words}, and {found}; docs/how-to/install.md says how to get it", file=sys.stderr)
+        sys.exit(2)
 
 
 def check_installed() -> None:

@@ -19,6 +19,8 @@ DOORS = {
 ONE_OF_A_TABLE = {
     "auditing/attacks/server_attack.py the_message", "cli/commands/evaluate_command.py on_workers",
     "data/user_sources/folder.py people", "data/user_sources/manifest.py people", "data/user_sources/tokens.py people",
+    "data/user_sources/folder.py remarks", "data/user_sources/manifest.py remarks",
+    "data/user_sources/tokens.py remarks",
     "data/user_sources/tokens.py key", "data/user_sources/vectors.py people", "data/user_sources/vectors.py key",
     "simulation/cohort_sums.py added_up", "cli/arguments.py _interrupt",
 }  # fmt: skip
@@ -30,6 +32,8 @@ LEFT_OUT = {
     ("api/train.py", "RunOptions", "resume"): "given where it is known, below",
     ("api/train.py", "RunOptions", "secure_rng"): "given where it is known, below",
     ("data/storage/decoded_cache.py", "_write_whole", "before"): "the one of a folder, not of a file",
+    ("data/task.py", "RecordForm", "missing"): "only tables have some",
+    ("training/personal/user_inputs.py", "RecordForm", "missing"): "of what a network takes, which misses nothing",
     ("data/task.py", "RecordForm", "targets"): "features of an encoder and images are no numbers to predict from",
     ("data/task.py", "RecordForm", "vocabulary"): "only sequences have one",
     ("learning/models/spec.py", "RecordForm", "vocabulary"): "only sequences have one",

@@ -1,3 +1,4 @@
+import ast
 import configparser
 import json
 import os
@@ -171,3 +172,33 @@ def test_the_citation_and_the_changelog_name_this_version():
 def test_every_extra_is_named_where_readers_look():
     named = (ROOT / "docs/how-to/install.md").read_text(encoding="utf-8")
     assert [name for name in setup_cfg()["options.extras_require"] if f"`{name}`" not in named] == []
+
+
+OLD = "import sys; sys.version_info = (3, 8, 0); sys.argv = {words!r}; {what}"
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "code"),
+    [
+        ("import dpfedmeta", ["-m"], 2),
+        ("import dpfedmeta", ["-c"], 1),
+        ("sys.path[0] = 'scripts'; import checkout; checkout.command('train')", ["scripts/train.py"], 2),
+    ],
+)
+def test_an_older_python_is_told_which_one_is_needed(what, words, code):
+    done = subprocess.run(
+        [sys.executable, "-c", OLD.format(words=words, what=what)], cwd=ROOT, capture_output=True, text=True
+    )
+    *before, last = done.stderr.splitlines()
+    assert done.returncode == code
+    assert "dpfedmeta needs Python 3.11 or later" in last
+    assert "docs/how-to/install.md" in last
+    # A program that imports the package has its traceback; a command has one line.
+    assert bool(before) == (code == 1)
+
+
+def test_an_older_python_can_read_what_tells_it():
+    told = [ROOT / "dpfedmeta/__init__.py", ROOT / "scripts/checkout.py"]
+    for path in [*told, *(ROOT / "scripts").glob("*.py")]:
+        if "checkout import" in path.read_text() or path in told:
+            ast.parse(path.read_text(), str(path), feature_version=(3, 8))

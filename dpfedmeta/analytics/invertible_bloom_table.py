@@ -182,12 +182,19 @@ def _hashed(seed: bytes, cells: int, encoded: bytes) -> tuple[list[int], IntArra
     return places, np.array([1, *limbs, *checks], dtype=np.int64)
 
 
+CUT = "\u2026"
+"""Last character of a name that was cut."""
+
+
 def encode(name: str, length: int) -> bytes:
     """A name as so many bytes, rounded up to whole numbers of the field; cut between two characters if it is longer.
 
+    A name that is cut ends with a mark, unless that would take half of it: others may have become the same.
     What is no text, as folders may be called, is written out: no name of a client may keep it from answering.
     """
-    kept = name.replace("\0", "").encode(errors="backslashreplace")[:length].decode(errors="ignore").encode()
+    whole, mark = name.replace("\0", "").encode(errors="backslashreplace"), CUT.encode()
+    mark = mark if len(whole) > length >= 2 * len(mark) else b""
+    kept = whole[: length - len(mark)].decode(errors="ignore").encode() + mark
     return kept.ljust(_BYTES * -(-length // _BYTES), b"\0")
 
 

@@ -19,6 +19,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_checks import check_is_run
 from dpfedmeta.core.files.run_directory import CONFIG, RunDirectory
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
@@ -187,7 +188,7 @@ def _size(request: AuditRequest, plan: Plan) -> str:
     books = "whole runs with their books" if request.whole else "rounds of the loop, without books"
     return (
         f"{settings.algo} on {Path(settings.dataset).name}, with canaries: {privacy.clients:,} clients, cohorts of "
-        f"{privacy.cohort:g}, {privacy.rounds} rounds, model {settings.model.name}; {books}"
+        f"{privacy.cohort:g}, {counted_words(privacy.rounds, 'round')}, model {settings.model.name}; {books}"
     )
 
 

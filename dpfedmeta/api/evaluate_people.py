@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,8 @@ def _people(run: TrainedRun, data: Path) -> list[Person]:
     task, columns = run.task, _columns(run.task.source, data)
     contents = people_contents(data, task.form, columns, task.pixel_range)
     contents = labelled(str(data), contents, task.labels, task.targets)
-    form = InputForm.of(task.form, *task.constants)
+    # Missing values are replaced already.
+    form = InputForm.of(replace(task.form, missing=None), *task.constants)
     held: dict[str, list[tuple[ClassEntry, Any]]] = {}
     # A block may be part of a class: images are decoded a few at a time.
     records = np.concatenate(list(contents.decode()))

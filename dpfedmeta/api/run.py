@@ -20,6 +20,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_checks import not_a_run
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training.personal import Initialisation, PersonalModel, load
@@ -173,7 +174,8 @@ class Run:
         summary = self.summary
         found = self.accuracy
         reached = f", {found.score} {found}" if found is not None else ""
-        return f"{summary['algo']} on {summary['dataset']}, {summary['rounds']} rounds, {summary['status']}{reached}"
+        done = f"{counted_words(summary['rounds'], 'round')}, {summary['status']}"
+        return f"{summary['algo']} on {summary['dataset']}, {done}{reached}"
 
     def _ledger(self) -> LedgerContent:
         return read_content(self._directory.ledger, torn=True)

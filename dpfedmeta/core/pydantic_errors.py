@@ -159,6 +159,11 @@ def listed(entries: Sequence[str]) -> str:
     return "; ".join(entries[:MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
+def counted_words(count: int, what: str) -> str:
+    """`1 round`, `2 rounds`."""
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean X?' or nothing."""
     close = closest(name, known)

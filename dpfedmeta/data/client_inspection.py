@@ -8,6 +8,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.columns import TARGET
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.missing import MissingValues, look_for_missing
 from dpfedmeta.data.user_sources.csv_table import check_spelled_alike
 from dpfedmeta.data.user_sources.readers import columns_in, reader_name
 from dpfedmeta.data.user_sources.sound_rows import SoundRows, any_rows
@@ -69,7 +70,8 @@ def inspect_client(path: Path, shape: EpisodeShape) -> ClientReport:
     Raises:
         InputError: No row of them is sound; says why.
     """
-    found, reader = any_rows(path).looked_at(), reader_name(path)
+    all_rows, reader = any_rows(path), reader_name(path)
+    found = all_rows.looked_at()
     held = found.digests()
     if {label for label, _ in held} == {TARGET}:
         # Numbers to predict have no classes.
@@ -82,7 +84,7 @@ def inspect_client(path: Path, shape: EpisodeShape) -> ClientReport:
         repeated=len(held) - len(set(held)),
         shape=shape,
         unsound=found.unsound,
-        remarks=_remarks(found),
+        remarks=(*_remarks(found), *missing_remarks(all_rows)),
     )
 
 
@@ -97,6 +99,18 @@ def _remarks(found: SoundRows) -> tuple[str, ...]:
     except InputError as error:
         said.append(str(error).removeprefix(f"{found.path}: "))
     return tuple(said)
+
+
+def missing_remarks(found: SoundRows, known: MissingValues | None = None) -> tuple[str, ...]:
+    """SECRET: where values of a table are missing, or look so.
+
+    Args:
+        found: Rows under any plan.
+        known: What a plan says of missing values.
+    """
+    if not (names := found.names()):
+        return ()
+    return look_for_missing([values[: len(names)] for values in found.values], names, known)[1]
 
 
 def describe_client(report: ClientReport) -> list[str]:

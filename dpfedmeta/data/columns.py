@@ -44,6 +44,8 @@ _NUMBERING = (
 _FEWEST_ROWS, _FEWEST_CLASSES = 8, 5
 # A column that names owners has some of them, each with several rows; two values are those of a yes or no.
 _FEWEST_OWNERS, _FEWEST_OWNED = 3, 4
+# How much larger than a quarter of all columns one may be.
+_UNLIKE = 10.0
 
 
 def meant(name: str) -> str | None:
@@ -139,6 +141,33 @@ def owning_columns(columns: Sequence[str], records: Any) -> tuple[str, ...]:
         f"column(s) of few whole numbers, each in several rows: {listed(found)}; does one of them say whose a row is "
         "(a person, a site, a device)? Then call it client: without that, clients are simulated, and nothing is "
         "promised to those people",
+    )
+
+
+def unlike_columns(
+    columns: Sequence[str], records: Any, mean: Sequence[float], deviation: Sequence[float]
+) -> tuple[str, ...]:
+    """Warning of columns that would drown others, since a network sees them in another unit.
+
+    Args:
+        columns: Names of the features.
+        records: [n, features], as of `telling_columns`.
+        mean: As in the task file.
+        deviation: Likewise.
+    """
+    seen = np.abs((records - np.asarray(mean or (0.0,))) / np.asarray(deviation or (1.0,)))
+    known = np.isfinite(seen)
+    size = np.where(known, seen, 0.0).sum(0) / np.maximum(1, known.sum(0))
+    held = np.flatnonzero(size > 0)
+    if len(held) < 2:
+        return ()
+    small, large = held[np.argmin(size[held])], held[np.argmax(size[held])]
+    if size[large] <= _UNLIKE * np.quantile(size[held], 0.25):
+        return ()
+    return (
+        f"columns differ in scale: a network sees {columns[large]} as numbers of about {size[large]:.2g} and "
+        f"{columns[small]} of {size[small]:.2g}, so the large ones decide; write mean: and deviation: into the task "
+        f"file, {len(columns)} public constants each (from a textbook, never from private records)",
     )
 
 

@@ -108,8 +108,8 @@ def _pool(task: Task, decoded: Cached, split: Split, *, grouped: bool) -> ClassP
         counts=tuple(decoded.classes[index].images for index in chosen),
         rotations=task.train_rotations if split == "train" else 1,
         flip=task.train_flip and split == "train",
-        mean=task.mean,
-        deviation=task.deviation,
+        mean=task.constants[0],
+        deviation=task.constants[1],
         groups=tuple(name.split("/")[0] for name in names) if grouped else (),
         clients=tuple(filter(None, (decoded.classes[index].client for index in chosen))),
         labels=task.labels,
@@ -128,7 +128,7 @@ def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int |
         else:
             found = reader.contents(path, form, splits, ways)
         if form.kind == "vectors":
-            check_scale(str(path), found, task.mean, task.deviation, targets=form.targets)
+            check_scale(str(path), found, *task.constants, targets=form.targets)
         check_names_clients(str(path), task, found)
         check_several_labels(str(path), found, task.labels)
         return labelled(str(path), found, task.labels, task.targets)
@@ -140,6 +140,8 @@ def _own(task: Task, source: OwnSource, splits: Mapping[str, Split], ways: int |
     key = [*read, dict(splits), ways, *form.shape, form.vocabulary, *constants]
     if task.labels or task.targets is not None:
         key += [list(task.labels), repr(task.targets)]
+    if task.missing is not None:
+        key.append(repr(task.missing))
     return cached(cache, f"{path.resolve().stem}-{form.shape[-1]}", key, form.stored, contents)
 
 

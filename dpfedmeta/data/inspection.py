@@ -18,7 +18,7 @@ from dpfedmeta.data.populations.capacity_checks import able_clients, check_shape
 from dpfedmeta.data.populations.whole_population import able_numbers, check_whole, everybody
 from dpfedmeta.data.repeated_images import repeats
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
-from dpfedmeta.data.storage.image_codecs import UNREADABLE, WIDE, open_image
+from dpfedmeta.data.storage.image_codecs import UNREADABLE, WIDE, changes, open_image
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.image_folder import read_image
@@ -173,7 +173,7 @@ def inspect_task(
     episodes = episodes.of_task(task) if episodes else None
     own = task.source if isinstance(task.source, OwnSource) else None
     files = image_files_of(own.reader, Path(own.path)) if own else ()
-    sizes, modes, unreadable, pages = _files(files, task)
+    sizes, modes, unreadable, changed = _files(files, task)
     dataset, problem = None, None
     try:
         dataset = open_dataset(name, data_folder, episodes.shape.ways if episodes else None)
@@ -200,16 +200,17 @@ def inspect_task(
         repeated=repeated,
         across_splits=across,
         problem=problem,
-        remarks=(*_remarks(own), *_of_pages(pages), *_of_range(task, modes)),
+        remarks=(*_remarks(task), *changed, *_of_range(task, modes)),
         predicts_numbers=task.targets is not None,
     )
     return report, dataset
 
 
-def _remarks(own: OwnSource | None) -> tuple[str, ...]:
+def _remarks(task: Task) -> tuple[str, ...]:
     """Return remarks on how the user's own data were read; errors are left to `problem`."""
+    own = task.source
     try:
-        return READERS[own.reader].remarks(Path(own.path), public=False) if own else ()
+        return READERS[own.reader].remarks(Path(own.path), task, public=False) if isinstance(own, OwnSource) else ()
     except InputError:
         return ()
 
@@ -247,34 +248,29 @@ def _of_range(task: Task, modes: Mapping[str, int]) -> tuple[str, ...]:
     return ("pixel_range has no effect: no file is wider than 8 bits per colour; leave it out",)
 
 
-def _of_pages(files: Sequence[Path]) -> tuple[str, ...]:
-    if not files:
-        return ()
-    return (
-        f"{len(files):,} files hold several images, pages or frames, and only the first of each is read (first: "
-        f"{files[0]}); save each as a file of its own if it is a record",
-    )
-
-
 def _files(
     files: Sequence[Path], task: Task
-) -> tuple[dict[str, int], dict[str, int], tuple[str, ...], tuple[Path, ...]]:
-    """Sizes, modes, unreadable ones and ones of several pages among image files."""
+) -> tuple[dict[str, int], dict[str, int], tuple[str, ...], tuple[str, ...]]:
+    """Sizes, modes and unreadable ones among image files, and what becomes of the others, counted."""
     sizes: Counter[str] = Counter()
     modes: Counter[str] = Counter()
     unreadable: list[str] = []
-    pages: list[Path] = []
+    changed: dict[str, list[Path]] = {}
     for file in files:
         try:
             with open_image(file.read_bytes()) as image:
                 sizes[f"{image.width} x {image.height}"] += 1
                 modes[image.mode] += 1
-                if getattr(image, "n_frames", 1) > 1:
-                    pages.append(file)
+                for words in changes(image, task.form.shape[0], task.form.shape[1], task.pixel_range):
+                    changed.setdefault(words, []).append(file)
             read_image(file, task.form.shape[0], task.form.shape[1], task.pixel_range)
         except (*UNREADABLE, InputError) as error:
             unreadable.append(f"{file}: {error}" if str(file) not in str(error) else str(error))
-    return dict(sizes.most_common()), dict(modes.most_common()), tuple(unreadable), tuple(pages)
+    return dict(sizes.most_common()), dict(modes.most_common()), tuple(unreadable), _counted(changed)
+
+
+def _counted(changed: Mapping[str, Sequence[Path]]) -> tuple[str, ...]:
+    return tuple(f"{len(files):,} files {words} (first: {files[0]})" for words, files in changed.items())
 
 
 def contact_sheet(dataset: Dataset) -> Image.Image:

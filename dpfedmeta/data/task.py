@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from dpfedmeta.data.encoders.encoding import Encoding
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.data.missing import MissingValues
 from dpfedmeta.data.sources import Source
 from dpfedmeta.data.storage.decoded_cache import Split
 
@@ -52,7 +53,7 @@ class Task:
             split; for a folder, None: the folders train, val and test, or a hash of the name, decide.
         image_size: Height and width of images.
         channels: Channels of images, 1 or 3.
-        features: Length of a vector.
+        features: Length of a vector: columns of a table.
         length: Tokens of a sequence; shorter sequences are padded.
         vocabulary: Number of token ids, including 0 for padding; a public constant.
         images_per_class: Images of every class; None: as many as there are.
@@ -63,6 +64,7 @@ class Task:
         deviation: Standard deviation that is divided by, given like `mean`.
         pixel_range: Values of black and white for the user's own image files with more than 8 bits per pixel, such as
             [-1000, 1000] for CT; values beyond are clamped. A public constant. None: the range of the type.
+        missing: Values of a vector's columns that say that nothing was measured, and what becomes of them.
         shared_classes: Number of classes that all splits and clients share: one classifier is learned from clients of
             two shards. None: few-shot, every split has classes of its own.
         kind: Kind of what is predicted (learning.targets): classification, or regression.
@@ -89,6 +91,7 @@ class Task:
     mean: tuple[_Mean, ...] = ()
     deviation: tuple[_Deviation, ...] = ()
     pixel_range: tuple[_Mean, _Mean] | None = None
+    missing: MissingValues | None = None
     shared_classes: Annotated[int, Field(ge=2)] | None = None
     kind: str = "classification"
     labels: tuple[str, ...] = ()
@@ -102,8 +105,20 @@ class Task:
 
     @property
     def constants(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(mean, deviation) by which records are standardised; those of images do not apply to their features."""
-        return ((), ()) if self.encoding is not None else (self.mean, self.deviation)
+        """(mean, deviation) by which records are standardised; those of images do not apply to their features.
+
+        Columns that say where a value is missing stay 0 and 1.
+        """
+        if self.encoding is not None:
+            return (), ()
+        if self.missing is None or self.features is None:
+            return self.mean, self.deviation
+        width, added = self.features, self.missing.added(self.features)
+
+        def widened(given: tuple[float, ...], usual: float) -> tuple[float, ...]:
+            return given and ((*given * width,) if len(given) == 1 else given) + (usual,) * added
+
+        return widened(self.mean, 0.0), widened(self.deviation, 1.0)
 
     @property
     def form(self) -> RecordForm:
@@ -111,7 +126,11 @@ class Task:
         if self.encoding is not None:
             return RecordForm(shape=(self.encoding.card.features,))
         if self.features is not None:
-            return RecordForm(shape=(self.features,), targets=self.targets is not None)
+            width, missing, numbers = self.features, self.missing, self.targets is not None
+            if missing is None:
+                return RecordForm(shape=(width,), targets=numbers)
+            own = missing.in_raw(width, self.mean, self.deviation)
+            return RecordForm(shape=(width + missing.added(width),), targets=numbers, missing=own)
         if self.length is not None:
             return RecordForm(shape=(self.length,), vocabulary=self.vocabulary)
         assert self.channels is not None  # the task file was checked

@@ -15,6 +15,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding, read_text
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, adapter_of, first_problem, nearest, read_yaml, shown
 from dpfedmeta.data.encoders.encoding import Encoding
+from dpfedmeta.data.missing import missing_of
 from dpfedmeta.data.names import check_spellings
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.sources import DrawnSource, PublishedReader, Source, published_reader
@@ -134,6 +135,8 @@ def _parse(text: str, where: str) -> Task:
         raise InputError(f"{where}: encoding: unknown; an encoder is a setting of a run: --model.encoder lite0")
     if isinstance(content, dict) and "labels" in content:
         content = {**content, "labels": _labels(content["labels"], where)}
+    if isinstance(content, dict) and content.get("missing") is not None:
+        content = {**content, "missing": missing_of(content["missing"], where)}
     if isinstance(content, dict) and isinstance(content.get("source"), dict):
         content = {**content, "source": _source(content["source"], where)}
     if isinstance(content, dict):
@@ -146,6 +149,7 @@ def _parse(text: str, where: str) -> Task:
         raise InputError(f"{where}: {error}") from error
     _check_split(task, where)
     _check_form(task, where)
+    check_missing(task, where)
     check_labels(task, where)
     return task
 
@@ -186,6 +190,19 @@ def _labels(given: object, where: str) -> tuple[str, ...]:
 # Unquoted, YAML reads these as true and false.
 _NO_TEXT = ("yes", "no", "on", "off", "true", "false", "y", "n")
 _LONGEST_LABEL = 200
+
+
+def check_missing(task: Task, where: str) -> None:
+    """Check that values that say that nothing was measured fit the data.
+
+    Raises:
+        InputError: They do not.
+    """
+    if task.missing is None:
+        return
+    if task.features is None or _reader(task) is not None:
+        raise InputError(f"{where}: missing: only tables and arrays of your own have missing values; drop it")
+    task.missing.check(where, task.features)
 
 
 def check_labels(task: Task, where: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
@@ -44,7 +45,7 @@ from dpfedmeta.privacy.charged import check_record_release
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
 from dpfedmeta.privacy.rounds.private_rounds import PrivateRounds
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content
-from dpfedmeta.privacy.rounds.round_sum import RoundSum
+from dpfedmeta.privacy.rounds.round_sum import RoundSum, problem_of_update
 from dpfedmeta.privacy.units import Bounded, RecordUnit
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, SIGNATURE_BYTES, Identity, signed_by
 
@@ -258,7 +259,7 @@ class ClientRounds:
             bound: Its clip bound, as the server says it.
             update: With `record` a list of the gradients of the client's records, one mapping from names to arrays
                 each; else its update. Not finite, or of another form, it counts as zero, since silence would tell of
-                the data.
+                the data. What `problem` says of it stands on standard error, for the client alone.
 
         Raises:
             InputError: Declined: more than is promised, or another question than the round was charged for.
@@ -269,6 +270,8 @@ class ClientRounds:
         # An iterator that one record stops would lose all others: a record would move more than its own gradient.
         if self.record is not None and not isinstance(update, list | tuple):
             raise InputError("ClientRounds: expected a list of gradients, one for each record")
+        if (said := self.problem(update)) is not None:
+            print(f"ClientRounds: {said}", file=sys.stderr)
         attempt = Attempt(run=bytes.fromhex(self._run), round=number)
         asked = asked_digest(self._text + json.dumps([number, float(bound)]).encode())
         with only_writer(self._folder):
@@ -287,6 +290,24 @@ class ClientRounds:
             elif not self._kept.began(attempt):
                 raise InputError(f"ClientRounds: round {number} was answered, and its answer is not kept any more")
             return self._kept.once(attempt, asked, lambda: self._made(ledger, number, bound, update))
+
+    def problem(self, update: Any) -> str | None:
+        """SECRET: say what of an update would not count as it is meant, for the client alone; None: nothing.
+
+        Args:
+            update: As `message` takes it.
+        """
+        if self.record is None:
+            why = problem_of_update(update, self._form)
+            return None if why is None else f"it counts as zero: {why}"
+        odd = [(place, why) for place, each in enumerate(update) if (why := problem_of_update(each, self._form))]
+        said = [f"{len(odd)} of {len(update)} gradients count as zero (number {odd[0][0]}: {odd[0][1]})"] if odd else []
+        if len(update) > (due := self.record.records):
+            said.append(
+                f"{len(update)} gradients, where the offer counts with {due} records: the sum is divided by {due} and "
+                f"shortened to {due} clip bounds, so hand over {due} of them, the same in each round"
+            )
+        return "; ".join(said) or None
 
     def _made(self, ledger: ClientLedger, number: int, bound: float, update: Any) -> bytes:
         if self.record is None:

@@ -13,9 +13,10 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import flatten
 from dpfedmeta.core.random.random_sources import FloatArray
+from dpfedmeta.data.client_inspection import missing_remarks
 from dpfedmeta.data.repeated_images import different
 from dpfedmeta.data.task_file import load_task
-from dpfedmeta.data.user_sources.sound_rows import own_digests
+from dpfedmeta.data.user_sources.sound_rows import any_rows
 from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.client.signed_participation import ClientSetup
 from dpfedmeta.federation.client.training_participation import Joined, join
@@ -57,7 +58,7 @@ def pre_flight(data: Path, config: Path) -> PreFlight:
     signed, said = _signed(config), list[str]()
     lines = [f"{data}: one client of {config}, as federate client --data {data} would take part"]
     try:
-        own_digests(data)
+        rows = any_rows(data)
     except InputError as error:
         why = f"{_NOISE}: {error}; federate client does not begin with such data, and one that waits sends only noise"
         return PreFlight(lines=(*lines, why), sound=False)
@@ -81,6 +82,8 @@ def pre_flight(data: Path, config: Path) -> PreFlight:
     if held:
         lines.append(f"{sum(held.values()):,} records of {len(held)} classes take part: {counts}")
         lines += _remarks(signed, np.asarray(records))
+    if signed.task.form.kind == "vectors":
+        lines += missing_remarks(rows, signed.task.missing)
     lines += said
     if sound:
         lines.append("the message of the first round was computed here, and nothing was sent: this client takes part")

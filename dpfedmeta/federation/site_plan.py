@@ -15,6 +15,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 from dpfedmeta.config.packaged_files import SETTINGS, read_named
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.privacy.masking_graph import withstood
 from dpfedmeta.secure_aggregation.crypto.neighbour_graph import MOST_CLIENTS, counted
 from dpfedmeta.secure_aggregation.round_parameters import agreed
@@ -192,7 +193,7 @@ def remedies(sites: Sites, length: float) -> list[Remedy]:
     if weights >= 1:
         found.append(Remedy(changed=f"a model of {weights:,} weights", sites=replace(sites, weights=weights)))
     if rounds >= 1:
-        found.append(Remedy(changed=f"{rounds} rounds", sites=replace(sites, rounds=rounds)))
+        found.append(Remedy(changed=counted_words(rounds, "round"), sites=replace(sites, rounds=rounds)))
     return found
 
 

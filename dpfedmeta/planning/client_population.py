@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.dataset import Dataset
@@ -119,7 +121,7 @@ def plan_population(
             "population: with record-level privacy the sizes of your clients must be checked against the plan; hand "
             "over a SequencePopulation with the plan's ways, shots and queries"
         )
-    return own
+    return _standardised(own, pool)
 
 
 def population_of(
@@ -156,6 +158,16 @@ def population_of(
 def authors_of(settings: Settings) -> int:
     """Number of authors (drawers) that are one whole client together, where the data name no clients."""
     return settings.task.shots + settings.task.queries
+
+
+def _standardised(own: Population, pool: ClassPool) -> Population:
+    """The same clients, whose images are standardised as those are on which the model is judged."""
+    from dpfedmeta.data.populations.from_pairs import SequencePopulation
+    from dpfedmeta.data.populations.from_records import RecordsPopulation
+
+    if not isinstance(own, SequencePopulation | RecordsPopulation) or pool.images.dtype != np.uint8:
+        return own
+    return replace(own, constants=(pool.mean, pool.deviation))
 
 
 def _of_shape(own: Population, shape: EpisodeShape) -> bool:

@@ -452,3 +452,13 @@ def test_words_of_names_are_in_order_and_say_where_there_are_none():
     assert HeavyHitters().words({**found, "names": {}})[1:] == [
         "  none: ask more clients (--cohort), or allow more epsilon"
     ]
+
+
+@pytest.mark.parametrize(("length", "shown"), [(24, "a long name of a clas\u2026"), (6, "a l\u2026"), (5, "a lon")])
+def test_a_name_that_was_cut_says_so(length, shown):
+    """Two names that are cut alike are one; the answer tells."""
+    names = ["a long name of a class, the first", "a long name of a class, the second"]
+    assert {decoded(encode(name, length)) for name in names} == {shown}
+    said = HeavyHitters(length=length).words({"names": {shown: 30}, "threshold": 26, "deviation": 3, "share_seen": 0.1})
+    assert any("several may have become one" in line for line in said) == (length > 5)
+    assert decoded(encode("short", 5)) == "short"

@@ -63,7 +63,7 @@ def test_other_names_are_features(tmp_path, name):
     assert meant(name) is None
     path = with_column(tmp_path / "v.csv", name, np.random.default_rng(0).normal(size=99).tolist())
     assert open_dataset(str(path), ways=2).task.form.shape == (6,)
-    (said,) = vectors.remarks(path, public=True)
+    (said,) = vectors.remarks(path, load_task(str(path))[0], public=True)
     assert said == f"6 features: {name}, x0, x1, x2, x3, x4 (all columns but class)"
 
 
@@ -97,7 +97,10 @@ def test_vectors_of_whole_numbers_up_to_255_may_be_pixels(tmp_path, records, tol
     path = tmp_path / "v.npz"
     np.savez(path, records=records, classes=np.repeat(np.arange(9), 6))
     for public in (True, False):
-        assert any("those of pixels" in words for words in vectors.remarks(path, public=public)) == told
+        assert (
+            any("those of pixels" in words for words in vectors.remarks(path, load_task(str(path))[0], public=public))
+            == told
+        )
 
 
 def test_training_rows_decide_nothing_that_is_told_to_everybody(tmp_path):
@@ -109,7 +112,12 @@ def test_training_rows_decide_nothing_that_is_told_to_everybody(tmp_path):
         for place in private[1:]:
             values[place] += 1000 * seed * (place % 7)
         path = with_column(tmp_path / "v.csv", "x", values)
-        told.append((vectors.remarks(path, public=True), vectors.remarks(path, public=False)))
+        told.append(
+            (
+                vectors.remarks(path, load_task(str(path))[0], public=True),
+                vectors.remarks(path, load_task(str(path))[0], public=False),
+            )
+        )
     (one, own), (two, other) = told
     assert one == two
     assert "column x grows" in one[1]
@@ -189,14 +197,18 @@ def test_few_classes_or_records_are_told_apart_by_accident(classes, records, tol
 )
 def test_a_column_that_looks_like_an_owner_is_asked_about_whatever_it_is_called(tmp_path, values, asked):
     path = with_column(tmp_path / "v.csv", "x", values.tolist())
-    asking = [line for line in vectors.remarks(path, public=False) if "does one of them say whose a row is" in line]
+    asking = [
+        line
+        for line in vectors.remarks(path, load_task(str(path))[0], public=False)
+        if "does one of them say whose a row is" in line
+    ]
     assert [asked in line for line in asking] == ([] if asked is None else [True])
     # Where the data name clients, it was answered.
     rows = vector_rows()
     people = [["client", *rows[0], "x"]]
     people += [[f"p{n % 9}", *row, v] for n, (row, v) in enumerate(zip(rows[1:], values.tolist(), strict=True))]
     named = write_csv(tmp_path / "w.csv", people)
-    assert not any("whose a row is" in line for line in vectors.remarks(named, public=False))
+    assert not any("whose a row is" in line for line in vectors.remarks(named, load_task(str(named))[0], public=False))
 
 
 @pytest.mark.parametrize("steps", [1, -1])
@@ -213,9 +225,9 @@ def test_a_column_that_stands_still_once_is_no_numbering(steps, change):
 def test_of_numbers_that_are_none_no_column_is_suspected(tmp_path, odd):
     """What is wrong with them is said where the records are opened."""
     path = with_column(tmp_path / "v.csv", "x", [*range(53), odd])
-    assert all("grows" not in line for line in vectors.remarks(path, public=False))
+    assert all("grows" not in line for line in vectors.remarks(path, load_task(str(path))[0], public=False))
     path = with_column(tmp_path / "w.csv", "x", [*range(54)])
-    assert any("grows" in line for line in vectors.remarks(path, public=False))
+    assert any("grows" in line for line in vectors.remarks(path, load_task(str(path))[0], public=False))
 
 
 @pytest.mark.parametrize(("rows", "told"), [(7, False), (8, True)])

@@ -1,14 +1,19 @@
 import pickle
 import random
 from collections import OrderedDict
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.episodes.shape import EpisodeShape, WholeShape
 from dpfedmeta.data.populations.from_pairs import checked_labels, from_learn2learn, from_pairs, from_torchmeta
+from dpfedmeta.data.populations.from_records import RecordsPopulation
+from dpfedmeta.planning.client_population import plan_population
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=1)
 
@@ -425,3 +430,42 @@ def test_whether_numbers_are_ids_of_tokens_follows_from_each_record_alone():
     ids[1] = [20_000.0, 3.0]
     found = from_pairs([((ids, labels), vectors(1, [0.25, 2.0]))], SHAPE).episode(0).support_images
     assert bool(found.isfinite().all())
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["pairs", "a mapping"])
+def test_images_are_standardised_as_those_on_which_the_model_is_judged(whole):
+    """They were not: 77.6% became chance where a task file has mean and deviation."""
+    draw = np.random.default_rng(0)
+    images, labels = draw.integers(0, 256, (9, 1, 8, 8), np.uint8), np.repeat([0, 1, 2], 3)
+    rows = ([0, 1, 3, 4, 6, 7], [2, 5, 8])
+    if whole:
+        shape = WholeShape(support_share=0.67, most_ways=3, most_records=9)
+        own = RecordsPopulation(held={"ann": (images, labels)}, shape=shape, seed=0)
+    else:
+        own = from_pairs([tuple((images[part], labels[part]) for part in rows)], SHAPE)
+    pool = SimpleNamespace(
+        images=np.zeros((1, 1, 8, 8), np.uint8), mean=(0.4,), deviation=(0.2,), shared=False, clients=()
+    )
+    settings = Settings.preset("maml", "strokes", {"task.shift": 0}, clients=1)
+    used: Any = plan_population(settings, pool, SHAPE, own)
+    before, after = own.episode(0), used.episode(0)
+    assert torch.allclose(after.query_images, (before.query_images - 0.4) / 0.2)
+    assert torch.allclose(after.support_images, (before.support_images - 0.4) / 0.2)
+    assert used.digest() != own.digest()
+    # Vectors may be standardised already.
+    vectors = SimpleNamespace(**{**vars(pool), "images": np.zeros((1, 4), np.float32)})
+    assert plan_population(settings, vectors, SHAPE, own) is own
+
+
+def test_vectors_that_differ_in_scale_are_told():
+    draw = np.random.default_rng(0)
+    for scale, told in ((1.0, False), (300.0, True)):
+        records = draw.normal(size=(9, 4)) * [1, 1, 1, scale]
+        own = from_pairs([((records[:6], np.repeat([0, 1, 2], 2)), (records[6:], [0, 1, 2]))], SHAPE)
+        assert ("columns differ in scale" in str(dict(own.problems()))) == told
+        people = RecordsPopulation(
+            held={"ann": (records, np.repeat([0, 1, 2], 3))},
+            shape=WholeShape(support_share=0.5, most_ways=3, most_records=9),
+            seed=0,
+        )
+        assert ("dpfedmeta.standardised" in str(dict(people.problems()))) == told

@@ -10,6 +10,7 @@ from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.inspection import Episodes, inspect_task
 from dpfedmeta.data.names import splits_of
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources import folder, image_files
 from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
 from dpfedmeta.data.user_sources.sound_rows import any_rows, own_digests
@@ -149,14 +150,14 @@ def test_what_training_clients_leave_is_not_told_to_everybody(tmp_path):
     root = write_clients(tmp_path / "people", names, 2, 2)
     parts = splits_of(names, 1)
     training = next(name for name in names if parts[name] == "train")
-    assert folder.remarks(root, public=True) == ()
+    assert folder.remarks(root, load_task(str(root))[0], public=True) == ()
     leave(root, f"{training}/class0")
-    assert folder.remarks(root, public=True) == ()
-    assert len(folder.remarks(root, public=False)) == 1
+    assert folder.remarks(root, load_task(str(root))[0], public=True) == ()
+    assert len(folder.remarks(root, load_task(str(root))[0], public=False)) == 1
     leave(root, folder.public_files(root)[-1].parent.relative_to(root))
-    (said,) = folder.remarks(root, public=True)
+    (said,) = folder.remarks(root, load_task(str(root))[0], public=True)
     assert "2 .txt" in said
-    assert "4 .txt" in folder.remarks(root, public=False)[0]
+    assert "4 .txt" in folder.remarks(root, load_task(str(root))[0], public=False)[0]
 
 
 @pytest.mark.parametrize("where", ["c0/more/a.png", "c0/more/most/a.png"])

@@ -67,12 +67,12 @@ def test_a_file_without_content_is_said_to_be_empty(folder):
 
 def test_files_of_several_pages_are_counted(folder):
     """The first page alone is read: of a stack of slices all others would be left out without a word."""
-    assert not any("several" in words for words in inspect_task(str(folder), None)[0].remarks)
+    assert not any("several pages or frames" in words for words in inspect_task(str(folder), None)[0].remarks)
     pages = [Image.new("RGB", (10, 10), shade) for shade in ("red", "green", "blue")]
     pages[0].save(folder / "train/train1/stack.tiff", save_all=True, append_images=pages[1:])
     pages[0].save(folder / "val/val0/moving.gif", save_all=True, append_images=pages[1:])
     report, _ = inspect_task(str(folder), None)
-    said = [words for words in report.remarks if words.startswith("2 files hold several images, pages or frames")]
+    said = [words for words in report.remarks if words.startswith("2 files hold several pages or frames")]
     assert len(said) == 1
     assert "train1/stack.tiff" in said[0]
 

@@ -9,6 +9,7 @@ from own_data import vector_rows, write_csv, write_image, write_task
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.parts import check_clients_are_no_parts, part_of, parts_taken
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources import folder
 from dpfedmeta.data.user_sources.csv_table import part_words
 from dpfedmeta.data.user_sources.sound_rows import own_digests
@@ -63,7 +64,7 @@ def test_folders_of_parts_in_any_case_are_parts(tmp_path, names, inside):
     for part in PARTS:
         pool = getattr(dataset, part)
         assert all(name.startswith(part) for name in pool.clients or pool.names), part
-    said = folder.remarks(root, public=True)
+    said = folder.remarks(root, load_task(str(root))[0], public=True)
     assert said == parts_taken(names)
     assert all(f"{name} is {part}" in said[0] for name, part in zip(names, PARTS, strict=True) if name != part)
     if "/" not in inside:

@@ -706,6 +706,24 @@ def test_records_of_numbers_to_predict_are_known_in_any_order(tmp_path):
         claim(tmp_path / "new.home", copied_table(tmp_path, "pulse,age,target\n70,50,1.5\n"), NEW)
 
 
+def test_records_with_missing_values_belong_to_one_home_too(tmp_path):
+    """Whether a plan takes them or not; one without any number says nothing of its own."""
+    rows = ["ill,?,2", "ill,,3", "well,nan,4", "well,?,NA", "well,5,6"]
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    first.write_text("\n".join(["class,age,pulse", *rows]))
+    assert len(own_digests(first)) == 4
+    claim(tmp_path / "a", first, private_key(1))
+    for row, shared in zip(rows, [True, True, True, False, True], strict=True):
+        second.write_text(
+            "\n".join(["class,pulse,age", "ill,7,8", ",".join([row[: row.index(",")], *row.split(",")[:0:-1]])])
+        )
+        if shared:
+            with pytest.raises(InputError, match="took part"):
+                claim(tmp_path / "b", second, private_key(2))
+        else:
+            claim(tmp_path / "b", second, private_key(2), keep=False)
+
+
 def test_a_home_of_before_knows_its_records_and_learns_their_names(tmp_path):
     """Earlier versions noted the numbers in the order of the file, and these alone."""
     data, home = tmp_path / "a.csv", tmp_path / "old.home"

@@ -338,6 +338,19 @@ def test_an_iterator_of_gradients_which_one_record_could_stop_is_refused(client)
     assert mine.spent == 0.0
 
 
+def test_a_client_alone_is_told_what_of_its_update_does_not_count(client, capsys):
+    mine = client()
+    assert mine.problem(rows(1.0)) is None
+    assert mine.message(0, 2.0, rows(1.0, count=6)) is not None
+    assert "6 gradients, where the offer counts with 4 records" in capsys.readouterr().err
+    odd = [*rows(1.0, count=3), {"a": np.zeros(3)}]
+    assert mine.message(1, 2.0, odd) is not None
+    assert "1 of 4 gradients count as zero (number 3: an update of the form" in capsys.readouterr().err
+    exact = client(None, "exact")
+    assert exact.problem(rows(1.0)[0]) is None
+    assert "it counts as zero" in exact.problem({"a": np.full(3, np.nan), "b": np.zeros((2, 2))})
+
+
 @pytest.mark.parametrize("values", [{"records": 0}, {"records": 2.5}, {"clip": 0.0}, {"noise_multiplier": math.nan}])
 def test_a_record_release_without_a_guarantee_is_refused(values):
     with pytest.raises(dp.RefusedPlan, match="RecordRelease"):

@@ -252,7 +252,7 @@ def test_an_owner_hears_of_wrong_rows_before_a_server_is_asked_and_none_is_asked
 
     if wrong == 1:
         with_folder(session, tmp_path, not_numbers)
-        assert "1 row(s) are wrong and left out" in log_of(tmp_path)
+        assert "1 row(s) hold what is no number, and are left out unless a plan says" in log_of(tmp_path)
         assert "line 2, column age: 'about " in log_of(tmp_path)
         return
     with pytest.raises(InputError, match=r"line 2, column age: .about .* is not a number"):

@@ -102,6 +102,26 @@ def test_what_its_owner_may_not_have_meant_is_asked(site, tmp_path):
     assert "1 row(s) are wrong and left out" in said
 
 
+def test_missing_values_are_counted_and_take_part_where_the_task_says_what_they_are(site, tmp_path):
+    """Every row lacks something, as in real tables."""
+    for name in ("plan-3.yaml", "public.csv"):
+        shutil.copy(site / name, tmp_path)
+    lines = [[label, "-999" if n % 2 else age, "?", peak] for n, (label, age, _, peak) in enumerate(rows(60))]
+    own = write(tmp_path / "own.csv", HEADER, lines)
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(TASK))
+    found = pre_flight(own, tmp_path / "plan-3.yaml")
+    assert "ONLY NOISE" in " ".join(found.lines)
+    assert any("column age: -999 in 30 records, far from all others" in line for line in found.lines)
+    assert any("no number in some columns: pulse 60 (?)" in line and 'missing: ["?"]' in line for line in found.lines)
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(TASK | {"missing": ["?", -999]}))
+    found = pre_flight(own, tmp_path / "plan-3.yaml")
+    assert found.sound
+    assert any(
+        line.startswith("missing values in 60 records: age 30, pulse 60; all columns get one") for line in found.lines
+    )
+    assert "60 records of 2 classes take part: ill (30), well (30)" in found.lines
+
+
 def test_the_command_ends_with_2_where_only_noise_would_leave(site, tmp_path):
     for name in ("plan-3.yaml", "task.yaml", "public.csv"):
         shutil.copy(site / name, tmp_path)

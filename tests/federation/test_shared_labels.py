@@ -4,6 +4,7 @@ simulation of the same tables.
 
 import csv
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,13 +30,14 @@ NUMBERS = replace(SHARED, labels=(), kind="regression", targets=RANGE)
 KINDS = {"class": SHARED, "target": NUMBERS}
 
 
-def rows_of(number, column, records=12):
+def rows_of(number, column, records=12, lost=False):
     generator = np.random.default_rng(number)
     own = LABELS[number % 3 :] + LABELS[: number % 3]
     found = []
     for record in range(records):
         values = (generator.normal(size=2) + record % 2).round(3)
-        found.append([own[record % 2] if column == "class" else round(20 + 8 * values[0], 3), *values])
+        written = ["?", values[1]] if lost and record % 3 == 0 else values
+        found.append([own[record % 2] if column == "class" else round(20 + 8 * values[0], 3), *written])
     return found
 
 
@@ -125,15 +127,19 @@ def test_null_records_have_targets_of_the_right_form():
     assert bool(torch.isnan(episode.support_images).all())
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["", "missing values"])
 @pytest.mark.parametrize("column", KINDS)
-def test_weights_are_those_of_the_simulation_of_the_same_tables(tmp_path, column):
+def test_weights_are_those_of_the_simulation_of_the_same_tables(tmp_path, column, lost):
     root, places, task = tmp_path, range(CLIENTS), KINDS[column]
+    rows_here = partial(rows_of, column=column, lost=lost)
     order = public_generator(SEED, Purpose.CLIENT_DATA, 1, 4).permutation(CLIENTS)
-    own = [write(root / f"silo{place}.csv", column, rows_of(place, column)) for place in places]
-    public = [("val-client", "val", rows_of(20, column)), ("test-client", "test", rows_of(30, column))]
-    parts = [(f"silo{place}", "train", rows_of(place, column)) for place in places]
+    own = [write(root / f"silo{place}.csv", column, rows_here(place)) for place in places]
+    public = [("val-client", "val", rows_here(20)), ("test-client", "test", rows_here(30))]
+    parts = [(f"silo{place}", "train", rows_here(place)) for place in places]
     said = {"targets": vars(RANGE)} if column == "target" else {"labels": [*LABELS]}
-    for name, held in (("all", [*parts, *public]), ("public", [("nobody", "train", rows_of(40, column)), *public])):
+    if lost:
+        said |= {"mean": [0.5, 0.2], "deviation": [1, 2], "missing": {"values": ["?"], "indicators": ["age"]}}
+    for name, held in (("all", [*parts, *public]), ("public", [("nobody", "train", rows_here(40)), *public])):
         with (root / f"{name}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["client", "split", column, *COLUMNS])
@@ -164,3 +170,10 @@ def test_weights_are_those_of_the_simulation_of_the_same_tables(tmp_path, column
         else:
             # Of every label of the list, though no client holds them all.
             assert load_personal(model).class_names == LABELS
+        if lost:
+            personal = load_personal(model)
+            assert personal.form.missing is not None
+            held = [{"age": "?", "pulse": 0.3}, {"age": 0.5, "pulse": 0.3}]
+            unknown, mean = personal.logits(held)
+            assert not torch.equal(unknown, mean)
+            assert torch.equal(personal.logits(held[:1])[0], unknown)

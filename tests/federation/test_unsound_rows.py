@@ -424,7 +424,7 @@ def test_a_line_is_a_row_and_names_of_columns_may_go_over_several(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text('\n\nclass,"blood\npressure"\nill,1\n\n,\nwell,"2"\nwell,"3\nill,4\n')
     found = any_rows(path)
-    assert [(row.label, row.place, value.tolist()) for row, value in zip(found.rows, found.values, strict=True)] == [
+    assert [(row.label, row.place, [*value]) for row, value in zip(found.rows, found.values, strict=True)] == [
         ("ill", "line 5", [1.0]),
         ("well", "line 8", [2.0]),
         ("ill", "line 10", [4.0]),
@@ -441,5 +441,5 @@ def test_rows_that_are_read_together_are_judged_alone(tmp_path, count):
     path = table(tmp_path / "own.csv", ["class", "age"], [*lines, ["ill", count]])
     found = any_rows(path)
     kept = [number for number in range(count) if not wrong[number]]
-    assert [value.tolist() for value in found.values] == [[number] for number in [*kept, count]]
+    assert [[*value] for value in found.values] == [[number] for number in [*kept, count]]
     assert len(found.unsound) == wrong.sum()

@@ -19,6 +19,7 @@ from dpfedmeta.accounting.events.guarantee import Bound
 from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_registry import find
+from dpfedmeta.core.pydantic_errors import counted_words
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
@@ -200,4 +201,4 @@ def rounds_seen(phases: Sequence[Phase]) -> str:
 def _phase_words(phase: Phase) -> str:
     event = phase.event
     noise = event.noise.words if event.noise else "no noise"
-    return f"{phase.rounds} rounds ({cost_named(event.cost).drawn_words(event)}) with {noise}"
+    return f"{counted_words(phase.rounds, 'round')} ({cost_named(event.cost).drawn_words(event)}) with {noise}"

@@ -13,6 +13,7 @@ from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import Handing, PendingRelease, SumForm, Sums
 from dpfedmeta.analytics.invertible_bloom_table import (
+    CUT,
     SUM_BITS,
     DecodingFailed,
     Limbs,
@@ -41,7 +42,7 @@ class HeavyHitters:
 
     Attributes:
         most_names: Names of one client that count: those of which it holds most.
-        length: Bytes of a name; longer ones are cut.
+        length: Bytes of a name; longer ones are cut, and end with a mark.
 
     Guarantee:
         What is released is what `Threshold` says; that it can be released at all fails with a probability that no data
@@ -152,6 +153,10 @@ class HeavyHitters:
             f"{found['deviation']:.3g} included (a share of {found['share_seen']:.2%} of those asked)"
         ]
         lines += [f"  {count:8,}  {name}" for name, count in found["names"].items()]
+        if any(name.endswith(CUT) for name in found["names"]):
+            lines.append(
+                f"  names that end with {CUT} were cut to {self.length} bytes: several may have become one (--length)"
+            )
         if not found["names"]:
             lines.append("  none: ask more clients (--cohort), or allow more epsilon")
         return lines

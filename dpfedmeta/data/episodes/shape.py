@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from dpfedmeta.data.missing import MissingValues
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,11 +83,13 @@ class RecordForm:
         shape: (channels, height, width) for images, (numbers,) for vectors, (length,) for token sequences.
         vocabulary: Tokens are whole numbers from 1 to below this; 0 pads shorter sequences. None if not tokens.
         targets: Whether each record comes with a number to predict, rather than a class.
+        missing: How values that a table misses become numbers of a vector; None: it misses none.
     """
 
     shape: tuple[int, ...]
     vocabulary: int | None = None
     targets: bool = False
+    missing: MissingValues | None = field(default=None, compare=False, repr=False)
 
     @property
     def stored(self) -> tuple[int, ...]:

@@ -13,13 +13,17 @@ from torch import Tensor
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import in_order, lost_as_array
 from dpfedmeta.core.random.random_sources import Purpose, global_generators_at, public_generator
+from dpfedmeta.data.columns import unlike_columns
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.missing import names_of
 from dpfedmeta.data.user_sources.vectors import LARGEST
 
 Part = tuple[Any, Any]
+Constants = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and deviation of each channel."""
 # [n, channels, height, width]; and how far sums of floats may miss 0 and 1.
-_IMAGE_AXES, _ROUNDING = 4, 1e-5
+_IMAGE_AXES, _VECTOR_AXES, _ROUNDING = 4, 2, 1e-5
 
 
 class Pairs(Protocol):
@@ -51,11 +55,14 @@ class SequencePopulation:
         shape: What every episode must have: shots support and queries query images of each of its ways.
         image: Channels, height and width of every image, as you know them of the data as a whole: public. Compared
             with the task before round 0; None: not said.
+        constants: Mean and deviation of the task, by which training standardises images, as it does those on which it
+            is judged; vectors are taken as they are (dpfedmeta.standardised makes them of a table's).
     """
 
     pairs: Pairs
     shape: EpisodeShape
     image: tuple[int, int, int] | None = None
+    constants: Constants = ((), ())
 
     @property
     def clients(self) -> int:
@@ -97,6 +104,9 @@ class SequencePopulation:
                 f"client {client}: {len(support_images)} support and {len(query_images)} query images, but {sizes[0]} "
                 f"and {sizes[1]} labels"
             )
+        support_images, query_images = (
+            standardised_images(images, self.constants) for images in (support_images, query_images)
+        )
         # Class by class, as everywhere; among equals in the order of the pair.
         support_order, query_order = (labels.argsort(stable=True) for labels in (support_labels, query_labels))
         return Episode(
@@ -136,6 +146,8 @@ class SequencePopulation:
                 yield client, f"images of {' and '.join(map(_times, sorted(forms)))}, expected {expected}"
             elif not all(bool(torch.isfinite(part).all()) for part in images):
                 yield client, unusable_words("images", *(images for images, _ in self.pairs[client]))
+            elif unlike := unlike_words(images[0]):
+                yield client, unlike
             elif _records_of(images[1]) <= _records_of(images[0]):
                 yield client, "all query records are in the support set too (it takes part); hold other records back"
 
@@ -147,6 +159,8 @@ class SequencePopulation:
         if not isinstance(self.pairs, list | tuple):
             return None
         digest = hashlib.sha256(f"{self.clients} {self.shape}\n".encode())
+        if any(self.constants):
+            digest.update(f"{self.constants}\n".encode())
         for pair in self.pairs:
             parts = _values(pair)
             if parts is None:
@@ -311,6 +325,26 @@ def checked_images(images: Any) -> Tensor:
     found = _images(images)
     beyond = _beyond(found)
     return found.masked_fill(beyond.view(-1, *[1] * (found.dim() - 1)), math.nan) if bool(beyond.any()) else found
+
+
+def standardised_images(images: Tensor, constants: Constants) -> Tensor:
+    """Images of numbers in [0, 1], standardised by public constants of each channel; vectors as they are."""
+    mean, deviation = (torch.tensor(values).view(-1, 1, 1) for values in constants)
+    if images.dim() != _IMAGE_AXES:
+        return images
+    centred = images - mean if len(mean) else images
+    return centred / deviation if len(deviation) else centred
+
+
+def unlike_words(records: Tensor) -> str | None:
+    """Words for vectors of which some numbers would drown others; None: images, or alike."""
+    if records.dim() != _VECTOR_AXES:
+        return None
+    numbers = records.detach().cpu().numpy()
+    found = unlike_columns(names_of((), numbers.shape[1]), numbers, (), ())
+    if not found or bool((numbers == np.round(numbers)).all()):  # ids of tokens
+        return None
+    return f"{found[0]} (it takes part); dpfedmeta.standardised(TASK, records) makes such of the table's"
 
 
 def check_some_usable(*parts: Any) -> None:

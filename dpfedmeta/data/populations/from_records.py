@@ -19,10 +19,13 @@ from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.episodes.whole_episode import split_whole, too_few
 from dpfedmeta.data.names import check_spellings, missing_classes
 from dpfedmeta.data.populations.from_pairs import (
+    Constants,
     check_plain,
     check_some_usable,
     checked_images,
     checked_labels,
+    standardised_images,
+    unlike_words,
     unusable_words,
 )
 
@@ -45,6 +48,7 @@ class RecordsPopulation:
         labels: Public list of labels that all clients share; empty: each has classes of its own.
         range: Public constants of numbers to predict; None: targets are classes.
         columns: Public names of a vector's numbers, in their order, where clients hold tables.
+        constants: As of SequencePopulation.
     """
 
     held: Mapping[Any, tuple[Any, Any]]
@@ -53,6 +57,7 @@ class RecordsPopulation:
     labels: tuple[str, ...] = ()
     range: TargetRange | None = None
     columns: tuple[str, ...] = ()
+    constants: Constants = ((), ())
 
     @property
     def clients(self) -> int:
@@ -75,7 +80,7 @@ class RecordsPopulation:
             records = _by_name(records, self.columns)
             check_plain(records, "records")
             check_some_usable(records)
-            images = checked_images(records)
+            images = standardised_images(checked_images(records), self.constants)
             numbers = self._numbers(targets)
             if len(images) != len(numbers):
                 raise InputError(f"{len(images)} records, but {len(numbers)} targets")
@@ -125,10 +130,14 @@ class RecordsPopulation:
                 yield name, f"records of form {form}, but the first client's have {forms}"
             elif not all(bool(torch.isfinite(part).all()) for part in images):
                 yield name, unusable_words("records", self.held[name][0])
+            elif unlike := unlike_words(found.support_images):
+                yield name, unlike
 
     def digest(self) -> str:
         """SECRET: digest of all names, records and targets, in their order."""
         digest = hashlib.sha256(f"{self.clients} {self.shape} {self.seed}\n".encode())
+        if any(self.constants):
+            digest.update(f"{self.constants}\n".encode())
         if self._shared:
             digest.update(f"{self.labels} {self.range}\n".encode())
         for name in self._names:

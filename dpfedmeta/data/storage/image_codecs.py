@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.class_pool import ImageArray
@@ -34,6 +34,8 @@ UNREADABLE = (
 )
 # Wider than 8 bits per pixel; Pillow's own conversion would cut them off at 255.
 WIDE = frozenset(("I", "I;16", "I;16L", "I;16B", "I;16N", "F"))
+_GREY = ("1", "L", "LA", *WIDE)
+_OTHER_COLOURS = ("CMYK", "LAB", "HSV", "YCbCr")
 _SIXTEEN = 65535
 PixelRange = tuple[float, float]
 HOW_TO_SCALE = (
@@ -76,6 +78,35 @@ def decode_image(content: bytes, channels: int, size: int | None, pixel_range: P
         image = ImageOps.fit(image, (size, size), Image.Resampling.LANCZOS)
     pixels = np.asarray(image, dtype=np.uint8)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def changes(image: Image.Image, channels: int, size: int | None, pixel_range: PixelRange | None) -> tuple[str, ...]:
+    """Everything that `decode_image` drops or changes of an image, in words for its owner.
+
+    Args:
+        image: As it was opened.
+        channels: As in `decode_image`.
+        size: Likewise.
+        pixel_range: Likewise.
+    """
+    side, grey = min(image.size), image.mode in _GREY
+    wide = image.mode in WIDE
+    beyond = np.asarray(image) if wide and pixel_range is not None else np.zeros(1)
+    low, high = pixel_range or (0.0, 0.0)
+    said = {
+        "are turned as their camera says": image.getexif().get(ExifTags.Base.Orientation, 1) not in (0, 1),
+        "are not square: the middle square is used, and what lies beside it is cut off": image.width != image.height,
+        f"are made smaller, to {size} x {size}": size is not None and side > size,
+        f"are enlarged, to {size} x {size}": size is not None and side < size,
+        "are transparent in parts: white stands behind": _is_transparent(image),
+        "have more than 8 bits per colour: they are rounded to 256 shades": wide or _sixteen_bit_colours(image),
+        "hold values beyond pixel_range, which are clamped": bool(((beyond < low) | (beyond > high)).any()),
+        "are coloured and become grey": channels == 1 and not grey,
+        "are grey and become coloured": channels == 3 and grey,
+        f"are {image.mode} and become RGB": image.mode in _OTHER_COLOURS,
+        "hold several pages or frames: the first is read": getattr(image, "n_frames", 1) > 1,
+    }
+    return tuple(words for words, holds in said.items() if holds)
 
 
 def open_image(content: bytes) -> Image.Image:
@@ -129,10 +160,14 @@ def _scaled(image: Image.Image, whole: PixelRange | None, given: PixelRange | No
 def _opaque(image: Image.Image) -> Image.Image:
     """8 bits per channel, without transparency."""
     # Besides, one shade or colour of an image may be declared transparent.
-    if image.mode in ("RGBA", "LA", "PA", "P") or "transparency" in image.info:
+    if _is_transparent(image) or image.mode == "P":
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     return image
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    return image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
 
 
 def form_of(file: Path | BinaryIO) -> tuple[int, int, int]:
@@ -142,7 +177,7 @@ def form_of(file: Path | BinaryIO) -> tuple[int, int, int]:
         One of UNREADABLE: It is no image.
     """
     with Image.open(file) as image:
-        return (1 if image.mode in ("1", "L", "LA", *WIDE) else 3), image.width, image.height
+        return (1 if image.mode in _GREY else 3), image.width, image.height
 
 
 def resized(images: ImageArray, size: int) -> ImageArray:

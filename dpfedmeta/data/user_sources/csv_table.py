@@ -13,6 +13,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding, open_text
 from dpfedmeta.core.pydantic_errors import listed, nearest
 from dpfedmeta.data.columns import OWNERS, TARGET, check_columns, meant
+from dpfedmeta.data.missing import number_of
 from dpfedmeta.data.names import check_spellings, is_missing, is_shortened, missing_classes, splits_of, surely_public
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of, parts_taken
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Split, check_classes
@@ -116,7 +117,7 @@ def table_of(path: Path, names: Sequence[str], lines: Sequence[Line], column: st
             continue
         held = dict(zip(names, fields, strict=True))
         label, written = held[TARGET if numbers else "class"].strip(), held.get("split", "").strip()
-        target = _number(label) if numbers else None
+        target = number_of(label) if numbers else None
         if numbers and (target is None or not math.isfinite(target)):
             problems.append(f"line {number}: {TARGET} {label!r} is no number")
         elif not label:
@@ -228,7 +229,7 @@ def _names(path: Path, first: Sequence[str]) -> tuple[str, ...]:
         perhaps = "class?" if close != "targets" else f"class, or {TARGET} for numbers to predict?"
         hint = f"; column {close}: did you mean {perhaps}" if close and not twice else ""
         separated = "; separate columns by commas" if len(names) == 1 and {";", "\t", "|"} & {*names[0]} else ""
-        if not separated and not close and any(_number(name) is not None for name in names):
+        if not separated and not close and any(number_of(name) is not None for name in names):
             separated = "; it looks like a record: write a line with the names of the columns above it"
         separated = next((f"; {words}" for mark, words in _NO_TABLES if names[0].lower().startswith(mark)), separated)
         if not twice and not close and not separated:
@@ -336,7 +337,7 @@ def check_labels(where: str, rows: Sequence[Row]) -> None:
     """
     labels = {row.label for row in rows}
     odd = missing_classes(labels) | {name for name in labels if is_shortened(name)}
-    values = {name: _number(name) for name in labels - odd}
+    values = {name: number_of(name) for name in labels - odd}
     if all(value is not None for value in values.values()):
         odd |= {name for name, value in values.items() if value is not None and not _counts(value)}
     lost = {name for name in {row.client for row in rows} if name and (is_missing(name) or is_shortened(name))}
@@ -361,13 +362,6 @@ def check_spelled_alike(where: str, rows: Sequence[Row]) -> None:
     """
     clients = (("client", row.client, row.place) for row in rows)
     check_spellings(where, chain(clients, (("class", row.label, row.place) for row in rows)))
-
-
-def _number(name: str) -> float | None:
-    try:
-        return float(name)
-    except ValueError:
-        return None
 
 
 def _counts(value: float) -> bool:

@@ -1,7 +1,10 @@
 """Folders of images as a whole: CLASS/IMAGE or CLIENT/CLASS/IMAGE, perhaps below train, val and test."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
@@ -27,6 +30,9 @@ from dpfedmeta.data.user_sources.image_folder import (
     listed_key,
     part_folders,
 )
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
 
 
 def guess(path: Path) -> dict[str, int]:
@@ -81,7 +87,7 @@ def public_files(path: Path) -> list[Path]:
     return [rows[number][1] for number in public_rows([row for row, _ in rows])]
 
 
-def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+def remarks(path: Path, task: Task, *, public: bool) -> tuple[str, ...]:
     """Describe which folders were read as which split, and which files were left out.
 
     Guarantee:

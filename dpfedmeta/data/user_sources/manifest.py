@@ -1,7 +1,10 @@
 """Lists of image files: a CSV file with the columns path and class, perhaps client and split."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
@@ -21,6 +24,9 @@ from dpfedmeta.data.user_sources.csv_table import (
 )
 from dpfedmeta.data.user_sources.image_files import check_fit, form_of_images
 from dpfedmeta.data.user_sources.image_folder import content_digest, decoded_all
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
 
 COLUMN = "path"
 
@@ -49,7 +55,7 @@ def key(path: Path) -> list[object]:
     return [(str(file), content_digest(file)) for file in files]
 
 
-def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+def remarks(path: Path, task: Task, *, public: bool) -> tuple[str, ...]:
     """Describe which names in the data were read as which split.
 
     Raises:

@@ -1,8 +1,10 @@
 """Data of the user's own, by the reader that a task file names: one file for each in this folder."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import RecordForm
@@ -10,6 +12,9 @@ from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources import folder, manifest, tokens, vectors
 from dpfedmeta.data.user_sources.csv_table import Cell, read_header
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
 
 
 class Reader(Protocol):
@@ -23,8 +28,8 @@ class Reader(Protocol):
         """Return everything that the records depend on besides the content of the file itself."""
         ...
 
-    def remarks(self, path: Path, /, *, public: bool) -> tuple[str, ...]:
-        """Describe how the data were read; `public`: from names and public records only."""
+    def remarks(self, path: Path, task: Task, /, *, public: bool) -> tuple[str, ...]:
+        """Describe how the data of a task were read; `public`: from names and public records only."""
         ...
 
     def members(self, path: Path, splits: Mapping[str, Split], ways: int | None, /) -> tuple[Cell, ...]:

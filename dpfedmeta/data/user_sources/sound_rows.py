@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ import numpy as np
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import FloatRecords, ImageArray
-from dpfedmeta.data.names import same_class
+from dpfedmeta.data.missing import names_of, number_of
+from dpfedmeta.data.names import is_missing, same_class
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents
 from dpfedmeta.data.storage.image_codecs import PixelRange
@@ -26,10 +28,12 @@ from dpfedmeta.data.user_sources.labels import labelled
 from dpfedmeta.data.user_sources.npz_arrays import arrays_of, rows_of
 from dpfedmeta.data.user_sources.readers import IMAGE_READERS, columns_in, reader_name
 from dpfedmeta.data.user_sources.vectors import (
+    all_numbers,
     check_form,
     check_numbers,
     check_scale,
     in_order,
+    without_missing,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +56,7 @@ class SoundRows:
         rows: Class of each; those of the train part, or of no part.
         values: Numbers of each; of an image (file, SHA-256).
         unsound: Of each row that is left out, where it is and why.
+        doubtful: Likewise of those that only a plan takes that calls what stands there missing; under a plan, none.
 
     Guarantee:
         Whether a row is sound follows from it alone, from the form of the file (its columns, its arrays) and from
@@ -62,6 +67,7 @@ class SoundRows:
     rows: tuple[Row, ...]
     values: Sequence[Any]
     unsound: tuple[str, ...]
+    doubtful: tuple[str, ...] = ()
 
     def digests(self) -> list[tuple[str, str]]:
         """(class, SHA-256) of each row, class by class."""
@@ -85,14 +91,23 @@ class SoundRows:
         numbers = [number for number, row in enumerate(self.rows) if row.target is None]
         if not numbers:
             return self
+        names = [] if isinstance(self.values[0], tuple) else self.names()
 
         def judge(units: Sequence[int]) -> tuple[Sequence[Row], Sequence[Any]]:
             rows = [self.rows[number] for number in units]
             _check_alone(self.path, rows)
-            return rows, [self.values[number] for number in units]
+            values = [self.values[number] for number in units]
+            if names:
+                check_numbers(self.path, rows, all_numbers(self.path, rows, names, values))
+            return rows, values
 
         named = _sifted(self.path, [numbers], judge, self.unsound)
         return named._decoding(3, None, _WIDEST) if isinstance(named.values[0], tuple) else named
+
+    def names(self) -> list[str]:
+        """Names of a vector's columns; of tokens and images none."""
+        reader = reader_name(self.path)
+        return names_of(columns_in(reader, self.path), len(self.values[0])) if reader == "vectors" else []
 
     def _decoding(self, channels: int, size: int | None, pixel_range: PixelRange | None) -> SoundRows:
         def judge(units: Sequence[int]) -> tuple[Sequence[Row], Sequence[Any]]:
@@ -140,23 +155,31 @@ def sound_rows(path: Path, reader: str, task: Task | None = None, columns: Seque
 
         def judge_places(places: range) -> tuple[Sequence[Row], Sequence[Any]]:
             some = {name: array[places.start : places.stop] for name, array in held.items()}
-            return _of_task(path, *rows_of(path, what, some, places.start), task)
+            rows, records = rows_of(path, what, some, places.start)
+            if task is None:
+                return rows, _with_a_number(path, rows, records.tolist(), columns)
+            if task.form.kind == "vectors":
+                records = without_missing(path, task.form, rows, records, columns)
+            return _of_task(path, rows, records, task)
 
-        return _sifted(path, [range(len(held["records"]))], judge_places, ())
+        found = _sifted(path, [range(len(held["records"]))], judge_places, ())
+        return found if task else _with_doubts(found)
     names, lines, wrong = single_lines(path)
     column = tokens.COLUMN if reader == "tokens" else None
     in_order(path, table_of(path, names, (), column), columns if column is None else ())
 
     def judge_lines(lines: Any) -> tuple[Sequence[Row], Sequence[Any]]:
         table = table_of(path, names, lines, column)
+        if task is None:
+            written = [_numbers_of(row) if column is None else tokens.words_of(row) for row in table.rows]
+            return table.rows, written if column else _with_a_number(path, table.rows, written, table.columns)
         if column is None:
-            return _of_task(path, *in_order(path, table, columns), task)
+            return _of_task(path, *in_order(path, table, columns, task.form.missing), task)
         _check_classes(path, table.rows, task)
-        if task is not None:
-            return tokens.of_table(path, table, task.form)
-        return table.rows, [tokens.words_of(row) for row in table.rows]
+        return tokens.of_table(path, table, task.form)
 
-    return _sifted(path, [lines], judge_lines, wrong)
+    found = _sifted(path, [lines], judge_lines, wrong)
+    return found if task or column else _with_doubts(found)
 
 
 def own_digests(path: Path) -> list[tuple[str, str]]:
@@ -238,6 +261,13 @@ def unsound_words(found: SoundRows, lost: int = 0) -> str | None:
         found: The rows.
         lost: How many of them are none after all.
     """
+    if found.doubtful:
+        own = unsound_words(replace(found, doubtful=()), lost)
+        doubts = (
+            f"{len(found.doubtful)} row(s) hold what is no number, and are left out unless a plan says that it is "
+            f"missing: {listed(found.doubtful)}"
+        )
+        return f"{own}; {doubts}" if own else f"{found.path}: {doubts}"
     if not found.unsound and not lost:
         return None
     why = [*found.unsound, *([f"{lost} images do not decode (check-task --client says which)"] if lost else [])]
@@ -290,17 +320,17 @@ def _sifted(path: Path, blocks: Sequence[Any], judge: Judge, wrong: Sequence[str
     )
 
 
-def _of_task(path: Path, rows: tuple[Row, ...], records: Any, task: Task | None) -> tuple[Sequence[Row], Sequence[Any]]:
+def _of_task(path: Path, rows: tuple[Row, ...], records: Any, task: Task) -> tuple[Sequence[Row], Sequence[Any]]:
     """The same, if each row is of the task."""
     check_numbers(path, rows, records)
-    if task is None or not rows:
+    if not rows:
         return rows, records
     _check_classes(path, rows, task)
     if task.form.kind == "tokens":
         return tokens.of_arrays(path, rows, records, task.form)
     check_form(path, task.form, rows, records)
     found = _contents(rows, records, task)
-    check_scale(str(path), found, task.mean, task.deviation, targets=task.form.targets, smallest=0.0)
+    check_scale(str(path), found, *task.constants, targets=task.form.targets, smallest=0.0)
     labelled(str(path), found, task.labels, task.targets)
     return rows, records
 
@@ -365,13 +395,52 @@ def _spelled(rows: Sequence[Row], records: Sequence[Any], columns: Sequence[str]
         columns: Their names, in the order of the numbers; empty: these are not looked at.
     """
     return [
-        _digest("\n".join([same_class(row.label), *columns]), [value + 0.0 for value in values])
+        _digest(
+            "\n".join([same_class(row.label), *columns]),
+            [value if isinstance(value, str) else value + 0.0 for value in values],
+        )
         for row, values in zip(rows, records, strict=True)
     ]
 
 
-def _digest(label: str, values: Iterable[float]) -> str:
-    numbers = [float(value) for value in values]
+def _numbers_of(row: Row) -> list[float | str]:
+    """Numbers of a row of a table, with its target behind them; a word that some plan may call missing stays one."""
+    held = [text.strip() if (number := number_of(text)) is None else number for text in row.values]
+    return held if row.target is None else [*held, row.target]
+
+
+def _with_a_number(
+    path: Path, rows: Sequence[Row], values: Sequence[Any], columns: Sequence[str] = ()
+) -> Sequence[Any]:
+    """The same; rows without any number say nothing of their own, whatever a plan calls missing, and are refused."""
+    for row, own in zip(rows, values, strict=True):
+        held = own if row.target is None else own[:-1]
+        if not any(not isinstance(value, str) and isfinite(value) for value in held):
+            names = names_of(columns, len(held))
+            check_numbers(path, [row], all_numbers(path, [row], names, [held]))
+    return values
+
+
+def _with_doubts(found: SoundRows) -> SoundRows:
+    """The same, with the rows in which something is no number.
+
+    Raises:
+        InputError: All rows are such, by words that nobody writes for what is missing.
+    """
+    doubts, hopeless, names = list[str](), 0, found.names()
+    for row, values in zip(found.rows, found.values, strict=True):
+        try:
+            check_numbers(found.path, [row], all_numbers(found.path, [row], names, [values[: len(names)]]))
+        except InputError as error:
+            doubts.append(str(error).removeprefix(f"{found.path}: "))
+            hopeless += any(isinstance(value, str) and value and not is_missing(value) for value in values)
+    if hopeless == len(found.rows):
+        raise InputError(f"{found.path}: has no sound record in its train part: {listed(doubts)}")
+    return replace(found, doubtful=tuple(doubts))
+
+
+def _digest(label: str, values: Iterable[float | str]) -> str:
+    numbers = [value if isinstance(value, str) else float(value) for value in values]
     while numbers and numbers[-1] == 0.0:  # padding of a sequence
         numbers.pop()
     return hashlib.sha256(json.dumps([label, numbers]).encode()).hexdigest()

@@ -1,8 +1,10 @@
 """Sequences of tokens: a CSV file with the columns class and tokens, or NumPy's .npz with the array records."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +16,9 @@ from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources.csv_table import Cell, CsvTable, Row, cells, part_words, people_cells, read_table
 from dpfedmeta.data.user_sources.npz_arrays import read_array
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
 
 COLUMN = "tokens"
 _MOST_DIGITS = 12
@@ -36,7 +41,7 @@ def key(path: Path) -> list[object]:
     return []
 
 
-def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
+def remarks(path: Path, task: Task, *, public: bool) -> tuple[str, ...]:
     """Describe which names in the data were read as which split.
 
     Raises:

@@ -1,17 +1,20 @@
 """Vectors: a CSV file of numbers with a column class, or NumPy's .npz with the arrays records and classes."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed, nearest
-from dpfedmeta.data.columns import OWNERS, TARGET, feature_words, owning_columns, telling_columns
+from dpfedmeta.data.columns import OWNERS, TARGET, feature_words, owning_columns, telling_columns, unlike_columns
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
+from dpfedmeta.data.missing import FloatRows, MissingValues, look_for_missing, missing_words, names_of, number_of
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources.csv_table import (
@@ -26,6 +29,9 @@ from dpfedmeta.data.user_sources.csv_table import (
     read_table,
 )
 from dpfedmeta.data.user_sources.npz_arrays import read_array, with_targets
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
 
 # As 8 x 8.
 _FEWEST_PIXELS = 64
@@ -72,8 +78,8 @@ def key(path: Path) -> list[object]:
     return []
 
 
-def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
-    """Which columns are features, and what looks as if one became so by accident.
+def remarks(path: Path, task: Task, *, public: bool) -> tuple[str, ...]:
+    """Which columns are features, what looks as if one became so by accident, and which values may be missing.
 
     Guarantee:
         `public`: nothing but names of columns, and values of validation and test records.
@@ -82,20 +88,23 @@ def remarks(path: Path, *, public: bool) -> tuple[str, ...]:
         InputError: The file is wrong; says where.
     """
     if path.suffix.lower() == ".npz":
-        rows, records = read_array(path, "vectors")
-        width = records.shape[1] - (rows[0].target is not None)
-        columns, said = [f"{number + 1}" for number in range(width)], list[str]()
+        rows, written = read_array(path, "vectors")
+        written = written[:, : written.shape[1] - (rows[0].target is not None)]
+        columns, said = names_of((), written.shape[1]), list[str]()
     else:
         table = read_table(path)
-        rows, records = _from_table(path, table)
+        rows, written = table.rows, [row.values for row in table.rows]
         columns, said = list(table.columns), [feature_words(table.columns, read_header(path))]
     chosen = list(public_rows(rows) if public else range(len(rows)))
-    seen, labels = records[chosen], [rows[number].label for number in chosen]
+    labels = [rows[number].label for number in chosen]
+    seen, lost = look_for_missing([written[number] for number in chosen], columns, task.missing)
     # What is no number is refused where the records are opened.
-    told = telling_columns(columns, seen, labels) if np.isfinite(seen).all() else ()
-    pixels = (_PIXELS,) if _look_like_pixels(seen) else ()
+    sound = bool(np.isfinite(seen).all())
+    lost = (*lost, *unlike_columns(columns, seen, task.mean, task.deviation))
+    told = telling_columns(columns, seen, labels) if sound else ()
+    pixels = (_PIXELS,) if sound and _look_like_pixels(seen) else ()
     owning = () if pixels or any(row.client for row in rows) else owning_columns(columns, seen)
-    return (*part_words(rows, public=public), *said, *((listed(told),) if told else ()), *owning, *pixels)
+    return (*part_words(rows, public=public), *said, *((listed(told),) if told else ()), *owning, *pixels, *lost)
 
 
 _PIXELS = (
@@ -133,7 +142,7 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     Raises:
         InputError: The file is wrong, or not all of its values are numbers that can be trained on; says where.
     """
-    rows, records = _records(path)
+    rows, records = _records(path, form)
     return _contents(path, form, rows, records, lambda: cells(str(path), rows, splits, ways))
 
 
@@ -143,39 +152,71 @@ def people(path: Path, form: RecordForm, columns: Sequence[str], pixel_range: Pi
     Raises:
         InputError: The file is wrong, holds other columns, or not all of its values are numbers; says where.
     """
-    rows, records = _records(path, columns)
+    rows, records = _records(path, form, columns)
     return _contents(path, form, rows, records, lambda: people_cells(str(path), rows))
 
 
-def _records(path: Path, columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], Any]:
+def _records(path: Path, form: RecordForm, columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], Any]:
     """Whose each vector is, and the vectors [n, d]; of a table in the order of `columns`, where these are known."""
     if path.suffix.lower() == ".npz":
-        return read_array(path, "vectors")
-    return in_order(path, read_table(path), columns)
+        rows, records = read_array(path, "vectors")
+        return rows, without_missing(path, form, rows, records, columns)
+    return in_order(path, read_table(path), columns, form.missing)
 
 
-def in_order(path: Path, table: CsvTable, columns: Sequence[str]) -> tuple[tuple[Row, ...], Any]:
+def without_missing(
+    path: Path, form: RecordForm, rows: Sequence[Row], records: FloatRows, columns: Sequence[str] = ()
+) -> Any:
+    """Vectors of arrays, with constants in the place of what is missing, in front of numbers to predict."""
+    if form.missing is None:
+        return records
+    width = records.shape[1] - (bool(rows) and rows[0].target is not None)
+    own, names = records[:, :width], names_of(columns, width)
+    form.missing.check_names(str(path), names)
+    _check_width(path, form.missing, width)
+    return np.column_stack([form.missing.filled(own, form.missing.absent(own, names), names), records[:, width:]])
+
+
+def _check_width(path: Path, missing: MissingValues, width: int) -> None:
+    if (due := len(missing.replaced_by)) != width:
+        raise InputError(f"{path}: records of {width} numbers, but the task says features: {due}")
+
+
+def in_order(
+    path: Path, table: CsvTable, columns: Sequence[str], missing: MissingValues | None = None
+) -> tuple[tuple[Row, ...], Any]:
     """Rows of a table, and their vectors [n, d].
 
     Args:
         path: The file, for errors.
         table: What it holds, or some lines of it.
         columns: Names of the numbers in their order; empty: that of the table.
+        missing: Of the form of the records.
 
     Raises:
         InputError: The table has other columns, or not all of its values are numbers; says where.
     """
-    if not columns or table.columns == tuple(columns):
-        return _from_table(path, table)
-    width = len(columns)
     said = [f"column {name}: missing" for name in columns if name not in table.columns]
-    said += [f"column {name}: unknown{nearest(name, columns)}" for name in table.columns if name not in columns]
+    said += [
+        f"column {name}: unknown{nearest(name, columns)}" for name in table.columns if columns and name not in columns
+    ]
     if said:
         raise InputError(f"{path}: {listed(said)}; the plan's {len(columns)} columns are {', '.join(columns)}")
-    rows, records = _from_table(path, table)
-    # What stands behind the features is no column of theirs.
-    order = [table.columns.index(name) for name in columns]
-    return rows, records[:, [*order, *range(width, records.shape[1])]]
+    names = columns or table.columns
+    if missing is not None:
+        missing.check_names(str(path), names)
+        _check_width(path, missing, len(names))
+    order = [table.columns.index(name) for name in names]
+    written = [[row.values[place] for place in order] for row in table.rows]
+    if missing is None:
+        return table.rows, with_targets(table.rows, all_numbers(path, table.rows, names, written))
+    absent = missing.absent(written, names)
+    held = [
+        ["0" if lost else text for text, lost in zip(texts, marks, strict=True)]
+        for texts, marks in zip(written, absent, strict=True)
+    ]
+    records = missing.filled(all_numbers(path, table.rows, names, held), absent, names)
+    return table.rows, with_targets(table.rows, records)
 
 
 def _contents(
@@ -255,35 +296,37 @@ def check_scale(
     )
 
 
-def _from_table(path: Path, table: CsvTable) -> tuple[tuple[Row, ...], Any]:
+def all_numbers(path: Path, rows: Sequence[Row], names: Sequence[str], written: Sequence[Sequence[Any]]) -> FloatRows:
+    """[n, columns] of what is written.
+
+    Raises:
+        InputError: Not all of it are numbers; says where.
+    """
     try:
-        records = np.array([row.values for row in table.rows], dtype=np.float64)
+        # Python's 1_234.
+        if any(isinstance(text, str) and "_" in text for texts in written for text in texts):
+            raise ValueError
+        return np.array(written, dtype=np.float64).reshape(len(rows), len(names))
     except ValueError:
-        problems = [
-            f"{row.place}, column {name}: {value.strip()!r} is not a number"
-            for row in table.rows
-            for name, value in zip(table.columns, row.values, strict=True)
-            if not _is_number(value)
+        odd = [
+            (row.place, name, text.strip())
+            for row, texts in zip(rows, written, strict=True)
+            for name, text in zip(names, texts, strict=True)
+            if isinstance(text, str) and number_of(text) is None
         ]
-        raise InputError(
-            f"{path}: {len(problems)} value(s) are not numbers: {listed(problems)}; {_remedy(table)}"
-        ) from None
-    return table.rows, with_targets(table.rows, records.reshape(len(table.rows), len(table.columns)))
+        problems = [f"{place}, column {name}: {text!r} is not a number" for place, name, text in odd]
+        remedy = _remedy([text for _, _, text in odd])
+        raise InputError(f"{path}: {len(odd)} value(s) are not numbers: {listed(problems)}; {remedy}") from None
 
 
-def _remedy(table: CsvTable) -> str:
+def _remedy(odd: Sequence[str]) -> str:
     """What to do about values that are not numbers."""
-    if any(_COMMA.fullmatch(value.strip()) for row in table.rows for value in row.values if not _is_number(value)):
+    if any(map(_COMMA.fullmatch, odd)):
         return "write decimals with a point, 1.5 in place of 1,5"
-    return "leave these records or this column out, or write numbers"
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
+    return (
+        "leave these records or this column out, or write numbers; if they say that nothing was measured, say so in "
+        f"the task file: missing: {missing_words(odd)}"
+    )
 
 
 def check_numbers(path: Path, rows: Sequence[Row], records: Any) -> None:
@@ -291,7 +334,8 @@ def check_numbers(path: Path, rows: Sequence[Row], records: Any) -> None:
     wrong = np.argwhere(~np.isfinite(records) | (np.abs(records) > np.finfo(np.float32).max))
     if len(wrong):
         named = [f"{rows[row].place}, number {column + 1}: {records[row, column]:g}" for row, column in wrong.tolist()]
+        nan = ' (what is missing: missing: [""] in the task file)' if np.isnan(records).any() else ""
         raise InputError(
             f"{path}: {len(wrong)} value(s) are missing, infinite or too large: {listed(named)}; leave these records "
-            "out, or fill in numbers"
+            f"out, or fill in numbers{nan}"
         )

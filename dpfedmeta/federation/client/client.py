@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -386,13 +387,15 @@ class RealClient:
         weights = unflatten(torch.from_numpy(flat.copy()), signed.initial)
         plan, task = signed.plan, signed.task
         form = InputForm.of(task.form, *task.constants, columns=signed.columns)
-        learned = Initialisation(network=plan.network, weights=weights, adaptation=plan.evaluation, form=form)
+        # Its own records have no missing values any more; those that the model is to judge have.
+        read = replace(form, missing=None)
+        learned = Initialisation(network=plan.network, weights=weights, adaptation=plan.evaluation, form=read)
         images, labels, names = joined.images.labelled()
         if task.targets is None:
-            return learned.adapt(images, labels, class_names=names), f"{len(names)} classes"
+            return replace(learned.adapt(images, labels, class_names=names), form=form), f"{len(names)} classes"
         numbers = images[:, -1].astype(np.float64) * task.targets.scale + task.targets.centre
         numbers = numbers.clip(task.targets.lowest, task.targets.highest)  # float32 rounds the ends
-        return learned.adapt(images[:, :-1], numbers), "the numbers"
+        return replace(learned.adapt(images[:, :-1], numbers), form=form), "the numbers"
 
     def _in_home(self, text: str) -> str:
         """Words with the places of the home's files, of which a dry run sees copies."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.federation.client.client_budget import (
     Promise,
     counted,
@@ -34,8 +35,9 @@ def offered_words(signed: SignedPlan) -> Iterator[str]:
     plan = signed.plan
     privacy, shape = plan.privacy, plan.shape
     yield (
-        f"offered: a plan of run {signed.run.hex()[:8]}, {plan.settings.algo}: {privacy.rounds} rounds, "
-        f"{privacy.cohort:g} of {privacy.clients:,} clients in each; a client uses {shape.ways} classes with "
+        f"offered: a plan of run {signed.run.hex()[:8]}, {plan.settings.algo}: "
+        f"{counted_words(privacy.rounds, 'round')}, {privacy.cohort:g} of {privacy.clients:,} clients in each; "
+        f"a client uses {shape.ways} classes with "
         f"{shape.shots} support and {shape.queries} query records each"
     )
     server = (
@@ -79,7 +81,7 @@ def joined_words(joined: Joined, ledger: ClientLedger, promise: Promise) -> Iter
     taken, more = len(ledger.keys(run)), left_of_run(privacy, promise, ledger, run, joined.limits)
     yield spent_words(ledger, promise)
     yield (
-        f"the promise allows {taken + more} of the {privacy.rounds} rounds"
+        f"the promise allows {taken + more} of the {counted_words(privacy.rounds, 'round')}"
         + (f", of which {taken} are answered" if taken else "")
         + f"; ({promise.unit}, server) in this run: {epsilon_words(each)} after one round, "
         f"{epsilon_words(epsilon_after(privacy, promise, taken + more))} after {taken + more}"
@@ -120,7 +122,7 @@ def sent_words(
     clipped = f"clipped to {task.bound:.4g}" + ("" if joined.why is None else ", only noise")
     return (
         f"round {attempt.round}: {what} left this machine ({joined.numbers_sent:,} coordinates, {clipped}); "
-        f"participation {taken} of {allowed} allowed, in {privacy.rounds} rounds; "
+        f"participation {taken} of {allowed} allowed, in {counted_words(privacy.rounds, 'round')}; "
         f"({promise.unit}, server) in this run so far: {epsilon_words(epsilon_after(privacy, promise, taken))}"
     )
 

@@ -211,6 +211,8 @@ def open_records(
     key += [*task.form.shape, *columns, _PIXELS, task.pixel_range]
     if task.targets is not None:
         key.append(repr(task.targets))
+    if task.missing is not None:
+        key.append(repr(task.missing))
     if task.form.kind == "vectors":
         # The digests above follow the order of the file; this says which number is which column.
         key.append(columns_in("vectors", path))
@@ -225,8 +227,8 @@ def open_records(
         counts=counts,
         rotations=task.train_rotations,
         flip=task.train_flip,
-        mean=task.mean,
-        deviation=task.deviation,
+        mean=task.constants[0],
+        deviation=task.constants[1],
         clients=(_OWN,) * len(counts),
         labels=task.labels,
         targets=task.form.targets,

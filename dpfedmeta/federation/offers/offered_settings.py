@@ -12,8 +12,9 @@ from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.settings import Settings, setting_fields, value_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_names import names
+from dpfedmeta.data.missing import names_of
 from dpfedmeta.data.task import OwnSource, Task
-from dpfedmeta.data.task_file import check_labels
+from dpfedmeta.data.task_file import check_labels, check_missing
 from dpfedmeta.data.user_sources.readers import columns_in
 from dpfedmeta.federation.offers.kept_settings import SETTINGS
 from dpfedmeta.learning.meta.target_kind import KINDS
@@ -25,7 +26,7 @@ from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 # What a plan says of the records; the second only where it applies.
 _FORM = ("name", "image_size", "channels", "train_rotations", "train_flip", "mean", "deviation")
-_PERHAPS = ("pixel_range", "features", "length", "vocabulary", "kind", "labels", "targets")
+_PERHAPS = ("pixel_range", "features", "length", "vocabulary", "kind", "labels", "targets", "missing")
 _USUAL = {"kind": "classification", "labels": ()}
 _COLUMNS, _ENCODER = "columns", "encoder"
 
@@ -45,10 +46,13 @@ def task_of(content: Mapping[str, Any]) -> Task:
         raise Refused(f"the plan predicts what is no kind of this program: {task.kind!r}")
     try:
         check_labels(task, "the plan")
+        check_missing(task, "the plan")
+        columns = columns_of(content)
+        if task.missing is not None and task.features is not None:
+            task.missing.check_names("the plan", names_of(columns, task.features))
     except InputError as error:
         raise Refused(str(error)) from error
-    columns = columns_of(content)
-    if columns and (len({*columns}) != len(columns) or task.form.shape != (len(columns),)):
+    if columns and (len({*columns}) != len(columns) or task.features != len(columns)):
         raise Refused(f"the plan names {len(columns)} columns for records of the form {task.form.shape}")
     # They stand in the owner's log and on the terminal.
     for what, named in (("columns", columns), ("labels", task.labels)):
@@ -103,8 +107,7 @@ def columns_of(content: Mapping[str, Any]) -> tuple[str, ...]:
 def form_of(task: Task) -> dict[str, Any]:
     """Return the public constants of the records that clients have to know."""
     perhaps = {name: getattr(task, name) for name in _PERHAPS if getattr(task, name) != _USUAL.get(name)}
-    if task.targets is not None:
-        perhaps["targets"] = asdict(task.targets)
+    perhaps |= {name: asdict(perhaps[name]) for name in ("targets", "missing") if name in perhaps}
     source = task.source
     columns = columns_in(source.reader, Path(source.path)) if isinstance(source, OwnSource) else ()
     encoder = {} if task.encoding is None else {_ENCODER: task.encoding.digest}

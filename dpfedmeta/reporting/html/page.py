@@ -19,6 +19,7 @@ from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import DIVERGED, PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.reporting.compare.seed_groups import (
     Group,
@@ -260,16 +261,17 @@ def ending_words(snapshot: Snapshot, summary: Mapping[str, Any]) -> str:
 
 def warning(snapshot: Snapshot) -> str | None:
     """Return the warning about all numbers of the page; None where the run completed, or its budget ended it."""
+    planned = counted_words(snapshot.content.plan.rounds, "round")
     if snapshot.stage == "interrupted":
         done = len(snapshot.rows or ())
         # A round that was cut off is charged, and has no row.
         more = f" ({snapshot.rounds - done} more charged)" if snapshot.rounds > done else ""
         return (
-            f"INTERRUPTED after {done} of {snapshot.content.plan.rounds} rounds{more}, to which all results refer; "
+            f"INTERRUPTED after {done} of {planned}{more}, to which all results refer; "
             f"go on with: {how_to_go_on(snapshot.run)}"
         )
     if snapshot.stage == DIVERGED:
-        return f"DIVERGED after {snapshot.rounds} of {snapshot.content.plan.rounds} rounds; {NOT_FINITE}"
+        return f"DIVERGED after {snapshot.rounds} of {planned}; {NOT_FINITE}"
     if snapshot.words is None:
         return None
     return (

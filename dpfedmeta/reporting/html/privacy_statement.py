@@ -14,6 +14,7 @@ from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_row
 from dpfedmeta.accounting.rounded import asked, nearest, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import REPORT
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 from dpfedmeta.reporting.html.top_of_page import observer_rows, promised_words
@@ -48,7 +49,7 @@ def embedded(content: Mapping[str, Any]) -> str:
 def plan_words(proven: Proven, rounds: int) -> str:
     """The sizes that the guarantees are for."""
     plan = proven.content.plan
-    words = f"{rounds} rounds, expected cohort {plan.cohort} of {plan.clients:,} clients"
+    words = f"{counted_words(rounds, 'round')}, expected cohort {plan.cohort} of {plan.clients:,} clients"
     if plan.earlier:
         words += f", after {len(plan.earlier)} analyses of the same clients, which every cell counts"
     return words + (f", at most {plan.max_participations} participation(s) each" if plan.max_participations else "")
@@ -146,7 +147,11 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
             check_claims(path, json.loads(block), proven)
     if not page.blocks:
         return ["report.html agrees in what it shows; it is of an earlier version and embeds no numbers"]
-    return ["report.html agrees" if proven is now else f"report.html, written after {rounds} rounds, agrees"]
+    return [
+        "report.html agrees"
+        if proven is now
+        else f"report.html, written after {counted_words(rounds, 'round')}, agrees"
+    ]
 
 
 def _check_table(path: Path, page: _Page, proven: Proven) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.right_guesses import protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.training.results.evaluation_store import row_label, size
 from dpfedmeta.training.verification.file_claims import Proven
 
@@ -49,7 +50,7 @@ def promised_words(proven: Proven) -> str:
 
 def reached_words(summary: Mapping[str, Any], rounds: int) -> str:
     """Say in one line what accuracy, or error, was reached, and what is had without training."""
-    done = f"{summary['rounds']} of {rounds} rounds"
+    done = f"{summary['rounds']} of {counted_words(rounds, 'round')}"
     measured, error = summary.get("accuracy"), summary.get("error")
     whose = f", of {summary['judged_on']}" if summary.get("judged_on") else ""
     if measured is None and error is not None:

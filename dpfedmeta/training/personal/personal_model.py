@@ -21,6 +21,7 @@ from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.files.run_directory import CONFIG
 from dpfedmeta.core.params import Params, is_finite
 from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.data.missing import names_of
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.user_sources.readers import columns_in
 from dpfedmeta.learning.meta.adaptation import Adaptation
@@ -144,7 +145,7 @@ def load_personal(path: str | os.PathLike[str]) -> PersonalModel:
     (package.module:factory), that module, installed or in the current directory, is imported.
 
     Raises:
-        InputError: Missing, damaged, not a personal model, or its tensors do not fit its network.
+        InputError: MissingValues, damaged, not a personal model, or its tensors do not fit its network.
     """
     source = Path(path)
     if source.is_dir():
@@ -200,8 +201,13 @@ def _check(model: PersonalModel, tensors: Mapping[str, Tensor]) -> None:
     if form.form != network.form:
         raise InputError("its images do not fit its network")
     allowed = (0, form.channels, 1) if form.records == "vectors" else (0, form.channels)
-    if len(form.columns) not in (0, form.channels) or len({*form.columns}) != len(form.columns):
+    if len(form.columns) not in (0, form.width) or len({*form.columns}) != len(form.columns):
         raise InputError("its columns do not fit its records")
+    if (missing := form.missing) is not None:
+        missing.check("its columns", form.width)
+        missing.check_names("its columns", names_of(form.columns, form.width))
+        if form.width + missing.added(form.width) != form.channels:
+            raise InputError("its missing values do not fit its records")
     if any(len(values) not in allowed for values in (form.mean, form.deviation)):
         raise InputError("its standardisation does not fit its images")
     if len(model.class_names) not in (0, network.ways):
@@ -211,7 +217,8 @@ def _check(model: PersonalModel, tensors: Mapping[str, Tensor]) -> None:
     try:
         # Bytes are standardised, as floats of images are not.
         kind = torch.uint8 if form.records == "images" else torch.float32
-        logits = model.logits(torch.ones(1, *form.form.shape, dtype=kind))
+        shape = form.form.shape if form.records == "images" else (form.width,)
+        logits = model.logits(torch.ones(1, *shape, dtype=kind))
     except RuntimeError as error:
         raise InputError("its statistics do not fit its network") from error
     if not bool(torch.isfinite(logits).all()):

@@ -23,7 +23,11 @@ from dpfedmeta.data.columns import OWNERS
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
+from dpfedmeta.data.missing import MissingValues, names_of, number_of
+from dpfedmeta.data.task import OwnSource
+from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import UNREADABLE
+from dpfedmeta.data.user_sources.readers import columns_in
 
 Images = Tensor | npt.NDArray[np.uint8] | npt.NDArray[np.floating] | Mapping[str, Any] | str | os.PathLike[str] | Any
 Labels = Tensor | npt.NDArray[np.integer] | npt.NDArray[np.floating] | Sequence[int] | Sequence[float] | Sequence[str]
@@ -44,6 +48,7 @@ class InputForm:
         records: Kind of the records.
         vocabulary: Tokens are whole numbers below this; None if records are not tokens.
         columns: Names of a vector's numbers in their order, by which tables are read; empty: they have none.
+        missing: As of a record's form: values that say that nothing was measured; None: there are none.
     """
 
     channels: int
@@ -53,6 +58,7 @@ class InputForm:
     records: Kind = "images"
     vocabulary: int | None = None
     columns: tuple[str, ...] = ()
+    missing: MissingValues | None = None
 
     @classmethod
     def of(
@@ -72,6 +78,7 @@ class InputForm:
             records=form.kind,
             vocabulary=form.vocabulary,
             columns=columns,
+            missing=form.missing,
         )
 
     @property
@@ -113,7 +120,8 @@ class InputForm:
         return given.float()
 
     def _numbers(self, given: Images) -> Tensor:
-        given, length = self.named(given) if has_names(given) else given, self.channels
+        named = has_names(given)
+        given, length = self.named(given) if named else given, self.channels if named else self.width
         values = _tensor(given, self.records)
         if values.ndim != 2 or values.shape[1] != length or not len(values):
             raise InputError(f"{self.records}: expected [n, {length}] with n >= 1, got {list(values.shape)}")
@@ -121,6 +129,9 @@ class InputForm:
             raise InputError(f"{self.records}: expected numbers, got {values.dtype}")
         # Standardised before digits are rounded off.
         values = values.double()
+        if self.missing is not None and not named:
+            names, own = names_of(self.columns, length), values.numpy(force=True)
+            values = torch.from_numpy(self.missing.filled(own, self.missing.absent(own, names), names))
         if not bool(torch.isfinite(values.float()).all()):
             raise InputError(f"{self.records}: hold values that are not finite")
         if self.vocabulary is not None:
@@ -133,8 +144,13 @@ class InputForm:
         values = values - torch.tensor(self.mean, dtype=torch.float64) if self.mean else values
         return (values / torch.tensor(self.deviation, dtype=torch.float64) if self.deviation else values).float()
 
+    @property
+    def width(self) -> int:
+        """How many numbers a vector has, before there are further ones that say where one is missing."""
+        return self.channels if self.missing is None else len(self.missing.replaced_by)
+
     def named(self, given: Any) -> npt.NDArray[np.float64]:
-        """[n, numbers], in the order of the model's columns, of what has names.
+        """[n, numbers], in the order of the model's columns, of what has names; what is missing is replaced.
 
         Args:
             given: A CSV file with a first line of names, a table (pandas, polars), or a mapping from each name to a
@@ -147,20 +163,58 @@ class InputForm:
         if not self.columns:
             raise InputError(
                 f"{self.records}: the model knows no names of columns, since its run had none or its table is gone; "
-                f"hand over an array [n, {self.channels}]"
+                f"hand over an array [n, {self.width}]"
             )
         where, held = _by_name(given)
         odd = [f"{name}: unknown{nearest(name, self.columns)}" for name in held if name not in {*self.columns, *OWNERS}]
         odd += [f"{name}: missing" for name in self.columns if name not in held]
         if odd:
             raise InputError(f"{where}: column {listed(odd)}; the model's are {', '.join(self.columns)}")
-        return np.stack([_as_numbers(where, name, held[name]) for name in self.columns], axis=1)
+        lengths = {name: int(np.asarray(held[name]).size) for name in self.columns}
+        if len({*lengths.values()}) > 1:
+            raise InputError(f"{where}: columns of different lengths: {lengths}")
+        if self.missing is None:
+            return np.stack([_as_numbers(where, name, held[name]) for name in self.columns], axis=1)
+        texts: list[Any] = [np.ma.array(held[name], dtype=object, copy=True).reshape(-1) for name in self.columns]
+        absent = self.missing.absent(list(zip(*texts, strict=True)), self.columns)
+        for place, text in enumerate(texts):
+            text[absent[:, place]] = 0.0
+        numbers = [_as_numbers(where, name, text) for name, text in zip(self.columns, texts, strict=True)]
+        return self.missing.filled(np.stack(numbers, axis=1), absent, self.columns)
 
     def _standardised(self, images: Tensor) -> Tensor:
         pixels = images.float() / 255.0
         if self.mean:
             pixels = pixels - torch.tensor(self.mean).view(-1, 1, 1)
         return pixels / torch.tensor(self.deviation).view(-1, 1, 1) if self.deviation else pixels
+
+
+def standardised(dataset: str, records: Images, data_folder: str | os.PathLike[str] | None = None) -> npt.NDArray[Any]:
+    """Vectors of clients of your own, as a run over a data set would have them.
+
+    What a task file says is done to them: columns are found by their names, missing values are replaced, numbers are
+    standardised by public constants. `from_pairs` and mappings of clients take vectors as they are: hand them these.
+
+    Args:
+        dataset: As --dataset.
+        records: As `PersonalModel.predict` takes them: an array [n, numbers], a table, a mapping, or a CSV file.
+        data_folder: As --data-dir.
+
+    Returns:
+        float32 [n, numbers], with a further number for each column that says where a value is missing.
+
+    Raises:
+        InputError: There is no such data set, or the records do not fit it.
+
+    Example:
+        >>> import dpfedmeta as dp
+        >>> dp.standardised("sinusoids", [[2.5], [-5.0]]).shape
+        (2, 1)
+    """
+    task, _ = load_task(dataset, None if data_folder is None else Path(data_folder))
+    source = task.source
+    columns = columns_in(source.reader, Path(source.path)) if isinstance(source, OwnSource) else ()
+    return InputForm.of(task.form, *task.constants, columns=columns).tensor(records).numpy()
 
 
 def has_names(given: object) -> bool:
@@ -210,9 +264,12 @@ def _as_numbers(where: str, name: str, values: Any) -> npt.NDArray[np.float64]:
     held = np.asarray(values).reshape(-1).tolist()
     for place, value in enumerate(held, start=1):
         try:
-            held[place - 1] = float(value)
+            number = number_of(value) if isinstance(value, str) else float(value)
         except (TypeError, ValueError):
-            raise InputError(f"{where}: column {name}, record {place}: {value!r:.40} is no number") from None
+            number = None
+        if number is None:
+            raise InputError(f"{where}: column {name}, record {place}: {value!r:.40} is no number")
+        held[place - 1] = number
     return np.asarray(held, dtype=np.float64)
 
 

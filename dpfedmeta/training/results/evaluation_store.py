@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import EVALUATION, SUMMARY, WITH_RESULT, RunDirectory
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.client_spec import evaluation_shape
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def unfinished(content: Content) -> str | None:
     status = content.get("status")
     if status in (None, *WITH_RESULT) or content["rounds"] >= content["planned_rounds"]:
         return None
-    return f"{status.upper()} after {content['rounds']} of {content['planned_rounds']} rounds"
+    return f"{status.upper()} after {content['rounds']} of {counted_words(content['planned_rounds'], 'round')}"
 
 
 def _runs_of(numbers: Iterator[int] | Sequence[int]) -> str:

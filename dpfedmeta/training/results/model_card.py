@@ -15,6 +15,7 @@ from dpfedmeta.accounting.relations.relations import NOT_COVERED
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import with_metadata
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import size_and_count
 from dpfedmeta.training.verification.due_words import due_beginning
@@ -114,8 +115,8 @@ def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str)
     yield f"# {name}\n"
     yield (
         f"An initialisation that adapts to a new client in a few gradient steps, trained by {summary['algo']} on "
-        f"{_dataset(summary)}: {summary['rounds']} rounds over {plan.clients:,} clients, {plan.cohort:g} of them in a "
-        f"round on average ({plan.sampler} sampling, {plan.noise} noise).{begins}\n"
+        f"{_dataset(summary)}: {counted_words(summary['rounds'], 'round')} over {plan.clients:,} clients, "
+        f"{plan.cohort:g} of them in a round on average ({plan.sampler} sampling, {plan.noise} noise).{begins}\n"
     )
     yield "## What is promised\n"
     for caution in filter(None, (found.simulation, found.chosen, found.word)):

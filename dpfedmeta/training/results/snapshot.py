@@ -13,6 +13,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import whole_lines
 from dpfedmeta.core.files.lock import being_written, goes_on
 from dpfedmeta.core.files.run_directory import OVER, REPORT, SUMMARY, RunDirectory
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.training.state.how_to_resume import how_to_go_on
 
 # running: another process writes it now; stopped: nobody does, and nothing says how it ended.
@@ -61,7 +62,7 @@ class Snapshot:
     @property
     def words(self) -> str | None:
         """State of a running or stopped run, and what to do about it; None: it has ended or was interrupted."""
-        so_far = f"{self.rounds} of {self.content.plan.rounds} rounds"
+        so_far = f"{self.rounds} of {counted_words(self.content.plan.rounds, 'round')}"
         if self.stage == "running":
             return f"running: {so_far} so far"
         if self.stage == "stopped":

@@ -16,6 +16,7 @@ from rich.text import Text
 from dpfedmeta.accounting.ledger.ledger import read_content, spent
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.files.run_directory import DIVERGED, RunDirectory
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import Bar, Heartbeat, Pace, bar, clock, is_log
@@ -138,7 +139,7 @@ class Terminal(Callback):
             minutes = f"{at_most(seconds)} in all (rounded up, because exact times reveal cohorts)"
         done = ""
         if summary["status"] in ("interrupted", DIVERGED):
-            done = f"{summary['rounds']} of {ledger.plan.rounds} rounds, "
+            done = f"{summary['rounds']} of {counted_words(ledger.plan.rounds, 'round')}, "
         self._say(f"{summary['status']} after {done}{minutes}; all files are in {self._path}")
         if summary["status"] == "interrupted":
             path = str(self._path)

@@ -183,7 +183,9 @@ def _read_words(task: Task) -> tuple[str, ...]:
     source = task.source
     if not isinstance(source, OwnSource) or task.split is not None or not Path(source.path).exists():
         return ()
-    return tuple(f"{task.name}: {said}" for said in READERS[source.reader].remarks(Path(source.path), public=True))
+    return tuple(
+        f"{task.name}: {said}" for said in READERS[source.reader].remarks(Path(source.path), task, public=True)
+    )
 
 
 def _image_words(dataset: str, task: Task) -> tuple[str, ...]:

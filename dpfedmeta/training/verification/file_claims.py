@@ -22,6 +22,7 @@ from dpfedmeta.config.presets import name_of_today
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import CONFIG, DIVERGED, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.client_spec import sizes_of_clients
 from dpfedmeta.training.results.evaluation_store import measured_on
 from dpfedmeta.training.results.snapshot import Snapshot
@@ -238,7 +239,8 @@ def _check_length(snapshot: Snapshot, stated: Mapping[str, Any], proven: Proven)
     lines = rounds if snapshot.rows is None else len(snapshot.rows)
     if lines < rounds or (lines > rounds and status not in ("interrupted", DIVERGED)):
         raise InputError(
-            f"{run.rounds_file}: ends with line {lines}, but {rounds} rounds were released; restore it from a backup"
+            f"{run.rounds_file}: ends with line {lines}, but {counted_words(rounds, 'round')} released; "
+            "restore it from a backup"
         )
 
 

@@ -21,6 +21,7 @@ from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import end_of_whole_lines
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.prior_spending import check_still_there
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
@@ -99,7 +100,7 @@ def audit(run: RunDirectory) -> VerifiedLedger:
         *agreed(lambda by: check_summary(snapshot, by), proven),
     ]
     again = len(content.charges) - proven.rounds
-    count = f"{proven.rounds} rounds" + (f", {again} of them repeated and charged again" if again else "")
+    count = counted_words(proven.rounds, "round") + (f", {again} of them repeated and charged again" if again else "")
     remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
     check_extension(run, settings, content)
     remarks += check_still_there(settings, content.plan.earlier)

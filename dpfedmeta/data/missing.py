@@ -1,0 +1,258 @@
+"""Missing values of tables: public words for them, a public constant in their place, a column that says where."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isnan
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import listed, nearest
+
+FloatRows = npt.NDArray[np.float64]
+# So that nobody's plan has a client compare each value with a book.
+_MOST_WORDS, _LONGEST_WORD = 100, 40
+_SHOWN = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingValues:
+    """Key `missing` of a task file: values of a vector's columns that say that nothing was measured.
+
+    All of it is public. So each row is read by itself: no mean of other rows takes the place of what is missing.
+
+    Attributes:
+        values: As they are written, in all columns. A number is meant however it is written; "" is a blank, and NaN.
+        columns: Further ones of single columns, by name: a cholesterol of 0.
+        replaced_by: What the network sees in their place, once numbers are standardised: one for all columns, or one
+            for each. Of a record's form (`in_raw`) in the columns' own units instead.
+        indicators: Names of the columns that get a further one, 1 where the value is missing, else 0; None: all do.
+    """
+
+    values: tuple[str, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    replaced_by: tuple[float, ...] = (0.0,)
+    indicators: tuple[str, ...] | None = None
+
+    def added(self, features: int) -> int:
+        """Number of indicators."""
+        return features if self.indicators is None else len(self.indicators)
+
+    def in_raw(self, features: int, mean: Sequence[float], deviation: Sequence[float]) -> MissingValues:
+        """The same with what stands in the place of a missing value before it is standardised.
+
+        Args:
+            features: Columns of a table.
+            mean: As in a task file.
+            deviation: Likewise.
+        """
+        centre, spread = np.asarray(mean or (0.0,)), np.asarray(deviation or (1.0,))
+        raw = np.broadcast_to(np.asarray(self.replaced_by) * spread + centre, (features,))
+        return replace(self, replaced_by=tuple(raw.tolist()))
+
+    def absent(self, rows: Sequence[Sequence[object]] | FloatRows, names: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """[n, columns], which values are missing.
+
+        Args:
+            rows: [n, columns], as they are written, or numbers.
+            names: Of the columns.
+        """
+        found = np.zeros((len(rows), len(names)), dtype=np.bool_)
+        for place, name in enumerate(names):
+            words = _Words.of((*self.values, *self.columns.get(name, ())))
+            if isinstance(rows, np.ndarray) and rows.dtype.kind == "f":
+                found[:, place] = np.isin(rows[:, place], words.numbers) | (np.isnan(rows[:, place]) & words.blank)
+            else:
+                found[:, place] = [words.hold(row[place]) for row in rows]
+        return found
+
+    def filled(self, numbers: FloatRows, absent: npt.NDArray[np.bool_], names: Sequence[str]) -> FloatRows:
+        """[n, columns + indicators], of a record's form: constants in the place of what is missing, and where it was.
+
+        Args:
+            numbers: [n, columns]; whatever stands where one is missing.
+            absent: As of `absent`.
+            names: Of the columns.
+        """
+        marked = names if self.indicators is None else self.indicators
+        shown = absent[:, [names.index(name) for name in marked]]
+        return np.column_stack([np.where(absent, np.asarray(self.replaced_by), numbers), shown])
+
+    def check(self, where: str, features: int) -> None:
+        """Check that it can be meant, whatever the columns are called.
+
+        Raises:
+            InputError: Says which key cannot.
+        """
+        words = [*self.values, *(word for own in self.columns.values() for word in own)]
+        if not words or len(words) > _MOST_WORDS:
+            raise InputError(f'{where}: missing.values: expected 1 to {_MOST_WORDS} values; write ["?", "", -999]')
+        for word in words:
+            if len(word) > _LONGEST_WORD or not all(map(str.isprintable, word)):
+                raise InputError(f"{where}: missing.values: {word[:_LONGEST_WORD]!r}: too long, or cannot be printed")
+        if len(self.replaced_by) not in (1, features):
+            raise InputError(f"{where}: missing.replaced_by: expected 1 value for all columns, or {features}")
+        if self.indicators is not None and len({*self.indicators}) < len(self.indicators):
+            raise InputError(f"{where}: missing.indicators: a column stands there twice")
+
+    def check_names(self, where: str, names: Sequence[str]) -> None:
+        """Check that all columns that it names are there.
+
+        Raises:
+            InputError: Says which are not.
+        """
+        given = dict.fromkeys([*self.columns, *(self.indicators or ())])
+        odd = [f"{name}{nearest(name, names)}" for name in given if name not in names]
+        if odd:
+            raise InputError(f"{where}: missing: no column {listed(odd)}; the columns are {', '.join(names)}")
+
+
+def names_of(columns: Sequence[str], features: int) -> list[str]:
+    """Names of columns; those of arrays are 1, 2, ..."""
+    return [*columns] or [str(number) for number in range(1, features + 1)]
+
+
+def missing_words(odd: Iterable[str]) -> str:
+    """Values as the list of a task file."""
+    found = list(dict.fromkeys(odd))
+    shown = [
+        word if number_of(word) is not None and not isnan(float(word)) else json.dumps(word) for word in found[:_SHOWN]
+    ]
+    return f"[{', '.join(shown)}{', ...' if len(found) > _SHOWN else ''}]"
+
+
+def look_for_missing(
+    rows: Sequence[Sequence[Any]] | FloatRows, names: Sequence[str], known: MissingValues | None
+) -> tuple[FloatRows, tuple[str, ...]]:
+    """Numbers of a table, and where values are missing or look so, in words for whoever may see the rows.
+
+    Args:
+        rows: [n, columns], as they are written, or numbers.
+        names: Of the columns.
+        known: What the task file says of missing values.
+
+    Returns:
+        [n, columns], 0 where the task file says that a value is missing, NaN where it is no number; and the words.
+    """
+    absent = known.absent(rows, names) if known else np.zeros((len(rows), len(names)), dtype=np.bool_)
+    numbers = np.full(absent.shape, np.nan)
+    said, odd, far = list[str](), dict[str, Counter[str]](), list[str]()
+    for place, name in enumerate(names):
+        texts = ["0" if lost else str(row[place]).strip() for row, lost in zip(rows, absent[:, place], strict=True)]
+        own = [number_of(text) for text in texts]
+        numbers[:, place] = [np.nan if number is None else number for number in own]
+        if absent[:, place].any():
+            said.append(f"{name} {int(absent[:, place].sum()):,}")
+        if none := Counter(text for text, number in zip(texts, own, strict=True) if number is None or isnan(number)):
+            odd[name] = none
+        far += _far(name, numbers[~absent[:, place], place])
+    lines = []
+    if known is not None:
+        marked = (
+            "all columns get one that says where"
+            if known.indicators is None
+            else (f"{len(known.indicators)} get one that says where ({', '.join(known.indicators) or 'none'})")
+        )
+        lines.append(f"missing values in {len(rows):,} records: {', '.join(said) or 'none'}; {marked}")
+    if odd:
+        words = [word for counts in odd.values() for word in counts]
+        shown = [
+            f"{name} {counts.total():,} ({', '.join(w or 'blank' for w in [*counts][:3])})"
+            for name, counts in odd.items()
+        ]
+        lines.append(
+            f"no number in some columns: {listed(shown)}; such records are refused, and null records of a real client. "
+            f"If nothing was measured there, write into the task file: missing: {missing_words(words)}"
+        )
+    return numbers, (*lines, *far)
+
+
+def _far(name: str, numbers: FloatRows) -> list[str]:
+    """Question about a number that stands in several rows, far beyond all others."""
+    values, counts = np.unique(numbers[np.isfinite(numbers)], return_counts=True)
+    asked = []
+    for value, count, others in ((values[:1], counts[:1], values[1:]), (values[-1:], counts[-1:], values[:-1])):
+        if len(others) < 2 or count[0] < 2:
+            continue
+        gap = float(np.abs(others - value[0]).min())
+        nines = re.fullmatch(r"-?9+", f"{value[0]:.0f}") is not None
+        if gap > (0.5 if nines else 3.0) * float(others[-1] - others[0]):
+            asked.append(
+                f"column {name}: {value[0]:g} in {count[0]:,} records, far from all others ({others[0]:g} to "
+                f"{others[-1]:g}); if nothing was measured there, write into the task file: missing: "
+                f"{{columns: {{{name}: [{value[0]:g}]}}}}"
+            )
+    return asked
+
+
+def missing_of(given: Any, where: str) -> dict[str, Any]:
+    """Key `missing` of a task file as pydantic takes it: a list of values, or a mapping; YAML reads 0 as a number.
+
+    Raises:
+        InputError: It is neither.
+    """
+    said = {"values": given} if isinstance(given, list | tuple) else given
+    if not isinstance(said, Mapping):
+        raise InputError(
+            f'{where}: missing: expected a list, found {given!r}; write missing: ["?", "", -999], or missing: '
+            '{values: ["?"], replaced_by: 0, indicators: [chol]}'
+        )
+    found = dict(said)
+    found["values"] = _texts(found.get("values", ()), f"{where}: missing.values")
+    if "columns" in found:
+        own = found["columns"]
+        if not isinstance(own, Mapping):
+            raise InputError(f"{where}: missing.columns: expected values by column, as {{chol: [0]}}, found {own!r}")
+        found["columns"] = {str(name): _texts(words, f"{where}: missing.columns.{name}") for name, words in own.items()}
+    if isinstance(number := found.get("replaced_by"), int | float):
+        found["replaced_by"] = (number,)
+    if found.get("indicators") == "all":
+        found["indicators"] = None
+    elif "indicators" in found:
+        found["indicators"] = _texts(found["indicators"], f"{where}: missing.indicators")
+    return found
+
+
+def _texts(given: Any, where: str) -> tuple[str, ...]:
+    """A list of words as texts; a blank item of YAML is a blank."""
+    if not isinstance(given, list | tuple) or any(isinstance(word, bool | list | dict) for word in given):
+        raise InputError(f'{where}: expected a list, with words in quotes (["?", "no"]), found {given!r}')
+    return tuple("" if word is None else str(word).strip() for word in given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Words:
+    texts: frozenset[str]
+    numbers: tuple[float, ...]
+    blank: bool
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> _Words:
+        numbers = [number for word in words if (number := number_of(word)) is not None]
+        blank = "" in words or any(map(isnan, numbers))
+        return cls(texts=frozenset(words), numbers=tuple(n for n in numbers if not isnan(n)), blank=blank)
+
+    def hold(self, value: object) -> bool:
+        # As pandas and polars have a missing one.
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):
+            return self.blank
+        text = str(value).strip()
+        if text in self.texts or (self.blank and not text):
+            return True
+        number = number_of(text) if self.numbers or self.blank else None
+        return number is not None and (number in self.numbers or (self.blank and isnan(number)))
+
+
+def number_of(text: str) -> float | None:
+    """The number that is written; None: none is. Python alone reads 1_234 as one, and nobody else writes so."""
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
