@@ -358,9 +358,9 @@ def server_step(plan: Plan, round_: int) -> ServerStep:
     if plan.solver is None:
         return optimizer(plan, round_)
     noise = plan.privacy.at(0).noise
-    correlated = isinstance(noise, CorrelatedNoise)
-    sums = sums_over_independent(noise.coefficients(plan.privacy.rounds)) if correlated else ()
-    solving = ServerSolver(solver=plan.solver, correlation=tuple(sums))
+    c = noise.coefficients(plan.privacy.rounds) if isinstance(noise, CorrelatedNoise) else None
+    correlation = () if c is None else tuple(sums_over_independent(c).tolist())
+    solving = ServerSolver(solver=plan.solver, correlation=correlation)
     return ServerPhases(first=solving, then=optimizer(plan, round_)) if plan.moves else solving
 
 

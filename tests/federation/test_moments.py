@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -11,6 +12,9 @@ from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.params import flatten
 from dpfedmeta.data.encoders import encoding as encodings
 from dpfedmeta.data.encoders import features
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.federation.client.local_data import OwnRecords
 from dpfedmeta.federation.offers import signed_plan
 from dpfedmeta.federation.wire_format import Said
 from dpfedmeta.learning.algorithms.moments_then_gradients import PHASE
@@ -134,3 +138,16 @@ def test_one_participation_over_both_phases_is_the_last(silos, tmp_path):
     assert [ask(round_) for round_ in range(3)] == [Said.VECTOR, Said.DECLINED, Said.DECLINED]
     _, late = joined(session, 2)
     assert [late(round_) for round_ in (1, 0, 2)] == [Said.VECTOR, Said.DECLINED, Said.DECLINED]
+
+
+def test_a_client_adapts_to_its_records_and_not_to_the_features_of_their_rotations(tmp_path):
+    """With Omniglot's rotations there were 600 images of 150 labels, and no client had a model of its own."""
+    values = np.arange(60, dtype=np.float32).reshape(20, 3)
+    np.save(tmp_path / "features.npy", values)
+    pool = ClassPool(
+        path=tmp_path / "features.npy", names=("a", "b"), first=(0, 2), counts=(2, 3), rotations=4, turned=5
+    )
+    own = OwnRecords(pool=pool, shape=EpisodeShape(ways=2, shots=1, queries=1), clients=1, number=0, seed=0)
+    images, labels, names = own.labelled()
+    assert np.array_equal(images, values[:5])
+    assert (labels.tolist(), names) == ([0, 0, 1, 1, 1], ("a", "b"))
