@@ -71,7 +71,7 @@ def run_demo(options: DemoOptions, say: Say) -> int:
     if options.rounds < 1:
         raise InputError(f"--rounds {options.rounds}: at least 1")
     begun, dataset = time.monotonic(), options.dataset or _available(options.data_folder)
-    out = options.out or Path("runs") / f"federation-{time.strftime('%Y%m%d-%H%M%S')}"
+    out = (options.out or Path("runs") / f"federation-{time.strftime('%Y%m%d-%H%M%S')}").resolve()
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out}: there is something already; choose another --out")
     operator = out / "operator"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, cast
+from typing import ClassVar, Protocol, cast
 
 import numpy as np
 import torch
@@ -17,17 +17,19 @@ from dpfedmeta.accounting.ledger.ledger import Budget
 from dpfedmeta.auditing.canaries import SameDirection, with_canaries
 from dpfedmeta.auditing.observed_loop import AuditedTraining, NoAccuracy, ObservedRound
 from dpfedmeta.core.files.run_directory import RunDirectory, create
-from dpfedmeta.core.params import Params, dimension
+from dpfedmeta.core.params import Params, dimension, flatten
 from dpfedmeta.core.random.random_sources import KeyedSource, SecretSource
 from dpfedmeta.core.worker_pool import InProcess
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
+from dpfedmeta.learning.record_dp.whole_moments import MomentGrid
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.samplers import Cohort
 from dpfedmeta.privacy.units import Bounded, ClientUnit
 from dpfedmeta.simulation.backend import Backend
 from dpfedmeta.simulation.client_runner import ClientRunner
+from dpfedmeta.simulation.cohort_sums import grid_of
 from dpfedmeta.training.build_data import client_side
 
 # Its number; who it is does not matter.
@@ -35,6 +37,8 @@ CANARY = 0
 _CPU = torch.device("cpu")
 _MOST_KEPT = 64
 _NO_NOISE = 1e-12
+# Of records that are rounded at random an attacker expects the mean.
+_ROUNDINGS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,11 @@ class Nobody:
 class Worlds(Protocol):
     """Two worlds that differ in one client, or in one record of one client."""
 
+    @property
+    def steady(self) -> bool:
+        """Whether the canary's message depends on the bound alone."""
+        ...
+
     def clients(self, one: bool, source: SecretSource) -> ClientRunner:
         """All clients of the one world, or of the other."""
         ...
@@ -77,6 +86,7 @@ class ClientWorlds:
     plan: Plan
     one: int = 1
     other: int = 0
+    steady: ClassVar[bool] = True
 
     def clients(self, one: bool, source: SecretSource) -> ClientRunner:
         """Return all clients, with the canary of that world."""
@@ -94,11 +104,18 @@ class RecordWorlds:
 
     Attributes:
         plan: The plan.
-        glaring: Every number of the record.
+        glaring: Every number of the record; or the first one alone, and the others are 0.
+        first: Which of the two.
     """
 
     plan: Plan
     glaring: float
+    first: bool = False
+
+    @property
+    def steady(self) -> bool:
+        """Whether records are sent as they are: nothing of a message then depends on the model."""
+        return sends_moments(self.plan)
 
     def clients(self, one: bool, source: SecretSource) -> ClientRunner:
         """Return all clients, with the population of that world."""
@@ -113,6 +130,7 @@ class RecordWorlds:
             shots=plan.shape.shots,
             queries=plan.shape.queries,
             canary=self.glaring if one else math.nan,
+            first=self.first and one,
         )
 
 
@@ -127,6 +145,7 @@ class RecordPopulation:
         shots: Support records of each class.
         queries: Query records of each class.
         canary: Every number of the canary's record; NaN: it cannot be read.
+        first: Only the first number, and the others are 0.
     """
 
     clients: int
@@ -135,6 +154,7 @@ class RecordPopulation:
     shots: int
     queries: int
     canary: float
+    first: bool = False
 
     def episode(self, client: int) -> Episode:
         """The canary's data.
@@ -146,13 +166,77 @@ class RecordPopulation:
             raise LookupError(client)
         labels, support, query = torch.arange(self.ways), self.ways * self.shots, self.ways * self.queries
         queries = torch.zeros(query, *self.image)
-        queries[0] = self.canary
+        queries[0].view(-1)[: 1 if self.first else None] = self.canary
         return Episode(
             support_images=torch.zeros(support, *self.image),
             support_labels=labels.repeat_interleave(self.shots),
             query_images=queries,
             query_labels=labels.repeat_interleave(self.queries),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentWorlds:
+    """All records of the canary client lie along one line, to both sides in turn; in the other world along another.
+
+    For clients that send moments of records with noise, or whole numbers: nothing else bounds a client there, so one
+    that sends what it likes is none of them.
+
+    Attributes:
+        plan: The plan.
+        other: -1: the records of the other world lie along another direction; 0: the client holds nothing there.
+    """
+
+    plan: Plan
+    other: int = 0
+    steady: ClassVar[bool] = True
+
+    def clients(self, one: bool, source: SecretSource) -> ClientRunner:
+        """Return all clients, with the population of that world."""
+        direction = 0 if one else 1 if self.other else None
+        held = None if direction is None else self._along(direction)
+        return client_side(self.plan, OnlyCanary(clients=self.plan.privacy.clients, held=held), source, _CPU)
+
+    def _along(self, direction: int) -> Episode:
+        shape, (size,) = self.plan.shape, self.plan.network.form.shape
+        records = torch.zeros(shape.ways, shape.shots + shape.queries, size)
+        records[:, 0::2, direction], records[:, 1::2, direction] = 1.0, -1.0
+        labels = torch.arange(shape.ways)
+        return Episode(
+            support_images=records[:, : shape.shots].flatten(0, 1),
+            support_labels=labels.repeat_interleave(shape.shots),
+            query_images=records[:, shape.shots :].flatten(0, 1),
+            query_labels=labels.repeat_interleave(shape.queries),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OnlyCanary:
+    """Population of one client that holds something; all others hold nothing.
+
+    Attributes:
+        clients: N.
+        held: What it holds; None: nothing either.
+    """
+
+    clients: int
+    held: Episode | None
+
+    def episode(self, client: int) -> Episode:
+        """The canary's data.
+
+        Raises:
+            LookupError: The client holds nothing.
+        """
+        if client != CANARY or self.held is None:
+            raise LookupError(client)
+        return self.held
+
+
+def sends_moments(plan: Plan) -> bool:
+    """Return whether clients send moments of records with noise for each record, or whole numbers."""
+    record = plan.privacy.record
+    return record is not None and record.kind == "moments"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -234,7 +318,7 @@ class Known:
 
     def message(self, release: ObservedRound, one: bool) -> Tensor:
         """[d] float64. Of a canary that sends what it likes it depends on the bound alone."""
-        round_ = -1 if isinstance(self.worlds, ClientWorlds) else release.round
+        round_ = -1 if self.worlds.steady else release.round
         key = (release.bound, round_, one)
         if round_ >= 0:
             return exact_message(self._sides[one], release)
@@ -258,9 +342,16 @@ def quiet(side: ClientRunner) -> ClientRunner:
 
 
 def exact_message(side: ClientRunner, release: ObservedRound) -> Tensor:
-    """The canary's message: [d] float64; of several parts their mean."""
+    """The canary's message: [d] float64; of several parts, and of many roundings of its records, their mean."""
     if side.whole is None:
         return message_of(side, release, [CANARY])
+    grid = grid_of(side, release.model, release.bound, release.round)
+    if isinstance(grid, MomentGrid):
+        total = np.zeros(side.whole.dimension)
+        for draw in range(_ROUNDINGS):
+            (whole,) = side.whole_messages(release.round, [CANARY], KeyedSource(draw))
+            total += 0 if whole is None else whole * (grid.steps / _ROUNDINGS)
+        return flatten(grid.read({"": torch.from_numpy(total)})).double()
     (parts,) = side.bounded_parts(release.model, release.bound, release.round, [CANARY])
     return torch.from_numpy(np.mean(parts or [np.zeros(dimension(side.form(release.model)))], axis=0))
 

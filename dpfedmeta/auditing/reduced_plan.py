@@ -7,6 +7,7 @@ from pathlib import Path
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
+from dpfedmeta.learning.models.weight_shapes import METRIC
 
 # Weaker than what is typed, stronger than the preset. Everybody takes part, so that no round is amplified. The network
 # is small, since no epsilon depends on it, and so is the task.
@@ -43,6 +44,14 @@ OF_RECORDS: Mapping[str, str] = {
     "meta.learn": "all",
     "meta.adapt": "all",
     "meta.lr": "0.001",
+}
+# What a metric is solved for from has no other network, and its directions decide over the work. A second phase stays.
+_OF_METRICS: Mapping[str, str] = {
+    "model.name": METRIC,
+    "model.width": "2",
+    "meta.learn": "body",
+    "meta.adapt": "head",
+    "meta.own.directions": "8",
 }
 # Random directions of so many coordinates for each canary hardly overlap; a hidden unit has one for each pixel.
 _COORDINATES_EACH, _PIXELS = 12, 784
@@ -87,7 +96,24 @@ def audited_settings(
         if name.endswith("delta") or getattr(planned.privacy, name.split(".")[1]).epsilon is not None
     }
     drawn = sampling_of(planned.population.sampler).audited
-    return resolve(algo, dataset, config, {**_SMALL, **_BOOKS, **drawn, **targets, **(more or {}), **given})
+    sizes = {**_SMALL, **_BOOKS, **drawn, **targets, **(more or {})}
+    if planned.model.name == METRIC:
+        sizes |= {**_OF_METRICS, **_noise_of_phases(planned), **_directions_of(more or {})}
+    return resolve(algo, dataset, config, {**sizes, **given})
+
+
+def _noise_of_phases(planned: Settings) -> Mapping[str, str]:
+    """Noise of later rounds as it is planned, with everybody in each round."""
+    kept = [f"{{from_round: {each.from_round}, noise_scale: {each.noise_scale}}}" for each in planned.server.schedule]
+    return {"server.schedule": f"[{', '.join(kept)}]"}
+
+
+def _directions_of(more: Mapping[str, str]) -> Mapping[str, str]:
+    """Directions whose moments have as many coordinates as so many canaries need."""
+    canaries = more.get("population.clients")
+    if canaries is None:
+        return {}
+    return {"meta.own.directions": str(math.ceil(math.sqrt(_COORDINATES_EACH * int(canaries))))}
 
 
 def of_canaries(count: int) -> Mapping[str, str]:

@@ -18,6 +18,7 @@ from dpfedmeta.auditing.estimators.many_runs import (
 )
 from dpfedmeta.auditing.estimators.one_run import best_one_run_epsilon
 from dpfedmeta.auditing.findings import AuditName, Finding
+from dpfedmeta.auditing.neighbouring_runs import sends_moments
 from dpfedmeta.auditing.reduced_plan import OF_RECORDS, of_canaries
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.planning.run_plan import Plan
@@ -105,8 +106,9 @@ def _one_run(request: AuditRequest, watch: Watch) -> Iterator[Finding]:
     for cell in _asked(plan, request):
         if cell.name != "(client, public)":
             continue
-        if not math.isfinite(cell.epsilon):
-            yield nothing(cell, "one-run", "nothing is promised")
+        why = _no_crowd(plan, cell)
+        if why is not None:
+            yield nothing(cell, "one-run", why)
             continue
         watch(f"{cell.name}: one run with {request.canaries:,} canaries", 0.0)
         if "one-run" in request.audits:
@@ -118,6 +120,16 @@ def _one_run(request: AuditRequest, watch: Watch) -> Iterator[Finding]:
                 yield from (crowd.confirmation(each, cell, others) for each in alarms)
         if "one-shot" in request.audits:
             yield from crowd.one_shot(cell)
+
+
+def _no_crowd(plan: Plan, cell: Guarantee) -> str | None:
+    """Why a cell is not looked at by canaries of one run, in words; None: it is."""
+    if not math.isfinite(cell.epsilon):
+        return "nothing is promised"
+    record = plan.privacy.record
+    if record is not None and record.of_sum and sends_moments(plan):
+        return "clients send whole numbers of their records, and no vector of a canary's own; use --audits distinguish"
+    return None
 
 
 def nothing(cell: Guarantee, audit: AuditName, why: str) -> Finding:
@@ -142,8 +154,12 @@ def forecast(request: AuditRequest) -> Iterator[Finding]:
         yield _expected(cell, "distinguish", seen, request, "best attack")
     if "one-run" not in request.audits:
         return
-    for cell in _asked(request.plan(of_canaries(request.canaries)), request):
+    plan = request.plan(of_canaries(request.canaries))
+    for cell in _asked(plan, request):
         if cell.name != "(client, public)" or not math.isfinite(cell.epsilon):
+            continue
+        if (no := _no_crowd(plan, cell)) is not None:
+            yield nothing(cell, "one-run", no)
             continue
         most = best_one_run_epsilon(request.canaries, cell.delta, request.miss)
         yield _expected(cell, "one-run", most, request, "at most, with every guess right")

@@ -115,20 +115,21 @@ class ServerStep(Protocol):
 class ServerSolver:
     """A server step that begins anew with all releases each time, which weigh the same.
 
-    Of noise that is correlated over rounds it takes the deviation that independent noise would have in their mean.
-
     Attributes:
         solver: From the mean of the releases to a model.
+        correlation: Deviation of the noise of the sum of 1, 2, ... releases, over that of independent noise; empty: 1.
     """
 
     solver: Solver
+    correlation: tuple[float, ...] = ()
 
     def moved(self, state: ServerState, release: Params, deviation: float) -> tuple[Params, Params, Params]:
-        """See `ServerStep`; `second` holds the variance of the noise of the mean."""
+        """See `ServerStep`; `second` holds the variance of the mean of independent noise."""
         before, done = float(state.released), state.released + 1
         mean = {name: value + (release[name] - value) / done for name, value in state.first.items()}
         variance = {name: (value * before**2 + deviation**2) / done**2 for name, value in state.second.items()}
         known = math.sqrt(max(float(next(iter(variance.values())).reshape(-1)[0]), 0.0))
+        known *= self.correlation[state.released] if self.correlation else 1.0
         return {**state.model, **self.solver.solved(mean, known)}, mean, variance
 
 

@@ -195,7 +195,7 @@ class SecureSums:
             total, entered = self.added(clients, self.workers, [(*common, *share) for share in shares], cohort)
         if self.abort_on_failure and entered < len(cohort.clients):
             raise RoundAborted
-        grid = _grid(self.clients, model, bound, cohort.round)
+        grid = grid_of(self.clients, model, bound, cohort.round)
         return survivors_sum(_ROTATED, whole, grid, lambda: total, entered=entered, invited=cohort.asked)
 
 
@@ -266,7 +266,7 @@ def rounded_messages(
     """
     clients, (bound, share) = replace(clients, source=source), bound_and_share
     params = tensors_of(model)
-    grid = _grid(clients, params, bound, round_)
+    grid = grid_of(clients, params, bound, round_)
     for client, rounded in zip(chunk, _exact(clients, grid, params, bound, round_, chunk, source), strict=True):
         yield rounded + own_share(rounded, grid, share, source.generator(Purpose.MESSAGE_NOISE, round_, client))
 
@@ -290,7 +290,8 @@ def _exact(
         yield grid.of(parts, source.generator(Purpose.ROUNDING, round_, client))
 
 
-def _grid(clients: ClientRunner, model: Params, bound: float, round_: int) -> RoundedMessages | MomentGrid:
+def grid_of(clients: ClientRunner, model: Params, bound: float, round_: int) -> RoundedMessages | MomentGrid:
+    """How whole numbers of a round are made and read."""
     assert clients.whole is not None
     whole: WholeMoments | None = getattr(clients.algorithm, "whole", None)
     if whole is not None:

@@ -167,7 +167,7 @@ def test_one_run_with_many_canaries_is_looked_at_again_in_four_of_other_seeds(mo
 
     plans = []
     plan = SimpleNamespace(
-        planned=[cell(*name, epsilon) for name in NAMES], privacy=SimpleNamespace(relation="zero-out")
+        planned=[cell(*name, epsilon) for name in NAMES], privacy=SimpleNamespace(relation="zero-out", record=None)
     )
     monkeypatch.setattr(AuditRequest, "plan", lambda self, more=None: plans.append(more) or plan)
     monkeypatch.setattr(run_audit, "Crowd", Crowds)

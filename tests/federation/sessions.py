@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.core.params import flatten
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
@@ -121,7 +122,7 @@ def same(ours, expected):
 
 def open_session(silos, home, algo, promise=None, **given):
     settings = silos.settings(algo, silos.everybody, **{"server.rounds": "6"} | given)
-    dataset = open_dataset(settings.dataset, None, settings.task.ways)
+    dataset = open_dataset(settings.dataset, None, settings.task.ways, encoding_of_run(settings))
     plan = make_plan(settings, dataset.task)
     side = client_side(plan, population(plan, dataset), KeyedSource(NOISE), torch.device("cpu"))
     weights = plan.algorithm.initial(plan.network, settings.run.seed)

@@ -34,7 +34,7 @@ OTHERS = {
     "population.availability": "diurnal", "population.latency_spread": 0.5, "server.noise": "mine:Noise",
     "server.abort_on_failure": True, "server.timeout": 2.0, "aggregation.mode": "mine:Sum",
     "aggregation.protocol": True, "aggregation.rough": True, "aggregation.dimension": 7, "clip.start": "quantile",
-    "clip.own": {"a": 1}, "meta.own": {"a": 1}, "record.client_ledgers": True, "privacy.spent_before": ("runs/a",),
+    "clip.own": {"a": 1}, "record.client_ledgers": True, "privacy.spent_before": ("runs/a",),
     "task.support_share": 0.4, "task.most_ways": 7, "task.most_records": 9, "task.balance": "records",
     "model.encoder_weights": "w.safetensors", "track.public_clients": 2, "track.to": ("wandb",),
     "track.wandb": "online", "track.project": "p", "track.entity": "e", "track.group": "g", "track.tags": ("t",),

@@ -1,6 +1,7 @@
 """Work that a plan may ask of a client: each limit is refused just beyond it, by the server and by clients."""
 
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 import yaml
@@ -38,6 +39,10 @@ REACHED = {
         {"task.ways": "2", "task.shots": "1000", "task.queries": "1000", "meta.steps": "10", "model.width": "115"},
         {"task.ways": "2", "task.shots": "1000", "task.queries": "1000", "meta.steps": "10", "model.width": "116"},
     ),
+    "numbers of second moments": (
+        {"meta.method": "moments", "meta.own.directions": "2235"},
+        {"meta.method": "moments", "meta.own.directions": "2236"},
+    ),
 }
 
 
@@ -56,8 +61,9 @@ def test_a_plan_of_more_work_than_a_client_does_is_refused_on_both_sides(silos, 
     content = yaml.safe_load(session.signed.text)
     settings = yaml.safe_load(content["settings"])
     for name, value in beyond.items():
-        section, _, key = name.partition(".")
-        settings[section][key] = yaml.safe_load(value)
+        *sections, key = name.split(".")
+        place = reduce(lambda found, each: found.setdefault(each, {}), sections, settings)
+        place[key] = yaml.safe_load(value)
     monkeypatch.setattr(signed_plan, "make_plan", None)
     said, log = asked(session, signed_text(session, content | {"settings": yaml.safe_dump(settings)}))
     assert said is Said.DECLINED

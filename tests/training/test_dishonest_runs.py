@@ -187,7 +187,7 @@ def test_how_far_one_client_reaches(tiny_strokes):
     whole = plan.privacy.at(0).whole
     model = plan.algorithm.learned(plan.network, plan.algorithm.initial(plan.network, 0))
     side = client_side(plan, None, KeyedSource(5), torch.device("cpu"))
-    grid = cohort_sums._grid(replace(side), model, BOUND, 0)
+    grid = cohort_sums.grid_of(replace(side), model, BOUND, 0)
     corner = grid.centred(np.full(whole.dimension, 2 ** (whole.bits - 1), dtype=np.int64)).astype(float)
     assert np.linalg.norm(corner) * grid.width / BOUND == pytest.approx(reach(whole))
     assert flatten(grid.read({"rotated": torch.from_numpy(corner)})).norm() <= reach(whole) * BOUND * 1.001

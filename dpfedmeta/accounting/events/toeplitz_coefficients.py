@@ -148,7 +148,18 @@ class Errors:
 
 def prefix_errors(coefficients: FloatArray) -> Errors:
     """Errors of the sums of the first t releases."""
-    return _errors(np.cumsum(np.cumsum(inverse(coefficients)) ** 2))
+    return _errors(_prefix_squares(inverse(coefficients)))
+
+
+def sums_over_independent(coefficients: FloatArray) -> FloatArray:
+    """Deviation of the noise of the sum of the first t releases, over that of independent noise of their deviations."""
+    own = inverse(coefficients)
+    return np.sqrt(_prefix_squares(own) / np.cumsum(np.cumsum(own**2)))
+
+
+def _prefix_squares(own: FloatArray) -> FloatArray:
+    """Variance of the sums of the first t releases, from the first column of C^-1."""
+    return np.cumsum(np.cumsum(own) ** 2)
 
 
 def _errors(squared: FloatArray) -> Errors:

@@ -7,7 +7,15 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 from dpfedmeta.auditing.attacks.release_attack import OnCheckIns, OnReleases
 from dpfedmeta.auditing.attacks.server_attack import OnCorrelatedReleases, OnServer, the_message, the_sum
-from dpfedmeta.auditing.neighbouring_runs import ClientWorlds, Known, Observed, RecordWorlds, Worlds
+from dpfedmeta.auditing.neighbouring_runs import (
+    ClientWorlds,
+    Known,
+    MomentWorlds,
+    Observed,
+    RecordWorlds,
+    Worlds,
+    sends_moments,
+)
 from dpfedmeta.auditing.observed_loop import ObservedRound
 from dpfedmeta.auditing.trade_off_function import TradeOff
 from dpfedmeta.core.params import length_of
@@ -52,7 +60,8 @@ def attack_on(plan: Plan, cell: Guarantee) -> Attack:
     if in_client and plan.algorithm.adaptation.targets.numbers:
         raise NoAttack("canary records have classes, and here records have numbers to predict")
     added = cell.adjacency == "add-remove"
-    worlds = _glaring(plan) if in_client else ClientWorlds(plan=plan, other=0 if added else -1)
+    whole_clients = MomentWorlds if sends_moments(plan) else ClientWorlds
+    worlds = _glaring(plan) if in_client else whole_clients(plan=plan, other=0 if added else -1)
     if cell.observer == "public":
         return _on_releases(plan, cell, worlds)
     if plan.privacy.at(0).whole is not None:
@@ -71,8 +80,8 @@ def _on_releases(plan: Plan, cell: Guarantee, worlds: Worlds) -> Attack:
     return OnReleases(plan=plan, cell=cell, worlds=worlds)
 
 
-# Every number of a canary's record. Of one of the two the network thinks as little as of no other label.
-_GLARING = (50.0, -50.0)
+# Every number of a canary's record, or the first alone: of one of them the network thinks as little as of no label.
+_GLARING = ((50.0, False), (-50.0, False), (50.0, True))
 
 
 def _glaring(plan: Plan) -> Worlds:
@@ -89,7 +98,7 @@ def _glaring(plan: Plan) -> Worlds:
         known = Known(worlds=worlds)
         return length_of(known.message(first, True) - known.message(first, False))
 
-    found = max((RecordWorlds(plan=plan, glaring=value) for value in _GLARING), key=moved)
+    found = max((RecordWorlds(plan=plan, glaring=value, first=first) for value, first in _GLARING), key=moved)
     if moved(found) < 0.1 * bound / max(plan.shape.query_records, 1):
         raise NoAttack("no canary record changes a message of this network enough to be seen; use --model.name linear")
     return found

@@ -82,7 +82,9 @@ class OwnRecords:
 
     def labelled(self) -> tuple[ImageArray, IntArray, tuple[str, ...]]:
         """SECRET: all records (images: uint8 [n, channels, height, width]; or features), places of labels, names."""
-        images, pool = np.array(self.pool.images), self.pool
+        pool = self.pool
+        # Of features, those of the images as they are come first, and then each rotation's.
+        images = np.array(pool.images[: sum(pool.counts)])
         if pool.labels:
             return images, pool.listed(np.arange(len(images))), pool.labels
         return images, np.repeat(np.arange(pool.classes), pool.counts), pool.names

@@ -26,7 +26,7 @@ from dpfedmeta.federation.offers.plan_limits import PlanLimits
 from dpfedmeta.federation.offers.signed_analysis import FORM, SignedAnalysis, opened_analysis
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan
 from dpfedmeta.federation.wire_format import Attempt, Floats, RoundTask
-from dpfedmeta.learning.meta.algorithm import message_form
+from dpfedmeta.learning.meta.algorithm import numbers_sent
 from dpfedmeta.planning.client_population import training_pool
 from dpfedmeta.planning.client_spec import layout_of
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
@@ -77,7 +77,7 @@ class Joined:
     @property
     def numbers_sent(self) -> int:
         """Numbers of a message."""
-        return dimension(message_form(self.signed.plan.algorithm, self.signed.learned))
+        return numbers_sent(self.signed.plan.algorithm, self.signed.learned)
 
     @property
     def limits(self) -> PlanLimits:

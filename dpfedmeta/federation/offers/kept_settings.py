@@ -86,11 +86,6 @@ def _simulated(usual: object) -> TakenSetting:
     return TakenSetting(keeper="nobody", why=why, only=(usual,), simulated=True)
 
 
-def _no_code() -> TakenSetting:
-    why = "arguments of one method alone or of code of one's own, and clients take neither from a server; leave it out"
-    return TakenSetting(keeper="nobody", why=why, only=({},))
-
-
 def _word(why: str, **more: Any) -> TakenSetting:
     return TakenSetting(keeper="server", why=why, **more)
 
@@ -225,7 +220,11 @@ SETTINGS: dict[str, TakenSetting] = {
     "clip.lowest": _released(),
     "clip.highest": _released(),
     "clip.scope": _computed(),
-    "clip.own": _no_code(),
+    "clip.own": TakenSetting(
+        keeper="nobody",
+        why="arguments of a clip policy of one's own, and clients take no code from a server; leave it out",
+        only=({},),
+    ),
     # -- what a client computes --
     "meta.method": _computed(),
     "meta.order": _computed(),
@@ -236,7 +235,13 @@ SETTINGS: dict[str, TakenSetting] = {
     "meta.lr": _computed(),
     "meta.divisions": _computed(most=MOST_STEPS),
     "meta.division_shots": _computed(most=MOST_RECORDS),
-    "meta.own": _no_code(),
+    "meta.own": TakenSetting(
+        keeper="client",
+        why="public constants of a built-in method, within its own limits: the client makes the method with them, "
+        "bounds each record and its message by them itself, and charges what that costs. Those of other code are "
+        "refused with the code",
+        by=_SENDS,
+    ),
     "record.enabled": _noised(),
     "record.release": _noised(),
     "record.micro_ways": _computed(most=MOST_WAYS),

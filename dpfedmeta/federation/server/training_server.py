@@ -22,7 +22,7 @@ from dpfedmeta.federation.server.federation_checks import check_agreements, chec
 from dpfedmeta.federation.server.quorum import Presence, TooFew, all_are_asked, offer_until_answered, wait_for
 from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums
 from dpfedmeta.federation.wire_format import Attempt, QuestionKind, packed_floats
-from dpfedmeta.learning.meta.algorithm import message_form
+from dpfedmeta.learning.meta.algorithm import numbers_sent
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.secure_aggregation.crypto.keys import SIGNATURE_BYTES, Identity
 from dpfedmeta.simulation.backend import Backend
@@ -111,8 +111,8 @@ class Federation:
             )
         check_agreements(plan)
         initial = plan.algorithm.initial(plan.network, plan.settings.run.seed)
-        sent = message_form(plan.algorithm, plan.algorithm.learned(plan.network, initial))
-        numbers = max(dimension(initial), dimension(sent))
+        sent = numbers_sent(plan.algorithm, plan.algorithm.learned(plan.network, initial))
+        numbers = max(dimension(initial), sent)
         check_length(f"{numbers:,} weights are too many for a federation; take a smaller network", 4 * numbers)
         population: Population = RemotePopulation(roster=self.roster)  # type: ignore[assignment]
         return population

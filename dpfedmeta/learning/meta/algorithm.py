@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from dpfedmeta.accounting.events.record_layer import RecordLayer
+from dpfedmeta.core.params import dimension
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.models.weight_shapes import Shapes, weight_shapes
 
@@ -117,6 +118,17 @@ def message_form(algorithm: ClientAlgorithm, learned: Params) -> Params:
     """
     own: Callable[[Params], Params] | None = getattr(algorithm, "form", None)
     return learned if own is None else own(learned)
+
+
+def numbers_sent(algorithm: ClientAlgorithm, learned: Params) -> int:
+    """Count the numbers of a message as it leaves a client, without what a clip policy attaches.
+
+    Args:
+        algorithm: What clients compute; one whose messages to a sum are whole numbers has `whole`, which counts them.
+        learned: The released initialisation.
+    """
+    whole: Any = getattr(algorithm, "whole", None)
+    return dimension(message_form(algorithm, learned)) if whole is None else int(whole.dimension)
 
 
 def in_pieces(

@@ -133,8 +133,8 @@ def with_ways(spec: NetworkSpec, weights: Mapping[str, Tensor], ways: int) -> tu
     shapes = {name: value.shape for name, value in build_network(changed).named_parameters()}
 
     def fits(name: str, value: Tensor) -> bool:
-        # What an algorithm learns besides (`rate/head.weight`) has the form of a weight.
-        return value.shape == shapes[name.rpartition("/")[2]]
+        # What an algorithm learns besides has the form of a weight (`rate/head.weight`), or none that classes change.
+        return value.shape == shapes.get(name.rpartition("/")[2], value.shape)
 
     return changed, {name: value if fits(name, value) else _rows(value, ways) for name, value in weights.items()}
 

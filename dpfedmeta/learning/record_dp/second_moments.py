@@ -106,9 +106,10 @@ class SecondMoments:
         """The directions in which classes differ most, where the records of a class differ equally in all of them.
 
         Linear discriminant analysis as of Ioffe 2006 (https://doi.org/10.1007/11744085_41): S_w from `within`, S_b =
-        S_t - m m' - S_w. The noise decides over the rest. What it adds to S_w at most, the edge of its spectrum, is
-        added to each variance. A direction counts by a Wiener factor, after half of the most that noise alone makes of
-        S_b is taken off, by a drawing of the noise that is the same for everybody.
+        S_t - m m' - S_w. The noise decides over the rest. Both are weighed against those of the encoder's own metric,
+        by how much of them is more than noise. What it adds to S_w at most, the edge of its spectrum, is added to each
+        variance. A direction counts by a Wiener factor, after half of the most that noise alone makes of S_b is taken
+        off, by a drawing of the noise that is the same for everybody.
 
         Args:
             mean: The mean over clients of their messages, released.
@@ -130,33 +131,76 @@ class SecondMoments:
         total = unpacked(mean[TOTAL].double().cpu(), count + 1) * (unit * (1.0 + self.constant**2))
         # A pair is of two records; with odd numbers of them some have none.
         pairs = unit * self.pair_bound**2 / self.pair_weight * each / (2.0 * (each // 2)) if self.pair_weight else 0.0
-        share = max(float(total[-1, -1]) / self.constant**2, _LEAST_SHARE)
+        of_share = deviation * unit * (1.0 + self.constant**-2)
+        arrived, _ = _weighed(total[-1:, -1] / self.constant**2, torch.ones(1), _most(of_share**2, 1))
+        share = max(float(arrived), _LEAST_SHARE)
         centre = total[:-1, -1] / (self.constant * share)
         within = unpacked(mean[WITHIN].double().cpu(), count) * (pairs / share)
         between = total[:-1, :-1] / share - torch.outer(centre, centre) - within
         of_total, of_within = (deviation * unit * scale / share for scale in (1.0 + self.constant**2, pairs / unit))
-        values, vectors = torch.linalg.eigh(within)
-        edge = of_within * math.sqrt(2.0 * count)
-        ridge = edge + _FLOOR * float(values.clamp_min(0.0).mean()) + 1e-12
-        white = vectors @ torch.diag((values.clamp_min(0.0) + ridge).rsqrt()) @ vectors.T
-        variances, directions = (found.flip(-1) for found in torch.linalg.eigh(white @ between @ white))
+        # The encoder's own metric: all directions differ equally within classes, and its first ones between them.
+        own = (torch.arange(count) < width).double()
+        alike = torch.eye(count) * within.diagonal().mean().clamp_min(0.0)
+        first = torch.diag(own) * (between.diagonal() @ own / own.sum()).clamp_min(0.0)
+        # Noise of the squares of each: of a packed matrix, and of the mean times itself.
+        numbers, of_centre = math.comb(count + 1, 2), (of_total / self.constant) ** 2 / 2.0
+        of_square = of_centre * (2.0 * (count + 1) * float(centre.square().sum()) + 2.0 * numbers * of_centre)
+        of_both = _most(of_total**2 + of_within**2, numbers) + _most(of_square / count, count)
+        within, kept = _weighed(within, alike, _most(of_within**2, numbers))
+        between, shown = _weighed(between, first, of_both)
+        centre, _ = _weighed(centre, torch.zeros(count), _most(of_centre, count))
         public = torch.Generator().manual_seed(0)
-        noise = _drawn(count, of_total, public) - _drawn(count, of_within, public)
-        above = (variances - _EDGE * float(torch.linalg.eigvalsh(white @ noise @ white)[-1])).clamp_min(0.0)
-        if not bool(above.any()):
-            return SolvedMetric(centre=torch.zeros(size), matrix=torch.eye(size, width))
-        weighted = white @ directions * (above / (above + 1.0)).sqrt()
+        noise = shown * (_drawn(count, of_total, public) - _drawn(count, of_within, public))
+        found = _discriminant(within, between, kept * of_within * math.sqrt(2.0 * count), noise)
+        if found is None:
+            return SolvedMetric(centre=torch.zeros(size), matrix=torch.eye(size, width), shown=0.0)
         matrix = torch.zeros(size, width, dtype=torch.float64)
-        matrix[:count, : min(width, count)] = weighted[:, :width]
-        return SolvedMetric(centre=torch.cat([centre, torch.zeros(size - count)]).float(), matrix=matrix.float())
+        matrix[:count, : min(width, count)] = found[:, :width]
+        centre = torch.cat([centre, torch.zeros(size - count)]).float()
+        return SolvedMetric(centre=centre, matrix=matrix.float(), shown=shown)
+
+
+def _weighed(found: Tensor, target: Tensor, noise: float) -> tuple[Tensor, float]:
+    """What was found, towards a target, by how much of their distance is more than noise; and the weight of the former.
+
+    James and Stein 1961 with the known noise (for covariances Ledoit and Wolf 2004,
+    https://doi.org/10.1016/S0047-259X(03)00096-4): weight 1 - |noise|^2 / |found - target|^2, at least 0.
+    """
+    weight = 1.0 - noise / max(float((found - target).square().sum()), 1e-300) if noise else 1.0
+    weight = max(weight, 0.0)
+    return weight * found + (1.0 - weight) * target, weight
+
+
+def _most(variance: float, numbers: int) -> float:
+    """Squared length of noise of so many numbers, two deviations above its mean: noise alone rarely counts."""
+    return variance * (numbers + 2.0 * math.sqrt(2.0 * numbers))
+
+
+def _discriminant(within: Tensor, between: Tensor, edge: float, noise: Tensor) -> Tensor | None:
+    """[D, D], directions that whiten the one and order the other, each with its weight; None: noise hides all."""
+    import torch
+
+    values, vectors = torch.linalg.eigh(within)
+    ridge = edge + _FLOOR * float(values.clamp_min(0.0).mean()) + 1e-12
+    white = vectors @ torch.diag((values.clamp_min(0.0) + ridge).rsqrt()) @ vectors.T
+    variances, directions = (found.flip(-1) for found in torch.linalg.eigh(white @ between @ white))
+    above = (variances - _EDGE * float(torch.linalg.eigvalsh(white @ noise @ white)[-1])).clamp_min(0.0)
+    return white @ directions * (above / (above + 1.0)).sqrt() if bool(above.any()) else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SolvedMetric:
-    """A centre [d], and a matrix [d, k] that maps what differs from it."""
+    """A centre [d], and a matrix [d, k] that maps what differs from it.
+
+    Attributes:
+        centre: See above.
+        matrix: See above.
+        shown: How much of it is of the release, from 0 (the encoder's own metric) to 1.
+    """
 
     centre: Any
     matrix: Any
+    shown: float = 1.0
 
 
 def packed(matrix: Tensor) -> Tensor:

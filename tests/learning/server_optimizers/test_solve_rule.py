@@ -1,8 +1,12 @@
 """The server step that solves: releases weigh the same, and the deviation of their mean is what it is."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
+from dpfedmeta.accounting.events.toeplitz_coefficients import sums_over_independent
 from dpfedmeta.learning.server_step import ServerPhases, ServerSolver, initial_state, step
 from dpfedmeta.privacy.clip_policies.constant_policy import Constant
 from dpfedmeta.privacy.mechanisms import GaussianMechanism
@@ -56,3 +60,21 @@ def test_the_first_release_solves_and_all_others_move_what_was_solved():
         torch.testing.assert_close(state.model["matrix"], plain.model["matrix"])
     assert len(solver.seen) == 1
     assert state.model["phase"] == 0.0
+
+
+@pytest.mark.parametrize("c", [[1.0, 0.5, 0.375, 0.3125], [1.0, 0.9, 0.4, 0.1], [1.0, 0.0, 0.0, 0.0]], ids=str)
+def test_correlated_noise_is_known_as_that_of_the_sum(c):
+    """Against drawn noise: C^-1 of fresh noise, added up."""
+    fresh = torch.randn(4, 200_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    lags = torch.arange(4)[:, None] - torch.arange(4)
+    matrix = torch.where(lags < 0, 0.0, torch.tensor(c, dtype=torch.float64)[lags.clamp(min=0)])
+    noise = torch.linalg.solve_triangular(matrix, fresh, upper=False)
+    solver = Remembers()
+    server = ServerSolver(solver=solver, correlation=tuple(sums_over_independent(np.array(c))))
+    state = initial_state({"matrix": torch.zeros(2)}, Constant(initial_bound=1.0), {"sums": torch.zeros(3)})
+    for place in range(4):
+        deviation = float(noise[place].std())
+        model, first, second = server.moved(state, {"sums": torch.zeros(3)}, deviation)
+        state = replace(state, released=place + 1, model=model, first=first, second=second)
+        drawn = float(noise[: place + 1].mean(0).std())
+        assert solver.seen[-1][1] == pytest.approx(drawn, rel=0.01)
