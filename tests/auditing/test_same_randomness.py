@@ -11,6 +11,7 @@ import dpfedmeta as dp
 from benchmarks.boundary_audits import CLIENTS, right_functions
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
 from dpfedmeta.auditing.rounds.movement_bounds import _of_two_sizes
+from dpfedmeta.auditing.rounds.pytest_plugin import assert_private  # noqa: F401 -- where it is not installed
 from dpfedmeta.auditing.rounds.rounds_attack import AuditedRounds
 from dpfedmeta.auditing.rounds.same_randomness import SameRandomness
 from dpfedmeta.core.errors import InputError
@@ -137,12 +138,12 @@ def test_a_mistake_is_named(mistake):
     ],
 )  # fmt: skip
 def test_every_mistake_that_releases_alone_show_is_refuted_in_fewer_runs(mistake):
-    assert compared(mistake, like=planted.LIKE, rounds=4, runs=100).refuting > planted.PROMISE.epsilon
+    assert compared(mistake, like=planted.LIKE, runs=100, clients=4).refuting > planted.PROMISE.epsilon
 
 
 def test_a_promise_of_ten_is_refuted_where_no_number_of_runs_would():
     found = dp.audit_rounds(
-        noise_is_off_by_the_sensitivity, promise=dp.Promise(epsilon=10, delta=1e-5), like=LIKE, runs=1000, seed=1
+        noise_is_off_by_the_sensitivity, promise=dp.Promise(epsilon=10, delta=1e-5), like=LIKE, rounds=2, seed=1
     )
     assert found.refuted
     assert found.confirmed is None
@@ -249,9 +250,9 @@ def test_a_cohort_that_rarely_holds_the_client_lowers_the_bound():
     assert 0.5 * most < found.epsilon < most
 
 
-def test_assert_private_fails_a_test_where_a_promise_breaks(assert_private):
-    assert_private(planted.honest, epsilon=planted.PROMISE.epsilon, delta=1e-5, rounds=4, runs=200)
+def test_assert_private_fails_a_test_where_a_promise_breaks(assert_private):  # noqa: F811
+    assert_private(planted.honest, epsilon=planted.PROMISE.epsilon, delta=1e-5, rounds=1, clients=2, runs=100)
     with pytest.raises(pytest.fail.Exception, match="does not hold"):
-        assert_private(noise_is_off_by_the_sensitivity, epsilon=8, delta=1e-5)
+        assert_private(noise_is_off_by_the_sensitivity, epsilon=8, delta=1e-5, rounds=1, clients=2)
     with pytest.raises(InputError, match="give like="):
         assert_private(dict, epsilon=8, delta=1e-5)
