@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from dpfedmeta.privacy.clip_policies import choices as clip
     from dpfedmeta.privacy.rounds.private_rounds import PrivateRounds
     from dpfedmeta.privacy.rounds.promise import Promise
-    from dpfedmeta.training.personal import Initialisation, PersonalModel, load, load_personal, standardised
+    from dpfedmeta.training.personal import Initialisation, PersonalModel, load, load_personal
+    from dpfedmeta.training.personal.user_inputs import standardised
     from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed
 
 from dpfedmeta.core.version import __version__
@@ -85,7 +86,7 @@ _HOME = {
     "load_personal": "training.personal",
     "plan": "api.plan",
     "sign_rounds": "federation.client_rounds",
-    "standardised": "training.personal",
+    "standardised": "training.personal.user_inputs",
     "train": "api.train",
 }
 _PARTS = {"clip": "privacy.clip_policies.choices", "flower": "federation.flower.private_strategy"}

@@ -1,6 +1,5 @@
 """Use of a trained initialisation by a client: adapt it to own images, predict, and save the result in one file."""
 
 from dpfedmeta.training.personal.personal_model import Initialisation, PersonalModel, load, load_personal
-from dpfedmeta.training.personal.user_inputs import standardised
 
-__all__ = ["Initialisation", "PersonalModel", "load", "load_personal", "standardised"]
+__all__ = ["Initialisation", "PersonalModel", "load", "load_personal"]
