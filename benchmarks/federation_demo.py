@@ -58,6 +58,11 @@ class _Client:
     folder: Path
     tried: tuple[tuple[ImageArray, ...], ...]
 
+    @property
+    def home(self) -> Path:
+        """Beside its images: a home has a folder `images` of its own."""
+        return self.folder / "home"
+
 
 def run_demo(options: DemoOptions, say: Say) -> int:
     """Make keys and folders, start everybody, wait, and say how it ended; the exit code.
@@ -159,7 +164,7 @@ def _server_words(options: DemoOptions, operator: Path, dataset: str, out: Path)
 
 def _client_words(client: _Client, operator: Path) -> list[str]:
     words = ["client", "--data", str(client.folder / "images"), "--invitation", str(operator / INVITATION)]
-    words += ["--identity", str(client.folder / "identity.pem"), "--home", str(client.folder)]
+    words += ["--identity", str(client.folder / "identity.pem"), "--home", str(client.home)]
     return [*words, "--epsilon", "8", "--patience", "240"]
 
 
@@ -194,8 +199,8 @@ def _tried(client: _Client) -> str:
     from dpfedmeta.federation.client.client import MODEL
     from dpfedmeta.training.personal.personal_model import load_personal
 
-    model = load_personal(client.folder / MODEL)
+    model = load_personal(client.home / MODEL)
     images = np.stack([image for character in client.tried for image in character])
     labels = np.repeat(np.arange(len(client.tried)), _TRIED)
     right = float((model.logits(images).argmax(1).numpy() == labels).mean())
-    return f"{client.name}: own model {client.folder / MODEL}, {right:.0%} of {len(labels)} drawings it never saw"
+    return f"{client.name}: own model {client.home / MODEL}, {right:.0%} of {len(labels)} drawings it never saw"

@@ -9,7 +9,15 @@ import pytest
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.fresh_seeds import FRESH_GENERATOR
 from dpfedmeta.core.random.random_sources import GENERATOR
-from dpfedmeta.federation.client.client_state import asked_digest, copied, forgotten, kept_for, row_key, source_at
+from dpfedmeta.federation.client.client_state import (
+    asked_digest,
+    copied,
+    forget_other_records,
+    forgotten,
+    kept_for,
+    row_key,
+    source_at,
+)
 from dpfedmeta.federation.wire_format import Attempt
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
@@ -168,3 +176,24 @@ def test_a_damaged_key_of_rows_is_no_new_one(tmp_path):
     (tmp_path / "rows.key").write_bytes(b"short")
     with pytest.raises(InputError, match=r"rows\.key: damaged.*restore it from a backup"):
         row_key(tmp_path)
+
+
+def test_a_folder_that_no_client_made_is_refused_and_never_removed(tmp_path):
+    """With --home DIR and --data DIR/images the owner's own images were deleted."""
+    own = tmp_path / "images" / "class" / "a.png"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"theirs")
+    with pytest.raises(InputError, match="give another --home"):
+        forget_other_records(tmp_path / "images", [("class", "0")])
+    assert own.read_bytes() == b"theirs"
+
+
+def test_decoded_copies_go_where_a_record_came_or_went(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    forget_other_records(folder, [("class", "0")])
+    (folder / "decoded.npy").write_bytes(b"copy")
+    forget_other_records(folder, [("class", "0")])
+    assert (folder / "decoded.npy").exists()
+    forget_other_records(folder, [("class", "1")])
+    assert not (folder / "decoded.npy").exists()

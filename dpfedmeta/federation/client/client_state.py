@@ -238,14 +238,22 @@ def forget_other_records(folder: Path, records: Iterable[tuple[str, str]]) -> No
     Args:
         folder: Where they lie.
         records: (class, digest) of each record that the client holds now.
+
+    Raises:
+        InputError: A folder of this name is there that no client made; it may be the owner's own data.
     """
     mark = folder / _OF
     digest = sha256(json.dumps(sorted(records)).encode()).hexdigest()
     if mark.exists() and mark.read_text(encoding="utf-8") == digest:
         return
-    if folder.exists():
+    if mark.exists():
         shutil.rmtree(folder)
-    folder.mkdir(mode=0o700)
+    elif folder.exists() and any(folder.iterdir()):
+        raise InputError(
+            f"{folder}: there is something already, and a home keeps decoded records in a folder of this name, which "
+            "it removes when records come or go; give another --home, or move what is there"
+        )
+    folder.mkdir(mode=0o700, exist_ok=True)
     replace_file(mark, digest.encode(), SECRET)
 
 
