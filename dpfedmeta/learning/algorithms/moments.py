@@ -65,7 +65,7 @@ class MomentSettings:
     scale: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False, description="s, rounding under sums")] = 40.0
     pair_weight: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False, description="beta, most of a pair")] = 8.0
     groups: Annotated[int, Field(ge=1, le=10_000, description="M, of rows by their hash; pairs are inside of them")] = 5
-    records: Annotated[int, Field(ge=2, le=10**6, description="n0, of a client that holds any number of them")] = 1000
+    records: Annotated[int, Field(ge=2, le=10**6, description="n0, of a client that holds any number of them")] = 200
     radius: Annotated[float, Field(gt=0, le=1e6, description="R, shared labels: records are cut to this length")] = 3.0
     label_weight: Annotated[float, Field(gt=0, le=100, description="v, most in the sum of a shared label")] = 1.0
     reach: Annotated[float, Field(gt=0, le=1e6, description="Y, numbers to predict are cut to it, in scales")] = 2.0
