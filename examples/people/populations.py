@@ -203,6 +203,7 @@ PARKINSONS = PeopleTask(
               "server.optimizer": "adam", "server.lr": 0.003, "server.final_lr": 0.003, "model.name": "mlp",
               "model.width": 16, "meta.adapt": "head", "evaluation.adapt": "head", "evaluation.steps": 10,
               "evaluation.lr": 0.1},
+    moments={**OF_MOMENTS, "privacy.record.delta": 1e-5, "meta.own.shift": 0.01},
 )  # fmt: skip
 POPULATIONS = {each.name: each for each in (HEART, WISDM, PARKINSONS)}
 
