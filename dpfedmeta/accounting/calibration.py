@@ -107,6 +107,8 @@ def epsilon_of_client(plan: PrivacyPlan, observer: Literal["server", "public"]) 
     """Epsilon of the client cell that a target is for."""
     if observer == "server":
         return client_server(plan.phases, Terms.of(plan)).epsilon
+    if plan.record is not None and plan.record.unbounded:
+        return math.inf
     return client_public_epsilon((*plan.before, *plan.phases), plan.client_delta)
 
 
@@ -119,6 +121,11 @@ def cell_of_record(plan: PrivacyPlan, targets: Targets) -> Guarantee:
 def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     """Calibrate the noise of the sum, which serves all cells: the largest noise that a target needs."""
     noise = plan.noise_multiplier or 0.0
+    if targets.client_epsilon is not None and plan.record is not None and plan.record.unbounded:
+        raise RefusedPlan(
+            f"privacy.client.epsilon = {targets.client_epsilon:g}: any number of a client's rows enter the sum as "
+            "whole numbers, so nothing bounds a client as a whole; leave it out, or use --aggregation messages"
+        )
     if targets.client_epsilon is not None and targets.client_observer == "public":
         noise = _calibrate_client(plan, targets.client_epsilon).noise_multiplier or 0.0
     elif targets.client_epsilon is not None:

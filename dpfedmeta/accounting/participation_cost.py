@@ -42,6 +42,8 @@ class Spending:
 
 def change_of(unit: UnitName, record: RecordLayer | None, relation: Relation) -> float:
     """Largest change by the unit of a sum, over its clip bound."""
+    if record is not None and record.unbounded:
+        return math.inf if unit == "client" else record.moved(relation) / record.query_records
     # Where no part is clipped on its own, a record may change its client's whole message.
     if unit == "client" or record is None or not record.of_sum:
         return 2.0

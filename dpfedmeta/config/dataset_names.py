@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfedmeta.config.dotted_keys import Given, flattened
-from dpfedmeta.config.learning_settings import RecordSettings
+from dpfedmeta.config.learning_settings import RecordSettings, TaskSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import read_yaml, shown
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 # Presets are for images; what they say of the network has no meaning for other records.
 _NETWORKS: Mapping[str, str] = {"vectors": "mlp", "tokens": "text"}
-_DECIDED = ("model.name", "population.clients", "population.kind", "task.ways", "meta.learn")
+_DECIDED = ("model.name", "model.encoder", "population.clients", "population.kind", "task.ways", "meta.learn")
+# Methods whose model is solved for: its network for clients' own classes, and for shared labels or numbers.
+_SOLVED: Mapping[str, tuple[str, str]] = {"moments": ("metric", "gaussian")}
 
 
 def found_again(dataset: str) -> str:
@@ -112,7 +114,8 @@ def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Give
         return made
     if all(name in given and given[name].level > 1 for name in _DECIDED):
         return made
-    for name, value in _values(dataset).items():
+    method = made.get("meta.method")
+    for name, value in _values(dataset, str(method.value) if method is not None else "").items():
         if name not in made or made[name].level <= 1:
             made[name] = Given(value=value, level=1, where=dataset)
     return made
@@ -192,7 +195,7 @@ def encoding_of_run(settings: Settings, label: str | None = None) -> Encoding | 
     return found
 
 
-def _values(dataset: str) -> dict[str, object]:
+def _values(dataset: str, method: str) -> dict[str, object]:
     from dpfedmeta.data.task import OwnSource
     from dpfedmeta.data.task_file import load_task
     from dpfedmeta.data.user_sources.readers import clients_in
@@ -201,17 +204,28 @@ def _values(dataset: str) -> dict[str, object]:
     values: dict[str, object] = {}
     if task.form.kind in _NETWORKS:
         values["model.name"] = _NETWORKS[task.form.kind]
-    if task.labels or task.targets is not None:
+    shared = bool(task.labels) or task.targets is not None
+    if task.form.kind != "images":
+        values["model.encoder"] = None
+    if method in _SOLVED and task.form.kind == "vectors":
+        values |= {"model.name": _SOLVED[method][shared], "meta.own.directions": None}
+    if shared:
         # One head for all clients is learned with the body.
         values["meta.learn"] = "all"
     if task.targets is not None:
         values["task.ways"] = 1
+    elif 1 < len(task.labels) < TaskSettings().ways:
+        values["task.ways"] = len(task.labels)
     if not isinstance(task.source, OwnSource) and task.targets is not None and isinstance(task.split, dict):
         values |= {"population.clients": task.split["train"], "population.kind": "natural"}
     if isinstance(task.source, OwnSource):
         clients = clients_in(Path(task.source.path), task.source.reader, splits)
         if clients:
             values |= {"population.clients": clients, "population.kind": "natural"}
+            if method in _SOLVED:
+                # One round, for which everybody is asked.
+                values |= {"population.cohort": clients, "population.sampler": "fixed"}
+                values["population.max_participations"] = None
     return values
 
 

@@ -39,7 +39,7 @@ def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
     method, whole = method_of(settings, task), whole_shape(settings)
     if whole is not None:
         _check_whole(settings, task)
-        return WholeClients(method=method, shape=whole)
+        return method if getattr(method, "takes_whole", False) else WholeClients(method=method, shape=whole)
     if not settings.record.enabled or method.record_layer() is not None:
         return method
     name = settings.record.release

@@ -180,12 +180,15 @@ def judged(task: PeopleTask, file: Path, trial: Trial, out: Path, more: Mapping[
     people = People(task=task, held=trial.trained)
     rounds = {**task.training, **more}.get("server.rounds")
     sizes = {"population.clients": people.clients, "population.cohort": people.clients, "evaluation.every": rounds}
-    changes = {**COMMON, **task.training, **sizes, **more, "run.dir": str(out / "runs"), "run.name": trial.name}
+    moments = "moments" in str(more.get("meta.method"))
+    changes = {**({} if moments else {**COMMON, **task.training, **sizes}), **more}
+    changes |= {"run.dir": str(out / "runs"), "run.name": trial.name}
     path = out / "runs" / trial.name
     if not (path / "summary.json").is_file():
         if "privacy.record.epsilon" in more:
             file = write_task(task, out / f"{trial.name}-data", trial.trained)
-            dp.train(dp.Settings.preset("dp-agrlr-secure", file, changes), quiet=True)
+            algo = "moments-agrlr-secure" if moments else "dp-agrlr-secure"
+            dp.train(dp.Settings.preset(algo, file, changes), quiet=True)
         else:
             algo = "maml" if "privacy.client.epsilon" not in more else "dp-agr"
             dp.train(dp.Settings.preset(algo, file, changes), population=people, quiet=True)
@@ -302,6 +305,7 @@ def main(words: Sequence[str] | None = None) -> None:
     made.add_argument("--trials", type=int, help="how many: random splits (20), or folds of people (all)")
     made.add_argument("--epsilon", type=float, help="promise it to whole clients, at delta 1e-3 towards the public")
     made.add_argument("--records", type=float, help="promise it to records under sums, at 1e-4")
+    made.add_argument("--moments", action="store_true", help="with --records: by moments, in one round")
     made.add_argument("--development", action="store_true", help="judge on the people that constants are chosen on")
     made.add_argument("--flamby", action="store_true", help="judge hospitals on FLamby's own split alone")
     made.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="other settings than the example's")
@@ -313,7 +317,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.epsilon is not None:
         more = {**OF_CLIENTS, "privacy.client.epsilon": options.epsilon, **more}
     if options.records is not None:
-        more = {**OF_RECORDS, "privacy.record.epsilon": options.records, **more}
+        more = {**(task.moments if options.moments else OF_RECORDS), "privacy.record.epsilon": options.records, **more}
     held, file, found = task.read(options.data), write_task(task, options.out), list[Scores]()
     chosen = {"development": options.development, "flamby": options.flamby}
     print(f"{len(held)} clients, {sum(len(own.targets) for own in held):,} records")

@@ -366,7 +366,13 @@ def squared_move(relation, own, blocks):
 @pytest.mark.parametrize("relation", ALL)
 @pytest.mark.parametrize(
     "blocks",
-    [MomentBlocks(pairs=1.5), MomentBlocks(pairs=0.3, radius=0.9), MomentBlocks(pairs=1.0, labels=0.7, radius=0.8)],
+    [
+        MomentBlocks(pairs=1.5),
+        MomentBlocks(pairs=0.3, radius=0.9),
+        MomentBlocks(pairs=1.0, labels=0.7, radius=0.8),
+        MomentBlocks(labels=1.0),
+        MomentBlocks(labels=3.0, radius=0.95),
+    ],
     ids=str,
 )
 def test_moments_move_by_no_more_than_their_blocks_say_and_by_as_much(relation, blocks):
@@ -383,12 +389,14 @@ def test_moments_move_by_no_more_than_their_blocks_say_and_by_as_much(relation, 
         drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
         pairs = [np.array([*each, 0.0]) for each in drawn[2:]]
         found.append(squared_move(relation, [record(drawn[0]), record(drawn[1]), *pairs], blocks))
-    turned = -min(1.0, (constant / blocks.radius) ** 2)
-    right = record(np.array([turned, math.sqrt(1.0 - turned**2), 0.0, 0.0, 0.0]))
-    found += [squared_move(relation, [record(axes[0]), other, *worst], blocks) for other in (right, record(-axes[0]))]
-    assert math.sqrt(max(found)) <= due * (1 + 1e-12)
-    # With sums of labels the worst record for one block is not the worst for the other.
-    assert math.sqrt(max(found)) > due * (0.9 if blocks.labels else 1 - 1e-9)
+    # Two records whose product is 0 are worst for squares, and opposite ones for sums of one label.
+    for product in (0.0, -(blocks.labels**2) / 2.0):
+        turned = max(-1.0, (product - constant**2) / blocks.radius**2)
+        other = record(np.array([turned, math.sqrt(1.0 - turned**2), 0.0, 0.0, 0.0]))
+        # Any other row may be one of the same label.
+        relations = {relation, "row-exchanged-same-label"} if relation == "row-exchanged" else {relation}
+        found += [squared_move(how, [record(axes[0]), other, *worst], blocks) for how in relations]
+    assert due * (1 - 1e-9) < math.sqrt(max(found)) <= due * (1 + 1e-12)
     assert replace(PARTS, blocks=blocks).moved(relation) == blocks.moved(relation)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dpfedmeta.data.episodes import row_layout
 from dpfedmeta.data.episodes.class_pool import ClassPool
-from dpfedmeta.data.episodes.row_layout import GroupLayout, RoleLayout, chosen_rows, hashed_rows, micro_slots
+from dpfedmeta.data.episodes.row_layout import AllRows, GroupLayout, RoleLayout, chosen_rows, hashed_rows, micro_slots
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.natural import simulated_key
 
@@ -313,3 +313,53 @@ def test_clients_of_a_simulation_have_keys_of_their_own(tmp_path):
     assert keys[0] == keys[2] != keys[1]
     first, second = (chosen_rows(pool, (0, 1, 2), GROUPS["shared"], key).episode() for key in keys[:2])
     assert not np.array_equal(first.support_images.numpy(), second.support_images.numpy())
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_row_changes_one_pair_and_all_others_keep_theirs(seed, groups, tmp_path):
+    layout, rows = AllRows(groups=groups), table(seed)
+
+    def held(rows):
+        found, choice = placed(layout, rows, tmp_path, shared=False)
+        assert choice.null.tolist() == [True, True, *[False] * len(rows)]
+        pairs = Counter(frozenset(found[place : place + 2]) for place in range(2, choice.support, 2))
+        return pairs, Counter(found[2:])
+
+    before, all_of_them = held(rows)
+    assert all_of_them.total() == len(rows)
+    for kind, most, other in neighbours(rows, seed):
+        after, _ = held(other)
+        assert max((before - after).total(), (after - before).total()) <= most, kind
+
+
+def test_pairs_are_of_one_class_and_group_and_at_most_one_of_each(tmp_path):
+    rows, groups = table(0, rows=200), 4
+    _, choice = placed(AllRows(groups=groups), rows, tmp_path, shared=False)
+    hashed = hashed_rows(choice.pool, (0, 1, 2), KEY)
+    by_place = dict(zip(hashed.places.tolist(), range(len(hashed.places)), strict=True))
+    chosen = [by_place[place] for place in choice.places[2 : choice.support, 0].tolist()]
+    cells = [(int(hashed.classes[row]), int(hashed.group[row] % groups)) for row in chosen]
+    assert cells[::2] == cells[1::2]
+    assert len({*cells}) == len(cells) // 2 == 3 * groups
+    for cell, pair in zip(cells[::2], zip(chosen[::2], chosen[1::2], strict=True), strict=True):
+        others = [
+            row
+            for row in hashed.by_order.tolist()
+            if (int(hashed.classes[row]), int(hashed.group[row] % groups)) == cell
+        ]
+        assert [*pair] == others[:2]
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_all_rows_without_pairs_keep_their_labels_and_an_empty_client_is_one_null_record(numbers, tmp_path):
+    layout, rows = AllRows(groups=0), table(1)
+    found, choice = placed(layout, rows, tmp_path, numbers=numbers)
+    records = [(np.array([v, v / 2] if numbers else [v, v / 2, 1.0], np.float32).tobytes(), label) for label, v in rows]
+    due = Counter((record, 1.0 if numbers else float(LABELS.index(label))) for record, label in records)
+    assert Counter(found[1:]) == due
+    assert choice.support == len(found)
+    for empty in (layout, AllRows(groups=3)):
+        _, choice = placed(empty, [], tmp_path, numbers=numbers)
+        assert choice.null.all()
+        assert choice.episode().support_images.isnan().all()

@@ -138,7 +138,7 @@ def test_the_noise_of_a_message_is_that_of_one_record(moments):
     source = KeyedSource(0)
     exact = moments.message(records)
     found = [
-        noisy_moments(moments, records, 1.0, noise, source.generator(Purpose.QUERY_NOISE, 0, client))
+        noisy_moments(exact, COUNT, 1.0, noise, source.generator(Purpose.QUERY_NOISE, 0, client))
         for client in range(200)
     ]
     apart = torch.stack([torch.cat([own.value[n] - exact[n] for n in exact]) for own in found]).double().flatten()
@@ -155,7 +155,6 @@ WRONG = [
     ({"meta.own.pair_weight": "-1"}, InputError, "pair_weight"),
     ({"meta.own.pairs": "1"}, InputError, "no such setting"),
     ({"model.encoder": "null", "task.shift": "0"}, InputError, "give a public encoder"),
-    ({"population.episodes": "whole"}, InputError, "use --population.episodes fixed"),
     (
         {"record.enabled": "true", "record.release": "noisy-moments", "privacy.record.epsilon": "2"},
         InputError,

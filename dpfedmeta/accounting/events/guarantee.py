@@ -32,6 +32,12 @@ class Bound:
     loose: bool = False
 
 
+ANY_NUMBER_OF_ROWS = Bound(
+    method="none", epsilon=math.inf, event="any number of rows of a client", formula="nothing bounds their sum"
+)
+"""Of a client as a whole, where any number of its rows enter a sum of whole numbers."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
     """(epsilon, delta)-DP for one unit towards one observer.

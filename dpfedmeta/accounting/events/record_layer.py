@@ -77,6 +77,11 @@ class RecordLayer:
             return "rows"
         return "parts" if self.support_noise is None else "steps"
 
+    @property
+    def unbounded(self) -> bool:
+        """True if nothing bounds a client as a whole: any number of its rows enter a sum of whole numbers."""
+        return self.of_sum and self.rows and self.blocks is not None
+
     def holds(self, relation: Relation) -> bool:
         """Return whether anything is proved about records that differ so."""
         stated = RELATIONS[relation]
@@ -126,7 +131,7 @@ class RecordLayer:
     def whole_client(self) -> tuple[float, str]:
         """(mu of one participation where all records of a client are others, formula)."""
         if self.query_noise is not None and self.blocks is not None:
-            moved = self.blocks.of_client(self.query_records)
+            moved = self.blocks.of_client(self.query_records, cut=self.rows)
             return moved / self.query_noise, f"{moved:.4g} / z_q"
         if self.query_noise is not None:
             return 2.0 * self.query_records / self.query_noise, "2 n_q / z_q"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase, have_noise, neighbours_of, surplus
-from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.events.guarantee import ANY_NUMBER_OF_ROWS, Guarantee
 from dpfedmeta.accounting.events.record_layer import holding
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
@@ -82,6 +82,8 @@ def client_public(phases: Sequence[Phase], terms: Terms, grids: tuple[float, ...
     """A client towards everybody, who sees what is released in these rounds and what was released before."""
     phases = (*terms.before, *phases)
     bounds = cost_of(phases).public(phases, terms.client_delta, grids)
+    if terms.record is not None and terms.record.unbounded:
+        bounds = [ANY_NUMBER_OF_ROWS]
     return Guarantee(
         unit="client",
         observer="public",

@@ -14,7 +14,7 @@ from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon
 from dpfedmeta.accounting.events.events import Event, Phase, have_whole_numbers, surplus
-from dpfedmeta.accounting.events.guarantee import Bound, Guarantee, UnitName
+from dpfedmeta.accounting.events.guarantee import ANY_NUMBER_OF_ROWS, Bound, Guarantee, UnitName
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.record_layer import AccountantName, RecordLayer
 from dpfedmeta.accounting.participation_cost import Participation, change_of, participation
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 def client_server(phases: Sequence[Phase], terms: Terms) -> Guarantee:
     """Every message may change as a whole; only its own record-level noise is in the way."""
-    if terms.record is None or terms.server_sees == "sum":
+    if terms.record is not None and terms.record.unbounded:
+        bounds = [ANY_NUMBER_OF_ROWS]
+    elif terms.record is None or terms.server_sees == "sum":
         bounds = _of_what_is_sent(phases, terms, terms.client_delta)
     else:
         bounds = [_worst(phases, terms, "client", terms.client_delta)]

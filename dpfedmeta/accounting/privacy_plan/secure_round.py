@@ -189,7 +189,8 @@ def _counted(noise: float, secure: SecureRounds, fixed: Mapping[str, Any], of_on
     if largest >= 2.0 ** (secure.bits - 1):
         raise RefusedPlan(
             f"aggregation.bits = {secure.bits}: too few for whole numbers of {fixed['most']:,} clients with noise z = "
-            f"{noise:.3g}; lower the cohort, or give a larger epsilon (of moments: a smaller meta.own.scale)"
+            f"{noise:.3g}; lower the cohort, or give a larger epsilon (of moments: a smaller meta.own.scale or "
+            "meta.own.records)"
         )
     units = steps * secure.longest
     return WholeSum(units=units, deviation=noise * units * secure.parts, exact=True, **fixed)

@@ -58,8 +58,10 @@ class MomentBlocks:
     def moved(self, relation: Relation) -> float:
         """Upper bound on the distance by which a record moves all blocks, in units of `unit`."""
         pairs, labels = self.pairs**2, self.labels**2
-        # Of one label: two vectors of length 1 that share the constant. Of two labels: at right angles.
-        same, other = 4.0 * labels * self.radius**2, 2.0 * labels
+        # Two vectors of length 1 whose product is t move the squares by 2 - 2 t^2 and the sum of one label by v^2 (2 -
+        # 2 t). They share the constant, so t is 1 - 2 R^2 at least. Of two labels v^2 counts twice, whatever t is.
+        t = max(-labels / 2.0, 1.0 - 2.0 * self.radius**2)
+        same, other = 2.0 * labels * (1.0 - t) - 2.0 * t**2, 2.0 * labels
         squares: Mapping[Relation, float] = {
             "zero-out": 1.0 + pairs + labels,
             "in-place": 2.0 + 2.0 * pairs + same,
@@ -70,8 +72,16 @@ class MomentBlocks:
         }
         return math.sqrt(squares[relation]) / self.unit
 
-    def of_client(self, records: int) -> float:
-        """Distance of all blocks where all records of a client become others, in units of `unit`."""
+    def of_client(self, records: int, *, cut: bool = False) -> float:
+        """Distance of all blocks where all records of a client become others, in units of `unit`.
+
+        Args:
+            records: n.
+            cut: Whether it is the length of the message that is no more than n, and there are any number of records.
+        """
+        if cut:
+            # Sums by label may point away from each other.
+            return records * (2.0 if self.labels else math.sqrt(2.0))
         alike = 2.0 * records**2 * (1.0 + 0.25 * self.pairs**2)
         return math.sqrt(alike + (2.0 * self.labels * records) ** 2) / self.unit
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dpfedmeta.accounting.divergences.pld_composition import GRIDS, ComposedBy
 from dpfedmeta.accounting.divergences.pld_round import DISTANCES
 from dpfedmeta.accounting.events.events import Event, Phase, have_noise, neighbours_of, surplus
-from dpfedmeta.accounting.events.guarantee import Bound
+from dpfedmeta.accounting.events.guarantee import ANY_NUMBER_OF_ROWS, Bound
 from dpfedmeta.accounting.events.sampling import Neighbours, sampling_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.plugin_registry import find
@@ -81,6 +81,8 @@ class ReleaseCost:
 
     def record(self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...]) -> list[Bound]:
         """Bounds on a record towards everybody, after what was released before; here that of its whole client."""
+        if terms.record is not None and terms.record.unbounded:
+            return [ANY_NUMBER_OF_ROWS]
         return [self.replaced((*terms.before, *own), delta, grids)]
 
     def replaced(self, phases: Sequence[Phase], delta: float, grids: tuple[float, ...]) -> Bound:

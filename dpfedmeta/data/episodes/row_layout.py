@@ -133,15 +133,10 @@ def _bytes(name: str) -> bytes:
 
 
 class Layout(Hashable, Protocol):
-    """Places for the rows of a client in an episode of a public size; hashable, and a constant of the plan."""
+    """Places for the rows of a client in an episode; hashable, and a constant of the plan."""
 
-    @property
-    def client(self) -> EpisodeShape:
-        """The episode."""
-        ...
-
-    def placed(self, rows: HashedRows) -> tuple[IntArray, IntArray]:
-        """SECRET: ([n_s + n_q] numbers of rows or NO_ROW, support first; their labels).
+    def placed(self, rows: HashedRows) -> tuple[IntArray, IntArray, int]:
+        """SECRET: ([n_s + n_q] numbers of rows or NO_ROW, support first; their labels; n_s).
 
         A place without a row is a null record.
         """
@@ -153,7 +148,7 @@ class GroupLayout:
     """Rows in M groups by their hash, each group a micro-episode.
 
     Attributes:
-        client: The episode of a client.
+        client: The episode of a client, of a public size.
         shape: A micro-episode.
         complete: Whether a micro-episode needs all its classes, each with all its records; else fewer are enough, and
             rows recur inside of it.
@@ -169,7 +164,7 @@ class GroupLayout:
     complete: bool
     shared: bool
 
-    def placed(self, rows: HashedRows) -> tuple[IntArray, IntArray]:
+    def placed(self, rows: HashedRows) -> tuple[IntArray, IntArray, int]:
         """SECRET: the rows of each group in the places of its micro-episode (see `Layout`)."""
         taken, labels = _nothing(self.client)
         slots = micro_slots(self.client, self.shape)
@@ -178,7 +173,7 @@ class GroupLayout:
             mine = rows.by_order[groups == number]
             for own, label, chosen in zip(places, *self._episode(rows, mine), strict=False):
                 taken[own], labels[own] = chosen, label
-        return taken, labels
+        return taken, labels, self.client.support_records
 
     def _episode(self, rows: HashedRows, mine: IntArray) -> tuple[list[int], list[IntArray]]:
         """(label, rows) of each class of the micro-episode of one group, whose rows come by order; or nothing."""
@@ -227,7 +222,7 @@ class RoleLayout:
     client: EpisodeShape
     labels: int
 
-    def placed(self, rows: HashedRows) -> tuple[IntArray, IntArray]:
+    def placed(self, rows: HashedRows) -> tuple[IntArray, IntArray, int]:
         """SECRET: rows of each label and role by order, as many as there are places (see `Layout`)."""
         shape = self.client
         taken, labels = _nothing(shape)
@@ -240,7 +235,7 @@ class RoleLayout:
                 own = of_label[supports[of_label] == role][:size]
                 taken[start : start + len(own)] = own
                 labels[start : start + size] = label
-        return taken, labels
+        return taken, labels, begin
 
     def _chosen(self, rows: HashedRows) -> list[int]:
         """The labels of a client's episode: public, or by its key where there are more than it has classes."""
@@ -249,6 +244,37 @@ class RoleLayout:
         names = rows.pool.labels
         drawn = sorted(range(self.labels), key=lambda each: hash_of_class(names[each], rows.key))
         return sorted(drawn[: self.client.ways])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllRows:
+    """All rows, however many; first those of pairs: of a label in a group, the two with the smallest hashes.
+
+    Attributes:
+        groups: M, by their hash; 0: there are no pairs, and all rows stand in order.
+
+    Guarantee:
+        A row more or less changes one pair, and a row that becomes another one two. All other rows stay in no pair, or
+        in theirs. A null record, or a pair of them, stands first, so that no row decides whether there are records.
+    """
+
+    groups: int
+
+    def placed(self, rows: HashedRows) -> tuple[IntArray, IntArray, int]:
+        """SECRET: the rows of pairs as support, one beside the other, and all others (see `Layout`)."""
+        ordered, pairs = rows.by_order.tolist(), list[int]()
+        if self.groups:
+            groups, held = (rows.group % np.uint64(self.groups)).tolist(), dict[tuple[int, int], list[int]]()
+            for row in ordered:
+                held.setdefault((groups[row], int(rows.listed[row])), []).append(row)
+            pairs = [row for own in held.values() if len(own) > 1 for row in own[:2]]
+        paired = {*pairs}
+        null = [NO_ROW, NO_ROW] if self.groups else [NO_ROW]
+        taken = np.asarray([*null, *pairs, *(row for row in ordered if row not in paired)], dtype=np.int64)
+        # Labels of a client's own are in its pairs; a shared one belongs to its row.
+        known = rows.pool.labels and not self.groups
+        labels = np.where(taken == NO_ROW, 0, rows.listed[taken]) if known and len(ordered) else np.zeros_like(taken)
+        return taken, labels, len(null) + len(pairs) if self.groups else len(taken)
 
 
 def _nothing(shape: EpisodeShape) -> tuple[IntArray, IntArray]:
@@ -321,7 +347,7 @@ def chosen_rows(pool: ClassPool, held: tuple[int, ...], layout: Layout, key: byt
         Nothing here depends on how many rows there are. What a row more or less moves says the layout.
     """
     rows = hashed_rows(pool, held, key).training(pool.own_test)
-    taken, labels = layout.placed(rows)
+    taken, labels, support = layout.placed(rows)
     null = taken == NO_ROW
     # A place without a row shows the first one of the pool, which nobody sees.
     own = np.where(null, 0, taken)
@@ -338,7 +364,7 @@ def chosen_rows(pool: ClassPool, held: tuple[int, ...], layout: Layout, key: byt
         shifts=shifts,
         labels=labels,
         null=null,
-        support=layout.client.support_records,
+        support=support,
     )
 
 

@@ -1,4 +1,4 @@
-"""Moments: a client sends second moments of its records in place of a gradient, and the server solves for a metric.
+"""Moments: a client sends second moments of its records in place of a gradient, and the server solves for a model.
 
 Sufficient statistics with noise (Vu and Slavkovic 2009, https://doi.org/10.1109/ICDMW.2009.93; Dwork et al. 2014,
 https://doi.org/10.1145/2591796.2591883) of linear discriminant analysis, used as meta-learning. One round is enough.
@@ -14,8 +14,10 @@ import numpy as np
 from pydantic import Field
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.params import same_kind
+from dpfedmeta.core.params import norm, same_kind, scaled, zeros_like
+from dpfedmeta.data.episodes.row_layout import AllRows
 from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.task import holds_rows
 from dpfedmeta.learning.algorithms.maml import message_rows, whole_client_trial
 from dpfedmeta.learning.algorithms.protonet import CosinePrototypes
 from dpfedmeta.learning.meta.adaptation import Adaptation
@@ -28,11 +30,13 @@ from dpfedmeta.learning.meta.algorithm import (
     NoRecordNoise,
     Sends,
 )
+from dpfedmeta.learning.meta.closed_heads import NearbyLine, PosteriorMeans
 from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.meta.target_kind import targets_of
-from dpfedmeta.learning.models.spec import BODY
-from dpfedmeta.learning.models.weight_shapes import METRIC
+from dpfedmeta.learning.models.spec import BODY, HEAD
+from dpfedmeta.learning.models.weight_shapes import GAUSSIAN, METRIC
 from dpfedmeta.learning.record_dp.second_moments import SecondMoments
+from dpfedmeta.learning.record_dp.shared_moments import SharedMoments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,104 +46,145 @@ if TYPE_CHECKING:
     from dpfedmeta.data.episodes.episode import Episode
     from dpfedmeta.data.task import Task
     from dpfedmeta.learning.models.spec import NetworkSpec
+    from dpfedmeta.learning.record_dp.moment_blocks import BlockMoments, Rows
     from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
 
 
-# Names of the weights of the network that are solved for.
+# Names of the weights of the networks that are solved for.
 CENTRE, MATRIX = f"{BODY}layers.1.centre", f"{BODY}layers.1.matrix"
+_GAUSSIAN = (f"{BODY}layers.0.centre", f"{BODY}layers.0.matrix", f"{HEAD}weight", f"{HEAD}bias")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MomentSettings:
-    """Settings of `meta.own`: public constants, to be chosen on public classes."""
+    """Settings of `meta.own`: public constants, to be chosen on public classes or people."""
 
     directions: Annotated[int | None, Field(ge=2, description="D, first numbers of a record; null: all")] = None
     constant: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False, description="a, beside a record")] = 0.3
     pair_bound: Annotated[float, Field(gt=0, le=2, description="c, most length of a difference; 2: none is cut")] = 2.0
     scale: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False, description="s, rounding under sums")] = 40.0
     pair_weight: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False, description="beta, most of a pair")] = 8.0
+    groups: Annotated[int, Field(ge=1, le=10_000, description="M, of rows by their hash; pairs are inside of them")] = 5
+    records: Annotated[int, Field(ge=2, le=10**6, description="n0, of a client that holds any number of them")] = 200
+    radius: Annotated[float, Field(gt=0, le=1e6, description="R, shared labels: records are cut to this length")] = 3.0
+    label_weight: Annotated[float, Field(gt=0, le=100, description="v, most in the sum of a shared label")] = 1.0
+    reach: Annotated[float, Field(gt=0, le=1e6, description="Y, numbers to predict are cut to it, in scales")] = 2.0
+    prior: Annotated[float, Field(gt=0, le=1e9, description="kappa, records that the model counts as at a client")] = (
+        30.0
+    )
+    shift: Annotated[
+        float | None, Field(gt=0, le=1e9, description="classes that speak against a shift of all; null: none shifts")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentMoments(NoRecordNoise, NetworkWeights):
-    """A client sends the moments of its records, `second_moments.SecondMoments`.
+    """A client sends the moments of its records: with classes of its own `second_moments.SecondMoments`.
 
     Attributes:
         moments: Public constants of the message.
-        client: What a client holds; public constants.
-        adaptation: What a new client does with the metric: prototypes by cosine, no step.
+        client: What a client holds, where its size is fixed; public constants.
+        adaptation: What a new client does with the model, in closed form.
         rounding_scale: s, by which records are multiplied before they are rounded, under sums.
+        most: n0, where clients hold any number of records; None: `client` says how many.
+        layout: All rows by their hash, where records are promised something and clients hold rows of their own.
 
     Guarantee:
         None by itself: a message is secret until it is clipped, summed and released.
     """
 
-    moments: SecondMoments
+    moments: BlockMoments
     client: EpisodeShape
     adaptation: Adaptation
     rounding_scale: float = 40.0
+    most: int | None = None
+    layout: AllRows | None = None
     Settings: ClassVar[type] = MomentSettings
+    network_name: ClassVar[str] = METRIC
+    solved_names: ClassVar[tuple[str, ...]] = (CENTRE, MATRIX)
     plain_steps: ClassVar[bool] = False
     sends: ClassVar[Sends] = "update"
     few_shot: ClassVar[bool] = True
-    computes_head: ClassVar[bool] = True
+    computes_head: ClassVar[bool] = False
+    takes_whole: ClassVar[bool] = True
     releases: ClassVar[bool] = False
     message_deviation: ClassVar[float] = 0.0
     parts: ClassVar[int] = 1
 
     @classmethod
     def planned(cls, settings: RunSettings, task: Task, own: MomentSettings | None = None) -> SentMoments:
-        """Build the method from the settings.
+        """Build the method from the settings; of shared labels and numbers to predict `MomentsOfTargets`.
 
         Raises:
-            InputError: Records are no vectors, there is no metric to solve for, or a client has no two records of a
+            InputError: Records are no vectors, there is no model to solve for, or a client has no two records of a
                 class.
         """
-        own, size, client = own or MomentSettings(), task.form.shape[0], episode_shape(settings)
+        own, kind = own or MomentSettings(), cls if targets_of(task).masked else MomentsOfTargets
         if task.form.kind != "vectors":
             raise InputError(
                 f"meta.method = moments: records are {task.form.words}, and moments are of vectors; give a public "
                 "encoder (--model.encoder lite0 for photographs, strokes for characters)"
             )
-        if settings.model.name != METRIC:
+        if settings.model.name != kind.network_name:
             raise InputError(
-                f"model.name = {settings.model.name}: meta.method = moments solves for a metric; use --model.name "
-                f"{METRIC}"
+                f"model.name = {settings.model.name}: meta.method = moments solves for another network here; use "
+                f"--model.name {kind.network_name}"
             )
+        rows = settings.record.enabled and holds_rows(settings.population.kind, task)
+        moments, adaptation = kind.of_targets(settings, task, own)
+        return kind(
+            moments=moments,
+            client=episode_shape(settings),
+            adaptation=adaptation,
+            rounding_scale=own.scale,
+            most=own.records if rows or settings.population.episodes == "whole" else None,
+            layout=AllRows(groups=own.groups if moments.blocks.pairs else 0) if rows else None,
+        )
+
+    @classmethod
+    def of_targets(cls, settings: RunSettings, task: Task, own: MomentSettings) -> tuple[BlockMoments, Adaptation]:
+        """The message, and how a new client adapts: prototypes by cosine.
+
+        Raises:
+            InputError: More directions than numbers, or no pairs.
+        """
+        size, sizes = task.form.shape[0], settings.task
         directions = own.directions or size
         if directions > size:
             raise InputError(
                 f"meta.own.directions = {directions}: a record has {size} numbers; give at most {size}, or null"
             )
-        if client.shots + client.queries < 2:
+        if sizes.shots + sizes.queries < 2:
             raise InputError("task.shots, task.queries: pairs need two records of a class; give more")
-        if settings.population.episodes == "whole":
-            raise InputError(
-                "population.episodes = whole with meta.method = moments: pairs and sizes are of a fixed shape; use "
-                "--population.episodes fixed"
-            )
         moments = SecondMoments(
             directions=directions,
             constant=own.constant,
             pair_bound=own.pair_bound,
             pair_weight=own.pair_weight,
         )
-        how = Adaptation(adapt="head", steps=0, lr=settings.meta.lr, rule=CosinePrototypes(), targets=targets_of(task))
-        return cls(moments=moments, client=client, adaptation=how, rounding_scale=own.scale)
+        return moments, Adaptation(
+            adapt="head", steps=0, lr=settings.meta.lr, rule=CosinePrototypes(), targets=targets_of(task)
+        )
+
+    @property
+    def records(self) -> int:
+        """n, public: what messages are over."""
+        return self.most or self.client.support_records + self.client.query_records
 
     @property
     def needs(self) -> DataNeeds:
-        """Records of the plan's number, class by class, since pairs go by number."""
+        """Records of the plan's number, class by class, since pairs go by number; or any."""
+        if self.most is not None:
+            return DataNeeds(queries=False, layout=self.layout)
         return DataNeeds(counts=(self.client.support_records, self.client.query_records), division=self)
 
-    @property
-    def weights(self) -> tuple[str, str]:
-        """Names of the centre and the matrix."""
-        return CENTRE, MATRIX
-
-    def solved(self, model: Params) -> Params:
-        """The model that was solved for."""
-        return model
+    def solved(self, mean: Params, deviation: float, size: int, width: int) -> Params:
+        """The weights that follow from the mean of all messages, and the deviation of its noise."""
+        moments, each = self.moments, self.client.shots + self.client.queries
+        assert isinstance(moments, SecondMoments)
+        # Of any number of records most are in pairs, or half of them are not: no number is known.
+        found = moments.metric(mean, deviation, size, width, each if self.most is None else None)
+        return {CENTRE: found.centre, MATRIX: found.matrix}
 
     @property
     def linear_head(self) -> bool:
@@ -151,8 +196,8 @@ class SentMoments(NoRecordNoise, NetworkWeights):
         return self.client.ordered(episode.support_labels, episode.query_labels)
 
     def learned(self, network: NetworkSpec, weights: Params) -> Params:
-        """Return the centre and the matrix, which the server solves for."""
-        return {name: value for name, value in weights.items() if name in (CENTRE, MATRIX)}
+        """Return the weights that the server solves for."""
+        return {name: value for name, value in weights.items() if name in self.solved_names}
 
     def form(self, learned: Params) -> Params:
         """Return the form of a message: that of the moments."""
@@ -170,15 +215,38 @@ class SentMoments(NoRecordNoise, NetworkWeights):
     ) -> Iterator[Params]:
         """Exact moments."""
         for episode in episodes:
-            found = self.moments.message(self.by_class(episode.to(context.device)))
-            yield {name: value.float() for name, value in found.items()}
+            yield {name: value.float() for name, value in self.exact(episode.to(context.device)).items()}
 
-    def by_class(self, episode: Episode) -> Tensor:
-        """SECRET: [ways, shots + queries, d], the records of each class."""
+    def exact(self, episode: Episode) -> Params:
+        """SECRET: the moments of a client over n, float64, of length 1 at most.
+
+        Where records are promised something n is public, and what is longer than 1 is projected onto that length. This
+        brings no two messages further apart, so relations of a record stay. Else it is their number, if it is larger.
+        """
+        over = self.records
+        if self.most is not None and self.layout is None:
+            over = max(over, len(episode.support_labels) + len(episode.query_labels))
+        found = scaled(self.moments.summed(self.rows(episode)), 1.0 / over)
+        return scaled(found, 1.0 / max(1.0, float(norm(found))))
+
+    def rows(self, episode: Episode) -> Rows:
+        """SECRET: what a client adds, row by row."""
         import torch
 
-        parts = (episode.support_images, episode.query_images)
-        return torch.cat([part.reshape(self.client.ways, -1, part.shape[-1]) for part in parts], 1)
+        moments, images = self.moments, (episode.support_images, episode.query_images)
+        assert isinstance(moments, SecondMoments)
+        if self.most is None:
+            each = [part.reshape(self.client.ways, -1, part.shape[-1]) for part in images]
+            return moments.rows(torch.cat(each, 1))
+        paired, others = images[0], images[1]
+        if self.layout is None:
+            labels, both = torch.cat([episode.support_labels, episode.query_labels]), torch.cat(images)
+            held = [(labels == label).nonzero()[:, 0] for label in torch.unique(labels)]
+            paired = both[torch.cat([own[: len(own) // 2 * 2] for own in held])]
+            others = both[torch.cat([own[len(own) // 2 * 2 :] for own in held])]
+        count = len(paired) // 2 * 2
+        others = torch.cat([paired[count:], others])
+        return moments.rows(paired[:count].reshape(-1, 2, paired.shape[-1]), others[:, None])
 
     def shortened(self) -> SentMoments:
         """The same: there is nothing to leave out."""
@@ -191,6 +259,67 @@ class SentMoments(NoRecordNoise, NetworkWeights):
     def units(self, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
         """SECRET: a message of each client."""
         return message_rows(self, context, episodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentsOfTargets(SentMoments):
+    """The same with labels of one list, or numbers to predict: `shared_moments.SharedMoments`.
+
+    One model is solved for, for all clients, from which each one goes on by itself.
+    """
+
+    network_name: ClassVar[str] = GAUSSIAN
+    solved_names: ClassVar[tuple[str, ...]] = _GAUSSIAN
+
+    @classmethod
+    def of_targets(cls, settings: RunSettings, task: Task, own: MomentSettings) -> tuple[BlockMoments, Adaptation]:
+        """The message, and how a new client adapts: class means, or a line, near those for everybody.
+
+        Raises:
+            InputError: Some numbers of a record are left out.
+        """
+        targets = targets_of(task)
+        if own.directions is not None:
+            raise InputError(
+                f"meta.own.directions = {own.directions}: {task.name} has shared labels or numbers to predict, and a "
+                "model for them uses all numbers; give null"
+            )
+        moments = SharedMoments(
+            size=task.form.shape[0],
+            constant=own.constant,
+            radius=own.radius,
+            weight=own.label_weight,
+            labels=0 if targets.numbers else targets.outputs(settings.task.ways),
+            reach=own.reach,
+        )
+        rule = (NearbyLine if targets.numbers else PosteriorMeans)(prior=own.prior, shift=own.shift)
+        return moments, Adaptation(adapt="head", steps=0, lr=settings.meta.lr, rule=rule, targets=targets)
+
+    @property
+    def needs(self) -> DataNeeds:
+        """Records of the plan's number, in any order; or any."""
+        if self.most is not None:
+            return DataNeeds(queries=False, layout=self.layout)
+        return DataNeeds(counts=(self.client.support_records, self.client.query_records))
+
+    def initial(self, network: NetworkSpec, seed: int) -> Params:
+        """Return the network's weights, with a head of zeros: no label is special."""
+        weights = super().initial(network, seed)
+        return {**weights, **zeros_like({name: weights[name] for name in weights if name.startswith(HEAD)})}
+
+    def solved(self, mean: Params, deviation: float, size: int, width: int) -> Params:
+        """As of `SentMoments`: centre, matrix and head."""
+        assert isinstance(self.moments, SharedMoments)
+        found = self.moments.model(mean, deviation)
+        return dict(zip(self.solved_names, (found.centre, found.matrix, found.rows, found.bias), strict=True))
+
+    def rows(self, episode: Episode) -> Rows:
+        """SECRET: what a client adds, row by row."""
+        import torch
+
+        assert isinstance(self.moments, SharedMoments)
+        parts = (episode.support_images, episode.query_images), (episode.support_labels, episode.query_labels)
+        return self.moments.rows(*map(torch.cat, parts))
 
 
 MEMBER = SentMoments

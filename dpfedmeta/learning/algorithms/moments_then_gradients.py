@@ -65,6 +65,7 @@ class MomentsThenGradients(SentMoments):
     gradient_scale: float = 1.0
     Settings: ClassVar[type] = PhaseSettings
     solves_first: ClassVar[bool] = True
+    computes_head: ClassVar[bool] = True
 
     @classmethod
     def planned(cls, settings: RunSettings, task: Task, own: PhaseSettings | None = None) -> MomentsThenGradients:  # type: ignore[override]
@@ -78,6 +79,11 @@ class MomentsThenGradients(SentMoments):
             raise InputError(
                 f"clip.policy = {settings.clip.policy} with meta.method = moments-then-gradients: gradients are "
                 "sent in units of one bound; use --clip.policy constant"
+            )
+        if settings.population.episodes == "whole":
+            raise InputError(
+                "population.episodes = whole with meta.method = moments-then-gradients: gradients are of a fixed "
+                "shape; use --population.episodes fixed, or --meta.method moments"
             )
         made = super().planned(settings, task, own)
         assert isinstance(made, cls)
@@ -97,8 +103,9 @@ class MomentsThenGradients(SentMoments):
         """Return the form of a message: moments, and gradients."""
         return {**super().form(learned), **zeros_like(_moved(learned))}
 
-    def solved(self, model: Params) -> Params:
+    def solved(self, mean: Params, deviation: float, size: int, width: int) -> Params:
         """The model that was solved for, in its second phase."""
+        model = super().solved(mean, deviation, size, width)
         return {**model, PHASE: next(iter(model.values())).new_ones(1)}
 
     def messages(

@@ -112,6 +112,7 @@ _REGISTRY: Mapping[str, Callable[[NetworkSpec], nn.Module]] = {
     "conv3-blur": _conv3_blur,
     "conv4": lambda spec: _conv4(spec, strided=False),
     "conv4-strided": lambda spec: _conv4(spec, strided=True),
+    "gaussian": lambda spec: _few_shot(nn.ModuleList([Metric(spec.channels, spec.channels)]), spec, spec.channels),
     "identity": lambda spec: _adapter(spec, nn.Identity()),
     "linear": _linear,
     "low-rank": lambda spec: _adapter(spec, LowRank(spec.channels, spec.width)),

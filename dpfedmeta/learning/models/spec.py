@@ -19,7 +19,10 @@ LEAST_SHORT_CHANNELS = 4
 BODY = "body."
 HEAD = "head."
 # The built-in ones (models.registry); here, so that a name can be checked without PyTorch.
-NETWORKS = ("affine", "conv3-blur", "conv4", "conv4-strided", "identity", "linear", "low-rank", "metric", "mlp", "text")
+NETWORKS = (
+    *("affine", "conv3-blur", "conv4", "conv4-strided", "gaussian", "identity", "linear", "low-rank", "metric", "mlp"),
+    "text",
+)
 # Bodies that learned from the procedural images of the task of that name, nobody's data (models/initial_bodies).
 BUILT_IN = ("textures", "strokes")
 

@@ -28,11 +28,12 @@ class HasAxes(Protocol):
 Value = TypeVar("Value", bound=HasAxes)
 # Small networks on the features of an encoder (models.layers.adapters).
 ADAPTERS = ("affine", "identity", "low-rank")
-METRIC = "metric"
+METRIC, GAUSSIAN = "metric", "gaussian"
 # Of those that take more, or others, than images.
 _TAKES: Mapping[str, tuple[Kind, ...]] = {
     **dict.fromkeys(ADAPTERS, ("vectors",)),
     METRIC: ("vectors",),
+    GAUSSIAN: ("vectors",),
     "linear": ("images", "vectors"),
     "mlp": ("images", "vectors"),
     "text": ("tokens",),
@@ -243,6 +244,7 @@ _LAYERS: Mapping[str, Callable[[NetworkSpec], _Layers]] = {
     "conv3-blur": _conv3_blur,
     "conv4": _conv4,
     "conv4-strided": _conv4,
+    GAUSSIAN: lambda spec: ({0: {"centre": (spec.channels,), "matrix": 2 * (spec.channels,)}}, spec.channels),
     "identity": lambda spec: _adapter(spec, {}),
     "linear": _linear,
     "low-rank": _low_rank,

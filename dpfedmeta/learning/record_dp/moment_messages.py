@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
+from dpfedmeta.core.params import scaled
 from dpfedmeta.privacy.mechanisms import GaussianMechanism, Released
 from dpfedmeta.privacy.units import Bounded, RecordUnit
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from dpfedmeta.core.params import Params
     from dpfedmeta.core.random.random_sources import SecretGenerator
-    from dpfedmeta.learning.record_dp.second_moments import SecondMoments
 
 
 def noisy_moments(
-    moments: SecondMoments, records: Tensor, bound: float, noise: float, generator: SecretGenerator
+    exact: Params, count: int, bound: float, noise: float, generator: SecretGenerator
 ) -> Released[RecordUnit, Params]:
     """The whole round of one client; the server may see what it returns.
 
     Args:
-        moments: Public constants.
-        records: [ways, m, d], the records of each class.
+        exact: SECRET: the moments of its records, over n.
+        count: n, public.
         bound: C_q, from the clip policy; a smaller one than 1 shortens all moments alike.
         noise: z_q.
         generator: The client's own.
@@ -33,10 +30,7 @@ def noisy_moments(
 
     Guarantee:
         (record, server), zero-out adjacency: 1/z_q-GDP for every record, since n times the moments move by 1 at most
-        (`SecondMoments.message`). In other relations `accounting.relations.relations.MomentBlocks.moved` times that.
+        (`BlockMoments.summed`). In other relations `accounting.relations.relations.MomentBlocks.moved` times that.
     """
-    count = math.prod(records.shape[:2])
-    factor = count * min(1.0, bound)
-    exact = {name: value * factor for name, value in moments.message(records).items()}
     mechanism = GaussianMechanism(total_multiplier=noise, charged_multiplier=noise, denominator=count)
-    return mechanism.release(Bounded(value=exact, sensitivity=bound), generator)
+    return mechanism.release(Bounded(value=scaled(exact, count * min(1.0, bound)), sensitivity=bound), generator)

@@ -10,10 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.relations.relations import MomentBlocks
+from dpfedmeta.learning.record_dp.moment_blocks import (
+    ROUNDING,
+    Block,
+    BlockMoments,
+    Rows,
+    shortened,
+    sound_rows,
+    unpacked,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +31,8 @@ if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
 
 TOTAL, WITHIN = "moments.total", "moments.within"
-# Bounds are shortened by this share, more than the rounding of float64 adds to a sum of products.
-_ROUNDING = 1.0 - 1e-9
+# All records that are not 0 are longer, and come to length 1.
+_ANY_LENGTH = 1e-300
 # Of the mean variance within a class, added to that of each direction besides the noise.
 _FLOOR = 0.03
 # A direction counts by as much as its variance between classes is above this share of the noise's largest.
@@ -34,7 +42,7 @@ _LEAST_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecondMoments:
+class SecondMoments(BlockMoments):
     """Public constants of a message of moments.
 
     Attributes:
@@ -50,21 +58,24 @@ class SecondMoments:
     pair_weight: float
 
     @property
-    def blocks(self) -> MomentBlocks:
+    def blocks(self) -> MomentBlocks:  # type: ignore[override]
         """Lengths of what one record adds to each block."""
         return MomentBlocks(pairs=self.pair_weight, radius=1.0 / math.sqrt(1.0 + self.constant**2))
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Forms of the blocks: a symmetric matrix travels as its diagonal and sqrt(2) times what is above it."""
-        size = self.directions
-        return {TOTAL: ((size + 1) * (size + 2) // 2,), WITHIN: (size * (size + 1) // 2,)}
+    @property
+    def parts(self) -> tuple[Block, ...]:  # type: ignore[override]
+        """Both blocks."""
+        return (
+            Block(name=TOTAL, size=self.directions + 1, weight=1.0),
+            Block(name=WITHIN, size=self.directions, weight=self.pair_weight, share=0.5),
+        )
 
-    def message(self, records: Tensor) -> Params:
-        """SECRET: the moments of one client's records.
+    def message(self, *records: Tensor) -> Params:
+        """SECRET: the moments of one client's records, over their number.
 
         Args:
             records: [ways, m, d], the records of each class; the first is paired with the second, and so on. One that
-                is not finite is null: it adds nothing, nor does its pair.
+                is not finite is null: it adds nothing, nor does its pair. Several are added up.
 
         Returns:
             Both blocks, float64.
@@ -73,36 +84,38 @@ class SecondMoments:
             Where a record becomes null in its place, the message moves by 1/n at most in L2, n = ways * m; in other
             relations as `MomentBlocks.moved` says. Over all records its length is 1 at most.
         """
-        z, u = self.vectors(records)
-        over = math.prod(records.shape[:2]) * self.blocks.unit
-        return {TOTAL: packed(z.T @ z) / over, WITHIN: packed(u.T @ u) * (self.pair_weight / over)}
+        count = sum(math.prod(each.shape[:2]) for each in records)
+        return {name: value / count for name, value in self.summed(self.rows(*records)).items()}
 
-    def vectors(self, records: Tensor) -> tuple[Tensor, Tensor]:
-        """SECRET: (z of each record [n, D + 1]; u of each pair over c [pairs, D]), of length 1 at most; null ones 0.
+    def rows(self, *records: Tensor) -> Rows:
+        """SECRET: z of each record [n, D + 1]; u of each pair over c [pairs, D]; of length 1 at most, null ones 0.
 
         Args:
-            records: [ways, m, d], the records of each class.
+            records: As of `message`.
         """
         import torch
 
-        each, raw = records.shape[1], records.double()
-        sound = torch.isfinite(raw).all(-1, keepdim=True)
-        raw = torch.where(sound, raw, 0.0)
-        # The largest number first, so that no square overflows.
-        raw = raw / raw.abs().amax(-1, keepdim=True).clamp_min(1e-300)
-        unit = raw / raw.square().sum(-1, keepdim=True).clamp_min(1e-300).sqrt()
-        unit = unit[..., : self.directions] * _ROUNDING
-        constants = torch.full_like(unit[..., :1], self.constant * _ROUNDING)
+        both = [self._vectors(each) for each in records]
+        return [(torch.cat(own), None) for own in zip(*both, strict=True)]
+
+    def _vectors(self, records: Tensor) -> tuple[Tensor, Tensor]:
+        import torch
+
+        each, (raw, sound) = records.shape[1], sound_rows(records)
+        unit = shortened(raw, _ANY_LENGTH)[..., : self.directions]
+        constants = torch.full_like(unit[..., :1], self.constant * ROUNDING)
         z = torch.cat([unit, constants], -1) * sound
         z = z.flatten(0, 1) / math.sqrt(1.0 + self.constant**2)
         pairs = slice(0, each - each % 2, 2), slice(1, each, 2)
         both = sound[:, pairs[0]] & sound[:, pairs[1]]
         u = (unit[:, pairs[0]] - unit[:, pairs[1]]) * both
         lengths = u.square().sum(-1, keepdim=True).sqrt()
-        u = u * (self.pair_bound * _ROUNDING / lengths.clamp_min(1e-300)).clamp_max(1.0) / self.pair_bound
+        u = u * (self.pair_bound * ROUNDING / lengths.clamp_min(1e-300)).clamp_max(1.0) / self.pair_bound
         return z, u.flatten(0, 1)
 
-    def metric(self, mean: Mapping[str, Tensor], deviation: float, size: int, width: int, each: int) -> SolvedMetric:
+    def metric(
+        self, mean: Mapping[str, Tensor], deviation: float, size: int, width: int, each: int | None
+    ) -> SolvedMetric:
         """The directions in which classes differ most, where the records of a class differ equally in all of them.
 
         Linear discriminant analysis as of Ioffe 2006 (https://doi.org/10.1007/11744085_41): S_w from `within`, S_b =
@@ -116,7 +129,7 @@ class SecondMoments:
             deviation: Standard deviation of the noise of each number of it; a public number.
             size: d, numbers of a record.
             width: Most directions.
-            each: Records of a class of a client.
+            each: Records of a class of a client; None: any number, of which most are taken to be in pairs.
 
         Returns:
             Centre [d] and matrix [d, width]; further columns are 0. Where noise hides everything, the metric of the
@@ -130,7 +143,8 @@ class SecondMoments:
         count, unit = self.directions, self.blocks.unit
         total = unpacked(mean[TOTAL].double().cpu(), count + 1) * (unit * (1.0 + self.constant**2))
         # A pair is of two records; with odd numbers of them some have none.
-        pairs = unit * self.pair_bound**2 / self.pair_weight * each / (2.0 * (each // 2)) if self.pair_weight else 0.0
+        left = 1.0 if each is None else each / (2.0 * (each // 2))
+        pairs = unit * self.pair_bound**2 / self.pair_weight * left if self.pair_weight else 0.0
         of_share = deviation * unit * (1.0 + self.constant**-2)
         arrived, _ = _weighed(total[-1:, -1] / self.constant**2, torch.ones(1), _most(of_share**2, 1))
         share = max(float(arrived), _LEAST_SHARE)
@@ -201,34 +215,6 @@ class SolvedMetric:
     centre: Any
     matrix: Any
     shown: float = 1.0
-
-
-def packed(matrix: Tensor) -> Tensor:
-    """[D, D], symmetric -> [D (D + 1) / 2]: the diagonal, and sqrt(2) times what is above it; lengths stay."""
-    import torch
-
-    above = matrix.reshape(-1).index_select(0, _above(len(matrix)).to(matrix.device))
-    return torch.cat([matrix.diagonal(), above.mul_(math.sqrt(2.0))])
-
-
-@lru_cache(maxsize=8)
-def _above(size: int) -> Tensor:
-    """Places above the diagonal in a matrix that is read row by row."""
-    import torch
-
-    row, column = torch.triu_indices(size, size, 1)
-    places: Tensor = row * size + column
-    return places
-
-
-def unpacked(vector: Tensor, size: int) -> Tensor:
-    """The inverse."""
-    import torch
-
-    row, column = torch.triu_indices(size, size, 1)
-    above = torch.zeros(size, size, dtype=vector.dtype)
-    above[row, column] = vector[size:] / math.sqrt(2.0)
-    return above + above.T + torch.diag(vector[:size])
 
 
 def _drawn(size: int, deviation: float, generator: Any) -> Tensor:

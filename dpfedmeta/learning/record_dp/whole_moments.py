@@ -7,22 +7,19 @@ semidefinite.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dpfedmeta.accounting.events.integer_sum import WholeSum, rounded_length
+from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.relations.relations import MomentBlocks
 from dpfedmeta.core.params import same_kind, vector_of
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray, SecretGenerator
-from dpfedmeta.learning.record_dp.second_moments import TOTAL, WITHIN, SecondMoments
+from dpfedmeta.learning.record_dp.moment_blocks import BlockMoments, Rows
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from dpfedmeta.core.params import Params
 
 # A try succeeds with probability 0.39 at least.
@@ -39,57 +36,51 @@ class WholeMoments:
         scale: s, by which z is multiplied before it is rounded; u by s sqrt(beta) / c.
     """
 
-    moments: SecondMoments
+    moments: BlockMoments
     records: int
     scale: float
 
     @property
     def dimension(self) -> int:
-        """All entries of both matrices: each carries noise, and the reader takes the mean of the two triangles."""
-        return (self.moments.directions + 1) ** 2 + self.moments.directions**2
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Largest squared length of a rounded record, and of a rounded difference."""
-        size, pairs = self.moments.directions, math.sqrt(self.moments.pair_weight)
-        record = rounded_length(self.scale, size + 1)
-        return math.floor(record**2), math.floor(rounded_length(self.scale * pairs, size) ** 2)
+        """All entries of all blocks."""
+        return sum(block.entries for block in self.moments.parts)
 
     @property
     def blocks(self) -> MomentBlocks:
         """Lengths of what one record adds to each block, after rounding."""
-        record, pair = self.lengths
-        return MomentBlocks(pairs=pair / record, radius=1.0)
+        known, lengths = self.moments.blocks, [block.longest(self.scale) for block in self.moments.parts]
+        other = lengths[-1] / lengths[0]
+        return MomentBlocks(pairs=other if known.pairs else 0.0, labels=other if known.labels else 0.0)
 
     @property
     def longest(self) -> float:
         """Distance by which a record moves the message that counts as nothing."""
-        return self.lengths[0] * self.blocks.unit
+        return self.moments.parts[0].longest(self.scale) * self.blocks.unit
 
     @property
     def tallest(self) -> float:
         """Largest entry of a client's message."""
-        record, pair = self.lengths
-        return self.records * max(record, pair / 2.0)
+        return self.records * max(block.longest(self.scale) * block.share for block in self.moments.parts)
 
-    def message(self, records: Tensor, generator: SecretGenerator) -> IntArray:
+    def message(self, rows: Rows, generator: SecretGenerator) -> IntArray:
         """SECRET: [dimension], the moments of one client's rounded records.
 
         Args:
-            records: [ways, m, d], the records of each class.
+            rows: The vectors of each block, of length 1 at most.
             generator: The client's own, for the rounding.
 
         Guarantee:
             A record that becomes null moves it by `longest` at most, exactly: lengths are checked after rounding. In
-            other relations as `MomentBlocks.moved` says, since all that is added is positive semidefinite.
+            other relations as `MomentBlocks.moved` says, since all squares that are added are positive semidefinite.
         """
-        z, u = (each.cpu().numpy() for each in self.moments.vectors(records))
-        record, pair = self.lengths
-        own = _rounded(z * self.scale, record, generator)
-        differences = _rounded(u * (self.scale * math.sqrt(self.moments.pair_weight)), pair, generator)
-        # In floats up to 2^53, which is exact and fast.
-        total, within = (each.T.astype(np.float64) @ each.astype(np.float64) for each in (own, differences))
-        return np.concatenate([total.ravel(), within.ravel()]).astype(np.int64)
+        found, rounded = list[IntArray](), np.zeros((0, 0), dtype=np.int64)
+        for block, (vectors, members) in zip(self.moments.parts, rows, strict=True):
+            # Sums by label are of the same vectors as the squares before them, and so are their rounded ones.
+            if members is None:
+                scaled = vectors.cpu().numpy() * block.scale(self.scale)
+                rounded = _rounded(scaled, block.limit(self.scale), generator)
+            found.append(block.whole(rounded, members, self.scale))
+        return np.concatenate(found)
 
     def grid(self, whole: WholeSum, like: Any) -> MomentGrid:
         """Reader of a sum of such messages.
@@ -120,7 +111,7 @@ def _rounded(values: FloatArray, limit: int, generator: SecretGenerator) -> IntA
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MomentGrid:
-    """Reading of a sum of whole moments, in the form of `SecondMoments.message`.
+    """Reading of a sum of whole moments, in the form of exact moments.
 
     Attributes:
         own: Public constants of a message.
@@ -142,7 +133,7 @@ class MomentGrid:
         """Width of a step: a client moves what is read by 1 at most.
 
         Rounding lengthens records, so what is read is a little less than the mean of exact messages, all blocks alike;
-        to `SecondMoments.metric` that is a share of the records.
+        to whoever solves that is a share of the records.
         """
         return 1.0 / self.whole.of_a_client
 
@@ -153,13 +144,7 @@ class MomentGrid:
 
     def read(self, released: Params) -> Params:
         """Convert a released sum back to the form of messages. This is post-processing."""
-        values, size = vector_of(released) * self.width, self.own.moments.directions
-        parts = {TOTAL: (values[: (size + 1) ** 2], size + 1), WITHIN: (values[(size + 1) ** 2 :], size)}
-        return {name: same_kind(_packed(part.reshape(side, side)), self.like) for name, (part, side) in parts.items()}
-
-
-def _packed(matrix: FloatArray) -> Any:
-    """The mean of both triangles, as `second_moments.packed` has it."""
-    row, column = np.triu_indices(len(matrix), 1)
-    above = (matrix[row, column] + matrix[column, row]) / math.sqrt(2.0)
-    return np.concatenate([matrix.diagonal(), above]).astype(np.float32)
+        values, blocks = vector_of(released) * self.width, self.own.moments.parts
+        ends = np.cumsum([block.entries for block in blocks])[:-1]
+        parts = zip(blocks, np.split(values, ends), strict=True)
+        return {block.name: same_kind(block.read(own, self.own.scale), self.like) for block, own in parts}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.data.task import holds_rows
 from dpfedmeta.learning.meta.algorithm import ClientContext, ClientNoise, DataNeeds, NetworkTrial, OverMethod
 
 if TYPE_CHECKING:
@@ -61,12 +60,6 @@ class NoisyMoments(OverMethod):
                 "record.support_noise with record.release = noisy-moments: there are no support steps; give "
                 "record.query_noise"
             )
-        if holds_rows(settings.population.kind, task):
-            raise RefusedPlan(
-                f"record.release = noisy-moments with population.kind = {settings.population.kind}: which rows "
-                "form a pair then depends on how many a client holds; use --record.release micro-episodes for rows of "
-                "one's own"
-            )
         if settings.clip.policy != "constant" or settings.clip.initial != 1.0:
             raise InputError(
                 f"clip.policy = {settings.clip.policy}, clip.initial = {settings.clip.initial:g}: moments of records "
@@ -106,7 +99,7 @@ class NoisyMoments(OverMethod):
     @property
     def records(self) -> int:
         """n, public."""
-        return int(self.method.client.support_records + self.method.client.query_records)
+        return int(self.method.records)
 
     @property
     def message_deviation(self) -> float:
@@ -118,7 +111,7 @@ class NoisyMoments(OverMethod):
         return replace(self, noise=None)
 
     def record_layer(self) -> RecordLayer:
-        """One release over n records, in whose blocks each has one place and is in one pair."""
+        """One release over n records, in whose blocks each adds its own terms and is in one pair at most."""
         return RecordLayer(
             support_noise=None,
             query_noise=self.noise,
@@ -128,6 +121,7 @@ class NoisyMoments(OverMethod):
             query_to_message_bound=self.query_to_message_bound,
             parts="records",
             of_sum=not self.releases,
+            rows=self.method.layout is not None,
             blocks=self.method.moments.blocks if self.whole is None else self.whole.blocks,
         )
 
@@ -158,8 +152,8 @@ class NoisyMoments(OverMethod):
         from dpfedmeta.learning.record_dp.moment_messages import noisy_moments
 
         for episode, noise in zip(episodes, noises, strict=True):
-            records = self.method.by_class(episode.to(context.device))
-            yield noisy_moments(self.method.moments, records, bound, self.noise, noise.query)
+            exact = self.method.exact(episode.to(context.device))
+            yield noisy_moments(exact, self.records, bound, self.noise, noise.query)
 
     def whole_message(self, episode: Episode, generator: SecretGenerator) -> IntArray:
         """SECRET: the message of one client towards a sum, in whole numbers.
@@ -169,7 +163,7 @@ class NoisyMoments(OverMethod):
             generator: Its own, for the rounding.
         """
         assert self.whole is not None
-        return self.whole.message(self.method.by_class(episode), generator)
+        return self.whole.message(self.method.rows(episode), generator)
 
     def shortened(self) -> NoisyMoments:
         """The same, with some noise."""

@@ -1,4 +1,4 @@
-"""The metric that follows from the moments of all releases, in closed form (learning.record_dp.second_moments)."""
+"""The model that follows from the moments of all releases, in closed form (learning.algorithms.moments)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Solve:
-    """Centre and matrix of the network `metric`; ridge and weights of directions follow from the known noise.
+    """The model of what clients send; ridge and weights of directions follow from the known noise.
 
     Attributes:
         method: Whose messages were released.
@@ -49,11 +49,9 @@ class Solve:
     def solved(self, mean: Params, deviation: float, /) -> Params:
         """The model, from the mean of all releases."""
         like = next(iter(mean.values()))
-        each = self.method.client.shots + self.method.client.queries
         with one_thread():
-            found = self.method.moments.metric(mean, deviation, self.size, self.width, each)
-        centre, matrix = self.method.weights
-        model: Params = self.method.solved({centre: found.centre.to(like), matrix: found.matrix.to(like)})
+            found = self.method.solved(mean, deviation, self.size, self.width)
+        model: Params = {name: value.to(like) for name, value in found.items()}
         return model
 
 

@@ -185,7 +185,8 @@ def _keys(charges: Sequence[Charge]) -> set[tuple[int, tuple[int, ...], str]]:
 def _opinion(plan: PrivacyPlan, events: tuple[Charge, ...], cells: tuple[Guarantee, ...]) -> list[str]:
     """(client, public) once more, by somebody else's accountant."""
     other = second_opinion((*plan.before, *phases_of(events)), plan.client_delta)
-    if other is None:
+    # It knows no bound on a client that its rows do not have.
+    if other is None or not math.isfinite(cells[0].epsilon):
         return []
     name, epsilon = other
     own = cells[0].epsilon

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from dpfedmeta.core.params import flatten
-from dpfedmeta.learning.record_dp.second_moments import TOTAL, WITHIN, SecondMoments, SolvedMetric, packed, unpacked
+from dpfedmeta.learning.record_dp.moment_blocks import packed, unpacked
+from dpfedmeta.learning.record_dp.second_moments import TOTAL, WITHIN, SecondMoments, SolvedMetric
 
 WAYS, EACH, SIZE = 3, 5, 6
 COUNT = WAYS * EACH

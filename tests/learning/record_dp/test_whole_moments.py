@@ -9,7 +9,8 @@ import torch
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.core.params import flatten
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
-from dpfedmeta.learning.record_dp.second_moments import SecondMoments, unpacked
+from dpfedmeta.learning.record_dp.moment_blocks import unpacked
+from dpfedmeta.learning.record_dp.second_moments import SecondMoments
 from dpfedmeta.learning.record_dp.whole_moments import WholeMoments
 from tests.learning.record_dp.test_second_moments import COUNT, EACH, SIZE, WAYS, drawn
 
@@ -28,9 +29,9 @@ def exact(whole, z, u):
 @pytest.mark.parametrize("whole", WHOLE, ids=lambda whole: f"s = {whole.scale:g}")
 def test_no_rounded_record_is_longer_than_is_stated(whole):
     """By the traces of both blocks: the sums of squared lengths, with every record at its longest."""
-    record, pair = whole.lengths
+    record, pair = (block.limit(whole.scale) for block in MOMENTS.parts)
     for seed in range(60):
-        message = whole.message(drawn(seed), coins(seed))
+        message = whole.message(MOMENTS.rows(drawn(seed)), coins(seed))
         total, within = np.split(message, [(MOMENTS.directions + 1) ** 2])
         assert np.trace(total.reshape(5, 5)) <= COUNT * record
         assert np.trace(within.reshape(4, 4)) <= WAYS * (EACH // 2) * pair
@@ -40,7 +41,7 @@ def test_no_rounded_record_is_longer_than_is_stated(whole):
 @pytest.mark.parametrize("whole", WHOLE, ids=lambda whole: f"s = {whole.scale:g}")
 def test_one_record_moves_whole_numbers_by_no_more_than_its_relation_says(whole):
     """The roundings of all other records stay: they have coins of their own. In exact arithmetic, with the worst."""
-    record, pair = whole.lengths
+    record, pair = (block.limit(whole.scale) for block in MOMENTS.parts)
     rng, found = np.random.default_rng(0), {"zero-out": [], "in-place": []}
 
     def longest(size, limit):
@@ -67,11 +68,11 @@ def test_one_record_moves_whole_numbers_by_no_more_than_its_relation_says(whole)
 def test_a_null_record_adds_nothing_nor_does_its_pair():
     records = drawn(3)
     records[:, 1:] = math.nan
-    one = WHOLE[1].message(records, coins(0))
+    one = WHOLE[1].message(MOMENTS.rows(records), coins(0))
     total, within = np.split(one, [25])
     assert not within.any()
     assert np.linalg.matrix_rank(total.reshape(5, 5)) <= WAYS
-    assert not WHOLE[1].message(records * math.nan, coins(0)).any()
+    assert not WHOLE[1].message(MOMENTS.rows(records * math.nan), coins(0)).any()
 
 
 def test_rounding_is_unbiased_up_to_its_variance_on_the_diagonal():
@@ -80,7 +81,12 @@ def test_rounding_is_unbiased_up_to_its_variance_on_the_diagonal():
     grid = whole.grid(sum_of(whole), torch.zeros(1))
     lengthened = whole.longest / (whole.scale**2 * MOMENTS.blocks.unit)
     assert 1.0 < lengthened < 1.06
-    mean = lengthened * sum(whole.message(records, coins(seed)).astype(float) for seed in range(400)) / 400 * grid.steps
+    mean = (
+        lengthened
+        * sum(whole.message(MOMENTS.rows(records), coins(seed)).astype(float) for seed in range(400))
+        / 400
+        * grid.steps
+    )
     read = grid.read({"": torch.from_numpy(mean)})
     for name, value in MOMENTS.message(records).items():
         side = 5 if name == "moments.total" else 4
@@ -121,6 +127,6 @@ def test_numbers_beyond_half_come_back_as_negative_ones():
 def test_sizes_are_those_of_the_tables():
     assert WHOLE[1].dimension == 25 + 16
     assert MOMENTS.directions < SIZE
-    record, pair = WHOLE[1].lengths
+    record, pair = (block.limit(40.0) for block in MOMENTS.parts)
     assert 1600 < record < 1.06 * 1600
     assert WHOLE[1].longest == pytest.approx(math.hypot(record, pair))

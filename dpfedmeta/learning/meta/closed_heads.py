@@ -1,0 +1,88 @@
+"""Heads that a client finds in closed form from a model for everybody: posterior class means, or a line nearby."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpfedmeta.learning.meta.adaptation import PLAIN, InnerRule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpfedmeta.core.params import Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedHead:
+    """Rule without a step, whose head starts where it ends; features are whitened, so all directions count alike.
+
+    Attributes:
+        prior: kappa, records that the model for everybody counts as.
+        shift: Classes that the absence of a shift common to all of them counts as; None: nobody shifts as a whole.
+    """
+
+    prior: float
+    shift: float | None = None
+
+    @property
+    def unadapted(self) -> InnerRule:
+        """The model for everybody as it is."""
+        return PLAIN
+
+    def network(self, weights: Mapping[str, Tensor]) -> Params:
+        """All of them."""
+        return dict(weights)
+
+    def rates(self, weights: Mapping[str, Tensor], lr: float) -> float | Params:
+        """Return `lr`; there is no step."""
+        return lr
+
+
+@dataclass(frozen=True, kw_only=True)
+class PosteriorMeans(ClosedHead):
+    """Class means of a Gaussian model, which move to (n mean + kappa mu) / (n + kappa); shares of classes likewise.
+
+    A head row is a class mean mu, and its bias is log pi - |mu|^2 / 2.
+    """
+
+    def start(self, head: Params, features: Callable[[], Tensor], labels: Tensor, ways: int) -> Params:
+        """The rows of the client's own classes; a class without a record keeps its mean, and is less likely."""
+        import torch
+
+        if not len(labels):
+            return dict(head)
+        found, means = features(), head["head.weight"]
+        members = (labels[:, None] == torch.arange(ways, device=labels.device)).to(found.dtype)
+        counts, shares = members.sum(0), (head["head.bias"] + means.square().sum(1) / 2.0).softmax(0)
+        sums = members.T @ found
+        if self.shift is not None:
+            held = counts > 0
+            apart = (sums / counts.clamp_min(1.0)[:, None] - means)[held].sum(0)
+            means = means + apart / (held.sum() + self.shift)
+        means = (sums + self.prior * means) / (counts + self.prior)[:, None]
+        shares = (counts + self.prior * shares) / (counts.sum() + self.prior)
+        return {"head.weight": means, "head.bias": shares.clamp_min(1e-12).log() - means.square().sum(1) / 2.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearbyLine(ClosedHead):
+    """Ridge regression towards the line for everybody; its height is free of the penalty on slopes, and has its own."""
+
+    def start(self, head: Params, features: Callable[[], Tensor], labels: Tensor, ways: int) -> Params:
+        """Minimise the squared errors, and kappa times the squared distance from the model for everybody."""
+        import torch
+
+        if not len(labels):
+            return dict(head)
+        found = features()
+        seen = torch.cat([found, found.new_ones(len(found), 1)], 1).double()
+        known = torch.cat([head["head.weight"], head["head.bias"][:, None]], 1).double()
+        # One record's worth: a person's own level is mostly its own.
+        penalty = seen.new_full((seen.shape[1],), self.prior)
+        penalty[-1] = 1.0 if self.shift is None else self.shift
+        missing = labels.double()[:, None] - seen @ known.T
+        change = torch.linalg.solve(seen.T @ seen + torch.diag(penalty), seen.T @ missing).T
+        line = (known + change).to(found.dtype)
+        return {"head.weight": line[:, :-1], "head.bias": line[:, -1]}

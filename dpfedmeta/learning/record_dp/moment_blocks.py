@@ -1,0 +1,162 @@
+"""Blocks of a message of moments: sums of squares, and sums by label, as vectors and as whole numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from dpfedmeta.accounting.events.integer_sum import rounded_length
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpfedmeta.accounting.relations.relations import MomentBlocks
+    from dpfedmeta.core.params import Params
+    from dpfedmeta.core.random.random_sources import FloatArray, IntArray
+
+Rows: TypeAlias = "list[tuple[Tensor, Tensor | None]]"
+"""SECRET: of each block the vectors, and the labels that they have as zeros and ones."""
+# Bounds are shortened by this share, more than the rounding of float64 adds to a sum of products.
+ROUNDING = 1.0 - 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Part of a message: the sum of x x' over vectors x of length 1 at most, or the sum of x by label.
+
+    Attributes:
+        name: In a message.
+        size: Numbers of a vector.
+        weight: Most that a vector adds.
+        labels: Number of labels, over which vectors are added; 0: squares are.
+        share: Vectors for each record.
+    """
+
+    name: str
+    size: int
+    weight: float
+    labels: int = 0
+    share: float = 1.0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Form of it: a symmetric matrix travels as its diagonal and sqrt(2) times what is above it."""
+        return (self.labels, self.size) if self.labels else (self.size * (self.size + 1) // 2,)
+
+    def added(self, vectors: Tensor, members: Tensor | None) -> Tensor:
+        """SECRET: the block of some vectors [n, size], and of their labels [n, labels] as zeros and ones."""
+        sums = packed(vectors.T @ vectors) if members is None else members.to(vectors.dtype).T @ vectors
+        return sums * self.weight
+
+    def scale(self, whole: float) -> float:
+        """What vectors are multiplied by before they are rounded, where 1 is `whole` squared."""
+        return whole if self.labels else whole * math.sqrt(self.weight)
+
+    def limit(self, whole: float) -> int:
+        """Largest squared length of a rounded vector."""
+        return math.floor(rounded_length(self.scale(whole), self.size) ** 2)
+
+    def factor(self, whole: float) -> int:
+        """What rounded vectors are multiplied by in a sum by label, a whole number."""
+        return max(1, round(self.weight * whole))
+
+    def longest(self, whole: float) -> float:
+        """Most that a rounded vector adds."""
+        limit = self.limit(whole)
+        return self.factor(whole) * math.sqrt(limit) if self.labels else float(limit)
+
+    @property
+    def entries(self) -> int:
+        """Whole numbers of it: all of a matrix, since each carries noise, and the reader takes both triangles."""
+        return (self.labels or self.size) * self.size
+
+    def whole(self, rounded: IntArray, members: Tensor | None, scale: float) -> IntArray:
+        """SECRET: [entries], the block of rounded vectors, exactly."""
+        # In floats up to 2^53, which is exact and fast.
+        vectors = rounded.astype(np.float64)
+        left = vectors if members is None else members.cpu().numpy().astype(np.float64) * self.factor(scale)
+        return (left.T @ vectors).ravel().astype(np.int64)
+
+    def read(self, entries: FloatArray, scale: float) -> Any:
+        """The block, from entries of this many: the mean of both triangles, as `packed` has it."""
+        matrix = entries.reshape(-1, self.size)
+        if self.labels:
+            return (matrix * (self.weight * scale / self.factor(scale))).astype(np.float32)
+        row, column = np.triu_indices(self.size, 1)
+        above = (matrix[row, column] + matrix[column, row]) / math.sqrt(2.0)
+        return np.concatenate([matrix.diagonal(), above]).astype(np.float32)
+
+
+def packed(matrix: Tensor) -> Tensor:
+    """[D, D], symmetric -> [D (D + 1) / 2]: the diagonal, and sqrt(2) times what is above it; lengths stay."""
+    import torch
+
+    above = matrix.reshape(-1).index_select(0, _above(len(matrix)).to(matrix.device))
+    return torch.cat([matrix.diagonal(), above.mul_(math.sqrt(2.0))])
+
+
+@lru_cache(maxsize=8)
+def _above(size: int) -> Tensor:
+    """Places above the diagonal in a matrix that is read row by row."""
+    import torch
+
+    row, column = torch.triu_indices(size, size, 1)
+    places: Tensor = row * size + column
+    return places
+
+
+def unpacked(vector: Tensor, size: int) -> Tensor:
+    """The inverse."""
+    import torch
+
+    row, column = torch.triu_indices(size, size, 1)
+    above = torch.zeros(size, size, dtype=vector.dtype)
+    above[row, column] = vector[size:] / math.sqrt(2.0)
+    return above + above.T + torch.diag(vector[:size])
+
+
+def sound_rows(records: Tensor) -> tuple[Tensor, Tensor]:
+    """SECRET: (records [..., d] in float64, those that are not finite 0; [..., 1], which are finite)."""
+    import torch
+
+    raw = records.double()
+    sound = torch.isfinite(raw).all(-1, keepdim=True)
+    return torch.where(sound, raw, 0.0), sound
+
+
+def shortened(records: Tensor, radius: float) -> Tensor:
+    """Vectors over R where they are no longer than R, else at length 1."""
+    # The largest number first, so that no square overflows.
+    largest = records.abs().amax(-1, keepdim=True).clamp_min(radius)
+    scaled = records / largest
+    lengths = scaled.square().sum(-1, keepdim=True).sqrt()
+    return scaled / lengths.clamp_min(radius / largest) * ROUNDING
+
+
+class BlockMoments:
+    """Message of several blocks, in units of what a record costs that counts as nothing.
+
+    Attributes:
+        parts: Its blocks.
+        blocks: Lengths of what one record adds to each.
+    """
+
+    parts: tuple[Block, ...]
+    blocks: MomentBlocks
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Forms of the blocks."""
+        return {block.name: block.shape for block in self.parts}
+
+    def summed(self, rows: Rows) -> Params:
+        """SECRET: all blocks of these rows, float64.
+
+        Guarantee:
+            Where a record becomes null in its place, they move by 1 at most in L2; in other relations as
+            `MomentBlocks.moved` says.
+        """
+        return {block.name: block.added(*own) / self.blocks.unit for block, own in zip(self.parts, rows, strict=True)}

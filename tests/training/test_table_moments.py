@@ -1,0 +1,108 @@
+"""Moments of tables: clients with rows of their own, shared labels, numbers to predict, classes of their own."""
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import dpfedmeta as dp
+from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.files.run_directory import load_weights
+from dpfedmeta.learning.meta.closed_heads import NearbyLine, PosteriorMeans
+
+ALGORITHMS = ("moments-agr", "moments-agrlr", "moments-agrlr-secure")
+KINDS = {
+    "labels": {"labels": ["healthy", "ill", "unsure"]},
+    "numbers": {"kind": "regression", "targets": {"centre": 20, "scale": 8, "lowest": 0, "highest": 100}},
+    "own": {},
+}
+FEW = {
+    "task.shots": 2, "task.queries": 2, "evaluation.shots": 1, "evaluation.queries": 1, "evaluation.episodes": 2,
+    "evaluation.validation_episodes": 2, "run.workers": 1,
+}  # fmt: skip
+
+
+def table_of(kind, folder, clients=6):
+    """Ragged clients with a row of NaN, and made-up people for validation and test."""
+    draws, column = np.random.default_rng(0), "target" if kind == "numbers" else "class"
+    lines = [f"client,split,{column},x0,x1,x2,x3"]
+    for name, split in [(f"c{number}", "train") for number in range(clients)] + [("v", "val"), ("t", "test")]:
+        count = 24 if split != "train" else int(draws.integers(10, 40))
+        for row in range(count):
+            label, numbers = row % 3, draws.normal(size=4)
+            numbers[label] += 2.0
+            shown = {
+                "labels": KINDS["labels"]["labels"][label],
+                "numbers": f"{20 + 5 * label}",
+                "own": f"{name}-{label}",
+            }
+            lines.append(",".join([name, split, shown[kind], *(f"{each:.3f}" for each in numbers)]))
+    (folder / "people.csv").write_text("\n".join(lines))
+    content = {"name": "people", "source": {"reader": "vectors", "path": "people.csv"}, "features": 4}
+    (folder / "people.yaml").write_text(yaml.safe_dump(content | KINDS[kind]))
+    return folder / "people.yaml"
+
+
+def settings_of(kind, algo, folder, **given):
+    file = table_of(kind, folder)
+    more = {"task.ways": 2} if kind == "own" else {}
+    if algo == "moments-agr":
+        more |= {"privacy.client.delta": 1e-3}
+    return dp.Settings.preset(algo, file, {**FEW, **more, **given, "run.dir": str(folder), "run.name": "run"})
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_preset_takes_a_table_as_it_is_and_its_run_verifies(kind, algo, tmp_path):
+    run = dp.train(settings_of(kind, algo, tmp_path), quiet=True)
+    assert all(
+        torch.isfinite(value).all()
+        for value in load_weights(tmp_path / "run" / "checkpoint" / "model.safetensors").values()
+    )
+    cells = {(cell["unit"], cell["observer"]): cell for cell in run.summary["guarantees"]}
+    if "agrlr" in algo:
+        assert cells["record", "server"]["epsilon"] == pytest.approx(2.5, abs=0.02)
+        assert cells["record", "server"]["adjacency"] == "row-deleted"
+        assert {"row-deleted", "row-exchanged", "zero-out"} <= {*cells["record", "server"]["relations"]}
+    if "secure" in algo:
+        # Any number of rows: nothing bounds a client as a whole.
+        assert cells["client", "public"]["epsilon"] is None
+        assert cells["client", "server"]["epsilon"] is None
+    rng = np.random.default_rng(1)
+    records = rng.normal(size=(12, 4)).astype(np.float32)
+    labels = [0, 1, 0, 1] * 3 if kind != "numbers" else [20.0, 25.0, 30.0] * 4
+    found = dp.load(tmp_path / "run").adapt(records, labels).predict(records)
+    assert np.isfinite(np.asarray(found)).all()
+
+
+def test_nothing_is_promised_of_whole_clients_whose_rows_are_added_as_whole_numbers(tmp_path):
+    given = {"privacy.client.epsilon": 8.0, "privacy.client.delta": 1e-3}
+    with pytest.raises(RefusedPlan, match="nothing bounds a client as a whole"):
+        dp.train(settings_of("labels", "moments-agrlr-secure", tmp_path, **given), quiet=True)
+
+
+def head(*rows):
+    means = torch.tensor(rows)
+    return {"head.weight": means, "head.bias": torch.tensor([0.75, 0.25]).log() - means.square().sum(1) / 2.0}
+
+
+def test_class_means_and_shares_move_towards_a_clients_own():
+    own = torch.tensor([[3.0, 0.0], [5.0, 0.0]])
+    found = PosteriorMeans(prior=2.0).start(head([0.0, 1.0], [1.0, 0.0]), lambda: own, torch.tensor([0, 0]), 2)
+    torch.testing.assert_close(found["head.weight"], torch.tensor([[2.0, 0.5], [1.0, 0.0]]))
+    shares = (found["head.bias"] + found["head.weight"].square().sum(1) / 2.0).exp()
+    torch.testing.assert_close(shares, torch.tensor([(2 + 1.5) / 4, 0.5 / 4]))
+    # A shift of all: a class without a record shifts with the others.
+    shifts = PosteriorMeans(prior=2.0, shift=1.0)
+    found = shifts.start(head([0.0, 1.0], [1.0, 0.0]), lambda: own, torch.tensor([0, 0]), 2)
+    torch.testing.assert_close(found["head.weight"][1], torch.tensor([1.0, 0.0]) + torch.tensor([4.0, -1.0]) / 2.0)
+
+
+def test_a_line_moves_towards_a_clients_own_numbers():
+    known = {"head.weight": torch.tensor([[1.0]]), "head.bias": torch.tensor([0.0])}
+    features = torch.linspace(-1.0, 1.0, 50)[:, None]
+    numbers = 3.0 * features[:, 0] + 2.0
+    near = NearbyLine(prior=1e9).start(known, lambda: features, numbers, 1)
+    far = NearbyLine(prior=1e-6, shift=1e-6).start(known, lambda: features, numbers, 1)
+    assert float(near["head.weight"]) == pytest.approx(1.0, abs=1e-5)
+    assert (float(far["head.weight"]), float(far["head.bias"])) == pytest.approx((3.0, 2.0), abs=1e-4)
