@@ -8,7 +8,6 @@ import pytest
 import torch
 import yaml
 
-from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.params import flatten
 from dpfedmeta.data.encoders import encoding as encodings
 from dpfedmeta.data.encoders import features
@@ -43,18 +42,14 @@ def small_lite0(monkeypatch):
     features._network.cache_clear()
 
 
-# Which rows of a client of its own form a pair is for the layouts of rows to say.
-ROWS = pytest.mark.xfail(raises=RefusedPlan, strict=True, reason="moments of rows have no layout yet")
-
-
 @pytest.mark.parametrize(
     ("algo", "given"),
     [
         ("moments-agr", {}),
         ("moments-agr", SUMS),
         ("moments-then-gradients", PHASES),
-        pytest.param("moments-agrlr", RECORDS | {"record.query_noise": "3.0"}, marks=ROWS),
-        pytest.param("moments-agrlr-secure", RECORDS | {"aggregation.dropout": "0.2"}, marks=ROWS),
+        ("moments-agrlr", RECORDS | {"record.query_noise": "3.0"}),
+        ("moments-agrlr-secure", RECORDS | {"aggregation.dropout": "0.2"}),
     ],
     ids=["messages", "sums", "phases", "records", "records under sums"],
 )
