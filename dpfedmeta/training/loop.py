@@ -10,8 +10,6 @@ from typing import Any, Protocol
 import torch
 
 from dpfedmeta.accounting.events.events import Phase
-from dpfedmeta.accounting.events.toeplitz_coefficients import sums_over_independent
-from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.accounting.ledger.published import published
@@ -357,9 +355,8 @@ def server_step(plan: Plan, round_: int) -> ServerStep:
     """The server's step in round `round_`."""
     if plan.solver is None:
         return optimizer(plan, round_)
-    noise = plan.privacy.at(0).noise
-    c = noise.coefficients(plan.privacy.rounds) if isinstance(noise, CorrelatedNoise) else None
-    correlation = () if c is None else tuple(sums_over_independent(c).tolist())
+    correlated = getattr(plan.privacy.at(0).noise, "of_sums", None)
+    correlation = () if correlated is None else tuple(correlated(plan.privacy.rounds).tolist())
     solving = ServerSolver(solver=plan.solver, correlation=correlation)
     return ServerPhases(first=solving, then=optimizer(plan, round_)) if plan.moves else solving
 

@@ -90,6 +90,12 @@ class CorrelatedNoise:
     numbers: tuple[float, ...] = ()
     steady: ClassVar[bool] = False
 
+    def of_sums(self, rounds: int) -> FloatArray:
+        """Deviation of the noise of the sum of 1, 2, ... releases, over that of independent noise."""
+        from dpfedmeta.accounting.events.toeplitz_coefficients import sums_over_independent
+
+        return sums_over_independent(self.coefficients(rounds))
+
     def __post_init__(self) -> None:
         _ = GaussianNoise(multiplier=self.multiplier), self.spacing
         if not (isinstance(self.rounds, int) and self.rounds >= 1):
