@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.params import flatten
 from dpfedmeta.data.encoders import encoding as encodings
 from dpfedmeta.data.encoders import features
@@ -49,7 +50,7 @@ def small_lite0(monkeypatch):
         ("moments-agr", SUMS),
         ("moments-then-gradients", PHASES),
         ("moments-agrlr", RECORDS | {"record.query_noise": "3.0"}),
-        ("moments-agrlr-secure", RECORDS | {"aggregation.dropout": "0.2"}),
+        ("moments-agrlr-secure", RECORDS | {"aggregation.dropout": "0.2", "meta.own.scale": "10"}),
     ],
     ids=["messages", "sums", "phases", "records", "records under sums"],
 )
@@ -60,6 +61,14 @@ def test_weights_are_those_of_the_simulation(silos, tmp_path, algo, given):
     assert status == "completed"
     assert run.weights.read_bytes() == expected.weights.read_bytes()
     assert (tmp_path / "client0" / "personal.safetensors").exists()
+
+
+def test_noise_that_so_few_clients_cannot_draw_is_refused_by_the_plan(silos, tmp_path):
+    """It was an error of the random numbers, in round 0."""
+    given = ENCODED | RECORDS | {"aggregation.dropout": "0.2"}
+    with pytest.raises(RefusedPlan, match=r"share of the noise has a deviation of .* at most 262,144 can be drawn"):
+        silos.simulated("moments-agrlr-secure", tmp_path, **given)
+    assert not list(tmp_path.glob("**/ledger.jsonl"))
 
 
 def changed(session, **own):

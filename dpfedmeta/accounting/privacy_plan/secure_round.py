@@ -14,6 +14,7 @@ from dpfedmeta.accounting.events.failure_probability import largest_cohort, smal
 from dpfedmeta.accounting.events.integer_sum import ROOM, WholeSum, units_of
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.random.random_numbers import LARGEST_VARIANCE
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -193,7 +194,14 @@ def _counted(noise: float, secure: SecureRounds, fixed: Mapping[str, Any], of_on
             "meta.own.records)"
         )
     units = steps * secure.longest
-    return WholeSum(units=units, deviation=noise * units * secure.parts, exact=True, **fixed)
+    found = WholeSum(units=units, deviation=noise * units * secure.parts, exact=True, **fixed)
+    if found.largest_share > LARGEST_VARIANCE:
+        raise RefusedPlan(
+            f"aggregation.bits = {secure.bits}: a client's share of the noise has a deviation of "
+            f"{math.sqrt(found.largest_share):,.0f} whole steps, and at most {math.sqrt(LARGEST_VARIANCE):,.0f} can be "
+            "drawn; give more clients or a larger epsilon (of moments: a smaller meta.own.scale)"
+        )
+    return found
 
 
 def _faced(variance: float, whole: WholeSum) -> GaussianNoise:
