@@ -25,6 +25,7 @@ from opacus.optimizers import DPOptimizer
 import dpfedmeta as dp
 from benchmarks.boundary_audits import CLIENTS, right_functions
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.rounded import asked, rounded_down
 from dpfedmeta.core.random.random_sources import FloatArray
 
 SIZE, Z, DELTA = 20, 4.0, 1e-5
@@ -216,8 +217,8 @@ def main() -> None:
         rows.append({"name": case.name, "right": case.right, "seconds": seconds, **found.as_json()})
         verdict = "refuted" if found.refuted else "no violation found"
         wrong = "" if found.refuted != case.right else " (WRONG)"
-        shown = "-" if bound is None else f"{bound:.3g}"
-        print(f"| {case.name} | {case.epsilon:.3g} | {verdict}{wrong} | {shown} | {seconds:.1f} |", flush=True)
+        shown = "-" if bound is None else rounded_down(bound)
+        print(f"| {case.name} | {asked(case.epsilon)} | {verdict}{wrong} | {shown} | {seconds:.1f} |", flush=True)
     if words.json is not None:
         words.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

@@ -122,8 +122,10 @@ def _calibrate_sum(plan: PrivacyPlan, targets: Targets) -> PrivacyPlan:
     """Calibrate the noise of the sum, which serves all cells: the largest noise that a target needs."""
     noise = plan.noise_multiplier or 0.0
     if targets.client_epsilon is not None and plan.record is not None and plan.record.unbounded:
+        from dpfedmeta.accounting.rounded import asked
+
         raise RefusedPlan(
-            f"privacy.client.epsilon = {targets.client_epsilon:g}: any number of a client's rows enter the sum as "
+            f"privacy.client.epsilon = {asked(targets.client_epsilon)}: any number of a client's rows enter the sum as "
             "whole numbers, so nothing bounds a client as a whole; leave it out, or use --aggregation messages"
         )
     if targets.client_epsilon is not None and targets.client_observer == "public":

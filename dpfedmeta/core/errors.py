@@ -11,7 +11,7 @@ class InputError(Exception):
     """
 
     def __str__(self) -> str:
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__())
+        return " ".join(super().__str__().splitlines())
 
 
 class RefusedPlan(InputError):

@@ -28,7 +28,7 @@ def asked(monkeypatch):
     """Data that decide all of these, and how often they were looked at."""
     looked = []
 
-    def values(dataset):
+    def values(dataset, given):
         looked.append(dataset)
         return dict(DECIDED)
 

@@ -7,4 +7,4 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 
 @pytest.mark.parametrize("kind", [InputError, RefusedPlan])
 def test_a_message_is_one_line_whatever_name_it_repeats(kind):
-    assert str(kind("a\nb.png, \x1b[2J and \udc80: naïve 値")) == "a\\nb.png, \\x1b[2J and \\udc80: naïve 値"
+    assert str(kind("a\nb.png\r\nc\u2028d: naïve 値")) == "a b.png c d: naïve 値"

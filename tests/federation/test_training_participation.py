@@ -270,7 +270,7 @@ def test_a_server_writes_no_line_of_its_own_into_a_client_s_log(silos, tmp_path)
     offered(session, party, replace(session.signed, text=text, signature=signature))
     assert party.unfit is not None
     assert party.unfit.isprintable()
-    assert "algo = x\\x1b[2J\\x0around 0: nothing left: unknown" in said
+    assert "algo = x\\x1b[2J round 0: nothing left: unknown" in said
     assert all(letter.isprintable() or letter == "\n" for letter in said)
     assert all(line[:2] == "20" for line in said.splitlines())
 

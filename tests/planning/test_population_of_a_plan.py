@@ -62,8 +62,8 @@ def test_unequal_sizes_do_not_go_with_record_level_privacy(tiny_strokes):
 
 def test_clients_of_ones_own(tiny_strokes):
     own = from_pairs([None] * 7, SHAPE)
-    assert population(tiny_strokes, own=own, clients=7, cohort=2) is own
-    assert population(tiny_strokes, "dp-agrlr-micro", own=own, clients=7, cohort=2) is own
+    assert population(tiny_strokes, own=own, clients=7, cohort=2).pairs is own.pairs
+    assert population(tiny_strokes, "dp-agrlr-micro", own=own, clients=7, cohort=2).pairs is own.pairs
     with pytest.raises(InputError, match="clients = 8, but 7 clients were handed over"):
         population(tiny_strokes, own=own, clients=8, cohort=2)
     for wrong in (replace(own, shape=replace(SHAPE, shots=1)), population(tiny_strokes, clients=7, cohort=2)):
@@ -73,7 +73,7 @@ def test_clients_of_ones_own(tiny_strokes):
 
 def test_records_that_a_population_states_are_compared_without_a_look_at_anybody(tiny_strokes):
     fitting = from_pairs([None] * 7, SHAPE, image=(1, 28, 28))
-    assert population(tiny_strokes, own=fitting, clients=7, cohort=2) is fitting
+    assert population(tiny_strokes, own=fitting, clients=7, cohort=2).pairs is fitting.pairs
     with pytest.raises(InputError, match=r"population\.image: your clients' records are 1 x 32 x 32, .* 1 x 28 x 28"):
         population(tiny_strokes, own=replace(fitting, image=(1, 32, 32)), clients=7, cohort=2)
 

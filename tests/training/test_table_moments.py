@@ -8,7 +8,7 @@ import yaml
 import dpfedmeta as dp
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.files.run_directory import load_weights
-from dpfedmeta.learning.meta.closed_heads import NearbyLine, PosteriorMeans
+from dpfedmeta.learning.record_dp.closed_heads import NearbyLine, PosteriorMeans
 
 ALGORITHMS = ("moments-agr", "moments-agrlr", "moments-agrlr-secure")
 KINDS = {

@@ -30,11 +30,11 @@ from dpfedmeta.learning.meta.algorithm import (
     NoRecordNoise,
     Sends,
 )
-from dpfedmeta.learning.meta.closed_heads import NearbyLine, PosteriorMeans
 from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.models.spec import BODY, HEAD
 from dpfedmeta.learning.models.weight_shapes import GAUSSIAN, METRIC
+from dpfedmeta.learning.record_dp.closed_heads import NearbyLine, PosteriorMeans
 from dpfedmeta.learning.record_dp.second_moments import SecondMoments
 from dpfedmeta.learning.record_dp.shared_moments import SharedMoments
 

@@ -25,7 +25,7 @@ ROUNDING = 1.0 - 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class MomentBlock:
     """Part of a message: the sum of x x' over vectors x of length 1 at most, or the sum of x by label.
 
     Attributes:
@@ -145,7 +145,7 @@ class BlockMoments:
         blocks: Lengths of what one record adds to each.
     """
 
-    parts: tuple[Block, ...]
+    parts: tuple[MomentBlock, ...]
     blocks: MomentBlocks
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

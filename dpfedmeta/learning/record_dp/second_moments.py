@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from dpfedmeta.accounting.relations.relations import MomentBlocks
 from dpfedmeta.learning.record_dp.moment_blocks import (
     ROUNDING,
-    Block,
     BlockMoments,
+    MomentBlock,
     Rows,
     shortened,
     sound_rows,
@@ -63,11 +63,11 @@ class SecondMoments(BlockMoments):
         return MomentBlocks(pairs=self.pair_weight, radius=1.0 / math.sqrt(1.0 + self.constant**2))
 
     @property
-    def parts(self) -> tuple[Block, ...]:  # type: ignore[override]
+    def parts(self) -> tuple[MomentBlock, ...]:  # type: ignore[override]
         """Both blocks."""
         return (
-            Block(name=TOTAL, size=self.directions + 1, weight=1.0),
-            Block(name=WITHIN, size=self.directions, weight=self.pair_weight, share=0.5),
+            MomentBlock(name=TOTAL, size=self.directions + 1, weight=1.0),
+            MomentBlock(name=WITHIN, size=self.directions, weight=self.pair_weight, share=0.5),
         )
 
     def message(self, *records: Tensor) -> Params:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from dpfedmeta.accounting.relations.relations import MomentBlocks
 from dpfedmeta.learning.record_dp.moment_blocks import (
     ROUNDING,
-    Block,
     BlockMoments,
+    MomentBlock,
     Rows,
     shortened,
     sound_rows,
@@ -69,14 +69,14 @@ class SharedMoments(BlockMoments):
         return math.hypot(1.0, self.constant, 0.0 if self.labels else self.weight)
 
     @property
-    def parts(self) -> tuple[Block, ...]:  # type: ignore[override]
+    def parts(self) -> tuple[MomentBlock, ...]:  # type: ignore[override]
         """The blocks."""
         if not self.labels:
-            return (Block(name=TOTAL, size=self.size + 2, weight=1.0),)
+            return (MomentBlock(name=TOTAL, size=self.size + 2, weight=1.0),)
         z = self.size + 1
         return (
-            Block(name=TOTAL, size=z, weight=1.0),
-            Block(name=CLASSES, size=z, weight=self.weight, labels=self.labels),
+            MomentBlock(name=TOTAL, size=z, weight=1.0),
+            MomentBlock(name=CLASSES, size=z, weight=self.weight, labels=self.labels),
         )
 
     def rows(self, records: Tensor, targets: Tensor) -> Rows:
