@@ -45,7 +45,7 @@ LEFT_OUT = {
         "learning/record_dp/shared_moments.py",
         "MomentBlocks",
         "radius",
-    ): "numbers to predict have no labels whose mean it bounds",
+    ): "numbers to predict have no labels",
     ("planning/network_trial/device_test.py", "RehearsedClients", "device"): "the trial compares with the CPU",
     ("planning/network_trial/pretraining_overlap.py", "load_task", "data_folder"): "a published task has no folder",
     ("planning/privacy/solve.py", "most_rounds", "limit"): "another limit: an epsilon",

@@ -16,6 +16,7 @@ from dpfedmeta.data.task_file import load_task
 
 DECIDED = {
     "model.name": "mlp", "population.clients": 77, "population.kind": "natural", "task.ways": 1, "meta.learn": "all",
+    "model.encoder": None,
 }  # fmt: skip
 
 
