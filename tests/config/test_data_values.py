@@ -16,7 +16,6 @@ from dpfedmeta.data.task_file import load_task
 
 DECIDED = {
     "model.name": "mlp", "population.clients": 77, "population.kind": "natural", "task.ways": 1, "meta.learn": "all",
-    "model.encoder": None,
 }  # fmt: skip
 
 
@@ -53,7 +52,7 @@ def test_data_decide_over_a_preset_and_over_nothing_stronger(asked):
 
 
 def test_data_are_not_looked_at_where_all_is_given_that_they_decide(asked):
-    everything = given(2, *DECIDED)
+    everything = given(2, *DECIDED) | given(2, "model.encoder", value=None)
     assert with_data_values("mine", everything) == everything
     assert asked == []
     for name in DECIDED:
