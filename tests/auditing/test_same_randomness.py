@@ -11,7 +11,7 @@ import dpfedmeta as dp
 from benchmarks.boundary_audits import CLIENTS, right_functions
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
 from dpfedmeta.auditing.rounds.movement_bounds import _of_two_sizes
-from dpfedmeta.auditing.rounds.pytest_plugin import assert_private  # noqa: F401 -- where it is not installed
+from dpfedmeta.auditing.rounds.pytest_plugin import assert_private  # noqa: F401
 from dpfedmeta.auditing.rounds.rounds_attack import AuditedRounds
 from dpfedmeta.auditing.rounds.same_randomness import SameRandomness
 from dpfedmeta.core.errors import InputError

@@ -1,4 +1,7 @@
-"""Fixture `assert_private` for everybody's tests: it fails where rounds break a promise about a client."""
+"""Fixture `assert_private` for everybody's tests: it fails where rounds break a promise about a client.
+
+A conftest.py loads it by `pytest_plugins`. As an entry point it would have pytest rewrite every module of the package.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
