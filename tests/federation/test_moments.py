@@ -10,17 +10,14 @@ import yaml
 
 from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.params import flatten
-from dpfedmeta.data.encoders import encoding as encodings
-from dpfedmeta.data.encoders import features
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.federation.client.local_data import OwnRecords
-from dpfedmeta.federation.offers import signed_plan
 from dpfedmeta.federation.wire_format import Said
 from dpfedmeta.learning.algorithms.moments_then_gradients import PHASE
-from tests.data.encoders import tiny_encoder
 from tests.federation.sessions import open_session
 from tests.federation.silos import NOISE
+from tests.federation.test_encoded_clients import small_lite0  # noqa: F401 -- of all tests here
 from tests.federation.test_kept_settings import asked, forged
 from tests.federation.test_plan_limits_of_clients import MANY, joined
 
@@ -30,17 +27,6 @@ PHASES = {"server.rounds": "3", "population.sampler": "poisson", "population.coh
 CAP, ONCE = {"population.max_participations": "2"}, {"population.max_participations": "1"}
 RECORDS = {"meta.own.directions": "8"}
 SUMS = {"aggregation.mode": "secure", "aggregation.dropout": "0.2", "meta.own.directions": "8"}
-
-
-@pytest.fixture(autouse=True)
-def small_lite0(monkeypatch):
-    """A tiny network in the place of Lite0, since clients take this program's own encoders alone."""
-    monkeypatch.setattr(encodings, "_member", lambda name: (encodings._Own("tests:tiny", tiny_encoder.tiny), ""))
-    monkeypatch.setattr(features, "available_cores", lambda: 1)
-    for remembered in (features._network, signed_plan._made):
-        remembered.cache_clear()
-    yield
-    features._network.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -105,9 +105,9 @@ def audit_rounds(
 
     The client is tried at three places and with three lengths, among others who send updates of several lengths, and
     among others who send zeros. First both worlds get the same random numbers (`compared`): what the client moves is
-    then exact, and a gross violation is found in seconds at any epsilon. Where that refutes nothing, releases alone are
-    attacked. What tells most is tested on further runs: a part of a release, how much noise there is in it, or that it
-    is a release without randomness.
+    then exact, and a gross violation is found in seconds at any epsilon. There a client that sends zeros is taken for
+    one that is not there. Where that refutes nothing, releases alone are attacked. What tells most is tested on further
+    runs: a part of a release, how much noise there is in it, or that it is a release without randomness.
 
     Args:
         function: One round: from its state, the update of each client by number, and a generator for cohort and noise,

@@ -165,6 +165,11 @@ class AuditedRounds:
         return {name: np.resize([1.0, -1.0], v.shape) for name, v in self.like.items()}
 
     @cached_property
+    def _turned(self) -> Update:
+        """The same signs, each number of another length: another direction, in no number the same."""
+        return {name: value * np.resize([0.9, 1.1, 0.8, 1.2, 0.7], value.shape) for name, value in self._signs.items()}
+
+    @cached_property
     def _others(self) -> Sequence[Update]:
         """Updates of the others, always the same: of directions that have nothing to do with each other."""
         drawn = np.random.default_rng(0)
@@ -175,7 +180,7 @@ class AuditedRounds:
             found.append({name: value * (length / norm) for name, value in update.items()})
         return found
 
-    def updates(self, world: World, there: bool, sends: bool) -> dict[int, Update]:
+    def updates(self, world: World, there: bool, sends: bool, turned: bool = False) -> dict[int, Update]:
         """Updates of a round; new arrays each time, since a function may write into them."""
         scale = world.length * self.length / math.sqrt(sum(value.size for value in self.like.values()))
         updates: dict[int, Update] = {}
@@ -187,7 +192,8 @@ class AuditedRounds:
                     else {name: np.zeros(value.shape) for name, value in self.like.items()}
                 )
             elif there:
-                updates[client] = {name: value * (scale if sends else 0.0) for name, value in self._signs.items()}
+                own = self._turned if turned else self._signs
+                updates[client] = {name: value * (scale if sends else 0.0) for name, value in own.items()}
         return updates
 
     def _score(self, generator: np.random.Generator, world: World, there: bool) -> FloatArray:

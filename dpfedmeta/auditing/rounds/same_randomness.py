@@ -6,21 +6,25 @@ millions; the bound rests on the form of the noise, which is tested (`movement_b
 state is also how Cebere et al. 2026 look at other people's programs (https://arxiv.org/abs/2602.17454).
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dpfedmeta.auditing.rounds.any_framework import seeded_everywhere
 from dpfedmeta.auditing.rounds.movement_bounds import (
     Comparison,
+    ConstantNumber,
     Evidence,
     PairedRuns,
     all_evidence,
     judged,
-    no_movement,
+    no_bound,
 )
 from dpfedmeta.auditing.rounds.rounds_attack import AuditedRounds, World
 from dpfedmeta.core.errors import InputError
@@ -29,18 +33,23 @@ from dpfedmeta.core.random.random_sources import FloatArray
 
 # Runs that choose a world, parts of a release and their weights. Others judge.
 FIRST = 48
-# Of them, those that say in which direction a client moves a release.
-_FIRST_LOOK = 6
-
-Releases = list[dict[str, FloatArray]]
+# Of them, those that say in which direction a client moves a release; and runs that look whether a number follows it.
+_FIRST_LOOK, _PROBES = 16, 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Neighbours:
-    """Worlds that are compared: the canary's update in the one; zeros in its place, or no client, in the other."""
+    """Worlds that are compared: the canary's update in the one; zeros in its place, or no client, in the other.
+
+    Attributes:
+        world: What clients send.
+        absent: True if no client is in its place.
+        turned: True if its update has another direction.
+    """
 
     world: World
     absent: bool
+    turned: bool = False
 
     def words(self) -> str:
         """The second one, for a sentence."""
@@ -67,24 +76,34 @@ class SameRandomness:
         """
         first, second = np.random.SeedSequence(self.seed).spawn(2)
         if not self._repeats(first.spawn(1)[0]):
-            return no_movement(runs, "the function draws from a source that neither its generator nor a seed reaches")
+            return no_bound(runs, "the function draws from a source that neither its generator nor a seed reaches")
         seeds = first.spawn(FIRST)
-        best: tuple[_Neighbours, dict[str, FloatArray], Evidence] | None = None
+        best: tuple[_Neighbours, _Look, Evidence] | None = None
         for neighbours in self._neighbours():
-            directions = self._directions(neighbours, seeds[:_FIRST_LOOK])
-            found = directions if isinstance(directions, str) else self._pairs(neighbours, directions, seeds)
-            if isinstance(directions, str) or isinstance(found, str):
-                return replace(no_movement(runs, str(found)), epsilon=math.inf, refuting=math.inf)
-            for choice in all_evidence(found, self.trial.delta):
-                if best is None or choice.score > best[2].score:
-                    best = neighbours, directions, choice
+            look = _Look.of(self._pairs(neighbours, seeds[:_FIRST_LOOK]))
+            found = self._looked(neighbours, look, seeds)
+            for evidence in all_evidence(found, self.trial.delta):
+                if evidence.score > (best[2].score if best else 0.0):
+                    best = neighbours, look, evidence
         if best is None:
-            return replace(no_movement(runs, "no release moves"), epsilon=0.0, refuting=0.0)
-        neighbours, directions, choice = best
-        again = self._pairs(neighbours, directions, second.spawn(runs))
-        if isinstance(again, str):
-            return replace(no_movement(runs, again), epsilon=math.inf, refuting=math.inf)
-        return judged(choice, again, self.trial.delta, neighbours.words())
+            return replace(no_bound(runs, "nothing shows the client"), epsilon=0.0, refuting=0.0)
+        neighbours, look, evidence = best
+        again = self._looked(neighbours, look, second.spawn(runs))
+        return judged(evidence, again, self.trial.delta, neighbours.words())
+
+    def _looked(self, neighbours: _Neighbours, look: _Look, seeds: Sequence[np.random.SeedSequence]) -> PairedRuns:
+        """Numbers of pairs of runs; where one has no randomness, also whether it follows the client's update."""
+        found = look.runs(self._pairs(neighbours, seeds))
+        if found.constant is None or not found.constant.steady:
+            return found
+        turned = look.runs(self._pairs(replace(neighbours, turned=True), seeds[:_PROBES])).constant
+        follows = (
+            turned is not None
+            and turned.steady
+            and (turned.where, turned.usual) == (found.constant.where, found.constant.usual)
+            and turned.value != found.constant.value
+        )
+        return replace(found, constant=replace(found.constant, follows=follows))
 
     def _neighbours(self) -> Iterator[_Neighbours]:
         for world in self.trial.worlds():
@@ -94,131 +113,198 @@ class SameRandomness:
 
     def _repeats(self, seed: np.random.SeedSequence) -> bool:
         """True if the same seed gives the same releases."""
-        world = next(iter(self.trial.worlds()))
-        one, other = (self._releases(world, True, False, seed)[0] for _ in range(2))
-        return all(
-            first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
-            for first, second in zip(one, other, strict=True)
+        silent = _Neighbours(world=next(iter(self.trial.worlds())), absent=False)
+        one, other = (self._run(silent, False, seed) for _ in range(2))
+        return one.form == other.form and all(
+            np.array_equal(first[name], second[name])
+            for first, second in zip(one.released, other.released, strict=True)
+            for name in first
         )
 
-    def _releases(self, world: World, there: bool, sends: bool, seed: np.random.SeedSequence) -> tuple[Releases, bool]:
-        """(Release of each round, whether the function keeps a state)."""
-        state, kept, found = None, False, []
-        generator = np.random.default_rng(seed)
+    def _pairs(self, neighbours: _Neighbours, seeds: Sequence[np.random.SeedSequence]) -> Iterator[tuple[_Run, _Run]]:
+        """Runs with the client's update and without it.
+
+        Raises:
+            InputError: The function raises in both worlds, with every seed.
+        """
+        failures = 0
+        for seed in seeds:
+            one, other = (self._run(neighbours, sends, seed) for sends in (True, False))
+            failures += not (one.released or other.released)
+            yield one, other
+        if failures == len(seeds):
+            raise InputError(f"audit_rounds: with the client's update and without it, the function {one.form[0]}")
+
+    def _run(self, neighbours: _Neighbours, sends: bool, seed: np.random.SeedSequence) -> _Run:
+        state, kept, found, form = None, False, list[dict[str, FloatArray]](), list[str]()
+        generator, world = np.random.default_rng(seed), neighbours.world
         with seeded_everywhere(int(seed.generate_state(1)[0])):
             for round_ in range(self.trial.rounds):
-                updates = self.trial.updates(world, there, sends and round_ % world.pattern == 0)
-                state, released = self.trial.function(state, updates, generator)
+                updates = self.trial.updates(
+                    world, sends or not neighbours.absent, sends and round_ % world.pattern == 0, neighbours.turned
+                )
+                try:
+                    state, released = self.trial.function(state, updates, generator)
+                except InputError:
+                    raise
+                except Exception as error:
+                    return _Run(released=(), form=(f"raised {raised(error)}",), kept=kept)
                 kept = kept or state is not None
                 found.append(_numbers(released))
-        return found, kept
-
-    def _pair(self, neighbours: _Neighbours, seed: np.random.SeedSequence) -> tuple[Releases, Releases, bool] | str:
-        """Releases of both worlds; or, in words, what else tells them apart."""
-        found: list[tuple[Releases, bool] | str] = []
-        for there, sends in ((True, True), (not neighbours.absent, False)):
-            try:
-                found.append(self._releases(neighbours.world, there, sends, seed))
-            except InputError:
-                raise
-            except Exception as error:
-                found.append(raised(error))
-        one, other = found
-        if isinstance(one, str) and isinstance(other, str):
-            raise InputError(f"audit_rounds: with the client's update and without it, the function raised {one}")
-        if isinstance(one, str) or isinstance(other, str):
-            said, where = (one, "sends its update") if isinstance(one, str) else (other, neighbours.words())
-            return f"only where the client {where}, the function raised {said}"
-        for round_, (mine, theirs) in enumerate(zip(one[0], other[0], strict=True)):
-            if {name: value.shape for name, value in mine.items()} != {n: value.shape for n, value in theirs.items()}:
-                return f"round {round_} releases other names or shapes where the client {neighbours.words()}"
-        return one[0], other[0], one[1] or other[1]
-
-    def _directions(
-        self, neighbours: _Neighbours, seeds: Sequence[np.random.SeedSequence]
-    ) -> dict[str, FloatArray] | str:
-        """Unit arrays along which the client moves a release most, by name; zeros where it does not move."""
-        most: dict[str, tuple[float, FloatArray]] = {}
-        for seed in seeds:
-            pair = self._pair(neighbours, seed)
-            if isinstance(pair, str):
-                return pair
-            for mine, theirs in zip(*pair[:2], strict=True):
-                for name in mine:
-                    moved = mine[name] - theirs[name]
-                    length = float(np.linalg.norm(moved))
-                    if name not in most or length > most[name][0]:
-                        most[name] = length, moved / length if length else moved
-        return {name: direction for name, (_, direction) in most.items()}
-
-    def _pairs(
-        self, neighbours: _Neighbours, directions: Mapping[str, FloatArray], seeds: Sequence[np.random.SeedSequence]
-    ) -> PairedRuns | str:
-        """Runs of both worlds, each part of a release along its direction."""
-        gathered = _Gathered()
-        for seed in seeds:
-            pair = self._pair(neighbours, seed)
-            if isinstance(pair, str):
-                return pair
-            gathered.add(*pair, directions)
-        return gathered.runs()
+                form.append(", ".join(f"{name!r} {value.shape}" for name, value in found[-1].items()))
+        return _Run(released=tuple(found), form=tuple(form), kept=kept)
 
 
-class _Gathered:
-    """Numbers of pairs of runs, kept without the releases themselves."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Run:
+    """Releases of a run.
 
-    def __init__(self) -> None:
-        self.without: list[list[float]] = []
-        self.moved: list[list[float]] = []
-        self.energies: list[list[list[float]]] = []
-        self.first: Releases = []
-        self.last: tuple[Releases, Releases] | None = None
-        self.changed: list[dict[str, tuple[FloatArray, FloatArray]]] = []
-        self.parts: list[tuple[int, str]] = []
-        self.kept = False
+    Attributes:
+        released: By round; none where the function raised.
+        form: Names and shapes of each, or what was raised, in words.
+        kept: True if the function keeps a state.
+    """
 
-    def add(self, one: Releases, other: Releases, kept: bool, directions: Mapping[str, FloatArray]) -> None:
-        """One pair."""
-        if not self.first:
-            self.first = other
-            self.parts = [(round_, name) for round_, released in enumerate(other) for name in released]
-            self.changed = [{n: (np.zeros(v.shape), np.zeros(v.shape)) for n, v in each.items()} for each in other]
-        self.kept = self.kept or kept
-        along = [float(np.vdot(directions[name], other[round_][name])) for round_, name in self.parts]
-        self.without.append(along)
-        self.moved.append([float(np.vdot(directions[n], one[r][n] - other[r][n])) for r, n in self.parts])
-        for round_, name in self.parts:
-            for count, each in zip(self.changed[round_][name], (one, other), strict=True):
-                count += each[round_][name] != self.first[round_][name]
-        if self.last is None:
-            self.last = one, other
-            return
-        self.energies.append(
-            [
-                [float(np.mean((now[r][n] - before[r][n]) ** 2)) / 2 if now[r][n].size else 0.0 for r, n in self.parts]
-                for now, before in zip((one, other), self.last, strict=True)
-            ]
+    released: tuple[dict[str, FloatArray], ...]
+    form: tuple[str, ...]
+    kept: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Look:
+    """How releases become a few numbers: fixed by the first runs, used on all.
+
+    Attributes:
+        form: The most frequent form of a release; runs of another one have no numbers.
+        parts: (Round, name) of each array.
+        directions: Unit arrays along which the client moves a release most, by name.
+        centres: Mean of each part without the client's update.
+        squares: Mean squared distance of each part from its mean.
+        checks: Arrays of random signs: movements along both are the same where they are the same as a whole.
+    """
+
+    form: tuple[str, ...]
+    parts: tuple[tuple[int, str], ...]
+    directions: Mapping[str, FloatArray]
+    centres: Mapping[tuple[int, str], FloatArray]
+    squares: Mapping[tuple[int, str], float]
+    checks: Mapping[str, FloatArray]
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[_Run, _Run]]) -> _Look:
+        """From some pairs of runs."""
+        runs = list(pairs)
+        form = Counter(run.form for pair in runs for run in pair if run.released).most_common(1)[0][0]
+        same = [pair for pair in runs if pair[0].form == pair[1].form == form]
+        sound = [other for _, other in runs if other.form == form] or [one for one, _ in runs if one.form == form]
+        parts = tuple((round_, name) for round_, released in enumerate(sound[0].released) for name in released)
+        longest: dict[str, tuple[float, FloatArray]] = {}
+        for round_, name in parts:
+            for one, other in same:
+                moved = one.released[round_][name] - other.released[round_][name]
+                length = float(np.linalg.norm(moved))
+                if name not in longest or length > longest[name][0]:
+                    longest[name] = length, moved / length if length else moved
+        shapes = {name: sound[0].released[round_][name].shape for round_, name in parts}
+        drawn = np.random.default_rng(0)
+        centres = {(r, n): np.mean([run.released[r][n] for run in sound], axis=0) for r, n in parts}
+        return cls(
+            form=form,
+            parts=parts,
+            directions={n: longest[n][1] if n in longest else np.zeros(shape) for n, shape in shapes.items()},
+            centres=centres,
+            squares={
+                (r, n): float(np.mean([np.sum((run.released[r][n] - centres[r, n]) ** 2) for run in sound]))
+                for r, n in parts
+            },
+            checks={name: drawn.choice([-1.0, 1.0], shape) for name, shape in shapes.items()},
         )
-        self.last = None
 
-    def runs(self) -> PairedRuns:
-        """All of them."""
-        best, where = 0, ""
-        for round_, name in self.parts:
-            there, without = self.changed[round_][name]
-            constant = np.where(without == 0, there, 0.0)
-            if constant.size and constant.max() > best:
-                best, where = int(constant.max()), f"a number in {name!r} of round {round_}"
+    def size(self, run: _Run, part: tuple[int, str]) -> float:
+        """Cube root of a part's squared distance from its mean: nearly normal where the noise is."""
+        distance = run.released[part[0]][part[1]] - self.centres[part]
+        return float(np.cbrt(np.sum(distance**2) / self.squares[part])) if self.squares[part] else 0.0
+
+    def runs(self, pairs: Iterable[tuple[_Run, _Run]]) -> PairedRuns:
+        """Numbers of pairs of runs, kept without the releases themselves."""
+        forms = Counter[tuple[bool, tuple[str, ...]]]()
+        without, moved, checked, sizes = ([] for _ in range(4))
+        changed: dict[tuple[int, str], _Changes] = {}
+        count, kept = 0, False
+        for one, other in pairs:
+            count, kept = count + 1, kept or one.kept or other.kept
+            forms.update([(True, one.form), (False, other.form)])
+            if one.form != self.form or other.form != self.form:
+                continue
+            both = [(one.released[r][n], other.released[r][n], n) for r, n in self.parts]
+            without.append([float(np.vdot(self.directions[n], b)) for _, b, n in both])
+            moved.append([float(np.vdot(self.directions[n], a - b)) for a, b, n in both])
+            checked.append([float(np.vdot(self.checks[n], a - b)) for a, b, n in both])
+            sizes.append([[self.size(run, part) for part in self.parts] for run in (one, other)])
+            for part, (a, b, _) in zip(self.parts, both, strict=True):
+                changed.setdefault(part, _Changes.of(b)).add(a, b)
+        constants = [each for part, changes in changed.items() if (each := changes.constant(*part)) is not None]
+        form, with_form, without_form = _telling(forms)
+        size = len(self.parts)
         return PairedRuns(
-            parts=self.parts,
-            sizes=np.array([self.first[round_][name].size for round_, name in self.parts]),
-            without=np.array(self.without),
-            moved=np.array(self.moved),
-            energies=np.array(self.energies).reshape(-1, 2, len(self.parts)).swapaxes(0, 1),
-            constant=best,
-            where=where,
-            keeps_state=self.kept,
-        )
+            count=count, parts=self.parts, without=np.array(without).reshape(-1, size),
+            moved=np.array(moved).reshape(-1, size), checked=np.array(checked).reshape(-1, size),
+            sizes=np.array(sizes).reshape(-1, 2, size).swapaxes(0, 1), keeps_state=kept, form=form,
+            constant=max(constants, key=lambda each: each.runs, default=None), with_form=with_form,
+            without_form=without_form,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Changes:
+    """What became of the numbers of an array, over runs.
+
+    Attributes:
+        start: Their values in the first run without the client's update.
+        there: In how many runs with it each is another one.
+        silent: In how many without it.
+        last: The other value.
+        varied: True where there were several.
+    """
+
+    start: FloatArray
+    there: FloatArray
+    silent: FloatArray
+    last: FloatArray
+    varied: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, start: FloatArray) -> _Changes:
+        """Of no run."""
+        there, silent = np.zeros(start.shape), np.zeros(start.shape)
+        return cls(start=start, there=there, silent=silent, last=start.copy(), varied=np.zeros(start.shape, dtype=bool))
+
+    def add(self, one: FloatArray, other: FloatArray) -> None:
+        """A run with the client's update and one without."""
+        moved = one != self.start
+        np.logical_or(self.varied, moved & (self.there > 0) & (one != self.last), out=self.varied)
+        np.add(self.there, moved, out=self.there)
+        np.add(self.silent, other != self.start, out=self.silent)
+        np.copyto(self.last, one, where=moved)
+
+    def constant(self, round_: int, name: str) -> ConstantNumber | None:
+        """The number that is the same in all runs without the update, and another one in most with it."""
+        counts = np.where(self.silent == 0, self.there, 0.0).ravel()
+        if not counts.size or not counts.max():
+            return None
+        place = int(counts.argmax())
+        return ConstantNumber(
+            where=f"number {place} of {name!r} in round {round_}", runs=int(counts[place]),
+            usual=float(self.start.flat[place]), value=float(self.last.flat[place]),
+            steady=not self.varied.flat[place],
+        )  # fmt: skip
+
+
+def _telling(forms: Counter[tuple[bool, tuple[str, ...]]]) -> tuple[str, int, int]:
+    """(Form that tells most, in words; how many runs with the client's update have it, how many without)."""
+    seen = {form: (forms[True, form], forms[False, form]) for _, form in forms}
+    form, counts = max(seen.items(), key=lambda each: abs(each[1][0] - each[1][1]))
+    return "; ".join(dict.fromkeys(form)), *counts
 
 
 def _numbers(released: Any) -> dict[str, FloatArray]:
