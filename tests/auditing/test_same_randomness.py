@@ -10,6 +10,7 @@ import rounds_of_others as planted
 import dpfedmeta as dp
 from benchmarks.boundary_audits import CLIENTS, right_functions
 from dpfedmeta.accounting.divergences.gdp import gaussian_delta, gaussian_epsilon
+from dpfedmeta.auditing.rounds.movement_bounds import PairedRuns, all_evidence
 from dpfedmeta.auditing.rounds.pytest_plugin import assert_private  # noqa: F401
 from dpfedmeta.auditing.rounds.rounds_attack import AuditedRounds
 from dpfedmeta.auditing.rounds.same_randomness import SameRandomness
@@ -258,6 +259,19 @@ def test_functions_whose_releases_change_their_form_with_the_noise_raise_no_alar
     size, rounds, epsilon = OTHER_RIGHT[right]
     found = compared(right, like={"w": np.zeros(size)}, rounds=rounds, seed=seed)
     assert found.refuting is None or found.refuting <= epsilon
+
+
+@pytest.mark.parametrize("differ", [False, True])
+def test_a_movement_counts_as_the_same_only_as_a_whole(differ):
+    """One that the noise turns is as long in each run, and tells nothing of a cohort."""
+    drawn, count = np.random.default_rng(0), 48
+    runs = PairedRuns(
+        count=count, parts=[(0, "w")], without=drawn.normal(size=(count, 1)), moved=np.ones((count, 1)),
+        checked=drawn.normal(size=(count, 1)) if differ else np.ones((count, 1)), sizes=np.zeros((2, count, 1)),
+        constant=None, keeps_state=True, form="", with_form=count, without_form=count,
+    )  # fmt: skip
+    kinds = [each.kind for each in all_evidence(runs, 1e-5) if each.score > 0]
+    assert kinds == ([] if differ else ["movement"])
 
 
 def test_noise_that_is_not_normal_gets_no_bound():
