@@ -20,7 +20,16 @@ class RoundAborted(Exception):
 
 
 class AttemptUsedUp(Exception):
-    """This attempt at the round never has a sum, for the reason in the text; a further one, which is charged, may."""
+    """This attempt at the round has no sum, for the reason in the text; a further one, which is charged, may have one.
+
+    Attributes:
+        otherwise: Ends the run where no budget is left for a further attempt, since the same one may have a sum later;
+            None: it never has one.
+    """
+
+    def __init__(self, reason: str, otherwise: Exception | None = None) -> None:
+        super().__init__(reason)
+        self.otherwise = otherwise
 
 
 class Backend(Protocol):

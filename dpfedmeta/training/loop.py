@@ -275,15 +275,22 @@ class Training:
         Guarantee:
             A further attempt has a charge, a cohort and noise of its own. A run that is resumed goes on with the last
             one, since its charge says that those before it are used up.
+
+        Raises:
+            Exception: The last attempt may have a sum later, and no budget is left for a further one.
         """
+        used_up: AttemptUsedUp | None = None
         inputs = round_inputs(state.round, state.model, state.bound, self.environment)
         inputs = journal.last_question(state.round, inputs)
         while (drawn := journal.begin(state.round, inputs, anew=anew)) is not None:
+            if used_up is not None:
+                tell(self.callbacks, "on_remark", f"{used_up}; a further attempt is made and charged")
             try:
                 return drawn, *self._released(state, remembered, drawn, self._door(journal))
             except AttemptUsedUp as error:
-                tell(self.callbacks, "on_remark", f"{error}; a further attempt is made and charged")
-                inputs = further_question(inputs)
+                used_up, inputs = error, further_question(inputs)
+        if used_up is not None and used_up.otherwise is not None:
+            raise used_up.otherwise
         return None
 
     def _times(self, round_: int, seconds: float, *, aborted: bool) -> dict[str, float | None]:

@@ -155,8 +155,9 @@ def test_a_sum_is_tried_three_times_without_those_who_were_at_fault_for_sure(tri
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("at_fault", [False, True])
 @pytest.mark.parametrize(("everybody", "found", "used"), list(itertools.product([False, True], repeat=3)))
-def test_a_round_without_a_sum_ends_a_run_only_where_that_is_no_secret(monkeypatch, everybody, found, used):
+def test_a_round_without_a_sum_ends_a_run_only_where_that_is_no_secret(monkeypatch, everybody, found, used, at_fault):
     starts = []
 
     def sums(asking, identity, attempt, start):
@@ -168,15 +169,23 @@ def test_a_round_without_a_sum_ends_a_run_only_where_that_is_no_secret(monkeypat
     monkeypatch.setattr(remote_sums, "secure_sum", sums)
     monkeypatch.setattr(remote_sums, "all_are_asked", lambda asking: everybody)
     monkeypatch.setattr(remote_sums, "used_up", lambda asking, attempt, invited: used)
-    adder = AskedAdder(asking=SimpleNamespace(signed=SimpleNamespace(run=b"r" * 32)), identity=b"k" * 32)
+    asking = SimpleNamespace(
+        signed=SimpleNamespace(run=b"r" * 32),
+        told=SimpleNamespace(survivors=lambda attempt: frozenset({2, 5})),
+        left_out={5} if at_fault else {4},
+    )
+    adder = AskedAdder(asking=asking, identity=b"k" * 32)
     clients = SimpleNamespace(whole=SimpleNamespace(dimension=2))
     model = {"a": np.array([[1.0]]), "b": np.array([2.0])}
     tasks = [(clients, model, (0.5, 1), 4, [2, 5])]
     raised = pytest.raises(AttemptUsedUp if used else TooFew, match=r"round 4 has no sum \(too few\)")
-    with nullcontext() if found or not everybody else raised:
+    with nullcontext() if found or not everybody else raised as error:
         total, entered = adder(clients, None, tasks, cohort(2, 5))
         assert (total.tolist(), entered) == (([3, 4], 2) if found else ([0, 0], 0))
         assert total.dtype == np.int64
+    if used and everybody and not found:
+        # One that is only away may come back: without a budget for a further attempt the run can wait for it.
+        assert isinstance(error.value.otherwise, TooFew) is not at_fault
     task = RoundTask(bound=0.5, model=np.array([1.0, 2.0])).encode()
     assert starts == [(b"k" * 32, ATTEMPT, Start(invited=(2, 5), task=task))]
     # Nobody is invited: nobody is asked.

@@ -298,11 +298,15 @@ def test_a_client_that_is_not_there_ends_a_round_where_that_was_asked_for(aborts
 
 
 @pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("otherwise", [None, InputError("later")])
 @pytest.mark.parametrize(("used_up", "affordable"), [(0, 9), (1, 9), (2, 9), (0, 0), (1, 1), (2, 1)])
 def test_an_attempt_that_never_has_a_sum_is_followed_by_a_further_one_as_long_as_there_is_budget(
-    monkeypatch, used_up, affordable, anew
+    monkeypatch, used_up, affordable, anew, otherwise
 ):
-    """Each has a question of its own, hence a charge; a run that goes on begins with the last one."""
+    """Each has a question of its own, hence a charge; a run that goes on begins with the last one.
+
+    Where no budget is left and the last one may have a sum later, the run ends and can go on with it.
+    """
     begun, said = [], []
     monkeypatch.setattr(loop, "round_inputs", lambda *given: "inputs")
     monkeypatch.setattr(loop, "further_question", lambda inputs: inputs + "+")
@@ -314,18 +318,20 @@ def test_an_attempt_that_never_has_a_sum_is_followed_by_a_further_one_as_long_as
 
     def released(state, remembered, drawn, door):
         if len(begun) <= used_up:
-            raise AttemptUsedUp("no sum")
+            raise AttemptUsedUp("no sum", otherwise)
         return "release", {"noise": drawn}
 
     journal = SimpleNamespace(begin=begin, last_question=lambda round_, inputs: inputs + "!")
     training = SimpleNamespace(environment={}, callbacks=(), _door=lambda journal: None, _released=released)
     state = SimpleNamespace(round=2, model={}, bound=1.0)
-    found = Training._attempted(training, state, {}, journal, anew=anew)
-    last = f"cohort {used_up + 1}"
-    assert found == ((last, "release", {"noise": last}) if used_up < affordable else None)
+    ends = otherwise is not None and 0 < affordable <= used_up
+    with pytest.raises(InputError, match="later") if ends else nullcontext():
+        found = Training._attempted(training, state, {}, journal, anew=anew)
+        last = f"cohort {used_up + 1}"
+        assert found == ((last, "release", {"noise": last}) if used_up < affordable else None)
     tries = min(used_up, affordable) + 1
     assert begun == [(2, "inputs!" + "+" * number, anew) for number in range(tries)]
-    assert said == [("on_remark", "no sum; a further attempt is made and charged")] * min(used_up, affordable)
+    assert said == [("on_remark", "no sum; a further attempt is made and charged")] * len(begun[1:affordable])
 
 
 def test_a_round_that_no_budget_is_left_for_releases_nothing():

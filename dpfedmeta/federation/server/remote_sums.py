@@ -101,7 +101,7 @@ class AskedAdder:
         """SECRET: (sum modulo 2^b of the survivors' vectors, how many these are); too few: nothing, and 0.
 
         Raises:
-            AttemptUsedUp: Only a further attempt can have a sum.
+            AttemptUsedUp: Only a further attempt can have a sum, or this one once clients are back.
             TooFew: There is none, and the same question may be asked again.
         """
         whole = clients.whole
@@ -120,20 +120,22 @@ class AskedAdder:
                 # That a round was lost is as secret as the cohort.
                 return nothing
             lost = f"round {cohort.round} has no sum ({error})"
-            if used_up(self.asking, attempt, start.invited):
-                raise AttemptUsedUp(
-                    f"{lost}, and the clients that it could be the sum of are no longer all there"
-                ) from None
-            raise TooFew(
+            later = TooFew(
                 f"{lost}; nothing is released and the round stays charged. Check that all clients are connected, and "
                 "their logs; then type the same command again to continue. Clients that answered are not charged "
                 "again. If a client stays away, type the command with a smaller --fewest, to go on without it"
+            )
+            if not used_up(self.asking, attempt, start.invited):
+                raise later from None
+            away = not at_fault(self.asking, attempt)
+            raise AttemptUsedUp(
+                f"{lost}, and the clients that it could be the sum of are no longer all there", later if away else None
             ) from None
         return found.total.astype(np.int64), len(found.survivors)
 
 
 def used_up(asking: ClientRequests, attempt: Attempt, invited: Sequence[int]) -> bool:
-    """SECRET: whether only a further attempt can have a sum, since clients agree to one set of survivors of a vector.
+    """SECRET: whether a further attempt is needed now, since clients agree to one set of survivors of a vector.
 
     Args:
         asking: The clients.
@@ -149,8 +151,13 @@ def used_up(asking: ClientRequests, attempt: Attempt, invited: Sequence[int]) ->
     if told is None:
         return False
     agreement, there = asking.signed.agreement(attempt.round, len(invited)), asking.there & {*invited}
-    gone = told & asking.left_out or (asking.told.by_another and told - there)
+    gone = at_fault(asking, attempt) or (asking.told.by_another and told - there)
     return bool(gone) and len(there) >= max(agreement.enough, agreement.quorum)
+
+
+def at_fault(asking: ClientRequests, attempt: Attempt) -> frozenset[int]:
+    """SECRET: survivors that clients were told of in this attempt and that are left out from then on."""
+    return (asking.told.survivors(attempt) or frozenset()) & asking.left_out
 
 
 class NoSum(Exception):
@@ -172,7 +179,7 @@ def secure_sum(asking: ClientRequests, identity: bytes, attempt: Attempt, start:
     assert len(identity) == SECRET_BYTES
     why = "clients agreed to a sum with one that is left out"
     for _ in range(_ATTEMPTS):
-        if (asking.told.survivors(attempt) or frozenset()) & asking.left_out:
+        if at_fault(asking, attempt):
             break
         protocol = asking.told.next_protocol()
         server = Server(round_=round_of(asking.signed, attempt, protocol, start), identity=identity)
