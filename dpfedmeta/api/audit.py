@@ -171,8 +171,8 @@ def check_releases(path: Path) -> None:
     rows = read_run(RunDirectory(path)).rows or ()
     if rows and all(row.get("aborted") for row in rows):
         raise InputError(
-            f"{path}: none of its {len(rows)} rounds released anything (all were aborted), so there is nothing to "
-            "audit; lower population.dropout, or leave server.abort_on_failure out"
+            f"{path}: none of its {counted_words(len(rows), 'round')} released anything (all were aborted), so there "
+            "is nothing to audit; lower population.dropout, or leave server.abort_on_failure out"
         )
 
 

@@ -61,7 +61,10 @@ class Rounds(list[dict[str, Any]]):
         few = [*self[:3], *self[-3:]] if len(self) > 6 else self
         for row in few:
             table.add_row(*(_shown(name, row[name]) for name in _SHOWN))
-        return as_text(table, f"{len(self)} rounds, {len(few)} shown; columns: {', '.join(self[0]) if self else ''}")
+        return as_text(
+            table,
+            f"{counted_words(len(self), 'round')}, {len(few)} shown; columns: {', '.join(self[0]) if self else ''}",
+        )
 
 
 class Run:

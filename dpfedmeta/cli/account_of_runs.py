@@ -12,6 +12,7 @@ from rich.console import Console
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import counted_words
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee
@@ -305,7 +306,7 @@ def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
     messages, rounds = found.left_out
     if messages:
         console.print(
-            f"messages that no honest client sends, set to 0: {messages} in {rounds} rounds "
+            f"messages that no honest client sends, set to 0: {messages} in {counted_words(rounds, 'round')} "
             f"({run.secret / LEFT_OUT}); a client's code or data is wrong, or a client is hostile",
             highlight=False,
             soft_wrap=True,

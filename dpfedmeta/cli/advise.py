@@ -12,6 +12,7 @@ from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.policy_from_settings import bounds_clients
 
 
@@ -71,8 +72,8 @@ def _table(question: FederationFacts, rows: tuple[Advice, ...], chosen: Advice) 
     q = question
     apart = f", {q.separation} rounds apart" if q.participations > 1 else ""
     lines = (
-        f"each client joins at most {q.participations} rounds{apart} (check-ins: one); noise: standard deviation of "
-        "the noise of a round over the clip bound C",
+        f"each client joins at most {counted_words(q.participations, 'round')}{apart} (check-ins: one); noise: "
+        "standard deviation of the noise of a round over the clip bound C",
         "error: root mean square per coordinate of the noise in the sum of all releases, in C; a message: that error "
         "divided by the number of messages of the run, in thousandths of C; * is the smallest",
         "the error is a proxy: Adam, decay and normalised bounds change the effect of noise, which only training "
@@ -80,8 +81,8 @@ def _table(question: FederationFacts, rows: tuple[Advice, ...], chosen: Advice) 
         *_assumptions(rows),
     )
     table = Table(
-        title=f"Which noise: {q.clients:,} clients, {q.rounds} rounds, (client, public) epsilon {asked(q.epsilon)}, "
-        f"delta {asked(q.delta)}",
+        title=f"Which noise: {q.clients:,} clients, {counted_words(q.rounds, 'round')}, (client, public) epsilon "
+        f"{asked(q.epsilon)}, delta {asked(q.delta)}",
         title_justify="left",
         caption="\n".join(lines),
         caption_justify="left",

@@ -17,6 +17,7 @@ from rich.table import Table
 from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.cli.arguments import DONE, check_output, parser, print_json
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.pydantic_errors import counted_words
 
 if TYPE_CHECKING:
     from dpfedmeta.federation.site_plan import Cell, Sites
@@ -180,7 +181,7 @@ def _show(
     half = sites.parts
     say(
         f"{sites.sites} sites of {sites.least:,} to {most:,} records in {sites.classes} classes, "
-        f"{sites.weights:,} weights, {sites.rounds} rounds in which all take part"
+        f"{sites.weights:,} weights, {counted_words(sites.rounds, 'round')} in which all take part"
     )
     say(
         f"each takes part with all its records, in {half} micro-episodes by a hash of each record; at the smallest "

@@ -41,6 +41,7 @@ from dpfedmeta.core.files.run_directory import (
 from dpfedmeta.core.params import Params
 from dpfedmeta.core.peak_memory import peak_memory_mb
 from dpfedmeta.core.provenance import commit, environment_of
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.random.fresh_seeds import keep_secret
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
@@ -180,8 +181,8 @@ def _tell_the_end(
         return
     how = "the run itself is complete"
     if summary["status"] == "interrupted":
-        path = str(run.path)
-        how = f"the run ended cleanly after {summary['rounds']} rounds; go on with dpfedmeta.train(resume={path!r})"
+        done, path = counted_words(summary["rounds"], "round"), str(run.path)
+        how = f"the run ended cleanly after {done}; go on with dpfedmeta.train(resume={path!r})"
     raise CallbackFailed(f"{failure}; {how}") from failure.__cause__
 
 

@@ -20,6 +20,7 @@ from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.params import dimension, unflatten
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.data.user_sources.sound_rows import any_rows, unsound_words
 from dpfedmeta.federation.client.client_budget import Promise, left, left_of_run, participation, run_cost
@@ -329,7 +330,9 @@ class RealClient:
         taken = self._ledger.keys(run)
         last = max(taken, default=())
         if attempt.round >= plan.rounds:
-            raise Refused(f"round {attempt.round}: the plan has only {plan.rounds} rounds, numbered from 0")
+            raise Refused(
+                f"round {attempt.round}: the plan has only {counted_words(plan.rounds, 'round')}, numbered from 0"
+            )
         if before is not None:
             if before != asked or attempt.key != last:
                 raise Refused(f"round {attempt.round} was answered already; the question differs from the one before")

@@ -11,6 +11,7 @@ from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.release_costs import participations_of
+from dpfedmeta.core.pydantic_errors import counted_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +64,14 @@ class PlanLimits:
         if cap is not None and joined.of_plan >= cap:
             return f"this client took part {joined.of_plan} times in runs of this plan, which has at most {cap}"
         if round_ not in joined.rounds and len(joined.rounds) >= most:
-            return f"this client joined {most} rounds, and the plan's guarantees towards the server count with no more"
+            joins = f"this client joined {counted_words(most, 'round')}"
+            return f"{joins}, and the plan's guarantees towards the server count with no more"
         if spacing is None:
             return None
         if not spacing.allows(round_, joined.attempts, joined.latest):
             return (
-                f"the plan's noise counts with {spacing.participations} rounds of a client, {spacing.separation} apart,"
-                f" and this client joined {joined.attempts}, the last one {joined.latest}"
+                f"the plan's noise counts with {counted_words(spacing.participations, 'round')} of a client, "
+                f"{spacing.separation} apart, and this client joined {joined.attempts}, the last one {joined.latest}"
             )
         if self.number is not None and not plan.sampling.in_turn(self.number, round_, spacing):
             return f"it is not the turn of client {self.number}"

@@ -32,6 +32,7 @@ from dpfedmeta.accounting.events.guarantee import FourGuarantees
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.random.random_sources import SEEDS
 from dpfedmeta.privacy.clip_policies.policy_checks import check_answers, check_policy, own_policy_name, planned_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings, with_attachment
@@ -204,7 +205,8 @@ class PrivateRounds:
             InputError: Not so many are released, or a round was left without its release.
         """
         if not 0 <= rounds <= self.released:
-            raise InputError(f"PrivateRounds: {self.released} rounds are released, so no loop goes on after {rounds}")
+            released = counted_words(self.released, "round")
+            raise InputError(f"PrivateRounds: {released} of it released, so no loop goes on after {rounds}")
         for number in range(rounds, self._rounds.plan.rounds):
             if number > self.released:
                 raise InputError(

@@ -16,6 +16,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, RELEASES, RunDirectory
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content, plan_of_rounds
 from dpfedmeta.privacy.rounds.stored_release import load_release, stored_rounds
 
@@ -66,7 +67,9 @@ def verify_rounds(run: RunDirectory) -> VerifiedSpending:
     rounds = len({charge.round for charge in content.charges})
     again = len(content.charges) - rounds
     remarks = [
-        f"{rounds} rounds" + (f" and {again} of them charged again" if again else "") + ", hash chain intact",
+        f"{counted_words(rounds, 'round')}"
+        + (f" and {again} of them charged again" if again else "")
+        + ", hash chain intact",
         "what was asked for gives its plan, and plan.json agrees",
         f"{len(released)} stored releases, each charged, stating the noise that is charged; {bound} of them are those "
         "whose digests the ledger holds",

@@ -14,6 +14,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import sync_folder
 from dpfedmeta.core.files.run_directory import DIVERGED, EPISODES, EVALUATION, REPORT, SELECTION, SUMMARY, RunDirectory
+from dpfedmeta.core.pydantic_errors import counted_words
 
 _CELLS = (("client", "public"), ("client", "server"), ("record", "server"), ("record", "public"))
 # What describes the run as it ended; all of it is made again.
@@ -62,7 +63,7 @@ def extended_plan(run: RunDirectory, settings: Settings, content: LedgerContent,
     if status == DIVERGED:
         raise InputError(f"{run.path}: its training diverged, so no further round would learn anything")
     if done < plan.rounds or status == "interrupted":
-        what = f"{run.path}: {done} of {plan.rounds} rounds are charged and the run is not completed"
+        what = f"{run.path}: {done} of {counted_words(plan.rounds, 'round')} are charged and the run is not completed"
         remedy = (
             "its promise is used up" if status == "budget" else f"finish it first (--resume {quote(str(run.path))})"
         )

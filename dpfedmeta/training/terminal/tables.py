@@ -17,6 +17,7 @@ from dpfedmeta.accounting.events.toeplitz_noise_cost import CorrelatedNoise
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.relations.legend import relation_lines
 from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.training.results.evaluation_store import row_label, size_and_count
 
@@ -227,7 +228,7 @@ def _taken_back(event: Event) -> str:
         return ""
     return (
         f", of which later rounds subtract a part; a client moves all rounds together by {noise.sensitivity():.4g} "
-        f"clip bounds, in at most {noise.participations} rounds, {noise.separation} apart"
+        f"clip bounds, in at most {counted_words(noise.participations, 'round')}, {noise.separation} apart"
     )
 
 
