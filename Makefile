@@ -40,7 +40,7 @@ docs: $(VENV)/.installed-docs
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "not slow" -q -n 2 --dist worksteal
 
-test-slow: $(VENV)/.installed-test
+test-slow: $(VENV)/.installed-test peers
 	DPFEDMETA_FUZZ=100000 $(BIN)/python -m pytest -m slow -q -s
 	# As on a processor without AVX: other kernels, other last bits.
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -m "not slow" -q -n 2 --dist worksteal $(OF_KERNELS)
@@ -85,12 +85,13 @@ sbom: $(VENV)/.installed-federation
 	$(VENV)/sbom/bin/cyclonedx-py environment --output-reproducible --validate -o dist/sbom.json $(BIN)/python
 	@$(BIN)/python -c "import json; print('dist/sbom.json:', len(json.load(open('dist/sbom.json'))['components']), 'packages')"
 
-# Beside the environment, since nothing else needs them: learn2learn has to be compiled here, and its dependencies are
-# no longer installable; bench.py --peers finds it there.
+# Beside the environment, since nothing else needs them: learn2learn and riskcal are compiled here, and some of what they
+# need no longer installs; bench.py --peers and tests/benchmarks/test_real_libraries.py find them there.
 peers: $(VENV)/.installed-test
 	$(INSTALL) --target $(VENV)/peers cython==3.3.1
 	PYTHONPATH=$(abspath $(VENV)/peers) $(INSTALL) --no-deps --no-build-isolation --use-pep517 \
 	    --config-settings=--global-option=build_ext --target $(VENV)/peers learn2learn==0.2.0
+	$(INSTALL) --no-deps --target $(VENV)/peers torchmeta==1.8.0 ordered-set==4.1.0 riskcal==1.5.1
 	rm -rf $(VENV)/peers/tests  # it brings a package of this name, which would hide this project's
 
 # One task in several simulators. Each has an environment of its own, since they ask for other versions; FedJAX asks for
@@ -100,7 +101,7 @@ APART := -m pip install -q --disable-pip-version-check $(CPU_INDEX)
 simulators: $(VENV)/.installed-test
 	for name in pfl flower fedjax; do test -d $(SIMULATORS)/$$name || $(PYTHON) -m venv $(SIMULATORS)/$$name; done
 	$(SIMULATORS)/pfl/bin/python $(APART) 'pfl==0.6.0' 'torch==2.13.0'
-	$(SIMULATORS)/flower/bin/python $(APART) 'flwr[simulation]==1.41.0' 'torch==2.13.0'
+	$(SIMULATORS)/flower/bin/python $(APART) 'flwr[simulation]==1.42.0' 'torch==2.13.0'
 	$(SIMULATORS)/fedjax/bin/python $(APART) fedjax==0.0.17 jax==0.4.25 jaxlib==0.4.25 dm-haiku==0.0.12 optax==0.2.2 \
 	    'numpy<2' 'scipy<1.13'
 	$(BIN)/python -m benchmarks.simulators.run

@@ -5,7 +5,7 @@
 
 1,000 clients with 50 images of two digits each, cohorts of 100 of a fixed size, 40 rounds of FedAvg on a linear model
 (7,850 weights). Neighbours: the data of one client are replaced; who takes part is secret. Flower's own loop
-(`Strategy.start`) runs over a grid in memory. Needs flwr 1.41 (the extra `federation`). Nothing here gives a guarantee.
+(`Strategy.start`) runs over a grid in memory. Needs flwr 1.42 (the extra `federation`). Nothing here gives a guarantee.
 """
 
 from __future__ import annotations

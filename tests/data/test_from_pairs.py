@@ -190,38 +190,6 @@ def test_a_torchmeta_data_set(split):
         assert len(set(zip(classes.tolist(), labels.tolist(), strict=True))) == 3
 
 
-def test_the_real_learn2learn():
-    data = pytest.importorskip("learn2learn.data", reason="learn2learn is not installed", exc_type=ImportError)
-    transforms = pytest.importorskip("learn2learn.data.transforms", exc_type=ImportError)
-    images = torch.arange(60.0).reshape(60, 1, 1, 1).expand(60, 1, 8, 8) / 60
-    meta = data.MetaDataset(torch.utils.data.TensorDataset(images, torch.arange(60) % 10))
-    steps = [transforms.NWays(meta, 3), transforms.KShots(meta, 3), transforms.LoadData(meta)]
-    population = from_learn2learn(data.Taskset(meta, steps, num_tasks=20), SHAPE, 5)
-    assert population.episode(4).support_images.shape == (6, 1, 8, 8)
-
-
-def test_the_real_torchmeta():
-    data = pytest.importorskip("torchmeta.utils.data", reason="torchmeta is not installed", exc_type=ImportError)
-
-    class OneClass(data.Dataset):  # type: ignore[name-defined]
-        def __len__(self):
-            return 5
-
-        def __getitem__(self, number):
-            return torch.full((1, 8, 8), self.index / 10 + number / 100), (self.index, None)
-
-    class Classes(data.ClassDataset):  # type: ignore[name-defined]
-        num_classes = 10
-
-        def __getitem__(self, index):
-            return OneClass(index)
-
-    meta = data.CombinationMetaDataset(Classes(meta_train=True), 3)
-    population = from_torchmeta(meta, SHAPE, 100, seed=0)
-    assert population.episode(99).support_images.shape == (6, 1, 8, 8)
-    assert same(population.episode(5), population.episode(5))
-
-
 LABELS = {
     "fractions": ([0.0, 0.5, 1.0], "not whole numbers .first: 0.5"),
     "NaN": ([0.0, float("nan"), 1.0], "labels hold NaN"),

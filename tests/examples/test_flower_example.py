@@ -84,7 +84,7 @@ def complete(folder, said):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install 'flwr[simulation]==1.41.0'")
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install 'flwr[simulation]==1.42.0'")
 def test_flwr_run_completes_with_ten_simulated_clients(surroundings):
     with ExitStack() as running:
         link(running, surroundings, "--simulation")

@@ -70,7 +70,7 @@ def _created(name: str) -> Any:
         import timm
     except ImportError as error:
         raise InputError(
-            f"model.encoder = timm:{name}: the package timm is not installed; type: pip install timm"
+            f"model.encoder = timm:{name}: the package timm is not installed; type: pip install 'dpfedmeta[timm]'"
         ) from error
     try:
         return timm.create_model(name, pretrained=False, num_classes=0)

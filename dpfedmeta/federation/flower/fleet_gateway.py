@@ -1,7 +1,7 @@
 """Gate before Flower's server: it checks who speaks, limits the length of messages, and lets nodes wait for news.
 
 Flower reads a whole request before it asks who sent it, and lets a node answer in another's name. The gate does
-neither. Nodes wait without polling. Flower 1.41 needs it still: without it, a client's answer in another's name gets
+neither. Nodes wait without polling. Flower 1.42 needs it still: without it, a client's answer in another's name gets
 code 200, and 300 MB that nobody signed are read to their end (`TestGate` of tests/federation/test_flower_wire.py).
 One request costs the server a quarter of a millisecond: a signature is checked once while a node repeats it.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
 
-TESTED = "1.41"
+TESTED = "1.42"
 # The longest message either way, with what Flower puts around it: a model of 8 million double weights.
 MOST_BYTES = 2**26
 # Flower's own words around one object.

@@ -136,7 +136,9 @@ class MLflowTracker:
         try:
             import mlflow  # noqa: F401
         except ImportError as error:
-            raise InputError("track.to = mlflow: MLflow is not installed; type: pip install mlflow-skinny") from error
+            raise InputError(
+                "track.to = mlflow: MLflow is not installed; type: pip install 'dpfedmeta[mlflow]'"
+            ) from error
 
     opened = MLflow
 

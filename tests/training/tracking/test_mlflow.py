@@ -138,5 +138,5 @@ def test_a_server_that_is_away_costs_no_round(server, tmp_path):
 def test_without_mlflow_it_is_refused_before_anything_is_written(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     (tracker,) = trackers_of(SETTINGS.track)
-    with pytest.raises(InputError, match="MLflow is not installed; type: pip install mlflow-skinny"):
+    with pytest.raises(InputError, match=r"MLflow is not installed; type: pip install 'dpfedmeta\[mlflow\]'"):
         tracker.check(SETTINGS.track, print)
