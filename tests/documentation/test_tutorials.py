@@ -163,8 +163,10 @@ def _run(words, folder, what, remark=""):
     if "Ctrl-C" in remark:
         ledger = folder / "runs" / words[-1] / "ledger.jsonl"
         process = subprocess.Popen(
-            words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-        )
+            words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+            # A shell's background job, as this may be, ignores it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
         while process.poll() is None and not (ledger.exists() and ledger.read_text().count('"round"') >= 2):
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
