@@ -3,6 +3,7 @@
 import json
 import re
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import dp_accounting
@@ -14,8 +15,10 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 import dpfedmeta as dp
+from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli import papers
 from dpfedmeta.core.files.run_directory import RunDirectory
@@ -185,6 +188,17 @@ def test_the_papers_of_a_run_state_what_its_statement_states(tmp_path, charged, 
     assert all(line in texts(found["dpia.yaml"]) for line in lines)
 
 
+def test_of_a_federation_the_registry_gets_its_number(tmp_path):
+    run = written_run(tmp_path, algo="dp-agr", given={**FEW, "population.kind": "real"}, charged=2)
+    found, said = papers_of(tmp_path / "p", "--run", str(run.path))
+    epsilon = audit(RunDirectory(run.path)).guarantees[0].epsilon
+    assert loss(found)["privacy_parameters"]["epsilon"] == float(rounded_up(epsilon, 4)) >= epsilon
+    assert all("Each client keeps its records" in texts(paper) for paper in found.values())
+    assert "Attention" not in said.out
+    two = ("--verify", run.path, run.path, "--papers", tmp_path / "q")
+    assert "name one run" in dpfedmeta("account", *two, code=2).error
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
@@ -280,6 +294,19 @@ def test_the_events_of_a_run_are_those_of_its_ledger(tmp_path):
     whole, promised = read_back(tmp_path / "f.json", "--run", str(stopped.path))
     assert promised.epsilon == guarantees(audit(RunDirectory(stopped.path)).plan)[0].epsilon
     assert whole == epsilon
+
+
+def test_what_was_released_before_is_in_the_events_and_said(tmp_path):
+    first = PrivacyPlan(clients=4000, cohort=40.0, rounds=20, noise_multiplier=1.0, client_delta=1e-5)
+    plan = replace(first, earlier=(Earlier(run="a", head="b", phases=first.phases),))
+    account = papers.Account(
+        name="mine", plan=plan, cells=guarantees(plan), phases=plan.phases, clients="real", stage="planned"
+    )
+    content = json.loads(papers.events_of(account))
+    assert content["promised"]["epsilon"] > 1.1 * guarantees(first)[0].epsilon
+    assert content["read_by"]["epsilon"] == pytest.approx(content["promised"]["epsilon"], rel=0.01)
+    assert sum(each["count"] for each in content["event"]["events"]) == 40
+    assert "The plan counts 1 earlier ledger." in papers.papers_of(account)["dpia.yaml"]
 
 
 @pytest.mark.parametrize("algo", ["dp-agr-secure", "dp-agrlr-secure", "dp-agr-checkins", "maml"])

@@ -11,7 +11,10 @@ def rows(page, begins):
     return [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
 
 
-@pytest.mark.parametrize(("page", "begins"), [("federation.md", "## Threats"), ("explanation/pitfalls.md", "# Pitfalls")])
+TABLES = (("federation.md", "## Threats"), ("explanation/pitfalls.md", "# Pitfalls"))
+
+
+@pytest.mark.parametrize(("page", "begins"), TABLES)
 def test_every_threat_names_its_test(page, begins):
     found = rows(page, begins)
     assert len(found) > 20
@@ -24,7 +27,7 @@ def test_every_threat_names_its_test(page, begins):
 
 
 def test_pitfalls_stand_by_severity():
-    severities = [row[1].strip() for row in rows("explanation/pitfalls.md", "# Pitfalls")]
+    severities = [row[1].strip() for row in rows(*TABLES[1])]
     order = ("critical", "theoretical", "negligible")
     assert severities == sorted(severities, key=order.index)
     assert {*severities} == {*order}
