@@ -15,7 +15,7 @@ import yaml
 from dpfedmeta.accounting.dp_events import events_for_others
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, ServerSees
 from dpfedmeta.accounting.release_costs import rounds_seen
 from dpfedmeta.accounting.right_guesses import protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
@@ -34,6 +34,12 @@ _HELD: Mapping[Clients, str] = {
     "named": "The clients are those that the data name; one machine held all records and played every client.",
     "simulated": "The clients are simulated: one machine held all records and played every client.",
     "unknown": "Who the clients are, and who held their records, stands in no ledger: whoever ran it says so.",
+}
+
+# What the server sees of a round, and which other clients are the public.
+_SEEN: Mapping[ServerSees, tuple[str, str]] = {
+    "messages": ("every message, and who sent it", ", other clients too"),
+    "sum": ("only the sum of a round", " and was in no round; towards a round's clients the server's numbers hold"),
 }
 
 
@@ -145,7 +151,7 @@ def _facts(account: Account) -> dict[str, Any]:
     plan, cells = account.plan, account.cells
     rounds = plan.rounds if account.rounds is None else account.rounds
     hashed = "" if account.head is None else f", whose last line has the hash {account.head}"
-    sees = "every message, and who sent it" if plan.server_sees == "messages" else "only the sum of a round"
+    sees, others = _SEEN[plan.server_sees]
     counts = f"The plan counts {counted_words(len(plan.earlier), 'earlier ledger') if plan.earlier else 'none'}."
     delta = cells[0].delta
     return _of_cells(account) | {
@@ -165,6 +171,7 @@ def _facts(account: Account) -> dict[str, Any]:
         "mechanisms": f"Every contribution is bounded, then noise is added: {rounds_seen(account.phases)}.",
         "dishonest": dishonest_words(plan),
         "trust": f"The server follows the protocol and is curious; it sees {sees}.",
+        "observers": f"Observers: the server, and the public: whoever sees what is released{others}.",
         "others": f"Other runs over the same clients add to these numbers. {counts}",
         "limits": f"{NOT_PROMISED} No guarantee covers a model that somebody adapted for themselves.",
         "deltas": "Delta is the probability of a failure for one client: over "

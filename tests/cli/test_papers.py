@@ -100,6 +100,14 @@ def test_each_paper_of_a_plan_names_unit_observer_and_relation_of_all_that_it_st
     assert "(client, public)" in loss(found)["privacy_unit_details"]
 
 
+@pytest.mark.parametrize(("algo", "sums"), [("dp-agr", False), ("dp-agr-secure", True)])
+def test_under_sums_the_clients_of_a_round_are_not_the_public(tmp_path, algo, sums):
+    found, _ = papers_of(tmp_path / "p", "--algo", algo)
+    for name in ("registry.yaml", "nist-800-226.yaml", "dpia.yaml"):
+        assert ("was in no round; towards a round's clients the server's numbers hold" in texts(found[name])) is sums
+        assert ("whoever sees what is released, other clients too" in texts(found[name])) is not sums
+
+
 def test_a_run_of_several_phases_states_all_of_them(tmp_path):
     found, _ = papers_of(tmp_path / "p", *AGR, *SCHEDULE)
     for name in ("registry.yaml", "nist-800-226.yaml"):
