@@ -140,13 +140,18 @@ def account_of_plan(settings: Settings, plan: PrivacyPlan, notes: Sequence[str])
 
 def clients_of(settings: Settings | None) -> Clients:
     """Who the clients are: those of a federation, those that somebody's own data name, or nobody."""
-    from dpfedmeta.config.dataset_names import built_in
+    from dpfedmeta.config.dataset_names import task_of
+    from dpfedmeta.data.task import holds_rows
 
     if settings is None:
         return "unknown"
     kind = settings.population.kind
-    named = kind == "natural" and not built_in(settings.dataset)
-    return "real" if kind == "real" else "named" if named else "simulated"
+    if kind != "natural":
+        return "real" if kind == "real" else "simulated"
+    try:
+        return "named" if holds_rows(kind, task_of(settings)[0]) else "simulated"
+    except InputError:  # the data are not on this machine
+        return "unknown"
 
 
 def who_the_clients_are(settings: Settings | None) -> str | None:

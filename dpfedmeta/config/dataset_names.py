@@ -29,7 +29,7 @@ _SOLVED: Mapping[str, tuple[str, str]] = {"moments": ("metric", "gaussian")}
 def found_again(dataset: str) -> str:
     """The path of data, absolute, so that a run can be resumed and evaluated from any folder; a name as it is."""
     try:
-        return dataset if built_in(dataset) or not Path(dataset).exists() else str(Path(dataset).absolute())
+        return dataset if _built_in(dataset) or not Path(dataset).exists() else str(Path(dataset).absolute())
     except OSError as error:  # too long a name, a folder that nobody may look into
         raise InputError(f"dataset = {shown(dataset)}: cannot be looked for ({error.strerror})") from None
 
@@ -231,13 +231,12 @@ def _values(dataset: str, method: str) -> dict[str, object]:
 
 def _has_own_values(dataset: str) -> bool:
     """Return true of data that decide over settings: the user's own, and built-in ones that are no images."""
-    if not built_in(dataset):
+    if not _built_in(dataset):
         return Path(dataset).exists()
     from dpfedmeta.data.task_file import load_task
 
     return load_task(dataset)[0].form.kind != "images"
 
 
-def built_in(dataset: str) -> bool:
-    """Whether it is the name of a shipped data set, whose clients are nobody."""
+def _built_in(dataset: str) -> bool:
     return "/" not in dataset and (resources.files("dpfedmeta.tasks") / f"{dataset}.yaml").is_file()

@@ -21,6 +21,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli import papers
+from dpfedmeta.cli.account_of_runs import clients_of
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.verification.verify import audit
@@ -31,6 +32,7 @@ SCHEMAS = yaml.safe_load(Path(__file__).with_name("paper_schemas.yaml").read_tex
 TEMPLATE = Path(papers.__file__).with_name("papers.yaml").read_text()
 CELLS = ("(client, public)", "(client, server)", "(record, server)", "(record, public)")
 AGR = ("--algo", "dp-agr", "--clients", "40000", "--cohort", "150", "--rounds", "30", "--noise-multiplier", "1.0")
+TASKS = Path(dp.__file__).parents[1] / "tasks"
 REAL = ("--population.kind", "real")
 SCHEDULE = ("--server.schedule", "[{from_round: 10, noise_scale: 0.8, cohort_scale: 2}]")
 FEW = {"server.rounds": "2", "server.noise_multiplier": "1.0", "population.cohort": "30"}
@@ -129,10 +131,23 @@ def test_simulated_clients_are_never_said_to_be_people(tmp_path, more):
 
 
 def test_the_clients_that_own_data_name_are_people_whose_records_one_machine_held(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpfedmeta.config.dataset_names.built_in", lambda dataset: False)
+    monkeypatch.setattr("dpfedmeta.data.task.holds_rows", lambda kind, task: True)
     found, _ = papers_of(tmp_path / "p", *AGR, "--population.kind", "natural")
     assert loss(found)["privacy_parameters"]["epsilon"] > 0
     assert "The clients are those that the data name; one machine held all records" in texts(found["dpia.yaml"])
+
+
+def test_a_copy_of_a_shipped_task_makes_nobody_real(tmp_path):
+    for name in ("omniglot.yaml", "omniglot-split.csv"):
+        (tmp_path / name.replace("omniglot.", "hospital.")).write_text((TASKS / name).read_text())
+    words = (*AGR[:2], "--dataset", str(tmp_path / "hospital.yaml"), "--population.kind", "natural", *AGR[6:])
+    found, _ = papers_of(tmp_path / "p", *words, "--clients", "100", "--cohort", "10")
+    assert "privacy_parameters" not in loss(found)
+    assert "the clients are simulated (population.kind = natural)" in texts(found["registry.yaml"])
+    run = written_run(tmp_path, algo="dp-agr", given={**FEW, "population.kind": "real"}, charged=2)
+    settings = audit(RunDirectory(run.path)).proven.settings
+    gone = replace(settings, dataset=str(tmp_path / "gone"), population=replace(settings.population, kind="natural"))
+    assert clients_of(gone) == "unknown"
 
 
 def test_a_chosen_seed_leaves_the_registry_without_a_number(tmp_path):
