@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def main(words: Sequence[str], console: Console) -> int:
     for path in (options.model, options.records):
         if not path.exists():
             raise InputError(f"{path}: not there")
+    from dpfedmeta.data.columns import other_units
     from dpfedmeta.training.personal.personal_model import load_personal
     from dpfedmeta.training.personal.user_inputs import read_named
 
@@ -51,6 +53,10 @@ def main(words: Sequence[str], console: Console) -> int:
         raise InputError(f"{options.model}: takes {model.form.records}, and this command tables; see dp.load_personal")
     held = read_named(options.records)
     rows = [dict(row) for row in _rows(model, held)]
+    # For the owner of the records; standard output holds predictions alone.
+    raw = model.form.tensor(held).double().numpy() * (model.form.deviation or 1.0) + (model.form.mean or 0.0)
+    for line in other_units(model.form.columns, raw, model.form.mean, model.form.deviation):
+        print(f"{options.records}: {line}", file=sys.stderr)
     judged = _judged(rows, held.get("target" if model.targets else "class", []), numbers=model.targets is not None)
     if options.json:
         print_json({"predictions": rows, **({"judged": judged} if judged else {})})
