@@ -331,7 +331,7 @@ def show_cells(
         console.print(line, highlight=False, soft_wrap=True)
     if options.solve == "bits" and plan.secure is not None:
         console.print(f"the fewest bits: {plan.secure.bits}", highlight=False)
-    console.print(guarantee_table(cells, title, word=word))
+    console.print(guarantee_table(cells, title, word=word, explained=options.explain))
     if (of_run or {}).get("simulation"):
         console.print((of_run or {})["simulation"], style="bold yellow")
     if (of_run or {}).get("chosen"):

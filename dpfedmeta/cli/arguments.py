@@ -23,7 +23,7 @@ from rich.console import Console
 from dpfedmeta.cli.words_of_others import option_meant, run_meant, without_dashes
 from dpfedmeta.config.dotted_keys import OPEN, SHORT_FORMS
 from dpfedmeta.config.load import describe, of_preset, resolve
-from dpfedmeta.config.presets import algorithm_names
+from dpfedmeta.config.presets import FIRST_ALGORITHMS, algorithm_names, summary_of
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import DIVERGED
@@ -31,13 +31,16 @@ from dpfedmeta.core.pydantic_errors import as_number, nearest
 from dpfedmeta.core.still_working import log_on_stderr
 
 PAGE_ENDINGS, PICTURE_ENDINGS = (".html",), (".png",)
+# What --help shows beside the settings that have a short form.
+_FIRST_SETTINGS = ("population.kind", "population.episodes", "privacy.record.epsilon", "model.encoder", "run.name")
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 class _Parser(argparse.ArgumentParser):
-    """Bad options are bad input: one line, exit code 2. With `settings`, --help ends with every one of them."""
+    """Bad options are bad input: one line, exit code 2. With `settings`, --help ends with them, --help all with all."""
 
     settings = False
+    everything = False
     words: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -49,12 +52,21 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
-        return super().format_help() + (f"\n{_settings_help(self.words)}\n" if self.settings else "")
+        return super().format_help() + (f"\n{_settings_help(self.words, self.everything)}\n" if self.settings else "")
 
     def error(self, message: str) -> Any:
         number = re.search(r"invalid (float|int) value: '(.*)'$", message)
         hint = as_number(number[2], whole=number[1] == "int") if number else ""
         raise InputError(f"{message}{hint} (--help lists the options)")
+
+
+class _Help(argparse.Action):
+    """--help, and --help all."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        parser.everything = values == "all"
+        parser.print_help()
+        parser.exit()
 
 
 def _say_given_twice(words: Sequence[str], taken: Mapping[str, Any]) -> None:
@@ -92,34 +104,35 @@ def parser(description: str, *, settings: bool, program: str | None = None) -> a
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=not settings,
     )
     made.settings = settings
     if settings:
+        said = "this; all: every setting and preset"
+        made.add_argument(
+            "-h", "--help", nargs="?", choices=["all"], metavar="all", action=_Help, dest=argparse.SUPPRESS, help=said
+        )
         _add_chosen(made)
     return made
 
 
 def _add_chosen(made: argparse.ArgumentParser) -> None:
-    names = algorithm_names()
-    gradients = [name for name in names if name.startswith("dp-")]
-    encoded = [name for name in names if name.startswith(("encoder-", "moments-"))]
-    others = [name for name in names if name not in (*gradients, *encoded)]
-    listed = [", ".join(each) for each in (gradients, encoded, others)]
-    said = f"a preset: {listed[0]}. Over a public encoder: {listed[1]}. Beside them: {listed[2]}"
-    made.add_argument("--algo", help=said)
+    made.add_argument("--algo", help=f"a preset: {', '.join(FIRST_ALGORITHMS)}; --help all says what others are")
     made.add_argument("--dataset", help="name of a task, or path of a task file or of your own data")
     made.add_argument(
         "--config", type=Path, help="YAML file with settings, or a name: cross-silo, cross-device, paper/dp-agr"
     )
 
 
-def _settings_help(words: Sequence[str]) -> str:
-    """Every setting, with what holds by the preset, the file and the settings among the words."""
+def _settings_help(words: Sequence[str], everything: bool) -> str:
+    """Settings with what holds by the preset, the file and the settings among the words."""
     choices = _Parser(add_help=False, allow_abbrev=False)
     _add_chosen(choices)
     for name in ({name for name, _, _ in setting_fields()} | set(SHORT_FORMS)) - {"algo", "dataset"}:
         choices.add_argument(f"--{name}", dest=SHORT_FORMS.get(name, name), nargs="?", default=argparse.SUPPRESS)
-    choices.words = [word for word in words if word not in ("-h", "--help")]  # what is given twice was said already
+    choices.words = [
+        word for word in words if word not in ("-h", "--help", "all")
+    ]  # what is given twice was said already
     found = vars(choices.parse_known_args(choices.words)[0])
     algo, dataset, config = (found.pop(name) for name in ("algo", "dataset", "config"))
     given = {name: value for name, value in found.items() if value is not None}
@@ -132,7 +145,11 @@ def _settings_help(words: Sequence[str]) -> str:
         except InputError:
             # A value that is refused is why somebody asks for help.
             holding = resolve(algo, dataset, config) if config else of_preset(algo, dataset)
-    return f"settings (short form) [{meaning}], also keys of the file of --config:\n{describe(holding)}"
+    presets = "".join(f"  {name}\n      {summary_of(name)}\n" for name in algorithm_names()) if everything else ""
+    shown = describe(holding, None if everything else {*SHORT_FORMS.values(), *_FIRST_SETTINGS})
+    rest = "" if everything else "\n--help all shows all settings"
+    said = f"settings (short form) [{meaning}], also keys of the file of --config:\n{shown}{rest}"
+    return f"presets:\n{presets}\n{said}" if everything else said
 
 
 def parse_with_settings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -191,17 +191,18 @@ def of_preset(algo: str, dataset: str | None, command_line: Mapping[str, str] | 
     return built(Settings, {"algo": algo, "dataset": dataset or ""}, displaced(given))
 
 
-def describe(holding: Settings | None = None) -> str:
-    """All settings with their meaning, for --help.
+def describe(holding: Settings | None = None, names: Collection[str] | None = None) -> str:
+    """Settings with their meaning, for --help.
 
     Args:
         holding: Whose values are shown; None: the defaults.
+        names: Which of them; None: all.
     """
     values = {} if holding is None else dict(flattened(dataclasses.asdict(holding)))
     short = {target: f"--{name}" for name, target in SHORT_FORMS.items()}
     lines = []
     for name, annotation, default in setting_fields():
-        if name in ("algo", "dataset"):
+        if name in ("algo", "dataset") or (names is not None and name not in names):
             continue
         meaning = next((m.description for m in annotation.__metadata__ if getattr(m, "description", None)), "")
         value = values.get(name, default)

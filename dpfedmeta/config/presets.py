@@ -1,8 +1,10 @@
 """Presets, the short names of what people change in them, and which value gives way to which."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
+from itertools import takewhile
 from typing import Any
 
 from dpfedmeta.config.clip_settings import ClipSettings
@@ -21,6 +23,19 @@ def algorithm_names() -> list[str]:
     """Names of the presets in configs/algo/."""
     folder = resources.files("dpfedmeta.configs") / "algo"
     return sorted(f.name[: -len(".yaml")] for f in folder.iterdir() if f.name.endswith(".yaml"))
+
+
+# One for each kind of promise, in the order in which they are to be tried.
+FIRST_ALGORITHMS = (
+    *("maml", "dp-agr", "dp-agr-secure", "dp-agrlr", "dp-agrlr-micro", "dp-agrlr-secure"),
+    *("moments-agr", "moments-agrlr", "moments-agrlr-secure", "moments-then-gradients"),
+)
+
+
+def summary_of(algo: str) -> str:
+    """What a preset is, in the first sentence of its file."""
+    lines = takewhile(lambda line: line.startswith("#"), _text(algo).splitlines())
+    return re.split(r"(?<! al)\.(?:\s|$)", " ".join(line[1:].strip() for line in lines), maxsplit=1)[0] + "."
 
 
 # Classes of a client at which presets were chosen.
@@ -93,9 +108,12 @@ def _of_preset(algo: str, dataset: str) -> dict[str, Any]:
 
 
 def _content(algo: str) -> dict[str, Any]:
-    text = (resources.files("dpfedmeta.configs") / "algo" / f"{algo}.yaml").read_text(encoding="utf-8")
-    content: dict[str, Any] = read_yaml(text)
+    content: dict[str, Any] = read_yaml(_text(algo))
     return content
+
+
+def _text(algo: str) -> str:
+    return (resources.files("dpfedmeta.configs") / "algo" / f"{algo}.yaml").read_text(encoding="utf-8")
 
 
 def displaced(given: Mapping[str, Given]) -> dict[str, Given]:

@@ -75,7 +75,7 @@ def cells(epsilon):
 def terminal(four):
     from dpfedmeta.training.terminal.tables import as_text, guarantee_table, guarantee_words
 
-    return as_text(guarantee_table(four, "t", explained=False), *guarantee_words(four))
+    return as_text(guarantee_table(four, "t"), *guarantee_words(four))
 
 
 def lines_of_rounds(four):

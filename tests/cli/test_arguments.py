@@ -6,7 +6,9 @@ import pytest
 
 from dpfedmeta.cli import arguments
 from dpfedmeta.cli.arguments import parse_with_settings, parser, run_command, settings_from
+from dpfedmeta.config.dotted_keys import SHORT_FORMS
 from dpfedmeta.config.load import resolve
+from dpfedmeta.config.presets import FIRST_ALGORITHMS, algorithm_names, summary_of
 from dpfedmeta.config.settings import setting_fields
 from dpfedmeta.core.errors import InputError, RefusedPlan, going_on_with
 
@@ -121,20 +123,37 @@ def test_a_default_data_set_is_the_weakest():
     assert parse_with_settings(made, ["--algo", "maml", "--dataset", "omniglot"], "strokes")[1].dataset == "omniglot"
 
 
-def test_help_lists_the_settings(capsys):
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--help", "all"], ["--algo", "maml", "--help", "all"]])
+def test_help_lists_what_is_needed_first_or_all(capsys, words):
     with pytest.raises(SystemExit) as caught:
-        parser("A test.", settings=True).parse_args(["--help"])
+        parser("A test.", settings=True).parse_args(words)
     assert caught.value.code == 0
     shown = capsys.readouterr().out
     assert "--server.noise_multiplier (--noise-multiplier)" in shown
-    assert "dp-agrlr-micro" in shown
-    assert "unless the preset sets another value" in shown
+    assert "dp-agrlr-micro" in shown.replace("\n" + " " * 24, "")
+    settings = re.findall(r"^  --([a-z_]+(?:\.[a-z_0-9]+)+)", shown, re.MULTILINE)
+    everything = [name for name, _, _ in setting_fields() if name not in ("algo", "dataset")]
+    if "all" in words:
+        assert settings == everything
+        assert all(f"\n  {name}\n      {summary_of(name)}\n" in shown for name in algorithm_names())
+    else:
+        assert {*SHORT_FORMS.values()} < {*settings} < {*everything}
+        assert len(settings) <= 22
+        assert "unless the preset sets another value" in shown
+        assert "--help all shows all settings" in shown
+
+
+def test_a_preset_is_summed_up_in_a_sentence():
+    summaries = {name: summary_of(name) for name in algorithm_names()}
+    assert all(8 <= len(said) <= 300 and said.count("(") == said.count(")") for said in summaries.values()), summaries
+    assert summaries["meta-sgd"].startswith("Meta-SGD (Li et al. 2017)")
+    assert {*FIRST_ALGORITHMS} < summaries.keys()
 
 
 @pytest.mark.parametrize("dataset", ["omniglot", "cifar-fs"])
 def test_help_with_a_preset_shows_what_it_sets(capsys, dataset):
     with pytest.raises(SystemExit):
-        parser("A test.", settings=True).parse_args(["--algo", "dp-agr", "--dataset", dataset, "--help"])
+        parser("A test.", settings=True).parse_args(["--algo", "dp-agr", "--dataset", dataset, "--help", "all"])
     shown = capsys.readouterr().out
     settings = resolve("dp-agr", dataset)
     assert f"[value with dp-agr on {dataset}]" in shown
@@ -145,7 +164,7 @@ def test_help_with_a_preset_shows_what_it_sets(capsys, dataset):
 
 def settings_shown(capsys, *words):
     with pytest.raises(SystemExit):
-        parser("A test.", settings=True).parse_args(["--algo", "dp-agr", *words, "--help"])
+        parser("A test.", settings=True).parse_args(["--algo", "dp-agr", *words, "--help", "all"])
     return capsys.readouterr().out
 
 

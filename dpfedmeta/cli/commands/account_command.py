@@ -49,7 +49,9 @@ def options_of() -> argparse.ArgumentParser:
         action="store_true",
         help="compare the kinds of noise for these clients, rounds and target: noise, error and assumptions",
     )
-    made.add_argument("--explain", action="store_true", help="for each cell, what the observer sees, and the formula")
+    made.add_argument(
+        "--explain", action="store_true", help="what the words mean, and for each cell what is seen and the formula"
+    )
     made.add_argument(
         "--papers",
         type=Path,

@@ -132,7 +132,7 @@ class Terminal(Callback):
             self._console.print(error_table(summary))
         ledger = read_content(RunDirectory(self._path).ledger, torn=True)
         cells = spent(ledger.plan, ledger.charges)
-        self._console.print(guarantee_table(cells, "What was spent, from the ledger", explained=False, word=self._word))
+        self._console.print(guarantee_table(cells, "What was spent, from the ledger", word=self._word))
         seconds = time.perf_counter() - self._started
         minutes = f"{clock(seconds)} in all"
         if summary["times"]:

@@ -77,7 +77,7 @@ def why_above(guarantees: Sequence[Guarantee], moved: Moved = Moved()) -> list[s
     return [f"(record, public) lies above (client, public): {'; '.join(reasons)}"] if reasons else []
 
 
-_EXPLAINED = "the terms are explained under the first table"
+_EXPLAINED = "what the words mean: dpfedmeta account --algo NAME --explain"
 # Behind the method of a cell that rests on code of the user's own.
 BY_WORD = ", by word"
 
@@ -92,7 +92,7 @@ def guarantee_table(
     title: str,
     moved: Moved = Moved(),
     *,
-    explained: bool = True,
+    explained: bool = False,
     word: str | None = None,
 ) -> Group:
     """The four cells, the relations of a record under them, and what the words mean where that is to be `explained`.
@@ -105,7 +105,6 @@ def guarantee_table(
         "secure aggregation: anybody who takes no part, since clients of a cohort see who else is in it)",
         "inf: no guarantee",
         HOLDS,
-        *why_above(guarantees, moved),
     )
     table = Table(title=title, title_justify="left")
     for column in ("unit", "towards", "epsilon", "delta", "adjacency", "method"):
@@ -123,6 +122,7 @@ def guarantee_table(
     under = [
         *relation_lines(guarantees),
         *(lines if explained else [_EXPLAINED]),
+        *why_above(guarantees, moved),
         *([f"by word: {word}"] if word else []),
     ]
     return Group(table, Text("\n".join(under), style="table.caption"))
