@@ -250,6 +250,14 @@ class _Words:
         return number is not None and (number in self.numbers or (self.blank and isnan(number)))
 
 
+COMMA_WORDS = "write decimals with a point, 1.5 in place of 1,5"
+
+
+def has_comma(text: str) -> bool:
+    """Return whether this is a number as it is written where a comma stands before its decimals."""
+    return re.fullmatch(r"[-+]?\d+,\d+", text.strip()) is not None
+
+
 def number_of(text: str) -> float | None:
     """The number that is written; None: none is. Python alone reads 1_234 as one, and nobody else writes so."""
     try:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_data import Named
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -232,6 +233,19 @@ def test_a_mask_is_not_lost(which):
     rest = [number for number in range(len(found)) if number != place]
     assert torch.equal(found[rest], whole[rest])
     assert dict(population.problems()) == {0: "images hold NaN or infinity"}
+
+
+def test_labels_that_name_their_rows_are_no_labels_of_records_by_place():
+    images, labels = pair(1)[0]
+    names = range(len(labels))
+    plain, named, turned = (
+        from_pairs([((images, given), pair(1)[1])], SHAPE)
+        for given in (labels, Named(np.broadcast_to(labels, labels.shape)), Named(labels, index=names[::-1]))
+    )
+    assert torch.equal(named.episode(0).support_labels, plain.episode(0).support_labels)
+    assert "hand over targets.to_numpy()" in dict(turned.problems())[0]
+    table = from_pairs([((Named(np.zeros((len(labels), 3)), columns="abc"), labels), pair(1)[1])], SHAPE)
+    assert "dpfedmeta.standardised(TASK, table) makes one of a table" in dict(table.problems())[0]
 
 
 @pytest.mark.parametrize("values", [np.array([4.0, 7.0, 9.0]), torch.tensor([4, 7, 9], dtype=torch.int16)])

@@ -13,7 +13,7 @@ from torch import Tensor
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import in_order, lost_as_array
 from dpfedmeta.core.random.random_sources import Purpose, global_generators_at, public_generator
-from dpfedmeta.data.columns import unlike_columns
+from dpfedmeta.data.columns import check_same_rows, unlike_columns
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.missing import names_of
@@ -278,6 +278,7 @@ def _label(label: Any) -> tuple[int, ...]:
 
 def _part(part: Part) -> tuple[Tensor, Tensor]:
     images, labels = part
+    check_same_rows(images, labels)
     return checked_images(images), checked_labels(labels)
 
 
@@ -289,7 +290,7 @@ def checked_labels(labels: Any) -> Tensor:
     """
     check_plain(labels, "labels", named=True)
     try:
-        given = torch.as_tensor(in_order(labels) if isinstance(labels, np.ndarray) else labels).flatten()
+        given = plain_tensor(labels).flatten()
     except (TypeError, ValueError, RuntimeError):
         kind = "text" if np.asarray(labels).dtype.kind in "US" else "not numbers"
         raise InputError(f"cannot be read (labels are {kind}); number the classes: 0, 1, ...") from None
@@ -430,7 +431,7 @@ def raw_records(images: Any) -> Tensor:
     masked = np.ma.asarray(images) if _is_masked(images) else None
     if masked is None:
         check_plain(images, "records")
-        return torch.as_tensor(in_order(np.asarray(images)))
+        return plain_tensor(np.asarray(images))
     plain = _images(np.asarray(masked.data))
     hidden = torch.from_numpy(np.ma.getmaskarray(masked).reshape(len(plain), -1).any(1))
     return plain.masked_fill(hidden.view(-1, *[1] * (plain.dim() - 1)), math.nan)
@@ -450,7 +451,16 @@ def check_plain(values: Any, what: str, *, named: bool = False) -> None:
     """
     lost = lost_as_array(values) if isinstance(values, np.ma.MaskedArray) or not named else None
     if lost:
-        raise InputError(f"{what} have {lost}; hand over a plain array, without what is missing and in one order")
+        table = "; dpfedmeta.standardised(TASK, table) makes one of a table" if hasattr(values, "columns") else ""
+        raise InputError(
+            f"{what} have {lost}; hand over a plain array, without what is missing and in one order{table}"
+        )
+
+
+def plain_tensor(values: Any) -> Tensor:
+    """Arrays, and series by place, as a tensor; torch takes no negative strides, no other order of bytes, no views."""
+    given = np.asarray(values) if hasattr(values, "to_numpy") else values
+    return torch.as_tensor(np.require(in_order(given), requirements="W") if isinstance(given, np.ndarray) else given)
 
 
 def _images(images: Any) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,16 @@ from dpfedmeta.core.pydantic_errors import listed, nearest
 from dpfedmeta.data.columns import OWNERS, TARGET, feature_words, owning_columns, telling_columns, unlike_columns
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
-from dpfedmeta.data.missing import FloatRows, MissingValues, look_for_missing, missing_words, names_of, number_of
+from dpfedmeta.data.missing import (
+    COMMA_WORDS,
+    FloatRows,
+    MissingValues,
+    has_comma,
+    look_for_missing,
+    missing_words,
+    names_of,
+    number_of,
+)
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources.csv_table import (
@@ -39,8 +47,6 @@ LARGEST, _SMALLEST = 1e4, 1e-3
 """Of the largest number, once mean and deviation are applied; more would drown all others, less would be as nothing."""
 # Of the deviation: what float32 may round off a number before mean and deviation are applied.
 _COARSEST = 0.01
-# A number as it is written where a comma stands before its decimals.
-_COMMA = re.compile(r"[-+]?\d+,\d+")
 
 
 def guess(path: Path) -> dict[str, int]:
@@ -321,8 +327,8 @@ def all_numbers(path: Path, rows: Sequence[Row], names: Sequence[str], written: 
 
 def _remedy(odd: Sequence[str]) -> str:
     """What to do about values that are not numbers."""
-    if any(map(_COMMA.fullmatch, odd)):
-        return "write decimals with a point, 1.5 in place of 1,5"
+    if any(map(has_comma, odd)):
+        return COMMA_WORDS
     return (
         "leave these records or this column out, or write numbers; if they say that nothing was measured, say so in "
         f"the task file: missing: {missing_words(odd)}"

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import open_text
-from dpfedmeta.core.params import in_order, lost_as_array
-from dpfedmeta.core.pydantic_errors import listed, nearest
-from dpfedmeta.data.columns import OWNERS
+from dpfedmeta.data.columns import by_name, has_names, in_public_order, numbers_of
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
-from dpfedmeta.data.missing import MissingValues, names_of, number_of
+from dpfedmeta.data.missing import MissingValues, names_of
+from dpfedmeta.data.populations.from_pairs import check_plain, plain_tensor
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import UNREADABLE
@@ -120,7 +119,7 @@ class InputForm:
         return given.float()
 
     def _numbers(self, given: Images) -> Tensor:
-        named = has_names(given)
+        named = isinstance(given, str | os.PathLike) or has_names(given)
         given, length = self.named(given) if named else given, self.channels if named else self.width
         values = _tensor(given, self.records)
         if values.ndim != 2 or values.shape[1] != length or not len(values):
@@ -165,22 +164,16 @@ class InputForm:
                 f"{self.records}: the model knows no names of columns, since its run had none or its table is gone; "
                 f"hand over an array [n, {self.width}]"
             )
-        where, held = _by_name(given)
-        odd = [f"{name}: unknown{nearest(name, self.columns)}" for name in held if name not in {*self.columns, *OWNERS}]
-        odd += [f"{name}: missing" for name in self.columns if name not in held]
-        if odd:
-            raise InputError(f"{where}: column {listed(odd)}; the model's are {', '.join(self.columns)}")
-        lengths = {name: int(np.asarray(held[name]).size) for name in self.columns}
-        if len({*lengths.values()}) > 1:
-            raise InputError(f"{where}: columns of different lengths: {lengths}")
+        file = isinstance(given, str | os.PathLike)
+        where, held = (str(given), read_named(Path(given))) if file else ("records", by_name(given))
+        own = in_public_order(where, held, self.columns, "the model's")
         if self.missing is None:
-            return np.stack([_as_numbers(where, name, held[name]) for name in self.columns], axis=1)
-        texts: list[Any] = [np.ma.array(held[name], dtype=object, copy=True).reshape(-1) for name in self.columns]
+            return numbers_of(where, self.columns, own)
+        texts: list[Any] = [np.ma.array(values, dtype=object, copy=True).reshape(-1) for values in own]
         absent = self.missing.absent(list(zip(*texts, strict=True)), self.columns)
         for place, text in enumerate(texts):
             text[absent[:, place]] = 0.0
-        numbers = [_as_numbers(where, name, text) for name, text in zip(self.columns, texts, strict=True)]
-        return self.missing.filled(np.stack(numbers, axis=1), absent, self.columns)
+        return self.missing.filled(numbers_of(where, self.columns, texts), absent, self.columns)
 
     def _standardised(self, images: Tensor) -> Tensor:
         pixels = images.float() / 255.0
@@ -217,13 +210,6 @@ def standardised(dataset: str, records: Images, data_folder: str | os.PathLike[s
     return InputForm.of(task.form, *task.constants, columns=columns).tensor(records).numpy()
 
 
-def has_names(given: object) -> bool:
-    """Return whether records say which number is which: a file, a table, a mapping, or a list of mappings."""
-    if isinstance(given, str | os.PathLike | Mapping) or hasattr(given, "columns"):
-        return True
-    return isinstance(given, Sequence) and bool(given) and isinstance(given[0], Mapping)
-
-
 def read_named(path: Path) -> dict[str, list[str]]:
     """The columns of a CSV file, as texts.
 
@@ -242,35 +228,6 @@ def read_named(path: Path) -> dict[str, list[str]]:
     if uneven is not None:
         raise InputError(f"{path}: record {uneven - 1} has other fields than the first line names")
     return {name: [row[place] for row in rows[1:]] for place, name in enumerate(names)}
-
-
-def _by_name(given: Any) -> tuple[str, Mapping[str, Any]]:
-    """(What it is, each column by its name)."""
-    if isinstance(given, str | os.PathLike):
-        return str(given), read_named(Path(given))
-    if isinstance(given, Mapping):
-        return "records", {str(name): value for name, value in given.items()}
-    if hasattr(given, "columns"):
-        return "records", {str(name): given[name] for name in given.columns}
-    names = {tuple(sorted(map(str, each))) if isinstance(each, Mapping) else None for each in given}
-    if len(names) != 1:
-        raise InputError("records: not all have the same names")
-    return "records", {str(name): [each[name] for each in given] for name in given[0]}
-
-
-def _as_numbers(where: str, name: str, values: Any) -> npt.NDArray[np.float64]:
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise InputError(f"{where}: column {name}: has a mask, under which numbers are missing; leave those out")
-    held = np.asarray(values).reshape(-1).tolist()
-    for place, value in enumerate(held, start=1):
-        try:
-            number = number_of(value) if isinstance(value, str) else float(value)
-        except (TypeError, ValueError):
-            number = None
-        if number is None:
-            raise InputError(f"{where}: column {name}, record {place}: {value!r:.40} is no number")
-        held[place - 1] = number
-    return np.asarray(held, dtype=np.float64)
 
 
 def checked_labels(
@@ -359,10 +316,8 @@ def _has_names(labels: Iterable[object]) -> bool:
 
 
 def _tensor(values: Images | Labels, name: str) -> Tensor:
-    if lost := lost_as_array(values):
-        raise InputError(f"{name}: have {lost}; hand over a plain array, without what is missing and in one order")
+    check_plain(values, name, named=name == "labels")
     try:
-        # torch takes neither negative strides nor the other order of bytes.
-        return torch.as_tensor(in_order(values) if isinstance(values, np.ndarray) else values)
+        return plain_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name}: is not an array of numbers ({error})") from error

@@ -13,6 +13,7 @@ from dpfedmeta import load, load_personal
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.targets import TargetRange
 from tests.conftest import dpfedmeta
+from tests.data.own_data import Named
 
 COLUMNS = ("age", "pulse", "oldpeak")
 MEAN, DEVIATION = np.array([55.0, 75.0, 2.0]), np.array([10.0, 10.0, 1.0])
@@ -155,8 +156,14 @@ WRONG = {
     "another name": (lambda: {**held(("age", "pulse")), "peak": [1.0] * 60}, "column peak: unknown.*oldpeak: missing"),
     "one more": (lambda: held(bmi=[22.0] * 60), "column bmi: unknown; the model's are age, pulse, oldpeak"),
     "one less": (lambda: held(("age", "pulse")), "column oldpeak: missing"),
-    "a word": (lambda: {**held(), "age": ["old"] * 60}, "column age, record 1: 'old' is no number"),
-    "a blank": (lambda: {**held(), "age": [""] * 60}, "column age, record 1: '' is no number"),
+    "a word": (lambda: {**held(), "age": ["old"] * 60}, "60 value.* record 1, column age: 'old' is not a number"),
+    "a blank": (lambda: {**held(), "age": [""] * 60}, "record 1, column age: '' is not a number"),
+    "decimals with commas": (lambda: {**held(), "age": ["1,5"] * 60}, "write decimals with a point"),
+    "dates": (
+        lambda: {**held(), "age": np.full(60, "2025-11-20", dtype="datetime64[ns]")},
+        "'2025-11-20T.*not a number",
+    ),
+    "a name twice": (lambda: Named(np.zeros((4, 3)), columns=("age", "pulse", "age")), "column age: named twice"),
     "NaN": (lambda: {**held(), "age": [np.nan] * 60}, "not finite"),
     "a mask": (lambda: {**held(), "age": np.ma.masked_less(held()["age"], 50)}, "column age: has a mask"),
     "other names in one record": (lambda: [{"age": 1, "pulse": 2, "oldpeak": 3}, {"age": 1}], "not all have the same"),
@@ -233,6 +240,22 @@ def test_labels_of_the_public_list_are_given_by_name_and_others_are_refused(made
     assert torch.equal(by_name.logits(records), by_place.logits(records))
     with pytest.raises(InputError, match=r"'dead' is not in the public list \(well, ill\)"):
         start.adapt(records, ["dead"] * 60)
+
+
+def test_targets_that_name_their_rows_belong_to_records_that_name_them_alike(made):
+    folder, numbers = made
+    ill, records = rows(60, 99)
+    start, due, names = load(folder / "runs/r"), said(ill, records, numbers), range(100, 160)
+    table = Named(records, columns=COLUMNS, index=names)
+    by_place = start.adapt(records, due).logits(records)
+    for given, targets in ((table, Named(due, index=names)), (table, due), (records, Named(due))):
+        assert torch.equal(start.adapt(given, targets).logits(records), by_place)
+    if not numbers:
+        assert torch.equal(start.adapt(table, Named(ill, index=names)).logits(records), by_place)
+    with pytest.raises(InputError, match=r"name their rows otherwise \(index\)"):
+        start.adapt(table, Named(due[::-1], index=names[::-1]))
+    with pytest.raises(InputError, match=r"hand over targets\.to_numpy\(\)"):
+        start.adapt(records, Named(due, index=names))
 
 
 def test_no_probabilities_and_names_of_numbers(made, model):
