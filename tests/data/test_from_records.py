@@ -241,6 +241,12 @@ def test_mappings_are_tables_too(given):
     assert clients_digest(mapped) == clients_digest(plain)
 
 
+def test_columns_that_differ_in_scale_are_told_by_their_names():
+    held = {"ann": (np.arange(1.5, 41).reshape(8, 5) * [1, 1, 1, 1, 100], [0, 1] * 4)}
+    ((_, said),) = replace(made(held), columns=("age", "chol", "bmi", "ph", "platelets")).problems()
+    assert "a network sees platelets as numbers of" in said
+
+
 @pytest.mark.parametrize("records_", [tables(COLUMNS)["ann"][0], MAPPED, Lazy()])
 def test_tables_are_refused_where_their_task_would_have_changed_the_numbers(records_):
     """They would be trained on as they are, and the model judged on standardised ones; arrays are the caller's."""

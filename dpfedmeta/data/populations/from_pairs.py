@@ -101,7 +101,7 @@ class SequencePopulation:
                 raise InputError(f"client {client}: {held} {what} records of its classes, expected {each} of each")
         if len(support_images) != sizes[0] or len(query_images) != sizes[1]:
             raise InputError(
-                f"client {client}: {len(support_images)} support and {len(query_images)} query images, but {sizes[0]} "
+                f"client {client}: {len(support_images)} support and {len(query_images)} query records, but {sizes[0]} "
                 f"and {sizes[1]} labels"
             )
         support_images, query_images = (
@@ -143,9 +143,9 @@ class SequencePopulation:
                 (image,) = forms
             if forms != {image}:
                 expected = "channels x height x width, or vectors" if image is None else _times(image)
-                yield client, f"images of {' and '.join(map(_times, sorted(forms)))}, expected {expected}"
+                yield client, f"records of {' and '.join(map(_times, sorted(forms)))}, expected {expected}"
             elif not all(bool(torch.isfinite(part).all()) for part in images):
-                yield client, unusable_words("images", *(images for images, _ in self.pairs[client]))
+                yield client, unusable_words("records", *(images for images, _ in self.pairs[client]))
             elif unlike := unlike_words(images[0]):
                 yield client, unlike
             elif _records_of(images[1]) <= _records_of(images[0]):
@@ -337,12 +337,14 @@ def standardised_images(images: Tensor, constants: Constants) -> Tensor:
     return centred / deviation if len(deviation) else centred
 
 
-def unlike_words(records: Tensor) -> str | None:
-    """Words for vectors of which some numbers would drown others; None: images, or alike."""
+def unlike_words(records: Tensor, columns: tuple[str, ...] = ()) -> str | None:
+    """Words for vectors of which some numbers would drown others, by the names of columns; None: images, or alike."""
     if records.dim() != _VECTOR_AXES:
         return None
     numbers = records.detach().cpu().numpy()
-    found = unlike_columns(names_of((), numbers.shape[1]), numbers, (), ())
+    # Of the further ones that say where a number is missing none is large.
+    names = [*columns, *names_of((), numbers.shape[1])[len(columns) :]]
+    found = unlike_columns(names, numbers, (), ())
     if not found or bool((numbers == np.round(numbers)).all()):  # ids of tokens
         return None
     return f"{found[0]} (it takes part); dpfedmeta.standardised(TASK, records) makes such of the table's"

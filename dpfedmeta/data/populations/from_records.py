@@ -136,7 +136,7 @@ class RecordsPopulation:
                 yield name, f"records of form {form}, but the first client's have {forms}"
             elif not all(bool(torch.isfinite(part).all()) for part in images):
                 yield name, unusable_words("records", self.held[name][0])
-            elif unlike := unlike_words(found.support_images):
+            elif unlike := unlike_words(found.support_images, self.columns):
                 yield name, unlike
 
     def digest(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.read_files import open_text
+from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.columns import by_name, has_names, in_public_order, numbers_of
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
@@ -25,7 +24,7 @@ from dpfedmeta.data.missing import MissingValues, names_of
 from dpfedmeta.data.populations.from_pairs import check_plain, plain_tensor
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.task_file import load_task
-from dpfedmeta.data.user_sources.csv_table import UNREADABLE
+from dpfedmeta.data.user_sources.csv_table import read_columns
 from dpfedmeta.data.user_sources.readers import columns_in
 
 Images = Tensor | npt.NDArray[np.uint8] | npt.NDArray[np.floating] | Mapping[str, Any] | str | os.PathLike[str] | Any
@@ -131,8 +130,10 @@ class InputForm:
         if self.missing is not None and not named:
             names, own = names_of(self.columns, length), values.numpy(force=True)
             values = torch.from_numpy(self.missing.filled(own, self.missing.absent(own, names), names))
-        if not bool(torch.isfinite(values.float()).all()):
-            raise InputError(f"{self.records}: hold values that are not finite")
+        if len(odd := torch.argwhere(~torch.isfinite(values.float())).tolist()):
+            names = names_of(self.columns, self.width)
+            said = [f"record {row + 1}, column {names[column]}: {values[row, column]:g}" for row, column in odd]
+            raise InputError(f"{self.records}: {len(odd)} value(s) are missing, infinite or too large: {listed(said)}")
         if self.vocabulary is not None:
             if not are_tokens(values, self.vocabulary):
                 raise InputError(
@@ -165,7 +166,7 @@ class InputForm:
                 f"hand over an array [n, {self.width}]"
             )
         file = isinstance(given, str | os.PathLike)
-        where, held = (str(given), read_named(Path(given))) if file else ("records", by_name(given))
+        where, held = (str(given), read_columns(Path(given))) if file else ("records", by_name(given))
         own = in_public_order(where, held, self.columns, "the model's")
         if self.missing is None:
             return numbers_of(where, self.columns, own)
@@ -210,26 +211,6 @@ def standardised(dataset: str, records: Images, data_folder: str | os.PathLike[s
     return InputForm.of(task.form, *task.constants, columns=columns).tensor(records).numpy()
 
 
-def read_named(path: Path) -> dict[str, list[str]]:
-    """The columns of a CSV file, as texts.
-
-    Raises:
-        InputError: It cannot be read, or a line has other fields than the first.
-    """
-    try:
-        with open_text(path) as file:
-            rows = [row for row in csv.reader(file, strict=True) if any(field.strip() for field in row)]
-    except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read as CSV in UTF-8 ({error})") from error
-    names = [name.strip() for name in rows[0]] if rows else []
-    if len(rows) < 2 or len({*names}) < len(names):
-        raise InputError(f"{path}: expected a first line of names, each once, and a record below it")
-    uneven = next((place for place, row in enumerate(rows, start=1) if len(row) != len(names)), None)
-    if uneven is not None:
-        raise InputError(f"{path}: record {uneven - 1} has other fields than the first line names")
-    return {name: [row[place] for row in rows[1:]] for place, name in enumerate(names)}
-
-
 def checked_labels(
     labels: Labels, images: int, trained_ways: int, ways: int | None, *, shared: bool = False
 ) -> tuple[Tensor, int]:
@@ -256,7 +237,7 @@ def checked_labels(
         raise InputError(f"labels: expected whole numbers [n], got {given.dtype} of shape {list(given.shape)}")
     given = given.long()
     if len(given) != images:
-        raise InputError(f"labels: got {len(given)} labels for {images} images")
+        raise InputError(f"labels: got {len(given)} labels for {images} records")
     if ways is not None and (not isinstance(ways, Integral) or ways < 2):
         raise InputError(f"ways = {ways}: at least 2 classes are needed, a whole number of them")
     if shared and ways not in (None, trained_ways):
@@ -274,7 +255,7 @@ def checked_labels(
     held = {*given.tolist()}
     if len(held) < classes:
         absent = next(label for label in range(classes) if label not in held)
-        raise InputError(f"labels: class {absent} has no image; every class of 0 ... {classes - 1} needs one")
+        raise InputError(f"labels: class {absent} has no record; every class of 0 ... {classes - 1} needs one")
     return given, classes
 
 

@@ -164,7 +164,8 @@ WRONG = {
         "'2025-11-20T.*not a number",
     ),
     "a name twice": (lambda: Named(np.zeros((4, 3)), columns=("age", "pulse", "age")), "column age: named twice"),
-    "NaN": (lambda: {**held(), "age": [np.nan] * 60}, "not finite"),
+    "NaN": (lambda: {**held(), "age": [np.nan] * 60}, "vectors: 60 value.* record 1, column age: nan"),
+    "infinity in an array": (lambda: np.full((4, 3), np.inf), "12 value.* record 1, column pulse: inf"),
     "a mask": (lambda: {**held(), "age": np.ma.masked_less(held()["age"], 50)}, "column age: has a mask"),
     "other names in one record": (lambda: [{"age": 1, "pulse": 2, "oldpeak": 3}, {"age": 1}], "not all have the same"),
     "an array of another width": (lambda: np.zeros((4, 2)), r"expected \[n, 3\]"),
@@ -184,10 +185,23 @@ def test_a_model_of_arrays_knows_no_names(model):
         replace(model, form=replace(model.form, columns=())).predict(held())
 
 
-@pytest.mark.parametrize("lines", ["", "age\n", "age,age\n1,2\n", "age,pulse\n1\n"])
-def test_a_file_that_is_no_table_is_one_line(model, tmp_path, lines):
-    (tmp_path / "t.csv").write_text(lines)
-    with pytest.raises(InputError, match=r"t\.csv: (expected a first line|record 1 has other fields)"):
+TABLES = {
+    "nothing": ("", "empty; the first line must name the columns$"),
+    "no record": ("age\n", "no record in it"),
+    "a name twice": ("age,age\n1,2\n", "column age: named twice"),
+    "a short line": ("age,pulse\n1\n1,2\n1,2,3\n", "2 line.* line 2: 1 values for 2 columns; line 4: 3 values"),
+    "semicolons": ("age;pulse;oldpeak\n1;2;3\n", "separate columns by commas"),
+    "an index": (",age,pulse,oldpeak\n0,1,2,3\n", r"column 1 \(it has no name\): a numbering .* with index=False"),
+    "another encoding": ("age,pulse,Größe\n1,2,3\n", r"line 1, character 13: byte 0xf6 is not UTF-8.*save it as UTF-8"),
+}
+
+
+@pytest.mark.parametrize("which", TABLES)
+def test_a_file_that_is_no_table_is_one_line(model, tmp_path, which):
+    """In the words of check-task; only the columns are another model's."""
+    lines, words = TABLES[which]
+    (tmp_path / "t.csv").write_text(lines, encoding="cp1252")
+    with pytest.raises(InputError, match=rf"t\.csv: .*{words}"):
         model.predict(tmp_path / "t.csv")
 
 
@@ -207,6 +221,25 @@ def test_the_command_predicts_a_table(made, model):
     assert "said.csv: 60 predictions" in told
     assert (folder / "said.csv").read_text().splitlines() == printed[:-1]
     assert (folder / "said.csv").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_command_names_the_file_and_all_of_its_wrong_values(made, model, tmp_path):
+    path = written(tmp_path / "t.csv", COLUMNS, [[1, 2, "n/a"], [1, "1,5", 2]])
+    found = dpfedmeta("predict", "mine.safetensors", str(path), folder=made[0], code=2).error
+    assert "t.csv: 2 value(s) are not numbers: record 1, column oldpeak: 'n/a' is not a number; record 2" in found
+
+
+def test_predictions_are_compared_aloud_or_not_at_all(made, model, tmp_path):
+    folder, numbers = made
+    ill, records = rows(4, 5)
+    word, odd = ("target", ["x", "1e9"]) if numbers else ("class", ["sick", "well"])
+    for value, due in zip(
+        odd, ("1 of 4 are no numbers (record 1: 'x')", "record 1: 1e+09): another unit?"), strict=True
+    ):
+        lines = [[value if n == 0 else said(ill, records, numbers)[n], *own] for n, own in enumerate(records)]
+        path = written(tmp_path / "t.csv", [word, *COLUMNS], lines)
+        printed = dpfedmeta("predict", "mine.safetensors", str(path), folder=folder).out.splitlines()[-1]
+        assert (due in printed) if numbers else (("does not know (record 1: 'sick')" in printed) == (value == "sick"))
 
 
 @pytest.mark.parametrize(
