@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.params import in_order, lost_as_array
+from dpfedmeta.core.params import check_plain, plain_tensor
 from dpfedmeta.core.random.random_sources import Purpose, global_generators_at, public_generator
 from dpfedmeta.data.columns import check_same_rows, unlike_columns
 from dpfedmeta.data.episodes.episode import Episode
@@ -443,26 +443,6 @@ def _is_masked(values: Any) -> bool:
     """Return whether anything is masked, in an array or in one of a list."""
     parts = values if isinstance(values, list | tuple) else [values]
     return any(isinstance(part, np.ma.MaskedArray) and bool(np.ma.is_masked(part)) for part in parts)
-
-
-def check_plain(values: Any, what: str, *, named: bool = False) -> None:
-    """Refuse what a plain array would lose something of: a mask, or names unless they may be lost.
-
-    Raises:
-        InputError: It has such.
-    """
-    lost = lost_as_array(values) if isinstance(values, np.ma.MaskedArray) or not named else None
-    if lost:
-        table = "; dpfedmeta.standardised(TASK, table) makes one of a table" if hasattr(values, "columns") else ""
-        raise InputError(
-            f"{what} have {lost}; hand over a plain array, without what is missing and in one order{table}"
-        )
-
-
-def plain_tensor(values: Any) -> Tensor:
-    """Arrays, and series by place, as a tensor; torch takes no negative strides, no other order of bytes, no views."""
-    given = np.asarray(values) if hasattr(values, "to_numpy") else values
-    return torch.as_tensor(np.require(in_order(given), requirements="W") if isinstance(given, np.ndarray) else given)
 
 
 def _images(images: Any) -> Tensor:

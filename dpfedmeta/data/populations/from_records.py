@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import check_plain
 from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_generator
 from dpfedmeta.data.columns import by_name, check_same_rows, has_names, in_public_order, numbers_of
 from dpfedmeta.data.episodes.episode import Episode
@@ -21,7 +22,6 @@ from dpfedmeta.data.episodes.whole_episode import split_whole, too_few
 from dpfedmeta.data.names import check_spellings, missing_classes
 from dpfedmeta.data.populations.from_pairs import (
     Constants,
-    check_plain,
     check_some_usable,
     checked_images,
     checked_labels,

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import check_plain, plain_tensor
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.columns import by_name, has_names, in_public_order, numbers_of
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.missing import MissingValues, names_of
-from dpfedmeta.data.populations.from_pairs import check_plain, plain_tensor
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import read_columns
