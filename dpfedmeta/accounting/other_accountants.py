@@ -53,10 +53,18 @@ def opinion_on_releases(phases: Sequence[Phase], delta: float) -> tuple[str, flo
         return None
     if neighbours_of(phases) == "replace-one":
         return "dp-accounting RDP (looser)", rdp_epsilon(phases, delta)
-    epsilon, far = math.inf, max(phase.event.noise.largest_loss(1.0) for phase in phases if phase.event.noise)
+    return "dp-accounting PLD", on_a_fine_grid(phases, delta)[0]
+
+
+def on_a_fine_grid(phases: Sequence[Phase], delta: float) -> tuple[float, float]:
+    """(epsilon by its PLD, the width of the grid that gives it): the grid becomes finer until it is not most of it."""
+    far = max(phase.event.noise.largest_loss(1.0) for phase in phases if phase.event.noise)
+    least, its = math.inf, _WIDTHS[0]
     for width in _WIDTHS:
-        coarse = far / _MOST_POINTS > width
-        epsilon = min(epsilon, dp_accounting_pld(phases, delta, width=max(width, far / _MOST_POINTS)))
-        if coarse or epsilon == 0 or epsilon > _FEW * width:
+        used = max(width, far / _MOST_POINTS)
+        epsilon = dp_accounting_pld(phases, delta, width=used)
+        if epsilon < least:
+            least, its = epsilon, used
+        if used > width or least == 0 or least > _FEW * width:
             break
-    return "dp-accounting PLD", epsilon
+    return least, its

@@ -14,12 +14,14 @@ import numpy as np
 import torch
 
 from dpfedmeta.api.own_records import own_records
+from dpfedmeta.config.dataset_names import data_of_run
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.files.run_directory import SECRET_FOLDER
 from dpfedmeta.core.params import Params, arrays_of
 from dpfedmeta.core.worker_pool import open_workers
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.repeated_images import different, words_of_copies
 from dpfedmeta.data.sources import Source
 from dpfedmeta.data.storage.decoded_cache import ClassEntry
@@ -92,8 +94,8 @@ def evaluate_people(
     Args:
         run: Run directory.
         data: A table with the columns client and class, a folder CLIENT/CLASS/IMAGE, or the data of one client. Where
-            they name parts, those of test. None: the run's own training clients; each adapts on what trained and is
-            judged on what it kept back (population.own_test).
+            they name parts, those of test; of the run's own table its test clients. None: the run's own training
+            clients; each adapts on what trained and is judged on what it kept back (population.own_test).
         split: How records are split, where the data do not say it.
         data_folder: Where the run's data are looked for if they moved.
         watch: Told of progress.
@@ -114,6 +116,9 @@ def evaluate_people(
     if opened.task.shared_classes is not None:
         raise InputError(f"{asked}: {run} learned one classifier for all, which does not adapt; leave it out")
     people = own_records(opened, data_folder) if data is None else _people(opened, data)
+    tested = None if data is None else _test_clients(opened, data, data_folder)
+    if tested:
+        people = [person for person in people if person.name in tested]
     targets = opened.adaptation.targets
     scorers = scorers_of(opened)
     scores = []
@@ -130,8 +135,18 @@ def evaluate_people(
         protocol = f"each training client adapts on its records that trained and is judged on {kept}; {_model(opened)}"
     else:
         protocol = _protocol(split, targets, [person.adapts is not None for person in people], _model(opened))
-    protocol = "; ".join(filter(None, (protocol, _copies(people))))
+    whose = "of the run's own table its test clients alone" if tested else None
+    protocol = "; ".join(filter(None, (protocol, whose, _copies(people))))
     return PeopleEvaluation(run=run, data=data, protocol=protocol, scores=tuple(scores), targets=targets)
+
+
+def _test_clients(run: TrainedRun, data: Path, data_folder: Path | None) -> frozenset[str]:
+    """Test clients of the table that the run was trained on, as it divided them; none: another table."""
+    source = run.task.source
+    if not isinstance(source, OwnSource) or not Path(source.path).exists() or not data.samefile(source.path):
+        return frozenset()
+    dataset = open_dataset(data_of_run(run.settings.dataset, data_folder), data_folder, run.settings.task.ways)
+    return frozenset(dataset.test.clients)
 
 
 def _copies(people: Sequence[Person]) -> str | None:

@@ -17,6 +17,8 @@ from dpfedmeta.core.pydantic_errors import counted_words
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+    from dpfedmeta.cli.papers import Account, Clients
+    from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
     from dpfedmeta.training.verification.verify import VerifiedLedger
@@ -38,6 +40,10 @@ def account_of_runs(console: Console, options: argparse.Namespace, chosen: Seque
         check_has_ledger(path)
     if options.statement is not None:
         return _statement(console, runs[0], options.json)
+    if options.papers is not None or options.events is not None:
+        if len(runs) > 1:
+            raise InputError("--papers, --events: name one run")
+        return write_all(console, options, account_of(runs[0]))
     if len(runs) == 1 and options.realised is None:
         kind = _kind_of(runs[0].path)
         if kind:
@@ -56,32 +62,105 @@ def _kind_of(path: Path) -> str:
 
 
 def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
-    from dpfedmeta.accounting.ledger.ledger import read_content
     from dpfedmeta.cli.run_statement import statement_lines
 
-    kind = _kind_of(run.path)
-    training = None if kind else _verified(run)[0]
-    found = training or _verified_otherwise(run, kind)
-    rounds, head = len({charge.round for charge in found.charges}), read_content(run.ledger, torn=True).heads[-1]
-    said = [training and training.chosen, found.simulation, training and training.word, _simulated(training)]
-    cells = _promised(found, rounds)
+    of = account_of(run)
+    assert of.rounds is not None
+    assert of.head is not None
     lines = statement_lines(
-        run.path, found.plan, cells, rounds, head, cautions=[each for each in said if each], unverified=found.unverified
+        run.path, of.plan, of.cells, of.rounds, of.head, cautions=of.cautions, unverified=of.unverified
     )
     if as_text:
-        print_json({"statement": lines, "head": head, "guarantees": [cell.as_json() for cell in cells]})
+        print_json({"statement": lines, "head": of.head, "guarantees": [cell.as_json() for cell in of.cells]})
         return DONE
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     return DONE
 
 
-def _simulated(training: VerifiedLedger | None) -> str | None:
+def account_of(run: RunDirectory) -> Account:
+    """The account of a run, verified first: of what it spent, or of what it may spend where it may go on.
+
+    Raises:
+        InputError: The ledger is damaged, or a file beside it contradicts it.
+    """
+    from dpfedmeta.accounting.ledger.ledger import phases_of, read_content
+    from dpfedmeta.cli.papers import Account
+
+    kind = _kind_of(run.path)
+    training = None if kind else _verified(run)[0]
+    found = training or _verified_otherwise(run, kind)
+    rounds = len({charge.round for charge in found.charges})
+    cells = _promised(found, rounds)
+    settings = training.proven.settings if training and training.proven else None
+    chosen, word = (training.chosen, training.word) if training else (None, None)
+    said: list[str | None] = [chosen, found.simulation, word, who_the_clients_are(settings)]
+    stage = training.snapshot.stage if training and training.snapshot else f"of the kind {kind}"
+    # What its first cell was computed from.
+    spent = cells[0] in found.guarantees
+    return Account(
+        name=run.path.resolve().name,
+        plan=found.plan,
+        cells=tuple(cells),
+        phases=phases_of(found.charges) if spent else found.plan.phases,
+        rounds=rounds,
+        head=read_content(run.ledger, torn=True).heads[-1],
+        stage=f"{stage}; stated is what it {'spent' if spent else 'may spend'}",
+        cautions=tuple(filter(None, said)),
+        unverified=found.unverified,
+        product="Summary statistics" if kind == "analysis" else "Machine learning model",
+        clients=clients_of(settings),
+        simulation=found.simulation is not None,
+        chosen=chosen is not None,
+    )
+
+
+def account_of_plan(settings: Settings, plan: PrivacyPlan, notes: Sequence[str]) -> Account:
+    """The account of a plan that no run was made of.
+
+    Args:
+        settings: What the plan was solved from.
+        plan: The plan.
+        notes: Its cautions.
+    """
+    from dpfedmeta.accounting.observers.four_guarantees import guarantees
+    from dpfedmeta.cli.papers import Account
+    from dpfedmeta.training.results.summary import SIMULATION
+
+    chosen = settings.run.noise_seed is not None
+    said = (SIMULATION if chosen else None, who_the_clients_are(settings), *notes)
+    return Account(
+        name=f"{settings.algo} on {Path(settings.dataset).stem}",
+        plan=plan,
+        cells=guarantees(plan),
+        phases=plan.phases,
+        cautions=tuple(filter(None, said)),
+        clients=clients_of(settings),
+        simulation=chosen,
+    )
+
+
+def clients_of(settings: Settings | None) -> Clients:
+    """Who the clients are: those of a federation, those that somebody's own data name, or nobody."""
+    from dpfedmeta.config.dataset_names import task_of
+    from dpfedmeta.data.task import holds_rows
+
+    if settings is None:
+        return "unknown"
+    kind = settings.population.kind
+    if kind != "natural":
+        return "real" if kind == "real" else "simulated"
+    try:
+        return "named" if holds_rows(kind, task_of(settings)[0]) else "simulated"
+    except InputError:  # the data are not on this machine
+        return "unknown"
+
+
+def who_the_clients_are(settings: Settings | None) -> str | None:
     """Say of simulated clients that they are nobody."""
-    proven = None if training is None else training.proven
-    if proven is None or proven.settings.population.kind in ("natural", "real"):
+    if settings is None or clients_of(settings) != "simulated":
         return None
     return (
-        f"the clients are simulated (population.kind = {proven.settings.population.kind}): each is made of records of "
+        f"the clients are simulated (population.kind = {settings.population.kind}): each is made of records of "
         "the data set, so nothing is promised to the people in it"
     )
 
@@ -202,6 +281,31 @@ def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDire
     code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=word)
     _show_remarks(console, options, (), unverified)
     return code
+
+
+def write_all(console: Console, options: argparse.Namespace, of: Account) -> int:
+    """Write the papers and the events that the options name, and say which files."""
+    from dpfedmeta.cli.papers import TO_FILL_IN, events_of, papers_of
+    from dpfedmeta.core.files.atomic_files import replace_file
+
+    made = {} if options.papers is None else {options.papers / name: text for name, text in papers_of(of).items()}
+    if options.papers is not None and (options.papers.exists() or not options.papers.parent.is_dir()):
+        raise InputError(f"--papers {options.papers}: expected the name of a new folder, in a folder that exists")
+    if options.events is not None:
+        made[options.events] = events_of(of)
+    if options.papers is not None:
+        options.papers.mkdir()
+    for path, text in made.items():
+        replace_file(path, text.encode())
+    left = sum(text.count(TO_FILL_IN) for text in made.values())
+    if options.json:
+        print_json({"written": [str(path) for path in made], "to_fill_in": left})
+        return DONE
+    for line in (*(f"Attention: {each}" for each in of.cautions), *map(str, made)):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    if left:
+        console.print(f'"{TO_FILL_IN}" stands {left} times in them, where no ledger knows', highlight=False)
+    return DONE
 
 
 def show_cells(

@@ -28,6 +28,11 @@ _WHOSE: Mapping[tuple[str, str], str] = {
     ("record", name): f"one record of a client changed so that {each.words} ({name})"
     for name, each in RELATIONS.items()
 }
+NOT_PROMISED = (
+    "What is not promised: that nothing can be learned of a group (for k clients epsilon is k times as large, at a "
+    "delta that is up to k e^((k-1) epsilon) times as large), of data that others hold of the same person, or by "
+    "whoever holds the folder `secret`."
+)
 _RECORD = (
     "A record is one row or one image, as a client holds it. Where a row is a visit, a person with several visits is "
     "several records, and only the numbers for a client, if the client is that person, hold for all of them."
@@ -57,25 +62,17 @@ def statement_lines(
         cautions: What is to be said above all: a simulation, a choice among runs.
         unverified: What no comparison with the ledger shows.
     """
-    # A bound that protects nobody would otherwise be read first.
-    ordered = sorted(cells, key=lambda cell: not protects(cell.epsilon, cell.delta))
     return [
         f"Privacy statement of {run.name}",
         "",
         *(f"Attention: {caution}" for caution in cautions),
         *([""] if cautions else []),
-        f"What was done: {_of_all(rounds, plan)} over {plan.clients:,} clients, {_of_a_round(plan)}, with {plan.noise} "
-        "noise.",
+        f"What was done: {done_words(plan, rounds)}.",
         "",
         "What was promised, and what it means (strongest for people first):",
-        *(line for cell in ordered for line in _of_cell(cell, plan.server_sees)),
-        *_of_relations(cells),
-        *([_OF_CLIENTS] if plan.server_sees == "sum" else []),
+        *cell_lines(cells, plan.server_sees),
         "",
-        "What is not promised: that nothing can be learned of a group (for k clients epsilon is k times as large, at a "
-        "delta that is up to k e^((k-1) epsilon) times as large), of data that others hold "
-        "of the same person, or by whoever holds the folder `secret`. Other runs over the same clients add to these "
-        "numbers, unless the plan names them.",
+        f"{NOT_PROMISED} Other runs over the same clients add to these numbers, unless the plan names them.",
         "",
         "How to check it, with nothing but the run's files:",
         f"  dpfedmeta account --verify {quote(str(run))}",
@@ -159,20 +156,33 @@ def _further(count: int) -> str:
     return f"{many} further participations like the last one"
 
 
-def _of_all(rounds: int, plan: PrivacyPlan) -> str:
-    return rounds_words(rounds) if rounds >= plan.rounds else f"{rounds} of {rounds_words(plan.rounds)}"
+def done_words(plan: PrivacyPlan, rounds: int) -> str:
+    """How many rounds over how many clients, how many of them in each, and with what noise."""
+    done = rounds_words(rounds) if rounds >= plan.rounds else f"{rounds} of {rounds_words(plan.rounds)}"
+    # A schedule may change the cohort.
+    cohorts = list(dict.fromkeys(f"{phase.event.cohort:g}" for phase in plan.phases)) or [f"{plan.cohort:g}"]
+    among = f"{' and later '.join(cohorts)} of them in a round on average ({plan.sampler} sampling)"
+    if cohorts == [f"{plan.clients:g}"]:
+        among = "all of them in each round"
+    return f"{done} over {plan.clients:,} clients, {among}, with {plan.noise} noise"
 
 
-def _of_a_round(plan: PrivacyPlan) -> str:
-    if plan.cohort == plan.clients:
-        return "all of them in each round"
-    return f"{plan.cohort:g} of them in a round on average ({plan.sampler} sampling)"
+def cell_lines(cells: Sequence[Guarantee], server_sees: str) -> list[str]:
+    """Every cell and what it means, strongest for people first; below, the relations of a record."""
+    # A bound that protects nobody would otherwise be read first.
+    ordered = sorted(cells, key=lambda cell: not protects(cell.epsilon, cell.delta))
+    of_clients = [_OF_CLIENTS] if server_sees == "sum" else []
+    return [*(line for cell in ordered for line in _of_cell(cell, server_sees)), *_of_relations(cells), *of_clients]
+
+
+def unit_words(cell: Guarantee) -> str:
+    """What two neighbouring worlds differ in."""
+    return _WHOSE.get((cell.unit, cell.adjacency), f"one {cell.unit} changed ({cell.adjacency})")
 
 
 def _of_cell(cell: Guarantee, server_sees: str) -> Iterator[str]:
     outside = server_sees == "sum" and cell.observer == "public"
     who, epsilon, delta = _OUTSIDE if outside else _WHO[cell.observer], cell.epsilon, cell.delta
-    whose = _WHOSE.get((cell.unit, cell.adjacency), f"one {cell.unit} changed ({cell.adjacency})")
     if not math.isfinite(epsilon):
         yield f"- {cell.name}: nothing. No bound is stated on what the data of one {cell.unit} change for {who}."
         return
@@ -185,7 +195,7 @@ def _of_cell(cell: Guarantee, server_sees: str) -> Iterator[str]:
         )
         return
     yield (
-        f"  With {whose}, nothing that {who} could conclude becomes more than "
+        f"  With {unit_words(cell)}, nothing that {who} could conclude becomes more than "
         f"{rounded_up(math.exp(epsilon), 4)} times as likely, but for a probability of {asked(delta)}."
     )
     yield (

@@ -50,12 +50,14 @@ class Given:
         level: The higher, the stronger: 1 preset, 2 file, 3 command line or Python.
         where: The same for error messages.
         grows: A preset's step that was chosen at 5 ways: with more it is as much longer (see `presets.displaced`).
+        shrinks: A preset's step of a head: for numbers to predict, which are one output, it is a fifth.
     """
 
     value: Any
     level: int
     where: str
     grows: bool = False
+    shrinks: bool = False
 
 
 @cache  # a command asks some hundred times, and a table's annotations never change

@@ -66,10 +66,11 @@ def preset_values(algo: str, dataset: str) -> dict[str, Given]:
     if algo not in algorithm_names():
         known = ", ".join(algorithm_names())
         raise InputError(f"algo = {algo}: unknown{nearest(algo, algorithm_names())}; known are {known}")
-    where, grow = f"configs/algo/{algo}.yaml", _growing(algo)
+    where, grow, values = f"configs/algo/{algo}.yaml", _growing(algo), _of_preset(algo, dataset)
+    shrink = ("meta.lr", "evaluation.lr") if values.get("meta.adapt") == "head" else ()
     return {
-        name: Given(value=value, level=1, where=where, grows=name in grow)
-        for name, value in _of_preset(algo, dataset).items()
+        name: Given(value=value, level=1, where=where, grows=name in grow, shrinks=name in shrink and value is not None)
+        for name, value in values.items()
     }
 
 
@@ -143,11 +144,13 @@ def _lengthen_steps(given: dict[str, Given]) -> None:
     """A client of more classes gets a longer step: its loss is a mean over all of them, so each has a smaller part.
 
     Omniglot at 20 ways, `maml`, 4,800 clients: 94.5% of validation with the step of 5 ways times 4, 88.7% without.
+    Numbers to predict are one output: a head gets a fifth of the step of 5 ways. Parkinson's, `maml`, 200 clients:
+    validation error 0.63, and 19.1 with the whole step; the mean of a client's own targets has 1.78.
     """
     ways = given.get("task.ways")
     # What is no number is refused in its turn.
-    if ways is None or type(ways.value) is not int or ways.value <= _WAYS:
+    if ways is None or type(ways.value) is not int or 1 < ways.value <= _WAYS:
         return
     for name, entry in given.items():
-        if entry.grows:
-            given[name] = replace(entry, value=entry.value * ways.value / _WAYS, grows=False)
+        if (entry.grows and ways.value > _WAYS) or (entry.shrinks and ways.value == 1):
+            given[name] = replace(entry, value=entry.value * ways.value / _WAYS, grows=False, shrinks=False)

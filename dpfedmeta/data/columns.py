@@ -49,6 +49,9 @@ _FEWEST_ROWS, _FEWEST_CLASSES = 8, 5
 _FEWEST_OWNERS, _FEWEST_OWNED = 3, 4
 # How much larger than a quarter of all columns one may be.
 _UNLIKE = 10.0
+# Public deviations between a column's mean and the task's, where it is asked about; those of a constant column; and how
+# much smaller or larger its spread may be.
+_FAR, _FAR_CONSTANT, _SPREAD = 5.0, 1.5, 10.0
 
 
 def meant(name: str) -> str | None:
@@ -284,3 +287,39 @@ def _tells(values: Any, codes: Any) -> bool:
     for value, code in zip(values.tolist(), codes.tolist(), strict=True):
         lowest.setdefault(value, set()).add(code)
     return runs == len(np.unique(codes)) and all(len(found) == 1 for found in lowest.values())
+
+
+def other_units(
+    columns: Sequence[str], records: Any, mean: Sequence[float], deviation: Sequence[float]
+) -> tuple[str, ...]:
+    """SECRET: questions about columns that look as if they held another unit than the task's, or were not measured.
+
+    Args:
+        columns: Names of the first features; of arrays none: their places.
+        records: [n, features], as of `telling_columns`; NaN where a value is missing.
+        mean: As in the task file; without, nothing is known.
+        deviation: Likewise.
+    """
+    said, width = [], records.shape[1]
+    if not (mean and deviation):
+        return ()
+    names = [*columns, *map(str, range(len(columns) + 1, width + 1))][:width]
+    constants = (np.broadcast_to(np.asarray(given), (width,)) for given in (mean, deviation))
+    for name, values, centre, unit in zip(names, records.T, *constants, strict=True):
+        known = values[np.isfinite(values)]
+        if not len(known):
+            continue
+        far, spread = abs(float(known.mean()) - centre) / unit, float(known.std()) / unit
+        few = len(known) < _FEWEST_ROWS
+        if far > _FAR:
+            why = f"its mean lies {far:.0f} public deviations from the task's: is it in another unit?"
+        elif not few and spread == 0 and far > _FAR_CONSTANT:
+            why = f"all {len(known):,} values are {known[0]:g}: was it not measured? Then say missing: in the task"
+        elif not few and 0 < spread < 1 / _SPREAD and far > _FAR_CONSTANT:
+            why = f"its spread is 1/{1 / spread:.0f} of the task's: is it in another unit?"
+        elif not few and spread > _SPREAD:
+            why = f"its spread is {spread:.0f} times the task's: is it in another unit?"
+        else:
+            continue
+        said.append(f"column {name}: {why}")
+    return tuple(said)

@@ -14,6 +14,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import flatten
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.data.client_inspection import missing_remarks
+from dpfedmeta.data.columns import other_units
 from dpfedmeta.data.repeated_images import different
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.sound_rows import any_rows
@@ -25,8 +26,6 @@ from dpfedmeta.federation.wire_format import Attempt, RoundTask
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Identity
 
-# Standard deviations between a column's mean and the task's public one, from which it is asked about.
-_FAR = 5.0
 _NOISE = "ONLY NOISE"
 
 
@@ -126,14 +125,8 @@ def _remarks(signed: SignedPlan, records: FloatArray) -> list[str]:
     """SECRET: what the owner may not have meant, of rows that are sound."""
     said = []
     if copies := len(records) - different(records):
-        said.append(f"{copies:,} records repeat another one")
-    (mean, deviation), columns = signed.task.constants, signed.columns
-    if signed.task.form.kind == "vectors" and mean and deviation:
+        said.append(f"records that repeat another one: {copies:,}")
+    if signed.task.form.kind == "vectors":
         width = len(records[0]) - bool(signed.task.targets)
-        far = (records[:, :width].mean(0) - np.asarray(mean)) / np.asarray(deviation)
-        said += [
-            f"column {columns[place] if columns else place + 1}: its mean lies {abs(far[place]):.0f} public deviations "
-            "from the task's: is it in another unit?"
-            for place in np.flatnonzero(np.abs(far) > _FAR)
-        ]
+        said += other_units(signed.columns, records[:, :width], *signed.task.constants)
     return said

@@ -190,7 +190,8 @@ def remedies(sites: Sites, length: float) -> list[Remedy]:
         Remedy(changed=f"{records:,} records at the smallest site", sites=replace(sites, least=records)),
     ]
     weights, rounds = math.floor(sites.weights / factor**2), math.floor(sites.rounds / factor**2)
-    if weights >= 1:
+    # No model has fewer than a number and a constant for each class.
+    if weights >= 2 * sites.classes:
         found.append(Remedy(changed=f"a model of {weights:,} weights", sites=replace(sites, weights=weights)))
     if rounds >= 1:
         found.append(Remedy(changed=counted_words(rounds, "round"), sites=replace(sites, rounds=rounds)))

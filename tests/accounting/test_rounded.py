@@ -100,6 +100,17 @@ def statement(four):
     return "\n".join(line for cell in four for line in _of_cell(cell, "messages") if "epsilon =" in line)
 
 
+def papers(four):
+    """Every paper, and the number of the registry."""
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+    from dpfedmeta.cli.papers import Account, papers_of
+
+    plan = PrivacyPlan(clients=7, cohort=7.0, rounds=7, noise_multiplier=7.0, sampler="fixed", client_delta=7e-7)
+    made = papers_of(Account(name="r", plan=plan, cells=tuple(four), phases=plan.phases, clients="real"))
+    lines = "\n".join(made[name] for name in ("dpia.yaml", "model-card.yaml")).splitlines()
+    return "\n".join(line for line in lines if re.search(r"epsilon[:=] |epsilon = |^ +[a-z-]+: [0-9.]+e?", line))
+
+
 def analysis(four):
     from dpfedmeta.analytics.statement import cell_words
 
@@ -167,7 +178,7 @@ def tables_of_papers(four):
 
 
 OUTPUTS = (
-    terminal, lines_of_rounds, python, rows_in_python, statement, analysis, model_card, report, trackers,
+    terminal, lines_of_rounds, python, rows_in_python, statement, papers, analysis, model_card, report, trackers,
     logs_of_clients, pictures, tables_of_papers, labels_of_settings,
 )  # fmt: skip
 

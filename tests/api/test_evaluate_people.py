@@ -14,6 +14,7 @@ from rich.console import Console
 from dpfedmeta.api.evaluate_people import _protocol, evaluate_people, keep_people
 from dpfedmeta.cli.commands import evaluate_command
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.user_sources.readers import people_contents
 from dpfedmeta.learning.evaluation.people import RecordSplit
@@ -70,6 +71,26 @@ def test_test_clients_of_a_table_are_judged_beside_baselines(run):
     assert [row["client"] for row in rows] == ["clinic4", "clinic5"]
     mean = found["clients"][1]["accuracy"]["this run, adapted"]
     assert float(rows[1]["this run, adapted"]) == mean
+
+
+def test_of_the_runs_own_table_nobody_is_judged_that_trained(tmp_path):
+    """A table without a column of parts is divided by names; the run knows how."""
+    with (tmp_path / "all.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["client", "class", *COLUMNS])
+        writer.writerows([f"clinic{place}", label, *values] for place in range(16) for label, values in rows_of(place))
+    task = {"name": "clinics", "source": {"reader": "vectors", "path": "all.csv"}, "features": 3}
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(task))
+    dpfedmeta(*TRAIN, "--dataset", "task.yaml", "--run.name", "mine", folder=tmp_path)
+    dataset = open_dataset(str(tmp_path / "task.yaml"), None, 2)
+    judged(tmp_path, "all.csv")
+    _, found = content_of(tmp_path, "all")
+    assert {each["name"] for each in found["clients"]} == {*dataset.test.clients}
+    assert "its test clients alone" in found["protocol"]
+    # The same rows elsewhere are other people, for all that is known.
+    (tmp_path / "copy.csv").write_bytes((tmp_path / "all.csv").read_bytes())
+    judged(tmp_path, "copy.csv")
+    assert len(content_of(tmp_path, "copy")[1]["clients"]) == 16
 
 
 def test_one_client_and_arrays_give_the_same(run):

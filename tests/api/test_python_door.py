@@ -16,6 +16,7 @@ import dpfedmeta.accounting
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.population import VirtualPopulation
 from dpfedmeta.simulation.cohort_sums import LocalBackend
@@ -168,7 +169,7 @@ def test_a_callback_that_raises_ends_the_run_cleanly_and_it_goes_on_as_if_nothin
     # The others hear of that round, and of the end.
     assert [event for event, _ in after.heard][-2:] == ["on_round", "on_end"]
     cut = dp.Run(whole.path.parent / "cut")
-    assert f"ended cleanly after {number} rounds" in str(caught.value)
+    assert f"ended cleanly after {counted_words(number, 'round')};" in str(caught.value)
     assert (cut.status, cut.summary["rounds"], cut.accuracy) == ("interrupted", number, None)
     # Between the first line and the one that closes it.
     assert len(cut.rounds) == number == len((cut.path / "ledger.jsonl").read_text().splitlines()) - 2

@@ -50,8 +50,8 @@ FEATURES = {
     "secure sums": r"^secure_aggregation/|protocol_rounds|aggregations/secure|masking_graph|secure_sum|secure_round|"
     r"integer_sum|discrete_|concentrated|sum_cost",
     "auditing": r"^auditing/|api/audit|audit_command",
-    "verification": r"verification/|verify|account_of_runs|run_statement|other_accountants|population_statement|"
-    r"results/snapshot",
+    "verification": r"verification/|verify|account_of_runs|run_statement|cli/papers|dp_events|other_accountants|"
+    r"population_statement|results/snapshot",
     "sweeps, private selection": r"sweeps/|sweep_command|private_selection",
     "registers": r"population_register|registered_budget|prior_spending|state/extend",
     "correlated noise, turns": r"toeplitz|matrix_mechanism|correlated_cost|noises/(blt|banded)|"
@@ -71,7 +71,7 @@ BESIDE = {
     "examples": ("examples/**/*.py",),
     "scripts": ("scripts/**/*.py",),
     "tables": ("configs/**/*.yaml", "tasks/**/*.yaml"),
-    "templates": ("dpfedmeta/**/*.j2", "dpfedmeta/**/*.html", "dpfedmeta/**/*.css"),
+    "templates": ("dpfedmeta/**/*.j2", "dpfedmeta/**/*.html", "dpfedmeta/**/*.css", "dpfedmeta/**/*.yaml"),
 }
 # The runs of probe.py.
 LOADED = {"dp-agr": "dp-agr", "dp-agrlr-secure": "dp-agrlr-secure", "client": "a real client"}

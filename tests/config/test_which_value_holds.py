@@ -8,7 +8,7 @@ import pytest
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.config.dotted_keys import Given
 from dpfedmeta.config.load import YOUNGER, offered_settings, offered_text, resolve, resolve_text
-from dpfedmeta.config.presets import displaced, name_of_today
+from dpfedmeta.config.presets import algorithm_names, displaced, name_of_today, preset_values
 from dpfedmeta.core.errors import InputError
 
 LEVELS = (None, 1, 2, 3)  # None: not given
@@ -81,17 +81,29 @@ def test_a_shorter_run_shortens_the_window_of_a_weaker_level_alone(rounds, windo
         assert (size if found is None else found.value) == due
 
 
-@pytest.mark.parametrize("ways", [2, 5, 6, 20])
+@pytest.mark.parametrize("ways", [1, 2, 5, 6, 20])
 def test_a_step_that_grows_does_so_once_and_no_other(ways):
     values = {
         "task.ways": Given(value=ways, level=2, where="here"),
         "meta.lr": Given(value=0.3, level=1, where="preset", grows=True),
+        "evaluation.lr": Given(value=0.5, level=1, where="preset", shrinks=True),
         "server.lr": Given(value=0.7, level=1, where="preset"),
     }
     once = displaced(values)
     assert once["meta.lr"].value == pytest.approx(0.3 * max(ways, 5) / 5)
+    assert once["evaluation.lr"].value == pytest.approx(0.1 if ways == 1 else 0.5)
     assert once["server.lr"].value == 0.7
     assert displaced(once) == once
+
+
+@pytest.mark.parametrize("algo", algorithm_names())
+def test_a_head_that_predicts_numbers_takes_a_fifth_of_the_step_of_five_classes(algo):
+    """With the whole step adaptation made errors of 15 of what had 8 before it, and a run was charged for that."""
+    given, numbers = preset_values(algo, "sinusoids"), resolve(algo, "sinusoids", None, {})
+    share = 0.2 if "meta.adapt" in given and given["meta.adapt"].value == "head" else 1.0
+    for name, found in (("meta.lr", numbers.meta.lr), ("evaluation.lr", numbers.evaluation.lr)):
+        assert name not in given or found == pytest.approx(share * given[name].value)
+    assert resolve(algo, "sinusoids", None, {"meta.lr": "0.7"}).meta.lr == 0.7
 
 
 # Texts of other versions.

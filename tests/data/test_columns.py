@@ -8,7 +8,7 @@ import yaml
 from own_data import vector_rows, write_csv
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.columns import OWNERS, feature_words, meant, telling_columns
+from dpfedmeta.data.columns import OWNERS, feature_words, meant, other_units, telling_columns
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.names import surely_public
 from dpfedmeta.data.storage.decoded_cache import Contents
@@ -282,3 +282,41 @@ def test_numbers_whose_digits_float32_rounds_off_are_refused(offset, refused, ta
         return
     with pytest.raises(InputError, match=r"^own\.csv: numbers lie so far from zero that float32 keeps steps of"):
         vectors.check_scale(*given, targets=targets)
+
+
+def table(**changed):
+    draw = np.random.default_rng(0)
+    numbers = {"age": draw.normal(54, 9, 40), "chol": draw.normal(220, 60, 40), "sex": np.tile([0.0, 1.0], 20)}
+    return np.column_stack(list((numbers | changed).values()))
+
+
+CHOL = table()[:, 1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, None),
+        ({"sex": np.ones(40)}, None),  # a ward of men
+        ({"chol": np.where(np.arange(40) < 30, CHOL, np.nan)}, None),
+        ({"chol": np.full(40, np.nan)}, None),
+        ({"age": np.full(40, 66.0)}, None),
+        ({"age": 1988 - table()[:, 0]}, "column age: its mean lies 20"),
+        ({"chol": CHOL / 38.67}, "column chol: its spread is 1/"),
+        ({"chol": np.zeros(40)}, "column chol: all 40 values are 0: was it not measured?"),
+        ({"chol": np.where(np.arange(40) < 5, 30_000.0, 1.0) - 3_600}, "column chol: its spread is 1"),
+    ],
+)
+def test_another_unit_is_asked_about(changed, words):
+    said = other_units(["age", "chol"], table(**changed), (54.0, 220.0, 0.5), (9.0, 90.0, 0.5))
+    assert len(said) == (words is not None)
+    assert words is None or said[0].startswith(words)
+    # Of few rows a spread says nothing; without public constants nothing is known.
+    few = other_units(["age"], table(**changed)[:5], (54.0, 220.0, 0.5), (9.0, 90.0, 0.5))
+    assert all("its mean lies" in line for line in few)
+    assert other_units([], table(**changed), (), ()) == ()
+
+
+def test_columns_without_names_are_told_by_place():
+    found = other_units(["age"], table(chol=np.zeros(40)), (54.0, 220.0, 0.5), (9.0, 90.0, 0.5))
+    assert found[0].startswith("column 2: all 40")

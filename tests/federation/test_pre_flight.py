@@ -96,7 +96,7 @@ def test_what_its_owner_may_not_have_meant_is_asked(site, tmp_path):
     found = pre_flight(write(tmp_path / "own.csv", HEADER, lines + lines[:2]), site / "plan-3.yaml")
     assert found.sound
     said = " ".join(found.lines)
-    assert "2 records repeat another one" in said
+    assert "records that repeat another one: 2" in said
     assert "column age: its mean lies" in said
     assert "is it in another unit?" in said
     assert "1 row(s) are wrong and left out" in said

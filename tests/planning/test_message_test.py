@@ -32,8 +32,8 @@ class Constant(Maml):
 
 OWN = "tests.planning.test_message_test:"
 REFUSED = [
-    ("maml", "sinusoids", SINE, DIVERGE),
-    ("dp-agr", "sinusoids", SINE, DIVERGE),
+    ("maml", "sinusoids", SINE | {"meta.lr": "6"}, DIVERGE),
+    ("dp-agr", "sinusoids", SINE | {"meta.lr": "6"}, DIVERGE),
     ("maml", "strokes", {"meta.method": "reptile", "meta.order": "1"}, ZERO),
     ("dp-agr", "strokes", {"meta.method": "reptile", "meta.order": "1", "model.name": "mlp"}, ZERO),
     ("dp-fedavg", "mnist-shards", {"meta.learn": "body"}, ZERO),
@@ -54,7 +54,13 @@ def test_whoever_would_send_nothing_is_refused_in_a_line(algo, dataset, given, w
 
 
 def test_nothing_is_charged(tmp_path):
-    given = SINE | {"run.dir": str(tmp_path), "run.name": "run", "run.workers": "1", "server.rounds": "1"}
+    given = SINE | {
+        "meta.lr": "6",
+        "run.dir": str(tmp_path),
+        "run.name": "run",
+        "run.workers": "1",
+        "server.rounds": "1",
+    }
     with pytest.raises(InputError, match=DIVERGE):
         run_training(resolve("dp-agr", "sinusoids", None, given))
     assert not (tmp_path / "run").exists()
@@ -63,6 +69,7 @@ def test_nothing_is_charged(tmp_path):
 @pytest.mark.parametrize(
     ("algo", "dataset", "given"),
     [
+        ("maml", "sinusoids", SINE),
         ("maml", "sinusoids", SINE | {"meta.lr": "0.02", "meta.steps": "1", "meta.adapt": "all"}),
         ("dp-agr", "strokes", {"meta.method": "reptile", "meta.order": "1", "meta.adapt": "all", "meta.learn": "all"}),
         ("dp-agr", "strokes", {"meta.order": "1", "meta.steps": "1"}),

@@ -27,7 +27,7 @@ from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
 from dpfedmeta.reporting.html.privacy_statement import check_report, embedded, plan_words, server_words
 from dpfedmeta.training.results.snapshot import read_run
-from dpfedmeta.training.results.summary import SIMULATION, aggregation
+from dpfedmeta.training.results.summary import ACCURACIES, SIMULATION, aggregation
 from dpfedmeta.training.terminal.tables import HOLDS
 from dpfedmeta.training.verification.chosen_run import choice_words, selection_content, state_choice
 from dpfedmeta.training.verification.verify import audit
@@ -188,6 +188,22 @@ def test_what_it_embeds_is_what_it_shows(make_run):
         [two["unit"], two["observer"], rounded_up(one["epsilon"]), rounded_up(two["epsilon"])] for one, two in both
     ]
     assert check_report(read_run(run), audit(run).proven) == ["report.html agrees"]
+
+
+def test_errors_and_majorities_stand_beside_what_was_learned(make_run):
+    scores = {
+        f"error{end}": accuracy(1.0 + place) for place, end in enumerate(("", "_before_adaptation", "_untrained"))
+    }
+    none = {f"accuracy{end}": None for end in ACCURACIES}
+    run = make_run(**none, **scores, error_own_mean=accuracy(7.25))
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "Mean absolute error of personalised adaptation" in page
+    shown = {row[0]: row[1] for row in rows_of(page) if len(row) == 2}
+    assert shown["mean of a client&#39;s own targets"].startswith("7.25 ±")
+    assert "not evaluated" not in page
+    page = write_report(make_run("other", accuracy_own_majority=accuracy(0.8125))).read_text(encoding="utf-8")
+    assert "majority of a client's own records" in page.replace("&#39;", "'")
+    assert "81.2%" in page
 
 
 def test_cautions_are_those_of_the_settings_whatever_plan_json_says(make_run, monkeypatch):

@@ -60,7 +60,7 @@ def evaluated(shots):
 MADE = {
     "accuracies": (
         lambda of: text(accuracy_table(of)),
-        summary("accuracy", "before_adaptation", "untrained", "pixel_prototype", "pixel_neighbour"),
+        summary("accuracy", "before_adaptation", "untrained", "pixel_prototype", "pixel_neighbour", "own_majority"),
     ),
     "errors": (lambda of: text(error_table(of)), summary("error", "before_adaptation", "untrained", "own_mean")),
     "evaluation": (lambda of: text(*evaluation_tables("run", of)), evaluation(1)),

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.cli.account_of_runs import account_of_runs, show_cells
+from dpfedmeta.cli.account_of_runs import account_of_plan, account_of_runs, show_cells, write_all
 from dpfedmeta.cli.arguments import (
     DONE,
     PICTURE_ENDINGS,
@@ -50,6 +50,16 @@ def options_of() -> argparse.ArgumentParser:
         help="compare the kinds of noise for these clients, rounds and target: noise, error and assumptions",
     )
     made.add_argument("--explain", action="store_true", help="for each cell, what the observer sees, and the formula")
+    made.add_argument(
+        "--papers",
+        type=Path,
+        metavar="DIR",
+        help="of a plan, or with --run or --verify: a new folder with papers. They are an entry for the registry of "
+        "deployments, answers to NIST SP 800-226, and fields for a DPIA and a model card",
+    )
+    made.add_argument(
+        "--events", type=Path, metavar="JSON", help="likewise: its rounds as an event that dp-accounting reads"
+    )
     _add_kept(made)
     return made
 
@@ -100,6 +110,7 @@ def main(words: Sequence[str], console: Console) -> int:
     made = options_of()
     known, _ = made.parse_known_args(words)
     check_output("--plot", known.plot, PICTURE_ENDINGS)
+    check_output("--events", known.events, (".json",))
     chosen = known.verify or [path for path in (known.run, known.realised, known.statement) if path is not None]
     if known.promise and known.population is None:
         raise InputError("--promise: belongs to --population FILE")
@@ -111,8 +122,11 @@ def main(words: Sequence[str], console: Console) -> int:
             )
         made.parse_args(words)
         asked = next(name for name in _KEPT if getattr(known, name))
-        shown = ("plot", "explain") if asked in ("run", "verify") else ()
+        shown = ("plot", "explain", "papers", "events") if asked in ("run", "verify") else ()
         check_alone(made, known, f"--{asked.replace('_', '-')}", {*_KEPT, "promise", "json", *shown})
+    if known.papers is not None or known.events is not None:
+        beside = {"papers", "events", "run", "verify", "algo", "dataset", "config", "solve", "json"}
+        check_alone(made, known, "--papers and --events", beside)
     if known.population is not None:
         return _of_population(known, console)
     if compares:
@@ -195,6 +209,9 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     task, _ = task_of(settings)
     plan = make_privacy(settings, task, options.solve)
     word = word_of_authors(settings)
+    if options.papers is not None or options.events is not None:
+        notes = (*cautions(settings, task), *weak_targets(settings))
+        return write_all(console, options, account_of_plan(settings, plan, notes))
     code = show_cells(console, options, plan, guarantees(plan), "What this plan promises", word=word)
     for caution in (*cautions(settings, task), *weak_targets(settings)) if not options.json else ():
         console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)

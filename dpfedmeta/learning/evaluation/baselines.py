@@ -159,6 +159,17 @@ class Majority:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnMajority:
+    """The most frequent class of a client's own support set, whatever is asked."""
+
+    def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
+        """Return the labels of the query set, as a list of one tensor."""
+        return Majority(label=int(episode.support_labels.bincount().argmax())).predictions(
+            episode, transductive=transductive
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class OwnMean:
     """The mean of a client's own support targets, whatever is asked."""
 

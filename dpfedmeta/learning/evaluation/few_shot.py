@@ -14,7 +14,7 @@ from dpfedmeta.core.worker_pool import InProcess, Workers
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.episode import Episode, draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.populations.capacity_checks import check_shape
+from dpfedmeta.data.populations.capacity_checks import able_clients, check_shape
 from dpfedmeta.learning.evaluation.accuracy import Accuracy, digest_of_episode
 from dpfedmeta.learning.evaluation.baselines import Adapted, Learner, PixelNeighbour, PixelPrototype, scores
 from dpfedmeta.learning.meta.adaptation import Adaptation
@@ -88,7 +88,13 @@ class Benchmark:
     @property
     def protocol(self) -> str:
         """Evaluation protocol in words, stating the conditions of the accuracies."""
-        return TRANSDUCTIVE_PROTOCOL if self.transductive else PROTOCOL
+        words = TRANSDUCTIVE_PROTOCOL if self.transductive else PROTOCOL
+        if not self.pool.clients:
+            return words
+        able, named = len(able_clients(self.pool, self.shape)), len({*self.pool.clients})
+        others = f" of {named:,}; the others hold too little for an episode" if able < named else ""
+        whose = f"{able:,} held-out test clients{others}; the interval is over episodes, not over clients"
+        return words.replace("held-out test classes", whose)
 
     @property
     def score_name(self) -> str:
@@ -134,12 +140,13 @@ class Benchmark:
         return {each: Accuracy.of(values[:, 0].tolist(), score=name) for each, values in found.items()}
 
 
-def competitors(after: Adapted, untrained: Params) -> dict[str, Learner]:
+def competitors(after: Adapted, untrained: Params, *, whole: bool = False) -> dict[str, Learner]:
     """Learners by the names of their scores in summary.json: a model, itself not adapted or not trained, baselines.
 
     Args:
         after: The trained model, judged after adaptation.
         untrained: Weights before round 0.
+        whole: Whether clients hold their own numbers of classes and records.
     """
     targets = after.adaptation.targets
     name = targets.score_name
@@ -147,7 +154,7 @@ def competitors(after: Adapted, untrained: Params) -> dict[str, Learner]:
         name: after,
         f"{name}_before_adaptation": replace(after, at=(0,)),
         f"{name}_untrained": replace(after, weights=arrays_of(untrained)),
-        **{f"{name}_{end}": each for end, each in targets.baselines(after.network.vocabulary).items()},
+        **{f"{name}_{end}": each for end, each in targets.baselines(after.network.vocabulary, whole=whole).items()},
     }
 
 

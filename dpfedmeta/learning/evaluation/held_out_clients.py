@@ -106,7 +106,7 @@ class WholeClientsBenchmark:
     ) -> dict[str, Accuracy]:
         """The same clients for all: the trained model after and before adaptation, the untrained one, pixels."""
         after = AdaptedWhole(network=network, weights=arrays_of(trained), adaptation=adaptation, at=(adaptation.steps,))
-        return self._accuracies(workers, competitors(after, untrained), episodes)
+        return self._accuracies(workers, competitors(after, untrained, whole=True), episodes)
 
     def _accuracies(self, workers: Workers, learners: Mapping[str, Learner], episodes: int) -> dict[str, Accuracy]:
         found = outcomes(workers, self, learners, episodes)

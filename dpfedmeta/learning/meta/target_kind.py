@@ -94,8 +94,8 @@ class TargetKind(Hashable, Protocol):
         """All measures of one client's outputs, by `measure_names`; None where one is not defined."""
         ...
 
-    def baselines(self, vocabulary: int | None) -> Mapping[str, Learner]:
-        """Baselines without a network, by the ends of their names in summary.json."""
+    def baselines(self, vocabulary: int | None, *, whole: bool) -> Mapping[str, Learner]:
+        """Baselines without a network, by the ends of their names in summary.json; `whole`: of ragged clients."""
         ...
 
     def alone(self, vocabulary: int | None, counts: tuple[int, ...]) -> Mapping[str, Scorer]:

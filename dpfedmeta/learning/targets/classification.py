@@ -99,13 +99,14 @@ class Classification:
             "auc": sum(known) / len(known) if known else None,
         }
 
-    def baselines(self, vocabulary: int | None) -> Mapping[str, Learner]:
-        """Neighbours in the records' own numbers."""
-        from dpfedmeta.learning.evaluation.baselines import PixelNeighbour, PixelPrototype
+    def baselines(self, vocabulary: int | None, *, whole: bool) -> Mapping[str, Learner]:
+        """Neighbours in the records' own numbers; of whole clients also the class that each has most of."""
+        from dpfedmeta.learning.evaluation.baselines import OwnMajority, PixelNeighbour, PixelPrototype
 
         return {
             "pixel_prototype": PixelPrototype(vocabulary=vocabulary),
             "pixel_neighbour": PixelNeighbour(vocabulary=vocabulary),
+            **({"own_majority": OwnMajority()} if whole else {}),
         }
 
     def alone(self, vocabulary: int | None, counts: tuple[int, ...]) -> Mapping[str, Scorer]:

@@ -119,7 +119,7 @@ class Regression:
             "r2": None if constant else 1.0 - float(error.square().sum() / centred),
         }
 
-    def baselines(self, vocabulary: int | None) -> Mapping[str, Learner]:
+    def baselines(self, vocabulary: int | None, *, whole: bool) -> Mapping[str, Learner]:
         """The mean of a client's own targets."""
         from dpfedmeta.learning.evaluation.baselines import OwnMean
 

@@ -48,7 +48,7 @@ from dpfedmeta.reporting.html.top_of_page import (
 )
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
-from dpfedmeta.training.results.evaluation_store import row_label, size, size_and_count, with_sizes
+from dpfedmeta.training.results.evaluation_store import ERRORS, row_label, size, size_and_count, with_sizes
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, stage_of
 from dpfedmeta.training.results.summary import NOT_FINITE, summary_so_far
@@ -107,13 +107,14 @@ def _content(
     proven: Proven, snapshot: Snapshot, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Everything that the page shows but its pictures, by the names of its template."""
-    run, measured = snapshot.run, summary["accuracy"] or {}
+    run, measured = snapshot.run, summary["accuracy"] or summary.get("error") or {}
     again, left_open = repeated(run, command(proven.settings))
     return {
         "name": run.path.name,
         "summary": summary,
         "measured": size(measured),
         "size_and_count": size_and_count(measured),
+        "errors": ERRORS,
         "promised": promised_words(proven),
         "reached": reached_words(summary, proven.content.plan.rounds),
         "observers": observer_rows(proven.cells, proven.content.plan.server_sees),

@@ -195,6 +195,14 @@ def size_and_count(accuracy: Mapping[str, Any]) -> str:
     )
 
 
+# Rows of numbers to predict.
+ERRORS = (
+    ("error", "this run, adapted"),
+    ("error_before_adaptation", "this run, before adaptation"),
+    ("error_untrained", "untrained weights, same adaptation"),
+    ("error_own_mean", "mean of a client's own targets"),
+)
+OWN_MAJORITY = "majority of a client's own records"
 # Of features of a public encoder: its adapter is the identity before training.
 _WITH_ENCODER = {
     "accuracy_untrained": "public encoder, no client",

@@ -61,7 +61,7 @@ def summary_of(
         **({"encoder": plan.settings.model.encoder} if plan.settings.model.encoder else {}),
         **({"records": plan.network.records} if plan.network.records != "images" else {}),
         **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in ACCURACIES},
-        **{name: value for name, value in accuracies.items() if name.startswith("error")},
+        **{name: value for name, value in accuracies.items() if name.removeprefix("accuracy") not in ACCURACIES},
         "guarantees": [guarantee.as_json() for guarantee in spent(privacy, events)],
         "planned": [guarantee.as_json() for guarantee in plan.planned],
         "ledger": {"rounds": len(events), "head": ledger.heads[-1]},

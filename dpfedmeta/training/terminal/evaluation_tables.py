@@ -11,7 +11,7 @@ from dpfedmeta.learning.evaluation.people import PersonScores, compared, overall
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 from dpfedmeta.training.results import evaluation_store as measured
-from dpfedmeta.training.results.evaluation_store import row_label, unfinished
+from dpfedmeta.training.results.evaluation_store import OWN_MAJORITY, row_label, unfinished
 
 ROWS = (
     ("accuracy", "this run, adapted"),
@@ -22,6 +22,7 @@ ROWS = (
     ("accuracy_untrained_prototype", "prototype, untrained features"),
     ("accuracy_pixel_prototype", "prototype, pixels"),
     ("accuracy_pixel_neighbour", "nearest neighbour, pixels"),
+    ("accuracy_own_majority", OWN_MAJORITY),
 )
 # Where nothing adapts.
 CLASSIFIERS = (("accuracy", "this run"), ("accuracy_untrained", "untrained"))

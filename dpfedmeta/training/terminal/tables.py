@@ -19,7 +19,7 @@ from dpfedmeta.accounting.relations.legend import relation_lines
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.caveats import dishonest_words
-from dpfedmeta.training.results.evaluation_store import row_label, size_and_count
+from dpfedmeta.training.results.evaluation_store import ERRORS, OWN_MAJORITY, row_label, size_and_count
 
 
 def as_text(*printed: RenderableType) -> str:
@@ -259,9 +259,10 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
         ("untrained weights, same adaptation", "accuracy_untrained"),
         ("nearest class prototype in pixels", "accuracy_pixel_prototype"),
         ("nearest neighbour in pixels", "accuracy_pixel_neighbour"),
+        (OWN_MAJORITY, "accuracy_own_majority"),
     )
     for name, key in rows:
-        value = summary[key]
+        value = summary.get(key)
         # Prototypes alone take no step, so before and after are the same.
         same = key == "accuracy_before_adaptation" and value == summary["accuracy"]
         if value is None or same:
@@ -276,13 +277,7 @@ def error_table(summary: Mapping[str, Any]) -> Table:
     table = Table(title=", ".join(filter(None, words)), title_justify="left")
     table.add_column("model")
     table.add_column("mean absolute error", justify="right")
-    rows = (
-        ("this run, adapted", "error"),
-        ("this run, before adaptation", "error_before_adaptation"),
-        ("untrained weights, same adaptation", "error_untrained"),
-        ("mean of a client's own targets", "error_own_mean"),
-    )
-    for name, key in rows:
+    for key, name in ERRORS:
         value = summary[key]
         table.add_row(name, f"{value['mean']:.4g} ± {value['ci95']:.2g}")
     return table

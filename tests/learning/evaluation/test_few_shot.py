@@ -208,3 +208,20 @@ def test_fewer_classes_than_clients_hold_are_judged_by_a_head_of_their_own_size(
     assert separable.accuracy(InProcess(), spec, weights, adaptation, 6) == expected
     found = separable.compete(InProcess(), spec, weights, weights, adaptation, 6)
     assert found["accuracy"] == found["accuracy_untrained"] == expected
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        ("aabbcd", "2 held-out test clients of 4; the others hold too little for an episode; the interval is over"),
+        ("aabbcc", "3 held-out test clients; the interval is over episodes, not over clients"),
+        ("", "held-out test classes"),
+    ],
+)
+def test_episodes_of_named_clients_say_of_how_many_they_are(separable, clients, words):
+    """600 episodes of 2 people are no 600 people."""
+    shape = EpisodeShape(ways=2, shots=2, queries=2)
+    pool = replace(separable.pool, clients=tuple(clients))
+    assert replace(separable, pool=pool, shape=shape).protocol == f"single model, inductive, {words}" + (
+        " episodes, not over clients" if words.endswith("over") else ""
+    )

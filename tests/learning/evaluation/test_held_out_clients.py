@@ -55,6 +55,8 @@ def test_accuracies_are_means_over_clients_with_a_head_of_their_own_classes(benc
         assert found[name].mean == pytest.approx(np.mean([own_accuracy(each, steps) for each in episodes]))
     assert found["accuracy"].mean == benchmark.accuracy(InProcess(), SPEC, weights, HOW, 6).mean
     assert found.keys() > {"accuracy_pixel_prototype", "accuracy_pixel_neighbour"}
+    most = [(each.query_labels == each.support_labels.mode().values).double().mean() for each in episodes]
+    assert found["accuracy_own_majority"].mean == pytest.approx(np.mean(most))
     assert (benchmark.sizes, "inductive" in benchmark.protocol) == ({}, True)
     assert "TRANSDUCTIVE" in replace(benchmark, transductive=True).protocol
 

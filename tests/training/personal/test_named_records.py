@@ -221,6 +221,9 @@ def test_the_command_predicts_a_table(made, model):
     assert "said.csv: 60 predictions" in told
     assert (folder / "said.csv").read_text().splitlines() == printed[:-1]
     assert (folder / "said.csv").stat().st_mode & 0o777 == 0o600
+    written(folder / "other.csv", COLUMNS, rows(60, 3)[1] * [1, 100, 1])
+    assert f"other.csv: column {COLUMNS[1]}: its mean lies" in dpfedmeta(*words[:2], "other.csv", folder=folder).err
+    assert dpfedmeta(*words, folder=folder).err == ""
 
 
 def test_the_command_names_the_file_and_all_of_its_wrong_values(made, model, tmp_path):

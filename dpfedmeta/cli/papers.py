@@ -1,0 +1,218 @@
+"""Papers of a plan or a run: what registries, authorities and users of a model ask, filled in from plan and ledger."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Literal
+
+import yaml
+
+from dpfedmeta.accounting.dp_events import events_for_others
+from dpfedmeta.accounting.events.events import Phase
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, ServerSees
+from dpfedmeta.accounting.release_costs import rounds_seen
+from dpfedmeta.accounting.right_guesses import protects
+from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.cli.run_statement import NOT_PROMISED, cell_lines, done_words, unit_words
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.pydantic_errors import counted_words
+from dpfedmeta.core.version import __version__
+from dpfedmeta.planning.caveats import dishonest_words
+
+TO_FILL_IN = "TO FILL IN"
+_DIGITS = 4
+_FACT = re.compile(r"\{(\w+)\}")
+Clients = Literal["real", "named", "simulated", "unknown"]
+_HELD: Mapping[Clients, str] = {
+    "real": "Each client keeps its records, and sends one vector in a round that it is in.",
+    "named": "The clients are those that the data name; one machine held all records and played every client.",
+    "simulated": "The clients are simulated: one machine held all records and played every client.",
+    "unknown": "Who the clients are, and who held their records, stands in no ledger: whoever ran it says so.",
+}
+
+# What the server sees of a round, and which other clients are the public.
+_SEEN: Mapping[ServerSees, tuple[str, str]] = {
+    "messages": ("every message, and who sent it", ", other clients too"),
+    "sum": ("only the sum of a round", " and was in no round; towards a round's clients the server's numbers hold"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """Account of a plan, or of a run whose ledger was verified: all that its papers state.
+
+    Attributes:
+        name: For people; no path.
+        plan: The plan.
+        cells: The cells to state: those of `phases`, or of a choice among runs.
+        phases: What was charged; of a plan, or of a run that may go on and costs more then, what is planned.
+        rounds: Rounds that were charged; None: it is a plan alone.
+        head: Hash of the ledger's last line; None likewise.
+        stage: How the run stands or ended.
+        cautions: What is to be said above all.
+        unverified: What no comparison with the ledger shows.
+        product: What is released: a kind of the registry.
+        clients: Who the clients are, by the settings.
+        simulation: Whether somebody chose the noise seed.
+        chosen: Whether a private sweep chose the run: its cells count the choice, its phases do not.
+    """
+
+    name: str
+    plan: PrivacyPlan
+    cells: tuple[Guarantee, ...]
+    phases: tuple[Phase, ...]
+    rounds: int | None = None
+    head: str | None = None
+    stage: str = "planned"
+    cautions: tuple[str, ...] = ()
+    unverified: str = "not verified: no run was made of this plan"
+    product: str = "Machine learning model"
+    clients: Clients
+    simulation: bool = False
+    chosen: bool = False
+
+
+def papers_of(account: Account) -> dict[str, str]:
+    """The papers by the names of their files.
+
+    Guarantee:
+        Every number is one of the account's cells, rounded up, with unit, observer, delta and adjacency beside it. The
+        registry's own number is stated only where it protects people: clients with data of their own, a noise seed that
+        nobody chose, and a bound towards everybody that means something.
+
+    Raises:
+        InputError: Nothing is promised in any cell.
+    """
+    if not any(math.isfinite(cell.epsilon) for cell in account.cells):
+        raise InputError(f"--papers: {account.name} promises nothing in any cell, so there is nothing to state")
+    template = yaml.safe_load((resources.files(__package__) / "papers.yaml").read_text(encoding="utf-8"))
+    known = _facts(account)
+    return {name: _text(_filled(each, known)) for name, each in template.items()}
+
+
+def events_of(account: Account) -> str:
+    """JSON of the rounds as an event that dp-accounting reads, with the epsilon that it computes from it.
+
+    Guarantee:
+        What dp-accounting computes from it bounds (client, public) of the account: see `events_for_others`.
+
+    Raises:
+        InputError: dp-accounting would give another number than what holds.
+    """
+    cell, event = account.cells[0], None
+    if not account.chosen and math.isfinite(cell.epsilon):
+        event = events_for_others((*account.plan.before, *account.phases), cell.delta)
+    if event is None:
+        why = "a choice among runs costs more than its rounds" if account.chosen else "it has no event of such rounds"
+        raise InputError(f"--events: dp-accounting cannot account for {account.name}: {why}; leave --events out")
+    of = {"unit": cell.unit, "observer": cell.observer, "adjacency": cell.adjacency}
+    promised = {"epsilon": cell.epsilon, "delta": cell.delta}
+    content = {"attention": account.cautions, "stage": account.stage, "of": of, "promised": promised, **event}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _filled(node: Any, known: Mapping[str, Any]) -> Any:
+    """The template with its facts; a field that is one fact alone keeps the fact's type, and goes where it is None."""
+    if isinstance(node, Mapping):
+        made = {name: _filled(each, known) for name, each in node.items()}
+        return {name: each for name, each in made.items() if each is not None}
+    if isinstance(node, list):
+        return [_filled(each, known) for each in node]
+    if not isinstance(node, str):
+        return node
+    alone = _FACT.fullmatch(node)
+    return known[alone[1]] if alone else node.format_map(known)
+
+
+class _Lines(yaml.SafeDumper):
+    """YAML in which a text of several lines is written as it reads."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """Whole lines after a bar, any other text as ever."""
+        style = "|" if "\n" in data else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_Lines.add_representer(str, _Lines.represent_str)
+
+
+def _text(content: Any) -> str:
+    return yaml.dump(content, Dumper=_Lines, sort_keys=False, width=110)
+
+
+def _facts(account: Account) -> dict[str, Any]:
+    """Every fact by its name in the template."""
+    plan, cells = account.plan, account.cells
+    rounds = plan.rounds if account.rounds is None else account.rounds
+    hashed = "" if account.head is None else f", whose last line has the hash {account.head}"
+    sees, others = _SEEN[plan.server_sees]
+    counts = f"The plan counts {counted_words(len(plan.earlier), 'earlier ledger') if plan.earlier else 'none'}."
+    delta = cells[0].delta
+    return _of_cells(account) | {
+        "version": __version__,
+        "name": account.name,
+        "slug": re.sub(r"[^a-z0-9]+", "-", account.name.lower()).strip("-"),
+        "product": account.product,
+        "clients": f"{plan.clients:,}",
+        "cautions": list(account.cautions),
+        "attention": "".join(f"Attention: {each}. " for each in account.cautions),
+        "status": "A plan: nothing was spent yet." if account.rounds is None else f"A run: {account.stage}.",
+        "done": f"{'To be done' if account.rounds is None else 'Done'}: {done_words(plan, rounds)}.",
+        "held": _HELD[account.clients],
+        "head": account.head,
+        "unverified": f"N{account.unverified[1:]}.",
+        "check": f"`dpfedmeta account --verify RUN` computes all numbers again from the ledger{hashed}.",
+        "mechanisms": f"Every contribution is bounded, then noise is added: {rounds_seen(account.phases)}.",
+        "dishonest": dishonest_words(plan),
+        "trust": f"The server follows the protocol and is curious; it sees {sees}.",
+        "observers": f"Observers: the server, and the public: whoever sees what is released{others}.",
+        "others": f"Other runs over the same clients add to these numbers. {counts}",
+        "limits": f"{NOT_PROMISED} No guarantee covers a model that somebody adapted for themselves.",
+        "deltas": "Delta is the probability of a failure for one client: over "
+        f"{plan.clients:,} clients, {asked(delta)} allows {rounded_up(delta * plan.clients, 2)} failures on average.",
+    }
+
+
+def _of_cells(account: Account) -> dict[str, Any]:
+    plan, cells = account.plan, account.cells
+    towards_all = [each for each in cells if each.observer == "public" and protects(each.epsilon, each.delta)]
+    first = min(towards_all, key=lambda each: each.unit, default=None)
+    of_people = account.clients in ("real", "named") and not account.simulation
+    number = _stated(first) if first is not None and of_people else None
+    promises = "\n".join(cell_lines(cells, plan.server_sees))
+    chosen = "No unit is protected towards the public."
+    if first is not None:
+        chosen = f"Stated for {first.name}: {unit_words(first)} ({first.adjacency})."
+    return {
+        "cells": [_stated(cell) for cell in cells],
+        "promises": promises,
+        "stated": "\n".join([*(f"Attention: {each}." for each in account.cautions), promises]),
+        "composition": "\n".join(f"- {cell.name}: {cell.binding.event}; {cell.binding.formula}." for cell in cells),
+        "adjacencies": "; ".join(f"{cell.name}: {unit_words(cell)}, {cell.adjacency}" for cell in cells) + ".",
+        "parameters": number and {"epsilon": number["epsilon"], "delta": number["delta"]},
+        "variant": first and "Approximate DP",
+        "unit": "none is protected towards the public" if first is None else f"one {first.unit}",
+        "unit_details": f"{chosen} A client is all that one client holds; a record is one row or one image of it.",
+    }
+
+
+def _stated(cell: Guarantee) -> dict[str, Any]:
+    """A cell as data: rounded up, null where nothing is promised."""
+    promised = math.isfinite(cell.epsilon)
+    return {
+        "unit": cell.unit,
+        "towards": cell.observer,
+        "epsilon": float(rounded_up(cell.epsilon, _DIGITS)) if promised else None,
+        "delta": float(asked(cell.delta)),
+        "adjacency": cell.adjacency,
+        "relations": {
+            name: float(rounded_up(each, _DIGITS)) if math.isfinite(each) else None
+            for name, each in cell.relations.items()
+        },
+    }
