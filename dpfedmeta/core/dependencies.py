@@ -7,7 +7,7 @@ from pathlib import Path
 # A module of each package in setup.cfg's install_requires.
 _NEEDED = (
     "torch", "opacus", "dp_accounting", "wandb", "numpy", "scipy", "pydantic", "yaml", "PIL", "safetensors",
-    "matplotlib", "jinja2", "rich", "requests", "platformdirs", "numba", "cryptography", "cloudpickle",
+    "matplotlib", "jinja2", "markupsafe", "rich", "requests", "platformdirs", "numba", "cryptography", "cloudpickle",
 )  # fmt: skip
 
 

@@ -170,7 +170,7 @@ class TokenShares(nn.Module):
         """[n, length] whole numbers in range(vocabulary), float32 -> [n, vocabulary], rows of sum 1; NaN stays NaN."""
         tokens = records.nan_to_num(0.0).long()
         # Zeros, and no numbers for a null record.
-        counts = (0.0 * records[:, :1]).expand(len(records), self.vocabulary).clone()
+        counts = (0.0 * records[:, :1]).expand(records.shape[0], self.vocabulary).clone()
         counts = counts.scatter_add(1, tokens, (tokens > 0).to(records.dtype))
         return counts / counts.sum(1, keepdim=True).clamp_min(1.0)
 
