@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dpfedmeta.core.errors import InputError
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -48,10 +50,32 @@ def lost_as_array(values: Any) -> str | None:
     return "names, which plain arrays have by place" if named and hasattr(values, "to_numpy") else None
 
 
+def check_plain(values: Any, what: str, *, named: bool = False) -> None:
+    """Refuse what a plain array would lose something of: a mask, or names unless they may be lost.
+
+    Raises:
+        InputError: It has such.
+    """
+    lost = lost_as_array(values) if isinstance(values, np.ma.MaskedArray) or not named else None
+    if lost:
+        table = "; dpfedmeta.standardised(TASK, table) makes one of a table" if hasattr(values, "columns") else ""
+        raise InputError(
+            f"{what} have {lost}; hand over a plain array, without what is missing and in one order{table}"
+        )
+
+
 def in_order(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The same numbers as torch takes them: no negative strides, in this machine's order of bytes."""
     turned = values.astype(values.dtype.newbyteorder("="), copy=False)
     return np.ascontiguousarray(turned) if any(step < 0 for step in turned.strides) else turned
+
+
+def plain_tensor(values: Any) -> Tensor:
+    """Arrays, and series by place, as a tensor; torch takes no negative strides, no other order of bytes, no views."""
+    import torch
+
+    given = np.asarray(values) if hasattr(values, "to_numpy") else values
+    return torch.as_tensor(np.require(in_order(given), requirements="W") if isinstance(given, np.ndarray) else given)
 
 
 def same_kind(values: npt.NDArray[Any], like: Any) -> Any:

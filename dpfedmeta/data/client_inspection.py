@@ -11,7 +11,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.missing import MissingValues, look_for_missing
 from dpfedmeta.data.user_sources.csv_table import check_spelled_alike
 from dpfedmeta.data.user_sources.readers import columns_in, reader_name
-from dpfedmeta.data.user_sources.sound_rows import SoundRows, any_rows
+from dpfedmeta.data.user_sources.sound_rows import SoundRows, any_rows, reasons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def missing_remarks(found: SoundRows, known: MissingValues | None = None) -> tup
     """
     if not (names := found.names()):
         return ()
-    return look_for_missing([values[: len(names)] for values in found.values], names, known)[1]
+    return look_for_missing([values[: len(names)] for values in found.values], names, known)[-1]
 
 
 def describe_client(report: ClientReport) -> list[str]:
@@ -130,7 +130,7 @@ def describe_client(report: ClientReport) -> list[str]:
     if report.repeated:
         lines.append(f"  {report.repeated:,} {what} repeat another one of their class")
     if report.unsound:
-        lines.append(f"  {len(report.unsound):,} {what} are wrong and left out: {listed(report.unsound)}")
+        lines.append(f"  {len(report.unsound):,} {what} are wrong and left out: {reasons(report.unsound)}")
     lines += [f"  {words}" for words in report.remarks]
     wanted = f"{shape.ways} classes with {needed} {what} each ({shape.shots} support, {shape.queries} query)"
     if report.numbers:

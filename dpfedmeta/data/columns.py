@@ -1,14 +1,17 @@
-"""Columns of a table: which are ours, which are features, and which became features by accident."""
+"""Columns of a table: found by name, which are ours, which are features, and which became features by accident."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import listed
+from dpfedmeta.core.pydantic_errors import listed, nearest
+from dpfedmeta.data.missing import COMMA_WORDS, has_comma, number_of
 
 TARGET = "target"
 """Column of numbers to predict, in the place of classes."""
@@ -95,6 +98,108 @@ def check_columns(path: Path, names: Sequence[str]) -> None:
 def _numbers_rows(name: str) -> bool:
     plain = re.sub(r"[\W_]+", "", name.lower())
     return plain in _NUMBERING or re.fullmatch(r"(unnamed|level)\d+(level\d+)?", plain) is not None
+
+
+def has_names(given: object) -> bool:
+    """Return whether records say which number is which: a table, a mapping, or a list of mappings."""
+    if isinstance(given, Mapping) or hasattr(given, "columns"):
+        return True
+    return isinstance(given, Sequence) and bool(given) and isinstance(given[0], Mapping)
+
+
+def by_name(given: Any) -> dict[str, Any]:
+    """Each column by its name, of a table (pandas, polars), a mapping, or a list of mappings of single records.
+
+    Raises:
+        InputError: A name stands twice, records have other names, or nothing is found by a name.
+    """
+    if isinstance(given, Sequence) and not isinstance(given, Mapping):
+        if len({tuple(sorted(map(str, each))) if isinstance(each, Mapping) else None for each in given}) != 1:
+            raise InputError("records: not all have the same names")
+        return {str(name): [each[name] for each in given] for name in given[0]}
+    keys = [*(given if isinstance(given, Mapping) else given.columns)]
+    if twice := [name for name, count in Counter(map(str, keys)).items() if count > 1]:
+        raise InputError(f"records: column {twice[0]}: named twice; leave one of them out")
+    try:
+        return {str(key): given[key] for key in keys}
+    except TypeError:
+        kind = type(given).__name__
+        raise InputError(f"records: a {kind} gives no column by its name; hand over a table (.collect())") from None
+
+
+def in_public_order(where: str, held: Mapping[str, Any], columns: Sequence[str], whose: str) -> list[Any]:
+    """Columns by their public names, in the order of these; our own columns are left out.
+
+    Args:
+        where: The records, for errors.
+        held: Each column by its name.
+        columns: The public names.
+        whose: These are, for errors.
+
+    Raises:
+        InputError: Others are there, some are missing, or they are of several lengths.
+    """
+    odd = [f"{name}: unknown{nearest(name, columns)}" for name in held if name not in {*columns, *OWNERS}]
+    odd += [f"{name}: missing" for name in columns if name not in held]
+    if odd:
+        raise InputError(f"{where}: column {listed(odd)}; {whose} are {', '.join(columns) or 'not known'}")
+    lengths = {name: int(np.asarray(held[name]).size) for name in columns}
+    if len({*lengths.values()}) > 1:
+        raise InputError(f"{where}: columns of different lengths: {lengths}")
+    return [held[name] for name in columns]
+
+
+def numbers_of(where: str, names: Sequence[str], held: Sequence[Any]) -> npt.NDArray[np.float64]:
+    """[n, columns] of columns as people hand them in.
+
+    Raises:
+        InputError: A column has a mask, or not all of it are numbers; names all that are none.
+    """
+    made, odd = [], list[tuple[int, str, str]]()
+    for name, values in zip(names, held, strict=True):
+        if np.ma.is_masked(values):
+            raise InputError(f"{where}: column {name}: has a mask, under which numbers are missing; leave those out")
+        given = np.asarray(values).reshape(-1)
+        # Dates would be numbers of nanoseconds.
+        own = (given.astype(str) if given.dtype.kind in "mM" else given).tolist()
+        numbers = [_number(value) for value in own] if given.dtype.kind not in "fiu" else own
+        odd += [(place, name, str(own[place])) for place, number in enumerate(numbers) if number is None]
+        made.append(numbers)
+    if odd:
+        said = [f"record {place + 1}, column {name}: {text!r:.42} is not a number" for place, name, text in sorted(odd)]
+        commas = any(has_comma(text) for *_, text in odd)
+        remedy = COMMA_WORDS if commas else "leave these records out, or write numbers"
+        raise InputError(f"{where}: {len(odd)} value(s) are not numbers: {listed(said)}; {remedy}")
+    return np.array(made, dtype=np.float64).T
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return number_of(value) if isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def check_same_rows(records: Any, targets: Any) -> None:
+    """Refuse records and targets whose rows have other names, or stand in another order.
+
+    Raises:
+        InputError: They do; or targets name their rows, and records are an array, which has them by place.
+    """
+    held, own = _row_names(records), _row_names(targets)
+    if held is not None and own is not None and held != own:
+        raise InputError("records and targets name their rows otherwise (index), so they do not belong together")
+    if held is None and own is not None and own != [*range(len(own))]:
+        raise InputError(
+            "targets name their rows (index) and records have them by place; hand over targets.to_numpy(), in the "
+            "order of the records"
+        )
+
+
+def _row_names(part: Any) -> list[Any] | None:
+    """The index of a table, a series, or a mapping of series (pandas); None: rows have no names."""
+    one: Any = next(iter(part.values()), None) if isinstance(part, Mapping) else part
+    return [*one.index] if hasattr(one, "to_numpy") and hasattr(one, "index") else None
 
 
 def feature_words(columns: Sequence[str], owners: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape, Kind, WholeShape
+from dpfedmeta.data.missing import names_of
 from dpfedmeta.data.populations.capacity_checks import able_clients, check_shape
 from dpfedmeta.data.populations.whole_population import able_numbers, check_whole, everybody
 from dpfedmeta.data.repeated_images import repeats
@@ -22,7 +23,7 @@ from dpfedmeta.data.storage.image_codecs import UNREADABLE, WIDE, changes, open_
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.image_folder import read_image
-from dpfedmeta.data.user_sources.readers import READERS, image_files_of
+from dpfedmeta.data.user_sources.readers import READERS, columns_in, image_files_of
 
 _SHEET_CLASSES, _SHEET_IMAGES = 8, 10
 _TILE, _GAP = 42, 2
@@ -40,8 +41,8 @@ class SplitReport:
         smallest: Name of the smallest class.
         clients: Number of clients that the data name; 0 if they name none.
         able: SECRET for training clients: number of clients with enough records for an episode; None: not asked.
-        numbers: Vectors: the smallest, mean and largest number. Tokens: the shortest and longest sequence and the
-            number of different ids. Images: empty.
+        numbers: Vectors: the smallest, mean and largest number that was measured. Tokens: the shortest and longest
+            sequence and the number of different ids. Images: empty.
     """
 
     classes: int
@@ -125,7 +126,8 @@ class TaskReport:
         sizes: Number of a folder's files by "width x height".
         modes: Number of a folder's files by Pillow's mode.
         unreadable: Files of a folder that do not decode, with the reason.
-        repeated: Number of copies of images that came before, by content after decoding.
+        repeated: Number of copies of images that came before, by content after decoding; None: not counted, since the
+            task could not be opened.
         across_splits: Contents that occur in two splits, as "split/class, split/class".
         problem: Reason for which training would refuse the task; None if it would not.
         remarks: SECRET like the data: how they were read, likely mistakes, and files that were left out.
@@ -141,7 +143,7 @@ class TaskReport:
     sizes: dict[str, int]
     modes: dict[str, int]
     unreadable: tuple[str, ...]
-    repeated: int
+    repeated: int | None
     across_splits: tuple[str, ...]
     problem: str | None
     remarks: tuple[str, ...] = ()
@@ -184,7 +186,7 @@ def inspect_task(
             raise
         problem = str(error)
     pools: dict[Split, ClassPool] = {split: getattr(dataset, split) for split in SPLITS} if dataset else {}
-    repeated, across = repeats(pools)
+    repeated, across = repeats(pools) if pools else (None, ())
     report = TaskReport(
         name=task.name,
         records=task.form.words,
@@ -237,9 +239,19 @@ def _numbers(pool: ClassPool, task: Task) -> tuple[float, ...]:
     if task.form.targets:
         records = records[:, :-1]
     if kind == "vectors":
+        if (missing := task.form.missing) is not None:
+            records = missing.measured(records, _columns(task))
+        if not records.size:
+            return ()
         return float(records.min()), float(records.mean(dtype=np.float64)), float(records.max())
     lengths = np.count_nonzero(records, axis=1)
     return float(lengths.min()), float(lengths.max()), float(len(np.unique(records[records > 0])))
+
+
+def _columns(task: Task) -> list[str]:
+    own = task.source
+    columns = columns_in(own.reader, Path(own.path)) if isinstance(own, OwnSource) else ()
+    return names_of(columns, task.features or 0)
 
 
 def _of_range(task: Task, modes: Mapping[str, int]) -> tuple[str, ...]:

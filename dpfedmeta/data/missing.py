@@ -85,6 +85,13 @@ class MissingValues:
         shown = absent[:, [names.index(name) for name in marked]]
         return np.column_stack([np.where(absent, np.asarray(self.replaced_by), numbers), shown])
 
+    def measured(self, records: npt.NDArray[Any], names: Sequence[str]) -> npt.NDArray[Any]:
+        """The numbers of `filled` records, without indicators, and without what these say is missing."""
+        marked = names if self.indicators is None else self.indicators
+        held = np.ones((len(records), len(names)), dtype=np.bool_)
+        held[:, [names.index(name) for name in marked]] = records[:, len(names) : len(names) + len(marked)] == 0
+        return records[:, : len(names)][held]
+
     def check(self, where: str, features: int) -> None:
         """Check that it can be meant, whatever the columns are called.
 
@@ -128,18 +135,43 @@ def missing_words(odd: Iterable[str]) -> str:
     return f"[{', '.join(shown)}{', ...' if len(found) > _SHOWN else ''}]"
 
 
+def remedies(odd: Mapping[str, Counter[str]], rows: int) -> str:
+    """What to do about values that are no numbers.
+
+    Args:
+        odd: Of each column that holds such, how often it holds each.
+        rows: How many rows there are; one alone does not tell what the column holds.
+    """
+    # The names of splits, which that module reads, are of a package that reads this one.
+    from dpfedmeta.data.names import is_missing
+
+    full = {name for name, words in odd.items() if words.total() == rows > 1}
+    text = [name for name in odd if name in full and not all(is_missing(word) or not word for word in odd[name])]
+    others = sum((words for name, words in odd.items() if name not in text), Counter[str]())
+    marks = {w: n for w, n in others.items() if not has_comma(w) and (is_missing(w) or not w or (n > 1 and rows > 1))}
+    said = [f"no number anywhere in {listed(text)}: leave it out, or code it as numbers"] if text else []
+    if any(map(has_comma, others)):
+        said.append(COMMA_WORDS)
+    if marks:
+        shown = missing_words(word for word, _ in Counter(marks).most_common(_SHOWN))
+        said.append(f"if nothing was measured there, write into the task file: missing: {shown}")
+    return "; ".join(said or ["write numbers there, or leave these records or this column out"])
+
+
 def look_for_missing(
-    rows: Sequence[Sequence[Any]] | FloatRows, names: Sequence[str], known: MissingValues | None
-) -> tuple[FloatRows, tuple[str, ...]]:
+    rows: Sequence[Sequence[Any]] | FloatRows, names: Sequence[str], known: MissingValues | None, what: str = "records"
+) -> tuple[FloatRows, npt.NDArray[np.bool_], tuple[str, ...]]:
     """Numbers of a table, and where values are missing or look so, in words for whoever may see the rows.
 
     Args:
         rows: [n, columns], as they are written, or numbers.
         names: Of the columns.
         known: What the task file says of missing values.
+        what: The rows are, in the plural.
 
     Returns:
-        [n, columns], 0 where the task file says that a value is missing, NaN where it is no number; and the words.
+        [n, columns], 0 where the task file says that a value is missing, NaN where it is no number; where it says so;
+        and the words.
     """
     absent = known.absent(rows, names) if known else np.zeros((len(rows), len(names)), dtype=np.bool_)
     numbers = np.full(absent.shape, np.nan)
@@ -152,7 +184,7 @@ def look_for_missing(
             said.append(f"{name} {int(absent[:, place].sum()):,}")
         if none := Counter(text for text, number in zip(texts, own, strict=True) if number is None or isnan(number)):
             odd[name] = none
-        far += _far(name, numbers[~absent[:, place], place])
+        far += _far(name, numbers[~absent[:, place], place], what)
     lines = []
     if known is not None:
         marked = (
@@ -160,21 +192,22 @@ def look_for_missing(
             if known.indicators is None
             else (f"{len(known.indicators)} get one that says where ({', '.join(known.indicators) or 'none'})")
         )
-        lines.append(f"missing values in {len(rows):,} records: {', '.join(said) or 'none'}; {marked}")
+        some = f" miss something: {', '.join(said)}" if said else " miss anything"
+        count = f"{int(absent.any(1).sum()):,}" if said else "none"
+        lines.append(f"missing values: of {len(rows):,} {what} {count}{some}; {marked}")
     if odd:
-        words = [word for counts in odd.values() for word in counts]
         shown = [
             f"{name} {counts.total():,} ({', '.join(w or 'blank' for w in [*counts][:3])})"
             for name, counts in odd.items()
         ]
         lines.append(
-            f"no number in some columns: {listed(shown)}; such records are refused, and null records of a real client. "
-            f"If nothing was measured there, write into the task file: missing: {missing_words(words)}"
+            f"no number in some columns: {listed(shown)}; such records are refused, and null records of a real client; "
+            f"{remedies(odd, len(rows))}"
         )
-    return numbers, (*lines, *far)
+    return numbers, absent, (*lines, *far)
 
 
-def _far(name: str, numbers: FloatRows) -> list[str]:
+def _far(name: str, numbers: FloatRows, what: str) -> list[str]:
     """Question about a number that stands in several rows, far beyond all others."""
     values, counts = np.unique(numbers[np.isfinite(numbers)], return_counts=True)
     asked = []
@@ -185,7 +218,7 @@ def _far(name: str, numbers: FloatRows) -> list[str]:
         nines = re.fullmatch(r"-?9+", f"{value[0]:.0f}") is not None
         if gap > (0.5 if nines else 3.0) * float(others[-1] - others[0]):
             asked.append(
-                f"column {name}: {value[0]:g} in {count[0]:,} records, far from all others ({others[0]:g} to "
+                f"column {name}: {value[0]:g} in {count[0]:,} {what}, far from all others ({others[0]:g} to "
                 f"{others[-1]:g}); if nothing was measured there, write into the task file: missing: "
                 f"{{columns: {{{name}: [{value[0]:g}]}}}}"
             )
@@ -248,6 +281,14 @@ class _Words:
             return True
         number = number_of(text) if self.numbers or self.blank else None
         return number is not None and (number in self.numbers or (self.blank and isnan(number)))
+
+
+COMMA_WORDS = "write decimals with a point, 1.5 in place of 1,5"
+
+
+def has_comma(text: str) -> bool:
+    """Return whether this is a number as it is written where a comma stands before its decimals."""
+    return re.fullmatch(r"[-+]?\d+,\d+", text.strip()) is not None
 
 
 def number_of(text: str) -> float | None:

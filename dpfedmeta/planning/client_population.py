@@ -53,6 +53,7 @@ def clients_of(settings: Settings, dataset: Dataset, clients: int, own: Populati
         InputError: There are fewer images or clients than the settings say, or they do not fit the benchmark.
         RefusedPlan: The record-level accountant would count with sizes that the clients do not have.
     """
+    own = None if own is None else _told_the_task(own, settings, dataset)
     if dataset.task.shared_classes is None:
         layout = layout_of(settings, dataset.task)
         return plan_population(settings, dataset.train, episode_shape(settings), own, layout)
@@ -168,6 +169,14 @@ def _standardised(own: Population, pool: ClassPool) -> Population:
     if not isinstance(own, SequencePopulation | RecordsPopulation) or pool.images.dtype != np.uint8:
         return own
     return replace(own, constants=(pool.mean, pool.deviation))
+
+
+def _told_the_task(own: Population, settings: Settings, dataset: Dataset) -> Population:
+    """The same clients; those of a mapping know whether the task would have changed the numbers of a table."""
+    from dpfedmeta.data.populations.from_records import RecordsPopulation
+
+    changes = any(dataset.task.constants) or dataset.task.missing is not None
+    return replace(own, task=settings.dataset) if changes and isinstance(own, RecordsPopulation) else own
 
 
 def _of_shape(own: Population, shape: EpisodeShape) -> bool:

@@ -157,5 +157,5 @@ def check_some_sound(population: Population, form: DataForm, shape: EpisodeShape
         f"none of {len(probed)} clients, picked from all {count:,}, has the data that the plan expects: float32 "
         f"{words}, {shape.words}; "
         + (f"all of them hold {same}; " if same else "")
-        + "SequencePopulation.problems() tells the owner of the data what is wrong"
+        + f"{type(population).__name__}.problems() tells the owner of the data what is wrong"
     )

@@ -86,5 +86,11 @@ class Named:
     def __len__(self):
         return len(self.values)
 
+    def __iter__(self):
+        return iter(self.columns if hasattr(self, "columns") else self.values.tolist())
+
+    def __getitem__(self, name):
+        return Named(self.values[:, self.columns.index(name)], index=self.index)
+
     def to_numpy(self):
         return self.values

@@ -76,6 +76,10 @@ def test_rows_that_are_wrong_are_counted_and_explained(table):
         assert words in said
     told = dpfedmeta("check-task", str(table), "--client", "--ways", "2", "--shots", "1", "--json", code=2)
     assert len(json.loads(told.out)["unsound"]) == 4
+    # What to do about them is said once.
+    table.write_text(TABLE + "ill,x,2\n" * 3)
+    said = "\n".join(describe_client(inspect_client(table, shape(2))))
+    assert (said.count("'x' is not a number"), said.count("; write numbers there")) == (3, 1)
     table.write_text("class,age\nill,x\n")
     with pytest.raises(InputError, match=r"has no sound record in its train part: .*'x' is not a number"):
         inspect_client(table, shape(2))

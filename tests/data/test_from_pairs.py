@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_data import Named
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -146,14 +147,14 @@ def test_the_owner_is_told_what_is_wrong_with_each_client():
     found = dict(from_pairs(held, SHAPE).problems())
     assert sorted(found) == [1, 2, 3, 4, 5, 6]
     assert "9 support and 3 query records of 3 classes, expected 6, 3 and 3" in found[1]
-    assert found[2] == "images of 1 x 7 x 8 and 1 x 8 x 8, expected 1 x 8 x 8"
+    assert found[2] == "records of 1 x 7 x 8 and 1 x 8 x 8, expected 1 x 8 x 8"
     assert all(found[number].startswith("cannot be read (") for number in (3, 4))
-    assert found[5] == "images hold NaN or infinity"
-    assert found[6] == "4 support and 3 query images, but 6 and 3 labels"
+    assert found[5] == "records hold NaN or infinity"
+    assert found[6] == "4 support and 3 query records, but 6 and 3 labels"
     assert not any("\n" in words or "client" in words for words in found.values())
     other = dict(from_pairs(held, SHAPE).problems((1, 28, 28)))
     assert sorted(other) == list(range(8))
-    assert other[0] == other[7] == "images of 1 x 8 x 8, expected 1 x 28 x 28"
+    assert other[0] == other[7] == "records of 1 x 8 x 8, expected 1 x 28 x 28"
 
 
 class MetaDataset:
@@ -231,7 +232,20 @@ def test_a_mask_is_not_lost(which):
     assert found[place].isnan().all()
     rest = [number for number in range(len(found)) if number != place]
     assert torch.equal(found[rest], whole[rest])
-    assert dict(population.problems()) == {0: "images hold NaN or infinity"}
+    assert dict(population.problems()) == {0: "records hold NaN or infinity"}
+
+
+def test_labels_that_name_their_rows_are_no_labels_of_records_by_place():
+    images, labels = pair(1)[0]
+    names = range(len(labels))
+    plain, named, turned = (
+        from_pairs([((images, given), pair(1)[1])], SHAPE)
+        for given in (labels, Named(np.broadcast_to(labels, labels.shape)), Named(labels, index=names[::-1]))
+    )
+    assert torch.equal(named.episode(0).support_labels, plain.episode(0).support_labels)
+    assert "hand over targets.to_numpy()" in dict(turned.problems())[0]
+    table = from_pairs([((Named(np.zeros((len(labels), 3)), columns="abc"), labels), pair(1)[1])], SHAPE)
+    assert "dpfedmeta.standardised(TASK, table) makes one of a table" in dict(table.problems())[0]
 
 
 @pytest.mark.parametrize("values", [np.array([4.0, 7.0, 9.0]), torch.tensor([4, 7, 9], dtype=torch.int16)])
@@ -269,7 +283,7 @@ def test_vectors_are_taken_as_they_are_but_for_NaN():
         return np.full((3 * count, 4), 900.0) * change, np.repeat([0, 1, 2], count)
 
     population = from_pairs([(part(2, -1), part(1, 5)), (part(2, 1), part(1, np.nan))], SHAPE)
-    assert dict(population.problems()) == {1: "images hold NaN or infinity"}
+    assert dict(population.problems()) == {1: "records hold NaN or infinity"}
 
 
 def vectors(count, values):
@@ -388,7 +402,7 @@ def test_a_record_beyond_the_range_is_a_null_one_and_takes_no_other_with_it(numb
     assert torch.equal(whole[rest], spoiled[rest])
     assert np.isnan(number) or spoiled[place].isnan().all()
     (words,) = dict(from_pairs([((bent, labels), query)], SHAPE).problems()).values()
-    assert words.startswith("1 of 6 images hold " if np.isfinite(number) else "images hold NaN or infinity")
+    assert words.startswith("1 of 6 images hold " if np.isfinite(number) else "records hold NaN or infinity")
 
 
 def test_whether_numbers_are_ids_of_tokens_follows_from_each_record_alone():

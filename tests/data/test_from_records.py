@@ -225,6 +225,37 @@ def tables(order, index=None, targets=None):
     return {"ann": (frame, Named([0, 1] * 4, index=index) if targets is None else targets)}
 
 
+MAPPED = {name: TABLE[:, place].tolist() for place, name in enumerate(COLUMNS)}
+
+
+class Lazy:
+    """A frame of polars that is not computed yet."""
+
+    columns = COLUMNS
+
+
+@pytest.mark.parametrize("given", [MAPPED, [dict(zip(COLUMNS, row, strict=True)) for row in TABLE.tolist()]])
+def test_mappings_are_tables_too(given):
+    plain, mapped = (replace(made({"ann": (each, [0, 1] * 4)}), columns=COLUMNS) for each in (TABLE, given))
+    assert torch.equal(mapped.episode(0).support_images, plain.episode(0).support_images)
+    assert clients_digest(mapped) == clients_digest(plain)
+
+
+def test_columns_that_differ_in_scale_are_told_by_their_names():
+    held = {"ann": (np.arange(1.5, 41).reshape(8, 5) * [1, 1, 1, 1, 100], [0, 1] * 4)}
+    ((_, said),) = replace(made(held), columns=("age", "chol", "bmi", "ph", "platelets")).problems()
+    assert "a network sees platelets as numbers of" in said
+
+
+@pytest.mark.parametrize("records_", [tables(COLUMNS)["ann"][0], MAPPED, Lazy()])
+def test_tables_are_refused_where_their_task_would_have_changed_the_numbers(records_):
+    """They would be trained on as they are, and the model judged on standardised ones; arrays are the caller's."""
+    clients = replace(made({"ann": (records_, [0, 1] * 4)}), columns=COLUMNS, task="heart.yaml")
+    ((_, said),) = clients.problems()
+    assert "hand over dpfedmeta.standardised('heart.yaml', table)" in said
+    assert not dict(replace(clients, held={"ann": (TABLE, [0, 1] * 4)}).problems())
+
+
 def test_columns_of_tables_are_taken_by_name():
     plain = replace(made({"ann": (TABLE, [0, 1] * 4)}), columns=COLUMNS)
     for order in (COLUMNS, COLUMNS[::-1], ("bmi", "age", "chol")):
@@ -236,9 +267,31 @@ def test_columns_of_tables_are_taken_by_name():
 @pytest.mark.parametrize(
     ("held", "columns", "why"),
     [
-        (tables(COLUMNS), (), "the columns age, chol, bmi; the population's are none, so their order is not known"),
-        (tables(COLUMNS), ("age", "chol", "waist"), "the population's are age, chol, waist"),
+        (
+            tables(COLUMNS),
+            (),
+            "bmi: unknown; RecordsPopulation.columns are not known",
+        ),
+        (
+            tables(COLUMNS),
+            ("age", "chol", "waist"),
+            "bmi: unknown; waist: missing; RecordsPopulation.columns",
+        ),
         (tables(COLUMNS, index=range(100, 108)), COLUMNS, "name their rows otherwise"),
+        ({"ann": (TABLE, Named([0, 1] * 4, index=range(8)[::-1]))}, COLUMNS, "hand over targets.to_numpy()"),
+        (
+            {"ann": (dict.fromkeys(COLUMNS, Named(TABLE[:, 0], index=range(9, 17))), Named([0, 1] * 4))},
+            COLUMNS,
+            "index",
+        ),
+        ({"ann": (Named(TABLE, columns=("age", "chol", "age")), [0, 1] * 4)}, COLUMNS, "column age: named twice"),
+        ({"ann": (Lazy(), [0, 1] * 4)}, COLUMNS, "a Lazy gives no column by its name; hand over a table (.collect())"),
+        (
+            {"ann": ({**MAPPED, "chol": np.ma.masked_less(TABLE[:, 1], 3)}, [0, 1] * 4)},
+            COLUMNS,
+            "column chol: has a mask",
+        ),
+        ({"ann": ({**MAPPED, "chol": ["1,5"] * 8}, [0, 1] * 4)}, COLUMNS, "write decimals with a point"),
         ({"ann": (Named(TABLE), [0, 1] * 4)}, COLUMNS, "records have names, which plain arrays have by place"),
         ({"ann": ([Named(row) for row in TABLE], [0, 1] * 4)}, COLUMNS, "records have names"),
         ({"ann": (np.ma.masked_less(TABLE, 3), [0, 1] * 4)}, (), "records have a mask"),

@@ -142,10 +142,10 @@ def test_a_personal_model_takes_them_alike(task, form):
     own = InputForm.of(opened.form, *opened.constants, columns=COLUMNS)
     given = FORMS[form]()
     assert np.allclose(own.tensor(given).numpy(), DUE, atol=1e-6)
-    with pytest.raises(InputError, match=r"not finite|is no number"):
+    with pytest.raises(InputError, match=r"infinite or too large|is not a number"):
         own.tensor({**FORMS["texts"](), "age": ["inf"] * 5})
     plain = load_task(str(write_task(task.parent, missing={"values": ["NA"]})))[0]
-    with pytest.raises(InputError, match=r"not finite|is no number"):
+    with pytest.raises(InputError, match=r"infinite or too large|is not a number"):
         InputForm.of(plain.form, *plain.constants, columns=COLUMNS).tensor(given)
 
 
@@ -241,9 +241,13 @@ def test_an_undeclared_one_is_a_null_record_as_before(tmp_path, task):
 def test_check_task_counts_them_and_says_what_to_write(tmp_path, task):
     sizes = ("--ways", "2", "--shots", "1", "--task.queries", "1", "--evaluation.queries", "1")
     told = dpfedmeta("check-task", str(task), *sizes).out
-    assert "missing values in 15 records: age 6, chol 9, thal 9; 2 get one that says where (thal, chol)" in told
+    assert "missing values: of 15 records 12 miss something: age 6, chol 9, thal 9; 2 get one that says where" in told
+    # 0 and 1 of further columns are nobody's numbers, nor is what stands where these say that one is missing.
+    assert "numbers 0 to 270, mean 75.7" in told
     write_task(tmp_path, missing=None)
     told = dpfedmeta("check-task", str(task), code=2).out
+    assert "vectors that repeat another one: not counted yet" in told
+    assert json.loads(dpfedmeta("check-task", str(task), "--json", code=2).out)["repeated"] is None
     assert "no number in some columns: age 3 (?); chol 6 (?, nan); thal 6 (?, blank)" in told
     assert 'missing: ["?", "nan", ""]' in told
     own = write_table(tmp_path / "own.csv", people=())
@@ -260,7 +264,46 @@ def test_of_training_rows_nobody_else_is_told(tmp_path, task):
         public.write_text("\n".join(lines))
         said.append(vectors.remarks(public, load_task(str(task))[0], public=True))
     assert said[0] == said[1]
-    assert "missing values in 10 records" in " ".join(said[0])
+    assert "missing values: of 10 validation and test records 8 miss something" in " ".join(said[0])
+
+
+def test_columns_are_held_against_each_other_by_what_was_measured(tmp_path):
+    """The 0 that took the place of a missing value was 246 deviations away: 17 on average, so the large ones decide."""
+    lines = [f"c{n % 9},{7.4 + n % 5 / 100 if n % 3 else '?'}{f',{n % 7 - 3}' * 4}\n" for n in range(90)]
+    (tmp_path / "public.csv").write_text("class,ph,w,x,y,z\n" + "".join(lines))
+    constants = {"features": 5, "labels": "own", "deviation": [0.03, 2, 2, 2, 2], "missing": ["?"]}
+    for mean, told in (([7.42, 0, 0, 0, 0], False), ([0, 0, 0, 0, 0], True)):
+        task = load_task(str(write_task(tmp_path, **{**constants, "mean": mean})))[0]
+        said = " ".join(vectors.remarks(tmp_path / "public.csv", task, public=False))
+        assert ("columns differ in scale" in said) == told
+        assert "of 90 records 30 miss something: ph 30" in said
+
+
+ODD = {
+    "dates": ([f"2025-11-{n + 1:02d}" for n in range(20)], "no number anywhere in x: leave it out, or code it as num"),
+    "words": (["M", "F"] * 10, "no number anywhere in x: leave it out, or code it as numbers"),
+    "never measured": (["?"] * 20, 'missing: ["?"]'),
+    "blank": ([""] * 3 + ["1"] * 17, 'missing: [""]'),
+    "a decimal comma": (["1,5"] * 3 + ["1"] * 17, "write decimals with a point"),
+    "a comma and a mark": (["1,5", "n/a"] + ["1"] * 18, 'write decimals with a point, 1.5 in place of 1,5; if nothing'),
+    "a repeated word": (["nd"] * 3 + ["1"] * 17, 'missing: ["nd"]'),
+    "one word": (["1o"] + ["1"] * 19, "write numbers there, or leave these records or this column out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ODD)
+def test_what_to_do_about_values_that_are_no_numbers(tmp_path, which):
+    """Through each door: the whole table, its remarks, a real client's."""
+    values, due = ODD[which]
+    rows = [["class", "x", "y"], *([f"c{n % 9}", value, n] for n, value in enumerate(values))]
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    shown = dpfedmeta("check-task", str(tmp_path / "t.csv"), code=2).out
+    assert shown.count(due) == 2
+    told = dpfedmeta("check-task", str(tmp_path / "t.csv"), "--client", code=2)
+    assert due in (told.out or told.error)
+    for words in (shown, told.out):
+        assert not any(f'"{value}"' in words for value in values if "2025" in value or value in ("1,5", "M", "1o"))
 
 
 @pytest.mark.parametrize(

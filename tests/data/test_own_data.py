@@ -116,7 +116,11 @@ def test_a_table_as_programs_write_it(tmp_path):
         (b"Class,x\na,1\n", ("column class: missing", "did you mean class?")),
         (b"class;x\na;1\n", ("column class: missing", "separate columns by commas")),
         (b"class,x,x\na,1,1\n", ("column x: named twice",)),
-        (b"class,x\n\xff,1\n", ("cannot be read as CSV in UTF-8",)),
+        (b"class,x\n\xff,1\n", ("cannot be read as CSV in UTF-8 (line 2, character 1: byte 0xff is not UTF-8",)),
+        (
+            b"class,Gr\xf6\xdfe\nd,1\n",
+            ("(line 1, character 9: byte 0xf6 is not UTF-8, cp1252 perhaps; save it as UTF-8",),
+        ),
         (b'class,x\n"a,1\n', ("cannot be read as CSV",)),
         (
             b"class,x\na,1,2\nb\n,3\n",

@@ -117,7 +117,8 @@ def test_missing_values_are_counted_and_take_part_where_the_task_says_what_they_
     found = pre_flight(own, tmp_path / "plan-3.yaml")
     assert found.sound
     assert any(
-        line.startswith("missing values in 60 records: age 30, pulse 60; all columns get one") for line in found.lines
+        line.startswith("missing values: of 60 records 60 miss something: age 30, pulse 60; all")
+        for line in found.lines
     )
     assert "60 records of 2 classes take part: ill (30), well (30)" in found.lines
 

@@ -13,6 +13,8 @@ from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.data.episodes.shape import WholeShape
+from dpfedmeta.data.populations.from_records import RecordsPopulation
 from dpfedmeta.data.populations.whole_population import able_numbers
 from dpfedmeta.planning.client_population import clients_of
 from dpfedmeta.reporting.compare.paired_runs import kept_episodes
@@ -162,6 +164,33 @@ def test_what_does_not_go_with_whole_clients_is_refused_in_one_line(table, given
         dpfedmeta.plan(resolve("dp-agr", str(table), None, {**WHOLE, **given}))
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("task", [{"mean": [1, 2, 3], "deviation": [2, 2, 2]}, {"missing": ["?"]}, {}])
+@pytest.mark.parametrize("direct", [False, True])
+def test_tables_are_refused_before_round_0_where_the_task_would_have_changed_their_numbers(tmp_path, task, direct):
+    """A run was charged for clients in raw units, and judged on standardised ones."""
+    lines, names = rows_of(40), ("x", "y", "z")
+    path, data = write_csv(tmp_path / "ragged.csv", lines), tmp_path / "task.yaml"
+    source = {"reader": "vectors", "path": path.name}
+    data.write_text(json.dumps({"name": "t", "source": source, "features": 3, **task}))
+    draw = np.random.default_rng(0)
+    held = {
+        number: ({name: draw.normal(size=8).tolist() for name in names}, [0, 0, 0, 0, 1, 1, 1, 1])
+        for number in range(12)
+    }
+    values = {**WHOLE, "run.dir": str(tmp_path), "population.clients": "12", "run.name": "r"}
+    settings = resolve("dp-agr", str(data), None, values)
+    shape = WholeShape(support_share=0.5, most_ways=20, most_records=400)
+    own: Any = RecordsPopulation(held=held, shape=shape, seed=0, columns=names) if direct else held
+    if not task:
+        dpfedmeta.train(settings, population=own, quiet=True)
+        return
+    with pytest.raises(InputError, match=r"hand over dpfedmeta\.standardised\('.*task.yaml', table\)"):
+        dpfedmeta.train(settings, population=own, quiet=True)
+    assert not (tmp_path / "r").exists()
+    ready = {number: (dpfedmeta.standardised(str(data), table), targets) for number, (table, targets) in held.items()}
+    dpfedmeta.train(settings, population=replace(own, held=ready) if direct else ready, quiet=True)
 
 
 def test_clients_that_hold_too_little_are_refused_before_anything_is_written(tmp_path):

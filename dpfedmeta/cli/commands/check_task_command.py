@@ -126,7 +126,8 @@ def describe(report: TaskReport) -> list[str]:
             shown = ", ".join(f"{name} ({count:,})" for name, count in list(counts.items())[:_SHOWN])
             lines.append(f"  {what}: {shown}{', ...' if len(counts) > _SHOWN else ''}")
     lines += _listed("files do not decode", report.unreadable)
-    lines.append(f"  {report.kind} that repeat another one: {report.repeated}")
+    repeated = "not counted yet" if report.repeated is None else f"{report.repeated:,}"
+    lines.append(f"  {report.kind} that repeat another one: {repeated}")
     lines += _listed("of them in two splits", report.across_splits)
     if report.problem is not None:
         lines.append(f"  cannot be used: {report.problem}")
@@ -143,7 +144,7 @@ def _of_split(split: SplitReport, report: TaskReport) -> str:
     if split.clients:
         able = "" if split.able is None else f", {split.able} of them with enough for an episode"
         words = f"{split.clients} clients{able}; {words} {'per' if report.predicts_numbers else 'of a'} client"
-    if kind == "vectors":
+    if kind == "vectors" and split.numbers:
         low, mean, high = split.numbers
         words += f"; numbers {low:g} to {high:g}, mean {mean:.3g}"
     if kind == "tokens":

@@ -6,7 +6,8 @@ import argparse
 import csv
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +46,21 @@ def main(words: Sequence[str], console: Console) -> int:
         if not path.exists():
             raise InputError(f"{path}: not there")
     from dpfedmeta.data.columns import other_units
+    from dpfedmeta.data.user_sources.csv_table import read_columns
     from dpfedmeta.training.personal.personal_model import load_personal
-    from dpfedmeta.training.personal.user_inputs import read_named
 
     model = load_personal(options.model)
     if model.form.records != "vectors":
         raise InputError(f"{options.model}: takes {model.form.records}, and this command tables; see dp.load_personal")
-    held = read_named(options.records)
-    rows = [dict(row) for row in _rows(model, held)]
+    held = read_columns(options.records)
+    rows = [dict(row) for row in _rows(model, options.records)]
     # For the owner of the records; standard output holds predictions alone.
     raw = model.form.tensor(held).double().numpy() * (model.form.deviation or 1.0) + (model.form.mean or 0.0)
     for line in other_units(model.form.columns, raw, model.form.mean, model.form.deviation):
         print(f"{options.records}: {line}", file=sys.stderr)
-    judged = _judged(rows, held.get("target" if model.targets else "class", []), numbers=model.targets is not None)
+    predicted, said = [row["predicted"] for row in rows], held.get("target" if model.targets else "class", [])
+    compare = _off if model.targets else _right
+    judged = compare(predicted, [text.strip() for text in said], model) if said else ""
     if options.json:
         print_json({"predictions": rows, **({"judged": judged} if judged else {})})
         return DONE
@@ -78,32 +81,51 @@ def main(words: Sequence[str], console: Console) -> int:
     return DONE
 
 
-def _rows(model: Any, held: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+def _rows(model: Any, records: Path) -> list[dict[str, Any]]:
     """Prediction of each record, with the probability of each class."""
-    predicted = model.predict(held).tolist()
+    predicted = model.predict(records).tolist()
     if model.targets is not None:
         return [{"record": place, "predicted": number} for place, number in enumerate(predicted, start=1)]
-    names = model.class_names or [str(place) for place in range(model.network.ways)]
-    shares = model.probabilities(held).tolist()
+    names = _names(model)
+    shares = model.probabilities(records).tolist()
     return [
         {"record": place, "predicted": names[label], **_shares(names, own)}
         for place, (label, own) in enumerate(zip(predicted, shares, strict=True), start=1)
     ]
 
 
+def _names(model: Any) -> Sequence[str]:
+    return model.class_names or [str(place) for place in range(model.network.ways)]
+
+
 def _shares(names: Sequence[str], own: Sequence[float]) -> dict[str, float]:
     return {f"p({name})": round(share, 4) for name, share in zip(names, own, strict=True)}
 
 
-def _judged(rows: Sequence[Mapping[str, Any]], known: Sequence[str], *, numbers: bool) -> str:
-    """Count right predictions, where the table says what is right."""
-    if not known:
-        return ""
-    if numbers:
-        try:
-            error = sum(abs(row["predicted"] - float(due)) for row, due in zip(rows, known, strict=True)) / len(rows)
-        except ValueError:
-            return ""
-        return f"mean absolute error {error:.4g} over {len(rows):,} records"
-    right = sum(row["predicted"] == due.strip() for row, due in zip(rows, known, strict=True))
-    return f"{right:,} of {len(rows):,} are of the class that the table says"
+def _off(predicted: Sequence[float], said: Sequence[str], model: Any) -> str:
+    """How far predictions are from the numbers that the table says."""
+    from dpfedmeta.data.missing import number_of
+
+    numbers = [number_of(text) for text in said]
+    if odd := [place for place, number in enumerate(numbers) if number is None or not isfinite(number)]:
+        first = f"record {odd[0] + 1}: {said[odd[0]]!r}"
+        return f"not compared with column target: {len(odd):,} of {len(said):,} are no numbers ({first})"
+    due = [number for number in numbers if number is not None]
+    error = sum(abs(own - number) for own, number in zip(predicted, due, strict=True)) / len(due)
+    told = f"mean absolute error {error:.4g} over {len(due):,} records"
+    if beyond := model.targets.outside(due):
+        first = f"record {beyond[0] + 1}: {due[beyond[0]]:g}"
+        told += (
+            f"; {len(beyond):,} targets are outside the public range, {model.targets.words} ({first}): another unit?"
+        )
+    return told
+
+
+def _right(predicted: Sequence[str], said: Sequence[str], model: Any) -> str:
+    """How many predictions are what the table says."""
+    right = sum(own == due for own, due in zip(predicted, said, strict=True))
+    told = f"{right:,} of {len(said):,} are of the class that the table says"
+    known = {*_names(model)}
+    if odd := [place for place, due in enumerate(said) if due not in known]:
+        told += f"; {len(odd):,} have a class that the model does not know (record {odd[0] + 1}: {said[odd[0]]!r})"
+    return told

@@ -67,6 +67,7 @@ class WholeShape:
     def words(self) -> str:
         """For people."""
         least = f"{LEAST_RECORDS} records or more of each of {LEAST_WAYS} classes (of a public list: of one)"
+        least += f" or, of numbers to predict, {LEAST_RECORDS} records"
         return f"{least}, up to {self.most_ways} classes and {self.most_records} records in all"
 
     def support_of(self, count: int) -> int:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.params import in_order, lost_as_array
+from dpfedmeta.core.params import check_plain, plain_tensor
 from dpfedmeta.core.random.random_sources import Purpose, global_generators_at, public_generator
-from dpfedmeta.data.columns import unlike_columns
+from dpfedmeta.data.columns import check_same_rows, unlike_columns
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.missing import names_of
@@ -101,7 +101,7 @@ class SequencePopulation:
                 raise InputError(f"client {client}: {held} {what} records of its classes, expected {each} of each")
         if len(support_images) != sizes[0] or len(query_images) != sizes[1]:
             raise InputError(
-                f"client {client}: {len(support_images)} support and {len(query_images)} query images, but {sizes[0]} "
+                f"client {client}: {len(support_images)} support and {len(query_images)} query records, but {sizes[0]} "
                 f"and {sizes[1]} labels"
             )
         support_images, query_images = (
@@ -143,9 +143,9 @@ class SequencePopulation:
                 (image,) = forms
             if forms != {image}:
                 expected = "channels x height x width, or vectors" if image is None else _times(image)
-                yield client, f"images of {' and '.join(map(_times, sorted(forms)))}, expected {expected}"
+                yield client, f"records of {' and '.join(map(_times, sorted(forms)))}, expected {expected}"
             elif not all(bool(torch.isfinite(part).all()) for part in images):
-                yield client, unusable_words("images", *(images for images, _ in self.pairs[client]))
+                yield client, unusable_words("records", *(images for images, _ in self.pairs[client]))
             elif unlike := unlike_words(images[0]):
                 yield client, unlike
             elif _records_of(images[1]) <= _records_of(images[0]):
@@ -278,6 +278,7 @@ def _label(label: Any) -> tuple[int, ...]:
 
 def _part(part: Part) -> tuple[Tensor, Tensor]:
     images, labels = part
+    check_same_rows(images, labels)
     return checked_images(images), checked_labels(labels)
 
 
@@ -289,7 +290,7 @@ def checked_labels(labels: Any) -> Tensor:
     """
     check_plain(labels, "labels", named=True)
     try:
-        given = torch.as_tensor(in_order(labels) if isinstance(labels, np.ndarray) else labels).flatten()
+        given = plain_tensor(labels).flatten()
     except (TypeError, ValueError, RuntimeError):
         kind = "text" if np.asarray(labels).dtype.kind in "US" else "not numbers"
         raise InputError(f"cannot be read (labels are {kind}); number the classes: 0, 1, ...") from None
@@ -336,12 +337,14 @@ def standardised_images(images: Tensor, constants: Constants) -> Tensor:
     return centred / deviation if len(deviation) else centred
 
 
-def unlike_words(records: Tensor) -> str | None:
-    """Words for vectors of which some numbers would drown others; None: images, or alike."""
+def unlike_words(records: Tensor, columns: tuple[str, ...] = ()) -> str | None:
+    """Words for vectors of which some numbers would drown others, by the names of columns; None: images, or alike."""
     if records.dim() != _VECTOR_AXES:
         return None
     numbers = records.detach().cpu().numpy()
-    found = unlike_columns(names_of((), numbers.shape[1]), numbers, (), ())
+    # Of the further ones that say where a number is missing none is large.
+    names = [*columns, *names_of((), numbers.shape[1])[len(columns) :]]
+    found = unlike_columns(names, numbers, (), ())
     if not found or bool((numbers == np.round(numbers)).all()):  # ids of tokens
         return None
     return f"{found[0]} (it takes part); dpfedmeta.standardised(TASK, records) makes such of the table's"
@@ -430,7 +433,7 @@ def raw_records(images: Any) -> Tensor:
     masked = np.ma.asarray(images) if _is_masked(images) else None
     if masked is None:
         check_plain(images, "records")
-        return torch.as_tensor(in_order(np.asarray(images)))
+        return plain_tensor(np.asarray(images))
     plain = _images(np.asarray(masked.data))
     hidden = torch.from_numpy(np.ma.getmaskarray(masked).reshape(len(plain), -1).any(1))
     return plain.masked_fill(hidden.view(-1, *[1] * (plain.dim() - 1)), math.nan)
@@ -440,17 +443,6 @@ def _is_masked(values: Any) -> bool:
     """Return whether anything is masked, in an array or in one of a list."""
     parts = values if isinstance(values, list | tuple) else [values]
     return any(isinstance(part, np.ma.MaskedArray) and bool(np.ma.is_masked(part)) for part in parts)
-
-
-def check_plain(values: Any, what: str, *, named: bool = False) -> None:
-    """Refuse what a plain array would lose something of: a mask, or names unless they may be lost.
-
-    Raises:
-        InputError: It has such.
-    """
-    lost = lost_as_array(values) if isinstance(values, np.ma.MaskedArray) or not named else None
-    if lost:
-        raise InputError(f"{what} have {lost}; hand over a plain array, without what is missing and in one order")
 
 
 def _images(images: Any) -> Tensor:

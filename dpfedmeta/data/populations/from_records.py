@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import check_plain
 from dpfedmeta.core.random.random_sources import IntArray, Purpose, public_generator
+from dpfedmeta.data.columns import by_name, check_same_rows, has_names, in_public_order, numbers_of
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import WholeShape
 from dpfedmeta.data.episodes.targets import TargetRange
@@ -20,7 +22,6 @@ from dpfedmeta.data.episodes.whole_episode import split_whole, too_few
 from dpfedmeta.data.names import check_spellings, missing_classes
 from dpfedmeta.data.populations.from_pairs import (
     Constants,
-    check_plain,
     check_some_usable,
     checked_images,
     checked_labels,
@@ -41,7 +42,7 @@ class RecordsPopulation:
     Attributes:
         held: For each client (records, targets). Records are bytes or numbers in [0, 1] of the shape [n, channels,
             height, width], or vectors or tokens [n, numbers], taken as they are, bytes too; or tables with named
-            columns (pandas), which are taken by name. Targets are the classes,
+            columns (pandas, polars, a mapping), which are taken by name. Targets are the classes,
             [n]: texts or whole numbers from 0 on, each client's own, or the names of `labels`; or numbers to predict.
         shape: Public limits of an episode.
         seed: Of the public generators.
@@ -49,6 +50,8 @@ class RecordsPopulation:
         range: Public constants of numbers to predict; None: targets are classes.
         columns: Public names of a vector's numbers, in their order, where clients hold tables.
         constants: As of SequencePopulation.
+        task: The data set, where it standardises vectors or replaces what is missing: tables, whose numbers would be
+            used without that, are then refused. Empty: it does neither, or is not known yet.
     """
 
     held: Mapping[Any, tuple[Any, Any]]
@@ -58,6 +61,7 @@ class RecordsPopulation:
     range: TargetRange | None = None
     columns: tuple[str, ...] = ()
     constants: Constants = ((), ())
+    task: str = ""
 
     @property
     def clients(self) -> int:
@@ -76,6 +80,8 @@ class RecordsPopulation:
             raise IndexError(f"client {client} of a population of {self.clients}")
         try:
             records, targets = self.held[self._names[client]]
+            if self.task and has_names(records):
+                raise InputError(_raw_words(self.task))
             check_same_rows(records, targets)
             records = _by_name(records, self.columns)
             check_plain(records, "records")
@@ -130,7 +136,7 @@ class RecordsPopulation:
                 yield name, f"records of form {form}, but the first client's have {forms}"
             elif not all(bool(torch.isfinite(part).all()) for part in images):
                 yield name, unusable_words("records", self.held[name][0])
-            elif unlike := unlike_words(found.support_images):
+            elif unlike := unlike_words(found.support_images, self.columns):
                 yield name, unlike
 
     def digest(self) -> str:
@@ -163,24 +169,17 @@ def _by_name(records: Any, columns: tuple[str, ...]) -> Any:
     Raises:
         InputError: Its columns are others, or no names were given.
     """
-    if not hasattr(records, "columns"):
+    if not has_names(records):
         return records
-    held = [str(name) for name in records.columns]
-    if sorted(held) != sorted(columns):
-        due = ", ".join(columns) or "none, so their order is not known: RecordsPopulation(..., columns=(...))"
-        raise InputError(f"records are a table with the columns {', '.join(held)}; the population's are {due}")
-    return np.asarray(records)[:, [held.index(name) for name in columns]]
+    own = in_public_order("records", by_name(records), columns, "RecordsPopulation.columns")
+    return numbers_of("records", columns, own)
 
 
-def check_same_rows(records: Any, targets: Any) -> None:
-    """Refuse a table and targets whose rows have other names, or stand in another order.
-
-    Raises:
-        InputError: They do.
-    """
-    named = [part.index for part in (records, targets) if hasattr(part, "to_numpy") and hasattr(part, "index")]
-    if len(named) == 2 and list(named[0]) != list(named[1]):
-        raise InputError("records and targets name their rows otherwise (index), so they do not belong together")
+def _raw_words(task: str) -> str:
+    return (
+        "a table with named columns, of which numbers would be used as they are, while the task standardises them or "
+        f"replaces what is missing; hand over dpfedmeta.standardised({task!r}, table)"
+    )
 
 
 def _bytes(part: Any) -> bytes:

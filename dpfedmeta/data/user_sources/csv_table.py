@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Row:
     target: float | None = None
 
 
+_NO_RECORD = "no record in it: nothing stands below the line that names the columns"
 Line = tuple[int, tuple[str, ...]]
 """Number and fields of a line."""
 
@@ -84,9 +86,23 @@ def read_table(path: Path, column: str | None = None) -> CsvTable:
     (_, names), *lines = _lines(path)
     table = table_of(path, names, lines, column)
     if not table.rows:
-        raise InputError(f"{path}: no record in it: nothing stands below the line that names the columns")
+        raise InputError(f"{path}: {_NO_RECORD}")
     check_labels(str(path), table.rows)
     return table
+
+
+def read_columns(path: Path) -> dict[str, list[str]]:
+    """The columns of a table for a model that is there already, as texts: none of them has to be ours.
+
+    Raises:
+        InputError: It cannot be read, holds no record, or rows are too short or long; names all lines.
+    """
+    (_, names), *lines = _lines(path, ours=False)
+    if problems := [_uneven(*line, names) for line in lines if len(line[1]) != len(names)]:
+        raise _unusable(path, problems)
+    if not lines:
+        raise InputError(f"{path}: {_NO_RECORD}")
+    return {name: [fields[place] for _, fields in lines] for place, name in enumerate(names)}
 
 
 def table_of(path: Path, names: Sequence[str], lines: Sequence[Line], column: str | None = None) -> CsvTable:
@@ -113,7 +129,7 @@ def table_of(path: Path, names: Sequence[str], lines: Sequence[Line], column: st
     problems, rows = [], []
     for number, fields in lines:
         if len(fields) != len(names):
-            problems.append(f"line {number}: {len(fields)} values for {len(names)} columns")
+            problems.append(_uneven(number, fields, names))
             continue
         held = dict(zip(names, fields, strict=True))
         label, written = held[TARGET if numbers else "class"].strip(), held.get("split", "").strip()
@@ -136,8 +152,16 @@ def table_of(path: Path, names: Sequence[str], lines: Sequence[Line], column: st
             )
         )
     if problems:
-        raise InputError(f"{path}: {len(problems)} line(s) cannot be used: {listed(problems)}; mend or remove them")
+        raise _unusable(path, problems)
     return CsvTable(columns=others, rows=tuple(rows))
+
+
+def _uneven(number: int, fields: Sequence[str], names: Sequence[str]) -> str:
+    return f"line {number}: {len(fields)} values for {len(names)} columns"
+
+
+def _unusable(path: Path, problems: Sequence[str]) -> InputError:
+    return InputError(f"{path}: {len(problems)} line(s) cannot be used: {listed(problems)}; mend or remove them")
 
 
 def not_a_part(written: str) -> str:
@@ -165,22 +189,34 @@ _NO_TABLES = (
 )
 
 
-def _lines(path: Path) -> list[Line]:
-    """The lines that are not blank; the first of them are the columns, checked."""
+def _lines(path: Path, *, ours: bool = True) -> list[Line]:
+    """The lines that are not blank; the first of them are the columns, checked: whether one of them is `ours`."""
     try:
         with open_text(path) as file:
             reader = csv.reader(file, strict=True)
             found = [(reader.line_num, tuple(fields)) for fields in reader if any(field.strip() for field in fields)]
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
-    return [(found[0][0], _names(path, found[0][1])), *found[1:]] if found else [(0, _names(path, ()))]
+    number, first = found[0] if found else (0, ())
+    return [(number, _names(path, first, ours=ours)), *found[1:]]
 
 
 UNREADABLE = (OSError, WrongEncoding, UnicodeError, csv.Error)
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path}: cannot be read as CSV in UTF-8 ({error})")
+    return InputError(f"{path}: cannot be read as CSV in UTF-8 ({_odd_byte(path, error)})")
+
+
+def _odd_byte(path: Path, error: Exception) -> object:
+    """Where the first byte stands that is not UTF-8, or what else is wrong."""
+    if not isinstance(error, UnicodeError):
+        return error
+    with open_text(path, "surrogateescape") as file:
+        found = ((number, re.search("[\udc80-\udcff]", text)) for number, text in enumerate(file, start=1))
+        number, at = next((number, at) for number, at in found if at)
+    byte = ord(at[0]) - 0xDC00
+    return f"line {number}, character {at.start() + 1}: byte {byte:#x} is not UTF-8, cp1252 perhaps; save it as UTF-8"
 
 
 def single_lines(path: Path, most: int | None = None) -> tuple[tuple[str, ...], list[Line], list[str]]:
@@ -207,8 +243,9 @@ def single_lines(path: Path, most: int | None = None) -> tuple[tuple[str, ...], 
                     text.encode()
                     fields = next(csv.reader([text], strict=True))
                 except (UnicodeError, csv.Error) as error:
-                    why = "bytes that are not UTF-8" if isinstance(error, UnicodeError) else str(error)
-                    odd.append(f"line {number}: no line of CSV in UTF-8 ({why})")
+                    what = f"line {number}: no line of CSV in UTF-8"
+                    bent = isinstance(error, UnicodeError)
+                    odd.append(f"{what} (other bytes); save it as UTF-8" if bent else f"{what} ({error})")
                     continue
                 if any(field.strip() for field in fields):
                     lines.append((number, tuple(fields)))
@@ -217,18 +254,19 @@ def single_lines(path: Path, most: int | None = None) -> tuple[tuple[str, ...], 
     return _names(path, first), lines, odd
 
 
-def _names(path: Path, first: Sequence[str]) -> tuple[str, ...]:
+def _names(path: Path, first: Sequence[str], *, ours: bool = True) -> tuple[str, ...]:
     """The names of the columns in the first line, checked."""
     if not first:
-        raise InputError(f"{path}: empty; the first line must name the columns: class, perhaps client and split, ...")
+        due = ": class, perhaps client and split, ..." if ours else ""
+        raise InputError(f"{path}: empty; the first line must name the columns{due}")
     names = tuple(name.strip() for name in first)
     twice = [name for name, count in Counter(names).items() if name and count > 1]
-    if not {"class", TARGET}.intersection(names) or twice:
-        what = f"column {twice[0]}: named twice" if twice else "column class: missing"
+    separated = "; separate columns by commas" if len(names) == 1 and {";", "\t", "|"} & {*names[0]} else ""
+    if (ours and not {"class", TARGET}.intersection(names)) or twice or (separated and not ours):
+        what = f"column {twice[0]}: named twice" if twice else "column class: missing" if ours else "one column alone"
         close = next((name for name in names if meant(name) == "class"), None)
         perhaps = "class?" if close != "targets" else f"class, or {TARGET} for numbers to predict?"
         hint = f"; column {close}: did you mean {perhaps}" if close and not twice else ""
-        separated = "; separate columns by commas" if len(names) == 1 and {";", "\t", "|"} & {*names[0]} else ""
         if not separated and not close and any(number_of(name) is not None for name in names):
             separated = "; it looks like a record: write a line with the names of the columns above it"
         separated = next((f"; {words}" for mark, words in _NO_TABLES if names[0].lower().startswith(mark)), separated)

@@ -15,7 +15,7 @@ import numpy as np
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import FloatRecords, ImageArray
-from dpfedmeta.data.missing import names_of, number_of
+from dpfedmeta.data.missing import look_for_missing, names_of, number_of
 from dpfedmeta.data.names import is_missing, same_class
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents
@@ -265,14 +265,20 @@ def unsound_words(found: SoundRows, lost: int = 0) -> str | None:
         own = unsound_words(replace(found, doubtful=()), lost)
         doubts = (
             f"{len(found.doubtful)} row(s) hold what is no number, and are left out unless a plan says that it is "
-            f"missing: {listed(found.doubtful)}"
+            f"missing: {reasons(found.doubtful)}"
         )
         return f"{own}; {doubts}" if own else f"{found.path}: {doubts}"
     if not found.unsound and not lost:
         return None
     why = [*found.unsound, *([f"{lost} images do not decode (check-task --client says which)"] if lost else [])]
     count = len(found.unsound) + lost
-    return f"{found.path}: {count} row(s) are wrong and left out; the others take part: {listed(why)}"
+    return f"{found.path}: {count} row(s) are wrong and left out; the others take part: {reasons(why)}"
+
+
+def reasons(why: Sequence[str]) -> str:
+    """Reasons in one line, with what to do about them once."""
+    parts = [words.partition("; ") for words in why]
+    return "; ".join([listed([what for what, *_ in parts]), *dict.fromkeys(remedy for *_, remedy in parts if remedy)])
 
 
 def any_rows(path: Path) -> SoundRows:
@@ -310,7 +316,7 @@ def _sifted(path: Path, blocks: Sequence[Any], judge: Judge, wrong: Sequence[str
     if not kept:
         if path.is_dir():
             folder.own_folders(path)
-        why = f": {listed(unsound)}" if unsound else ""
+        why = f": {reasons(unsound)}" if unsound else ""
         raise InputError(f"{path}: has no sound record in its train part{why}")
     return SoundRows(
         path=path,
@@ -435,7 +441,9 @@ def _with_doubts(found: SoundRows) -> SoundRows:
             doubts.append(str(error).removeprefix(f"{found.path}: "))
             hopeless += any(isinstance(value, str) and value and not is_missing(value) for value in values)
     if hopeless == len(found.rows):
-        raise InputError(f"{found.path}: has no sound record in its train part: {listed(doubts)}")
+        _, _, (words, *_) = look_for_missing([values[: len(names)] for values in found.values], names, None)
+        first = doubts[0].partition("; ")[0]
+        raise InputError(f"{found.path}: has no sound record in its train part: {first}; {words}")
     return replace(found, doubtful=tuple(doubts))
 
 

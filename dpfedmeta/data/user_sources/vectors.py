@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from dpfedmeta.core.pydantic_errors import listed, nearest
 from dpfedmeta.data.columns import OWNERS, TARGET, feature_words, owning_columns, telling_columns, unlike_columns
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
-from dpfedmeta.data.missing import FloatRows, MissingValues, look_for_missing, missing_words, names_of, number_of
+from dpfedmeta.data.missing import FloatRows, MissingValues, look_for_missing, names_of, number_of, remedies
 from dpfedmeta.data.storage.decoded_cache import Contents, Split
 from dpfedmeta.data.storage.image_codecs import PixelRange
 from dpfedmeta.data.user_sources.csv_table import (
@@ -39,8 +39,6 @@ LARGEST, _SMALLEST = 1e4, 1e-3
 """Of the largest number, once mean and deviation are applied; more would drown all others, less would be as nothing."""
 # Of the deviation: what float32 may round off a number before mean and deviation are applied.
 _COARSEST = 0.01
-# A number as it is written where a comma stands before its decimals.
-_COMMA = re.compile(r"[-+]?\d+,\d+")
 
 
 def guess(path: Path) -> dict[str, int]:
@@ -97,10 +95,11 @@ def remarks(path: Path, task: Task, *, public: bool) -> tuple[str, ...]:
         columns, said = list(table.columns), [feature_words(table.columns, read_header(path))]
     chosen = list(public_rows(rows) if public else range(len(rows)))
     labels = [rows[number].label for number in chosen]
-    seen, lost = look_for_missing([written[number] for number in chosen], columns, task.missing)
+    what = "records" if len(chosen) == len(rows) else "validation and test records"
+    seen, absent, lost = look_for_missing([written[number] for number in chosen], columns, task.missing, what)
     # What is no number is refused where the records are opened.
     sound = bool(np.isfinite(seen).all())
-    lost = (*lost, *unlike_columns(columns, seen, task.mean, task.deviation))
+    lost = (*lost, *unlike_columns(columns, np.where(absent, np.nan, seen), task.mean, task.deviation))
     told = telling_columns(columns, seen, labels) if sound else ()
     pixels = (_PIXELS,) if sound and _look_like_pixels(seen) else ()
     owning = () if pixels or any(row.client for row in rows) else owning_columns(columns, seen)
@@ -315,18 +314,10 @@ def all_numbers(path: Path, rows: Sequence[Row], names: Sequence[str], written: 
             if isinstance(text, str) and number_of(text) is None
         ]
         problems = [f"{place}, column {name}: {text!r} is not a number" for place, name, text in odd]
-        remedy = _remedy([text for _, _, text in odd])
-        raise InputError(f"{path}: {len(odd)} value(s) are not numbers: {listed(problems)}; {remedy}") from None
-
-
-def _remedy(odd: Sequence[str]) -> str:
-    """What to do about values that are not numbers."""
-    if any(map(_COMMA.fullmatch, odd)):
-        return "write decimals with a point, 1.5 in place of 1,5"
-    return (
-        "leave these records or this column out, or write numbers; if they say that nothing was measured, say so in "
-        f"the task file: missing: {missing_words(odd)}"
-    )
+        counts = {name: Counter(text for _, column, text in odd if column == name) for name in names}
+        remedy = remedies({name: own for name, own in counts.items() if own}, len(rows))
+        count = f"{len(odd)} value(s) are not numbers: " if len(rows) > 1 else ""
+        raise InputError(f"{path}: {count}{listed(problems)}; {remedy}") from None
 
 
 def check_numbers(path: Path, rows: Sequence[Row], records: Any) -> None:

@@ -20,6 +20,7 @@ from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.files.run_directory import CONFIG
 from dpfedmeta.core.params import Params, is_finite
+from dpfedmeta.data.columns import check_same_rows
 from dpfedmeta.data.episodes.targets import TargetRange
 from dpfedmeta.data.missing import names_of
 from dpfedmeta.data.task import OwnSource
@@ -269,7 +270,8 @@ class Initialisation:
         Args:
             images: The support set, [n, channels, height, width]: uint8, or floats standardised as in training.
             labels: [n], whole numbers 0 ... classes - 1, an image of each at least; or names of the public list, where
-                clients share one; or numbers to predict, in their own unit.
+                clients share one; or numbers to predict, in their own unit. A series (pandas) names its rows as
+                `images` does.
             class_names: A name for each class; kept in the model.
             ways: Number of classes; None: that of the names, else of the labels, at most as many as in training.
             steps: Gradient steps; None: as the run evaluates.
@@ -280,6 +282,7 @@ class Initialisation:
         """
         targets = self.adaptation.targets
         how, names = self._adaptation(steps, lr), _checked_names(class_names)
+        check_same_rows(images, labels)
         support = self.form.tensor(images)
         if isinstance(targets, Regression):
             if names or ways is not None:

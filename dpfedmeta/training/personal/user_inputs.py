@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +15,16 @@ import torch
 from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.read_files import open_text
-from dpfedmeta.core.params import in_order, lost_as_array
-from dpfedmeta.core.pydantic_errors import listed, nearest
-from dpfedmeta.data.columns import OWNERS
+from dpfedmeta.core.params import check_plain, plain_tensor
+from dpfedmeta.core.pydantic_errors import listed
+from dpfedmeta.data.columns import by_name, has_names, in_public_order, numbers_of
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
-from dpfedmeta.data.missing import MissingValues, names_of, number_of
+from dpfedmeta.data.missing import MissingValues, names_of
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.task_file import load_task
-from dpfedmeta.data.user_sources.csv_table import UNREADABLE
+from dpfedmeta.data.user_sources.csv_table import read_columns
 from dpfedmeta.data.user_sources.readers import columns_in
 
 Images = Tensor | npt.NDArray[np.uint8] | npt.NDArray[np.floating] | Mapping[str, Any] | str | os.PathLike[str] | Any
@@ -120,7 +118,7 @@ class InputForm:
         return given.float()
 
     def _numbers(self, given: Images) -> Tensor:
-        named = has_names(given)
+        named = isinstance(given, str | os.PathLike) or has_names(given)
         given, length = self.named(given) if named else given, self.channels if named else self.width
         values = _tensor(given, self.records)
         if values.ndim != 2 or values.shape[1] != length or not len(values):
@@ -132,8 +130,10 @@ class InputForm:
         if self.missing is not None and not named:
             names, own = names_of(self.columns, length), values.numpy(force=True)
             values = torch.from_numpy(self.missing.filled(own, self.missing.absent(own, names), names))
-        if not bool(torch.isfinite(values.float()).all()):
-            raise InputError(f"{self.records}: hold values that are not finite")
+        if len(odd := torch.argwhere(~torch.isfinite(values.float())).tolist()):
+            names = names_of(self.columns, self.width)
+            said = [f"record {row + 1}, column {names[column]}: {values[row, column]:g}" for row, column in odd]
+            raise InputError(f"{self.records}: {len(odd)} value(s) are missing, infinite or too large: {listed(said)}")
         if self.vocabulary is not None:
             if not are_tokens(values, self.vocabulary):
                 raise InputError(
@@ -165,22 +165,16 @@ class InputForm:
                 f"{self.records}: the model knows no names of columns, since its run had none or its table is gone; "
                 f"hand over an array [n, {self.width}]"
             )
-        where, held = _by_name(given)
-        odd = [f"{name}: unknown{nearest(name, self.columns)}" for name in held if name not in {*self.columns, *OWNERS}]
-        odd += [f"{name}: missing" for name in self.columns if name not in held]
-        if odd:
-            raise InputError(f"{where}: column {listed(odd)}; the model's are {', '.join(self.columns)}")
-        lengths = {name: int(np.asarray(held[name]).size) for name in self.columns}
-        if len({*lengths.values()}) > 1:
-            raise InputError(f"{where}: columns of different lengths: {lengths}")
+        file = isinstance(given, str | os.PathLike)
+        where, held = (str(given), read_columns(Path(given))) if file else ("records", by_name(given))
+        own = in_public_order(where, held, self.columns, "the model's")
         if self.missing is None:
-            return np.stack([_as_numbers(where, name, held[name]) for name in self.columns], axis=1)
-        texts: list[Any] = [np.ma.array(held[name], dtype=object, copy=True).reshape(-1) for name in self.columns]
+            return numbers_of(where, self.columns, own)
+        texts: list[Any] = [np.ma.array(values, dtype=object, copy=True).reshape(-1) for values in own]
         absent = self.missing.absent(list(zip(*texts, strict=True)), self.columns)
         for place, text in enumerate(texts):
             text[absent[:, place]] = 0.0
-        numbers = [_as_numbers(where, name, text) for name, text in zip(self.columns, texts, strict=True)]
-        return self.missing.filled(np.stack(numbers, axis=1), absent, self.columns)
+        return self.missing.filled(numbers_of(where, self.columns, texts), absent, self.columns)
 
     def _standardised(self, images: Tensor) -> Tensor:
         pixels = images.float() / 255.0
@@ -217,62 +211,6 @@ def standardised(dataset: str, records: Images, data_folder: str | os.PathLike[s
     return InputForm.of(task.form, *task.constants, columns=columns).tensor(records).numpy()
 
 
-def has_names(given: object) -> bool:
-    """Return whether records say which number is which: a file, a table, a mapping, or a list of mappings."""
-    if isinstance(given, str | os.PathLike | Mapping) or hasattr(given, "columns"):
-        return True
-    return isinstance(given, Sequence) and bool(given) and isinstance(given[0], Mapping)
-
-
-def read_named(path: Path) -> dict[str, list[str]]:
-    """The columns of a CSV file, as texts.
-
-    Raises:
-        InputError: It cannot be read, or a line has other fields than the first.
-    """
-    try:
-        with open_text(path) as file:
-            rows = [row for row in csv.reader(file, strict=True) if any(field.strip() for field in row)]
-    except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read as CSV in UTF-8 ({error})") from error
-    names = [name.strip() for name in rows[0]] if rows else []
-    if len(rows) < 2 or len({*names}) < len(names):
-        raise InputError(f"{path}: expected a first line of names, each once, and a record below it")
-    uneven = next((place for place, row in enumerate(rows, start=1) if len(row) != len(names)), None)
-    if uneven is not None:
-        raise InputError(f"{path}: record {uneven - 1} has other fields than the first line names")
-    return {name: [row[place] for row in rows[1:]] for place, name in enumerate(names)}
-
-
-def _by_name(given: Any) -> tuple[str, Mapping[str, Any]]:
-    """(What it is, each column by its name)."""
-    if isinstance(given, str | os.PathLike):
-        return str(given), read_named(Path(given))
-    if isinstance(given, Mapping):
-        return "records", {str(name): value for name, value in given.items()}
-    if hasattr(given, "columns"):
-        return "records", {str(name): given[name] for name in given.columns}
-    names = {tuple(sorted(map(str, each))) if isinstance(each, Mapping) else None for each in given}
-    if len(names) != 1:
-        raise InputError("records: not all have the same names")
-    return "records", {str(name): [each[name] for each in given] for name in given[0]}
-
-
-def _as_numbers(where: str, name: str, values: Any) -> npt.NDArray[np.float64]:
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise InputError(f"{where}: column {name}: has a mask, under which numbers are missing; leave those out")
-    held = np.asarray(values).reshape(-1).tolist()
-    for place, value in enumerate(held, start=1):
-        try:
-            number = number_of(value) if isinstance(value, str) else float(value)
-        except (TypeError, ValueError):
-            number = None
-        if number is None:
-            raise InputError(f"{where}: column {name}, record {place}: {value!r:.40} is no number")
-        held[place - 1] = number
-    return np.asarray(held, dtype=np.float64)
-
-
 def checked_labels(
     labels: Labels, images: int, trained_ways: int, ways: int | None, *, shared: bool = False
 ) -> tuple[Tensor, int]:
@@ -299,7 +237,7 @@ def checked_labels(
         raise InputError(f"labels: expected whole numbers [n], got {given.dtype} of shape {list(given.shape)}")
     given = given.long()
     if len(given) != images:
-        raise InputError(f"labels: got {len(given)} labels for {images} images")
+        raise InputError(f"labels: got {len(given)} labels for {images} records")
     if ways is not None and (not isinstance(ways, Integral) or ways < 2):
         raise InputError(f"ways = {ways}: at least 2 classes are needed, a whole number of them")
     if shared and ways not in (None, trained_ways):
@@ -317,7 +255,7 @@ def checked_labels(
     held = {*given.tolist()}
     if len(held) < classes:
         absent = next(label for label in range(classes) if label not in held)
-        raise InputError(f"labels: class {absent} has no image; every class of 0 ... {classes - 1} needs one")
+        raise InputError(f"labels: class {absent} has no record; every class of 0 ... {classes - 1} needs one")
     return given, classes
 
 
@@ -359,10 +297,8 @@ def _has_names(labels: Iterable[object]) -> bool:
 
 
 def _tensor(values: Images | Labels, name: str) -> Tensor:
-    if lost := lost_as_array(values):
-        raise InputError(f"{name}: have {lost}; hand over a plain array, without what is missing and in one order")
+    check_plain(values, name, named=name == "labels")
     try:
-        # torch takes neither negative strides nor the other order of bytes.
-        return torch.as_tensor(in_order(values) if isinstance(values, np.ndarray) else values)
+        return plain_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name}: is not an array of numbers ({error})") from error

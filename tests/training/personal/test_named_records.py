@@ -13,6 +13,7 @@ from dpfedmeta import load, load_personal
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.targets import TargetRange
 from tests.conftest import dpfedmeta
+from tests.data.own_data import Named
 
 COLUMNS = ("age", "pulse", "oldpeak")
 MEAN, DEVIATION = np.array([55.0, 75.0, 2.0]), np.array([10.0, 10.0, 1.0])
@@ -155,9 +156,16 @@ WRONG = {
     "another name": (lambda: {**held(("age", "pulse")), "peak": [1.0] * 60}, "column peak: unknown.*oldpeak: missing"),
     "one more": (lambda: held(bmi=[22.0] * 60), "column bmi: unknown; the model's are age, pulse, oldpeak"),
     "one less": (lambda: held(("age", "pulse")), "column oldpeak: missing"),
-    "a word": (lambda: {**held(), "age": ["old"] * 60}, "column age, record 1: 'old' is no number"),
-    "a blank": (lambda: {**held(), "age": [""] * 60}, "column age, record 1: '' is no number"),
-    "NaN": (lambda: {**held(), "age": [np.nan] * 60}, "not finite"),
+    "a word": (lambda: {**held(), "age": ["old"] * 60}, "60 value.* record 1, column age: 'old' is not a number"),
+    "a blank": (lambda: {**held(), "age": [""] * 60}, "record 1, column age: '' is not a number"),
+    "decimals with commas": (lambda: {**held(), "age": ["1,5"] * 60}, "write decimals with a point"),
+    "dates": (
+        lambda: {**held(), "age": np.full(60, "2025-11-20", dtype="datetime64[ns]")},
+        "'2025-11-20T.*not a number",
+    ),
+    "a name twice": (lambda: Named(np.zeros((4, 3)), columns=("age", "pulse", "age")), "column age: named twice"),
+    "NaN": (lambda: {**held(), "age": [np.nan] * 60}, "vectors: 60 value.* record 1, column age: nan"),
+    "infinity in an array": (lambda: np.full((4, 3), np.inf), "12 value.* record 1, column pulse: inf"),
     "a mask": (lambda: {**held(), "age": np.ma.masked_less(held()["age"], 50)}, "column age: has a mask"),
     "other names in one record": (lambda: [{"age": 1, "pulse": 2, "oldpeak": 3}, {"age": 1}], "not all have the same"),
     "an array of another width": (lambda: np.zeros((4, 2)), r"expected \[n, 3\]"),
@@ -177,10 +185,23 @@ def test_a_model_of_arrays_knows_no_names(model):
         replace(model, form=replace(model.form, columns=())).predict(held())
 
 
-@pytest.mark.parametrize("lines", ["", "age\n", "age,age\n1,2\n", "age,pulse\n1\n"])
-def test_a_file_that_is_no_table_is_one_line(model, tmp_path, lines):
-    (tmp_path / "t.csv").write_text(lines)
-    with pytest.raises(InputError, match=r"t\.csv: (expected a first line|record 1 has other fields)"):
+TABLES = {
+    "nothing": ("", "empty; the first line must name the columns$"),
+    "no record": ("age\n", "no record in it"),
+    "a name twice": ("age,age\n1,2\n", "column age: named twice"),
+    "a short line": ("age,pulse\n1\n1,2\n1,2,3\n", "2 line.* line 2: 1 values for 2 columns; line 4: 3 values"),
+    "semicolons": ("age;pulse;oldpeak\n1;2;3\n", "separate columns by commas"),
+    "an index": (",age,pulse,oldpeak\n0,1,2,3\n", r"column 1 \(it has no name\): a numbering .* with index=False"),
+    "another encoding": ("age,pulse,Größe\n1,2,3\n", r"line 1, character 13: byte 0xf6 is not UTF-8.*save it as UTF-8"),
+}
+
+
+@pytest.mark.parametrize("which", TABLES)
+def test_a_file_that_is_no_table_is_one_line(model, tmp_path, which):
+    """In the words of check-task; only the columns are another model's."""
+    lines, words = TABLES[which]
+    (tmp_path / "t.csv").write_text(lines, encoding="cp1252")
+    with pytest.raises(InputError, match=rf"t\.csv: .*{words}"):
         model.predict(tmp_path / "t.csv")
 
 
@@ -203,6 +224,25 @@ def test_the_command_predicts_a_table(made, model):
     written(folder / "other.csv", COLUMNS, rows(60, 3)[1] * [1, 100, 1])
     assert f"other.csv: column {COLUMNS[1]}: its mean lies" in dpfedmeta(*words[:2], "other.csv", folder=folder).err
     assert dpfedmeta(*words, folder=folder).err == ""
+
+
+def test_the_command_names_the_file_and_all_of_its_wrong_values(made, model, tmp_path):
+    path = written(tmp_path / "t.csv", COLUMNS, [[1, 2, "n/a"], [1, "1,5", 2]])
+    found = dpfedmeta("predict", "mine.safetensors", str(path), folder=made[0], code=2).error
+    assert "t.csv: 2 value(s) are not numbers: record 1, column oldpeak: 'n/a' is not a number; record 2" in found
+
+
+def test_predictions_are_compared_aloud_or_not_at_all(made, model, tmp_path):
+    folder, numbers = made
+    ill, records = rows(4, 5)
+    word, odd = ("target", ["x", "1e9"]) if numbers else ("class", ["sick", "well"])
+    for value, due in zip(
+        odd, ("1 of 4 are no numbers (record 1: 'x')", "record 1: 1e+09): another unit?"), strict=True
+    ):
+        lines = [[value if n == 0 else said(ill, records, numbers)[n], *own] for n, own in enumerate(records)]
+        path = written(tmp_path / "t.csv", [word, *COLUMNS], lines)
+        printed = dpfedmeta("predict", "mine.safetensors", str(path), folder=folder).out.splitlines()[-1]
+        assert (due in printed) if numbers else (("does not know (record 1: 'sick')" in printed) == (value == "sick"))
 
 
 @pytest.mark.parametrize(
@@ -236,6 +276,22 @@ def test_labels_of_the_public_list_are_given_by_name_and_others_are_refused(made
     assert torch.equal(by_name.logits(records), by_place.logits(records))
     with pytest.raises(InputError, match=r"'dead' is not in the public list \(well, ill\)"):
         start.adapt(records, ["dead"] * 60)
+
+
+def test_targets_that_name_their_rows_belong_to_records_that_name_them_alike(made):
+    folder, numbers = made
+    ill, records = rows(60, 99)
+    start, due, names = load(folder / "runs/r"), said(ill, records, numbers), range(100, 160)
+    table = Named(records, columns=COLUMNS, index=names)
+    by_place = start.adapt(records, due).logits(records)
+    for given, targets in ((table, Named(due, index=names)), (table, due), (records, Named(due))):
+        assert torch.equal(start.adapt(given, targets).logits(records), by_place)
+    if not numbers:
+        assert torch.equal(start.adapt(table, Named(ill, index=names)).logits(records), by_place)
+    with pytest.raises(InputError, match=r"name their rows otherwise \(index\)"):
+        start.adapt(table, Named(due[::-1], index=names[::-1]))
+    with pytest.raises(InputError, match=r"hand over targets\.to_numpy\(\)"):
+        start.adapt(records, Named(due, index=names))
 
 
 def test_no_probabilities_and_names_of_numbers(made, model):

@@ -171,11 +171,11 @@ BAD = [
     (images().long(), LABELS, {}, "expected uint8"),
     (images(), [0, 0, 1, 1, 2, 3], {}, "3 is unknown"),
     (images(), [0, 0, 1, 1, 2, -1], {}, "-1 is unknown"),
-    (images(), [0, 0, 0, 2, 2, 2], {}, "class 1 has no image"),
-    (images(), LABELS, {"ways": 4}, "class 3 has no image"),
-    (images(), LABELS[:5], {}, "5 labels for 6 images"),
-    (np.ma.masked_less(images().numpy(), 0.5), LABELS, {}, "images: have a mask"),
-    (images(), np.ma.masked_equal(LABELS, 2), {}, "labels: have a mask"),
+    (images(), [0, 0, 0, 2, 2, 2], {}, "class 1 has no record"),
+    (images(), LABELS, {"ways": 4}, "class 3 has no record"),
+    (images(), LABELS[:5], {}, "5 labels for 6 records"),
+    (np.ma.masked_less(images().numpy(), 0.5), LABELS, {}, "images have a mask"),
+    (images(), np.ma.masked_equal(LABELS, 2), {}, "labels have a mask"),
     (images(), [0.0] * 6, {}, "whole numbers"),
     (images(), list("abcabc"), {}, "are names, expected numbers"),
     (images(), list("abcabc"), {}, "the names as class_names=names"),
@@ -192,7 +192,7 @@ BAD = [
     (images(), LABELS, {"steps": 1.5}, "steps = 1.5"),
     (images(), LABELS, {"lr": "x"}, "lr = x"),
     (images(), LABELS, {"ways": 5.0}, "ways = 5.0"),
-    (images(), LABELS, {"ways": 10**12}, "class 3 has no image"),
+    (images(), LABELS, {"ways": 10**12}, "class 3 has no record"),
 ]
 
 
@@ -351,11 +351,11 @@ def test_an_offset_is_taken_off_before_digits_are():
 @pytest.mark.parametrize(
     ("labels", "ways", "shared", "said"),
     [
-        ([0, 1, 0], 2, False, 2), ([0, 1, 0], None, False, 2), ([0, 0, 0], None, False, "class 1 has no image"),
+        ([0, 1, 0], 2, False, 2), ([0, 1, 0], None, False, 2), ([0, 0, 0], None, False, "class 1 has no record"),
         ([0, 1, 2], 3, False, 3), ([0, 1, 2], 2, False, "labels: 2 is unknown; labels are 0 ... 1, as many as were"),
         ([0, 1, 4], None, False, "labels: 4 is unknown; labels are 0 ... 3, as many as in training"),
         ([0, 1, 1], 1, False, "ways = 1: at least 2"), ([0, 1, 1], 0, False, "ways = 0: at least 2"),
-        ([0, 1], None, False, "got 2 labels for 3 images"), ([0, 1, 1, 0], None, False, "got 4 labels for 3 images"),
+        ([0, 1], None, False, "got 2 labels for 3 records"), ([0, 1, 1, 0], None, False, "got 4 labels for 3 records"),
         ([0, 3, 3], None, True, 4), ([0, 3, 3], 4, True, 4), ([0, 3, 3], 3, True, "with a public list of 4 labels"),
         ([0, -1, 1], None, False, "labels: -1 is unknown"), ([0, 4, 4], None, True, "labels: 4 is unknown"),
         ([0.0, 1.0, 1.0], None, False, "expected whole numbers"), ([True, False, True], None, False, "expected whole"),
