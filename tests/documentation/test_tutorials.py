@@ -35,7 +35,7 @@ ASSERTED = {
 MEASURED = {
     "docs/analytics.md", "docs/auditing.md", "docs/cluster.md", "docs/encoders.md", "docs/explanation/four-cells.md",
     "docs/explanation/one-message-sums.md", "docs/explanation/other-libraries.md", "docs/explanation/record-noise.md",
-    "docs/explanation/what-helped.md", "docs/explanation/which-algorithm.md", "docs/failures.md", "docs/federation.md",
+    "docs/explanation/which-algorithm.md", "docs/failures.md", "docs/federation.md",
     "docs/guarantees.md", "docs/how-to/operate.md", "docs/moments.md", "docs/people.md", "docs/performance.md",
     "docs/policies.md", "docs/presets.md", "docs/results.md", "docs/secure-aggregation.md", "docs/sweeps.md",
     "docs/which-noise.md",
