@@ -42,7 +42,7 @@ MEASURED = {
 }  # fmt: skip
 # Pages whose decimal numbers are settings, versions, papers and examples.
 SETTINGS = {
-    "docs/evaluation.md", "docs/extending.md", "docs/start/engineer.md", "docs/gallery.md",
+    "docs/evaluation.md", "docs/extending.md", "docs/start/engineer.md",
     "docs/how-to/install.md", "docs/how-to/train.md",
     "docs/how-to/upgrade.md", "docs/python.md", "docs/reference/commands.md", "docs/reference/glossary.md",
     "docs/reference/settings.md",
