@@ -1,4 +1,4 @@
-"""Draws docs/epsilon*.png from the numbers in docs/results.md; no training.
+"""Draws docs/epsilon*.png from the numbers of docs/results.md, here with their intervals; no training.
 
 python docs/draw_epsilon.py
 """

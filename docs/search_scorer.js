@@ -25,7 +25,6 @@ const weights = {
   "people": -2,
   "performance": -2,
   "reference/api": -3,
-  "gallery": -3,
   "notebooks/audit": -3,
   "notebooks/epsilon": -3,
   "notebooks/layers": -3,

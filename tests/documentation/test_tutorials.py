@@ -34,15 +34,15 @@ ASSERTED = {
 # Pages of hours of measurements, which no test repeats; each says by which command, or links to the page that does.
 MEASURED = {
     "docs/analytics.md", "docs/auditing.md", "docs/cluster.md", "docs/encoders.md", "docs/explanation/four-cells.md",
-    "docs/explanation/one-message-sums.md", "docs/explanation/other-libraries.md", "docs/explanation/record-noise.md",
-    "docs/explanation/what-helped.md", "docs/explanation/which-algorithm.md", "docs/failures.md", "docs/federation.md",
+    "docs/explanation/other-libraries.md", "docs/explanation/record-noise.md",
+    "docs/explanation/which-algorithm.md", "docs/failures.md", "docs/federation.md",
     "docs/guarantees.md", "docs/how-to/operate.md", "docs/moments.md", "docs/people.md", "docs/performance.md",
     "docs/policies.md", "docs/presets.md", "docs/results.md", "docs/secure-aggregation.md", "docs/sweeps.md",
     "docs/which-noise.md",
 }  # fmt: skip
 # Pages whose decimal numbers are settings, versions, papers and examples.
 SETTINGS = {
-    "docs/evaluation.md", "docs/extending.md", "docs/start/engineer.md", "docs/gallery.md",
+    "docs/evaluation.md", "docs/extending.md", "docs/start/engineer.md",
     "docs/how-to/install.md", "docs/how-to/train.md",
     "docs/how-to/upgrade.md", "docs/python.md", "docs/reference/commands.md", "docs/reference/glossary.md",
     "docs/reference/settings.md",
