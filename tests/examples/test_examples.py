@@ -137,6 +137,8 @@ for life in range(kills + 1):
     if life < kills:
         due = released() + draw.randint(0, 6)
         while released() < due:
+            if os.waitpid(child, os.WNOHANG)[0]:
+                sys.exit("a life ended by itself")
             time.sleep(0.001)
         time.sleep(draw.uniform(0.0, 0.03))
         os.kill(child, signal.SIGKILL)
