@@ -20,6 +20,16 @@ FloatRows = npt.NDArray[np.float64]
 # So that nobody's plan has a client compare each value with a book.
 _MOST_WORDS, _LONGEST_WORD = 100, 40
 _SHOWN = 10
+# As pandas, R, SAS, SQL and people write it; in any case but None, since `none` is a class of some data.
+_MISSING = frozenset(
+    (
+        *("<na>", "n/a", "na", "n.a.", "nan", "-nan", "nat", "null", "(null)", "[null]", "<null>", "\\n", "(blank)"),
+        *("missing", "<missing>", "missing value", "not available", "undefined", "1.#ind", "1.#qnan", "-1.#ind"),
+        *("-1.#qnan", "#n/a", "#na", "#nv", "#n/d", "#n/b", "#getting_data"),
+    )
+)
+# Errors of spreadsheets in any language (#REF!, #NAME?), and dashes, dots and the like alone.
+_MARK = re.compile(r"#[\w/ ]+[!?]|[-\u2010-\u2015\u2212.?*_/~\s]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +152,6 @@ def remedies(odd: Mapping[str, Counter[str]], rows: int) -> str:
         odd: Of each column that holds such, how often it holds each.
         rows: How many rows there are; one alone does not tell what the column holds.
     """
-    # The names of splits, which that module reads, are of a package that reads this one.
-    from dpfedmeta.data.names import is_missing
-
     full = {name for name, words in odd.items() if words.total() == rows > 1}
     text = [name for name in odd if name in full and not all(is_missing(word) or not word for word in odd[name])]
     others = sum((words for name, words in odd.items() if name not in text), Counter[str]())
@@ -281,6 +288,11 @@ class _Words:
             return True
         number = number_of(text) if self.numbers or self.blank else None
         return number is not None and (number in self.numbers or (self.blank and isnan(number)))
+
+
+def is_missing(name: str) -> bool:
+    """Return whether a name is what programs and people write where one is missing, or where a formula failed."""
+    return name == "None" or name.casefold() in _MISSING or _MARK.fullmatch(name) is not None
 
 
 COMMA_WORDS = "write decimals with a point, 1.5 in place of 1,5"

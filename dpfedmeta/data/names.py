@@ -8,28 +8,14 @@ from decimal import Decimal
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
+from dpfedmeta.data.missing import is_missing
 from dpfedmeta.data.storage.decoded_cache import SPLITS, Split
 
-# As pandas, R, SAS, SQL and people write it; in any case but None, since `none` is a class of some data.
-_MISSING = frozenset(
-    (
-        *("<na>", "n/a", "na", "n.a.", "nan", "-nan", "nat", "null", "(null)", "[null]", "<null>", "\\n", "(blank)"),
-        *("missing", "<missing>", "missing value", "not available", "undefined", "1.#ind", "1.#qnan", "-1.#ind"),
-        *("-1.#qnan", "#n/a", "#na", "#nv", "#n/d", "#n/b", "#getting_data"),
-    )
-)
-# Errors of spreadsheets in any language (#REF!, #NAME?), and dashes, dots and the like alone.
-_MARK = re.compile(r"#[\w/ ]+[!?]|[-\u2010-\u2015\u2212.?*_/~\s]+")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?")
 # How a spreadsheet shows a long number, of which it keeps 6 or so.
 _SHORTENED = re.compile(r"\d(?:[.,]\d+)?[eE]\+(\d{1,3})")
 _QUOTES = "'\"`=\u00b4\u2018\u2019\u201c\u201d"
 _FEWEST_DIGITS = 11
-
-
-def is_missing(name: str) -> bool:
-    """Return whether a name is what programs and people write where one is missing, or where a formula failed."""
-    return name == "None" or name.casefold() in _MISSING or _MARK.fullmatch(name) is not None
 
 
 def missing_classes(names: Iterable[str]) -> set[str]:

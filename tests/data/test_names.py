@@ -8,7 +8,8 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.client_inspection import inspect_client
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.shape import EpisodeShape
-from dpfedmeta.data.names import check_spellings, is_missing, is_shortened, missing_classes
+from dpfedmeta.data.missing import is_missing
+from dpfedmeta.data.names import check_spellings, is_shortened, missing_classes
 from dpfedmeta.data.user_sources.sound_rows import own_digests
 
 

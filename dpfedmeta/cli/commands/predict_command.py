@@ -46,13 +46,13 @@ def main(words: Sequence[str], console: Console) -> int:
         if not path.exists():
             raise InputError(f"{path}: not there")
     from dpfedmeta.data.columns import other_units
-    from dpfedmeta.data.user_sources.csv_table import read_columns
     from dpfedmeta.training.personal.personal_model import load_personal
+    from dpfedmeta.training.personal.user_inputs import columns_of
 
     model = load_personal(options.model)
     if model.form.records != "vectors":
         raise InputError(f"{options.model}: takes {model.form.records}, and this command tables; see dp.load_personal")
-    held = read_columns(options.records)
+    _, held = columns_of(options.records)
     rows = [dict(row) for row in _rows(model, options.records)]
     # For the owner of the records; standard output holds predictions alone.
     raw = model.form.tensor(held).double().numpy() * (model.form.deviation or 1.0) + (model.form.mean or 0.0)

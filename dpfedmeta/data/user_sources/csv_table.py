@@ -14,8 +14,8 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding, open_text
 from dpfedmeta.core.pydantic_errors import listed, nearest
 from dpfedmeta.data.columns import OWNERS, TARGET, check_columns, meant
-from dpfedmeta.data.missing import number_of
-from dpfedmeta.data.names import check_spellings, is_missing, is_shortened, missing_classes, splits_of, surely_public
+from dpfedmeta.data.missing import is_missing, number_of
+from dpfedmeta.data.names import check_spellings, is_shortened, missing_classes, splits_of, surely_public
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of, parts_taken
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Split, check_classes
 

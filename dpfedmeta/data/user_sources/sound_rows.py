@@ -15,8 +15,8 @@ import numpy as np
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.episodes.class_pool import FloatRecords, ImageArray
-from dpfedmeta.data.missing import look_for_missing, names_of, number_of
-from dpfedmeta.data.names import is_missing, same_class
+from dpfedmeta.data.missing import is_missing, look_for_missing, names_of, number_of
+from dpfedmeta.data.names import same_class
 from dpfedmeta.data.parts import part_of
 from dpfedmeta.data.storage.decoded_cache import ClassEntry, Contents
 from dpfedmeta.data.storage.image_codecs import PixelRange

@@ -165,8 +165,7 @@ class InputForm:
                 f"{self.records}: the model knows no names of columns, since its run had none or its table is gone; "
                 f"hand over an array [n, {self.width}]"
             )
-        file = isinstance(given, str | os.PathLike)
-        where, held = (str(given), read_columns(Path(given))) if file else ("records", by_name(given))
+        where, held = columns_of(given)
         own = in_public_order(where, held, self.columns, "the model's")
         if self.missing is None:
             return numbers_of(where, self.columns, own)
@@ -209,6 +208,13 @@ def standardised(dataset: str, records: Images, data_folder: str | os.PathLike[s
     source = task.source
     columns = columns_in(source.reader, Path(source.path)) if isinstance(source, OwnSource) else ()
     return InputForm.of(task.form, *task.constants, columns=columns).tensor(records).numpy()
+
+
+def columns_of(given: Any) -> tuple[str, Mapping[str, Any]]:
+    """(What it is, each column by its name), of a CSV file or of what a program holds."""
+    if isinstance(given, str | os.PathLike):
+        return str(given), read_columns(Path(given))
+    return "records", by_name(given)
 
 
 def checked_labels(
