@@ -39,6 +39,17 @@ class Both(Maml):
         return squashed(super().gradients(context, episodes))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reordered(Maml):
+    """The names of its messages come in another order."""
+
+    def gradient(self, context, episode):
+        return dict(reversed(super().gradient(context, episode).items()))
+
+    def gradients(self, context, episodes):
+        return dict(reversed(super().gradients(context, episodes).items()))
+
+
 class Signed:
     """Goes before a method, and is none itself."""
 

@@ -27,6 +27,7 @@ from tests.golden.golden_runs import SECURE
 from tests.learning.meta.clients import context_of
 from tests.seams import own_learners, own_method
 from tests.seams.trained import settings_of
+from tests.seams.wrong_learners import WRONG
 from tests.simulation.distributed.threads import threads
 
 # A key of the task file.
@@ -156,6 +157,24 @@ def test_engines_without_noise_agree_on_a_member_of_ones_own(member, releases):
     engines = [engine for engine in UNBOUNDED if refusal_of(member, engine) is None]
     found = [[length for _, length in releases(engine, MEMBERS[member][0])] for engine in engines]
     assert all(each == pytest.approx(found[0], rel=1e-3) for each in found)
+
+
+# Noise of records is drawn in the order of the names, which are public.
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine not in ("micro", *NO_STEPS)])
+def test_the_order_of_names_in_a_message_changes_nothing(engine, releases):
+    assert releases(engine, {"meta.method": f"{OWN}:Reordered"}) == releases(engine, MAML)
+
+
+@pytest.mark.parametrize("engine", ["one by one", "chunked", "noise", "micro", "secure", "secure parts"])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_learner_with_a_mistake_is_refused_by_name_before_the_first_round(name, engine, tiny_task_file, tmp_path):
+    algo, own = ENGINES[engine]
+    given = {**SHORT, **own, "meta.method": f"tests.seams.wrong_learners:{name}"}
+    words = "its own messages would not" if name == "Fewer" and engine in NO_MICRO else WRONG[name]
+    with pytest.raises(InputError, match=f"meta.method = tests.seams.wrong_learners:{name}[ :].*{words}") as caught:
+        run_training(settings_of(tiny_task_file, tmp_path, algo, given))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])
