@@ -11,6 +11,7 @@ from torch import Tensor
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.noise_cost import Noise
 from dpfedmeta.core.params import Params, dimension, flatten, unflatten, zeros_like
+from dpfedmeta.core.plugins.user_code import own_failures
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretSource
 from dpfedmeta.data.episodes.episode import Episode, null_episode
@@ -243,7 +244,9 @@ class ClientRunner:
         noises = [self._noise(round_, client) for client, episode in zip(group, held, strict=True) if episode]
         found = iter(self.algorithm.messages(context, [each for each in held if each], bound, noises))
         for episode in held:
-            yield next(found) if episode else None
+            with own_failures("while a client computed", private=math.isfinite(bound) or bool(self.record_noises)):
+                message = next(found) if episode else None
+            yield message
 
     def context(self, model: Params) -> ClientContext:
         """Return the state that clients of this machine share while they compute."""

@@ -1,6 +1,7 @@
 """Whatever a member of one's own overrides is what every engine computes, or the run is refused in a line."""
 
 import inspect
+import traceback
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 import yaml
 
 from dpfedmeta.config.load import resolve
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, OwnCodeFailed
+from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.offers.offered_settings import for_clients
@@ -220,6 +222,22 @@ def test_a_learner_whose_own_function_cannot_be_used_is_refused_in_a_line(name, 
         run_training(settings_of(tiny_task_file, tmp_path, algo, given))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+LATE, LATE_STEPS = {"meta.method": f"{OWN}:Late"}, {"server.optimizer": f"{OWN}:late_steps"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "own"),
+    [*((each, LATE) for each in ("one by one", "two processes", "noise", "micro", "secure")), ("noise", LATE_STEPS)],
+)
+def test_what_fails_in_a_round_is_said_in_a_line_without_a_clients_data(engine, own, tiny_task_file, tmp_path):
+    algo, given = ENGINES[engine]
+    settings = settings_of(tiny_task_file, tmp_path, algo, {**SHORT, **given, **own})
+    with pytest.raises(OwnCodeFailed, match=r"ValueError.*own_learners.py, line \d+; .* --resume") as caught:
+        run_training(settings)
+    assert ("secret" in "".join(traceback.format_exception(caught.value))) == (engine in UNBOUNDED)
+    assert RunDirectory(tmp_path / "run").read_json("summary.json")["status"] == "interrupted"
 
 
 def test_targets_whose_loss_and_residuals_differ_are_refused(tiny_task_file):
