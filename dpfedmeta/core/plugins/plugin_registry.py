@@ -56,7 +56,7 @@ def find(setting: str, name: str, folder: str) -> Any:
         # Inside: most runs have no code of their own, and the kernel is small without it.
         from dpfedmeta.core.plugins.user_code import own_object
 
-        return own_object(setting, name)
+        return _overriding(setting, name, own_object(setting, name))
     if name not in names(folder):
         known = ", ".join(names(folder))
         raise InputError(
@@ -64,6 +64,20 @@ def find(setting: str, name: str, folder: str) -> Any:
             "package.module:name of your own"
         )
     return import_module(module_of(name, folder)).MEMBER
+
+
+def _overriding(setting: str, name: str, member: Any) -> Any:
+    """Return a class of the user's own, unless what it defines beside a built-in one overrides nothing of that."""
+    kinds = member.__mro__ if isinstance(member, type) else ()
+    ours = [kind for kind in kinds if kind.__module__.startswith("dpfedmeta.")]
+    own = {part: None for kind in kinds if kind not in ours and kind.__module__ != "builtins" for part in vars(kind)}
+    parts = [part for part in own if not part.startswith("_")]
+    if ours and parts and not any(hasattr(kind, part) for kind in ours for part in parts):
+        raise InputError(
+            f"{setting} = {name}: its {parts[0]} overrides nothing of {ours[0].__name__}, so nothing would call it"
+            f"{_nearest(parts[0], [part for part in dir(ours[0]) if not part.startswith('_')])}"
+        )
+    return member
 
 
 def name_of(setting: str, member: object) -> str:
