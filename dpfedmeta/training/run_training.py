@@ -62,7 +62,7 @@ from dpfedmeta.training.setup import RunContext, RunOptions, prepared
 from dpfedmeta.training.state.extend import extend, promise, set_aside
 from dpfedmeta.training.state.how_to_resume import how_to_go_on
 from dpfedmeta.training.state.private_timings import hides_times, seconds_before
-from dpfedmeta.training.state.resume import identity_of, keep_launch
+from dpfedmeta.training.state.resume import CODE, check_same_code, identity_of, keep_launch
 from dpfedmeta.training.throughput import clients_per_second
 from dpfedmeta.training.trackers import Tracked, trackers_of
 from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, JsonLines, check_callbacks, tell
@@ -103,6 +103,10 @@ def run_training(
             rate = clients_per_second(made.public, made.workers, made.plan.privacy.cohort, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
+        # Clients elsewhere run no code of the server's.
+        allowed = options.changed_code or options.elsewhere is not None
+        if run is not None and (changed := check_same_code(run, made.own, allowed=allowed)):
+            say(changed)
         _reserve("" if run is None else identity_of(run).run, made, keep=False)
         if run is None:
             name = default_name(settings) if settings.run.name is None else settings.run.name
@@ -338,6 +342,7 @@ def _write_plan(run: RunDirectory, made: RunContext, rate: float | None) -> None
         "cautions": cautions(plan.settings, made.dataset.task),
         "privacy": constants(plan.privacy),
         "population": dataclasses.asdict(made.statement),
+        CODE: dict(made.own),
         "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
         "cost": {
             "clients_per_second": rate,
