@@ -95,6 +95,7 @@ def train(
             clip_policy=clip_policy,
             pictures=draw_pictures,
             workers=workers,
+            changed_code=changed_code,
         )
         if resume is None:
             assert settings is not None
@@ -109,7 +110,7 @@ def train(
         check_simulated(run)
         if aggregation is not None or mechanism is not None:
             raise InputError("aggregation, mechanism: a run remembers them by name; leave them out with resume")
-        options = replace(options, resume=run, extend_to=extend_to, changed_code=changed_code)
+        options = replace(options, resume=run, extend_to=extend_to)
         go_on(
             run,
             lambda: _kept_settings(run, settings, clip_policy, brought=workers is not None),

@@ -206,10 +206,22 @@ def takes_two(one, two, *, own=None):
 )
 def test_a_function_takes_what_it_will_be_given_or_is_refused_by_name(given, named, words):
     if words is None:
-        members.check_takes("clip.policy", "mine", takes_two, *given, **named)
+        members.planned("clip.policy", "mine", takes_two, *given, **named)
         return
     with pytest.raises(InputError, match=rf"^clip\.policy = mine: its takes_two\(one, two, \*, own=None\) {words}"):
-        members.check_takes("clip.policy", "mine", takes_two, *given, **named)
+        members.planned("clip.policy", "mine", takes_two, *given, **named)
+
+
+def test_what_a_member_of_ones_own_raises_while_it_is_planned_is_said_in_a_line():
+    def failing():
+        raise TypeError("missing factor")
+
+    with pytest.raises(
+        InputError, match=r"clip.policy = mine:Own: its failing failed \(TypeError: missing factor, at .*"
+    ):
+        members.planned("clip.policy", "mine:Own", failing)
+    with pytest.raises(TypeError):
+        members.planned("clip.policy", "window", failing)
 
 
 def test_names_are_files_with_the_folders_ending_and_modules_are_found_by_them(tmp_path, monkeypatch):

@@ -136,11 +136,11 @@ def check_protocol(setting: str, name: str, member: object, *wanted: str) -> Non
             raise InputError(f"{setting} = {name}: {kind} has no {part}; it needs {', '.join(wanted)}")
 
 
-def check_takes(setting: str, name: str, function: Callable[..., Any], *given: Any, **named: Any) -> None:
-    """Refuse a member whose function does not take what it will be given.
+def planned(setting: str, name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """What a member's `planned` makes.
 
     Raises:
-        InputError: Says what it takes and what it is given.
+        InputError: It does not take what it is given, or fails.
     """
     taken = signature(function)
     try:
@@ -149,6 +149,17 @@ def check_takes(setting: str, name: str, function: Callable[..., Any], *given: A
         besides = "".join(f" and {key}, its Settings" for key in named)
         raise InputError(
             f"{setting} = {name}: its {function.__name__}{taken} is given {len(given)} arguments{besides} ({error})"
+        ) from error
+    try:
+        return function(*given, **named)
+    except Exception as error:
+        if ":" not in name or isinstance(error, InputError):
+            raise
+        from dpfedmeta.core.plugins.user_code import raised
+
+        raise InputError(
+            f"{setting} = {name}: its {function.__name__} failed ({raised(error)}); a field of its own needs a "
+            "default, and takes a value from a class Settings (docs/extending.md)"
         ) from error
 
 

@@ -78,7 +78,8 @@ def check_messages(trial: MessageTrial) -> None:
     if all(bool((own.nan_to_num().abs() <= _NOTHING).all()) for own in (found, later)):
         raise InputError(
             f"meta.method = {trial.method}: the message of every made-up client is zero, so nothing would be learned; "
-            "what adapts (meta.adapt) must be among what is learned (meta.learn), or reach it"
+            "what adapts (meta.adapt) must be among what is learned (meta.learn), or reach it: --meta.learn all "
+            "--meta.adapt all"
         )
     if all(torch.allclose(own[0], own[1], rtol=0.0, atol=_NOTHING) for own in (found, later)):
         raise InputError(
