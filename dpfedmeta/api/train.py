@@ -42,6 +42,7 @@ def train(
     secure_rng: bool = False,
     resume: str | PathLike[str] | Run | None = None,
     extend_to: int | None = None,
+    changed_code: bool = False,
     quiet: bool = False,
     workers: Workers | None = None,
 ) -> Run:
@@ -63,6 +64,7 @@ def train(
         secure_rng: Noise and cohorts straight from the operating system.
         resume: A run to go on with.
         extend_to: With `resume`, of a completed run: how many rounds it shall have in all, within its promise.
+        changed_code: With `resume`: rounds may be charged again because code of your own was changed since.
         quiet: Print nothing.
         workers: Workers in place of worker processes: on rank 0 of a process group of your own,
             dpfedmeta.simulation.distributed.launch.workers_of_group().
@@ -93,6 +95,7 @@ def train(
             clip_policy=clip_policy,
             pictures=draw_pictures,
             workers=workers,
+            changed_code=changed_code,
         )
         if resume is None:
             assert settings is not None

@@ -18,6 +18,10 @@ class RefusedPlan(InputError):
     """A plan asks for a privacy guarantee that would not hold, so it is not run."""
 
 
+class OwnCodeFailed(RuntimeError):
+    """Code of the user's own raised where clients or the server computed with it."""
+
+
 @contextmanager
 def going_on_with(command: Callable[[], str]) -> Iterator[None]:
     """Let an interruption, or a disk that fails, carry the command that goes on from there."""

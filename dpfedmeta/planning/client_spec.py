@@ -51,7 +51,7 @@ def algorithm_of(settings: Settings, task: Task) -> ClientAlgorithm:
             "gradient of every division, but the noise covers only one; use --meta.divisions 1, or --record.release "
             "micro-episodes, which clips each part's mean over the divisions as one"
         )
-    made: Any = release.planned(settings, task, method)
+    made: Any = members.planned("record.release", name, release.planned, settings, task, method)
     members.check_protocol("record.release", name, made, *_COMMON, "towards_a_sum")
     algorithm: ClientAlgorithm = made.towards_a_sum() if clients_make_the_noise(settings) else made
     return algorithm
@@ -139,9 +139,8 @@ def method_of(settings: Settings, task: Task) -> Method:
     member = members.find("meta.method", name, _METHODS)
     members.check_protocol("meta.method", name, member, "planned", "plain_steps", "sends", "few_shot")
     own = members.own_settings("meta", name, member, settings.meta.own)
-    members.check_takes("meta.method", name, member.planned, settings, task, **own)
     _check_same_head(settings, task, member)
-    made: Method = member.planned(settings, task, **own)
+    made: Method = members.planned("meta.method", name, member.planned, settings, task, **own)
     members.check_protocol("meta.method", name, made, *_COMMON)
     check_called(name, made)
     _check_undivided(settings, made)

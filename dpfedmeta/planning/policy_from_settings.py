@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
+from dpfedmeta.core.plugins.plugin_registry import planned
 from dpfedmeta.privacy.clip_policies.policy_checks import check_policy, named_policy, planned_policy
 from dpfedmeta.privacy.clip_policies.policy_checks import own_policy_name as own_policy_name
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings
@@ -71,7 +72,7 @@ def check_clip(settings: Settings) -> None:
         exact=not settings.record.enabled,
         independent=True,
     )
-    member.planned(settings.clip, around)
+    planned("clip.policy", settings.clip.policy, member.planned, settings.clip, around)
 
 
 def _check_unit(settings: Settings) -> None:

@@ -275,7 +275,7 @@ def solver_of(name: str, algorithm: ClientAlgorithm, network: NetworkSpec) -> So
     first = getattr(algorithm, "solves_first", False)
     member = members.find(_SETTING, "solve" if first else name, _FOLDER)
     if hasattr(member, "planned"):
-        made: Solver = member.planned(algorithm, network)
+        made: Solver = members.planned(_SETTING, name, member.planned, algorithm, network)
         members.check_protocol(_SETTING, name, made, "solved")
         return made
     if hasattr(algorithm, "form"):

@@ -218,7 +218,7 @@ def mechanism_of(plan: PrivacyPlan) -> Mechanism:
     Raises:
         InputError: There is none of this name, or it breaks its protocol.
     """
-    mechanism: Mechanism = members.find(_SETTING, plan.noise, _FOLDER)(plan=plan)
+    mechanism: Mechanism = members.planned(_SETTING, plan.noise, members.find(_SETTING, plan.noise, _FOLDER), plan=plan)
     members.check_protocol(_SETTING, plan.noise, mechanism, "init", "release", "event")
     return mechanism
 

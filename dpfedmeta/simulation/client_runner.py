@@ -11,11 +11,12 @@ from torch import Tensor
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.noise_cost import Noise
 from dpfedmeta.core.params import Params, dimension, flatten, unflatten, zeros_like
+from dpfedmeta.core.plugins.user_code import own_failures
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretSource
 from dpfedmeta.data.episodes.episode import Episode, null_episode
 from dpfedmeta.data.populations.population import Population
-from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise, message_form
+from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise, form_problem, message_form
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
 from dpfedmeta.privacy.charged import check_record_release
@@ -32,7 +33,6 @@ from dpfedmeta.simulation.gpu_batches import (
     chunks_of,
     engine_of,
     fixed_weights,
-    is_of_form,
     network_on,
 )
 
@@ -151,7 +151,7 @@ class ClientRunner:
         """
         model = {name: value.to(self.device) for name, value in model.items()}
         if self.as_rows:
-            raw = (m if m is None else self._value(m) for m in self._raw(model, bound, round_, clients))
+            raw = (m if m is None else self._value(m, model) for m in self._raw(model, bound, round_, clients))
             return RowSum(clients=self, model=model, bound=bound, round_=round_).of(clients, raw)
         size = dimension(self.form(model))
         messages = (m if m is None else m.double() for m in self.sent(model, bound, round_, clients))
@@ -166,7 +166,7 @@ class ClientRunner:
         model = {name: value.to(self.device) for name, value in model.items()}
         form = self.form(model)
         for message in self._messages(model, bound, round_, clients):
-            yield flatten(message) if is_of_form(message, form) else None
+            yield None if form_problem(message, form) else flatten(message)
 
     def bounded_parts(
         self, model: Params, bound: float, round_: int, clients: Sequence[int]
@@ -176,14 +176,10 @@ class ClientRunner:
         Of a message that is not of the model's form there are none. A part that is not finite is 0.
         """
         model = {name: value.to(self.device) for name, value in model.items()}
-        form, longest = self.form(model), self.message_bound(bound)
+        longest = self.message_bound(bound)
         for message in self._messages(model, bound, round_, clients):
-            pieces = _parts(message, self.parts)
-            if not all(is_of_form(piece, form) for piece in pieces):
-                yield []
-                continue
-            vectors = [flatten(clip(piece, longest)).double().cpu().numpy() for piece in pieces]
-            yield vectors
+            pieces = _parts(message, self.parts) if message else []
+            yield [flatten(clip(piece, longest)).double().cpu().numpy() for piece in pieces]
 
     def whole_messages(self, round_: int, clients: Sequence[int], source: SecretSource) -> Iterator[IntArray | None]:
         """SECRET: what each client adds to a sum of whole numbers; None: it has no sound data."""
@@ -199,22 +195,29 @@ class ClientRunner:
         None for a client whose data do not have the form that the plan states.
         """
         for message in self._raw(model, math.inf, round_, clients):
-            yield None if message is None or self.algorithm.releases else self._value(message)
+            yield None if message is None or self.algorithm.releases else self._value(message, model) or None
 
     def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
-        """Yield the clients' messages, the data clipped to `message_bound`; if `parts` > 1, callers clip each part."""
-        for client, message in zip(clients, self._raw(model, bound, round_, clients), strict=True):
+        """Yield the clients' messages, the data clipped to `message_bound`; if `parts` > 1, callers clip each part.
+
+        One that is not of the model's form is {}.
+        """
+        for client, raw in zip(clients, self._raw(model, bound, round_, clients), strict=True):
+            message = None if raw is None else self._value(raw, model)
+            if message == {}:
+                yield message
+                continue
             if self.algorithm.releases and message is not None:
-                yield self._clipped_again(self._value(message), bound)
+                yield self._clipped_again(message, bound)
                 continue
             # A client without sound data sends zeros, which are no failure: it must not show who holds what.
             if self.parts > 1:
                 # Whoever rounds them clips each on its own.
                 own = message_form(self.algorithm, model)
                 nothing = {name: value.new_zeros(self.parts, *value.shape) for name, value in own.items()}
-                yield nothing if message is None else self._value(message)
+                yield nothing if message is None else message
                 continue
-            clipped = zeros_like(self.form(model)) if message is None else self._clipped(self._value(message), bound)
+            clipped = zeros_like(self.form(model)) if message is None else self._clipped(message, bound)
             yield self._with_own_noise(clipped, bound, round_, client)
 
     def _raw(
@@ -241,7 +244,9 @@ class ClientRunner:
         noises = [self._noise(round_, client) for client, episode in zip(group, held, strict=True) if episode]
         found = iter(self.algorithm.messages(context, [each for each in held if each], bound, noises))
         for episode in held:
-            yield next(found) if episode else None
+            with own_failures("while a client computed", private=math.isfinite(bound) or bool(self.record_noises)):
+                message = next(found) if episode else None
+            yield message
 
     def context(self, model: Params) -> ClientContext:
         """Return the state that clients of this machine share while they compute."""
@@ -295,10 +300,12 @@ class ClientRunner:
     def _clipped(self, message: Params, bound: float) -> Params:
         return clipped_message(message, bound, self.attachment, per_layer=self.scope == "per-layer")
 
-    def _value(self, message: Params | Released[RecordUnit, Params]) -> Params:
+    def _value(self, message: Params | Released[RecordUnit, Params], model: Params) -> Params:
+        """The message by name in the order of its form, in which it becomes a vector; {} if it is not of this form."""
         if self.record_noises:
             check_record_release(message, self.record_noises)
-        return message.value if isinstance(message, Released) else message
+        value, form = message.value if isinstance(message, Released) else message, message_form(self.algorithm, model)
+        return {} if form_problem(value, form, self.parts) else {name: value[name] for name in form}
 
     def _noise(self, round_: int, client: int) -> ClientNoise:
         return ClientNoise(

@@ -188,14 +188,12 @@ class RowSum:
         """Return the rows to be added, [clients, d] in float64, without messages that lack the model's form."""
         held = list(zip(numbers, messages, strict=True))
         if self.clients.algorithm.releases:
-            sound = [message for message in messages if message is not None and is_of_form(message, self.model)]
-            rows = self._stacked(sound)
+            rows = self._stacked([message for message in messages if message])
             again = self.clients.message_clip_ratio is not None
             return (clip_rows(rows, self.clients.message_bound(self.bound)) if again else rows).double()
         # A client without sound data sends zeros, which are no failure: it must not show who holds what.
         nothing = {name: torch.zeros_like(value) for name, value in self.model.items()}
-        sent = [(number, nothing if message is None else message) for number, message in held]
-        sent = [(number, message) for number, message in sent if is_of_form(message, self.model)]
+        sent = [(number, nothing if message is None else message) for number, message in held if message != {}]
         rows = self._stacked([message for _, message in sent])
         return self._with_own_noise(self._clipped(rows), [number for number, _ in sent])
 
@@ -228,10 +226,3 @@ class RowSum:
 
         noise = np.stack([own(place, number) for place, number in enumerate(numbers)])
         return rows + placed(torch.from_numpy(noise), rows.device)
-
-
-def is_of_form(message: Params, form: Params) -> bool:
-    """Return whether a message has real numbers, of the names and shapes of `form`."""
-    real = all(value.dtype in (torch.float32, torch.float64) for value in message.values())
-    shapes = {name: value.shape for name, value in form.items()}
-    return real and {name: value.shape for name, value in message.items()} == shapes

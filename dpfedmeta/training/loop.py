@@ -13,9 +13,10 @@ from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger
 from dpfedmeta.accounting.ledger.ledger_register import Lineage
 from dpfedmeta.accounting.ledger.published import published
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, OwnCodeFailed
 from dpfedmeta.core.files.run_directory import DIVERGED, RunDirectory, load_weights, save_weights
 from dpfedmeta.core.params import Params, norm
+from dpfedmeta.core.plugins.user_code import own_failures
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
@@ -78,12 +79,12 @@ class Ending:
     Attributes:
         state: State after the last round; it is in a checkpoint.
         status: Reason of the end.
-        failure: Failure of the callback that ended it, or None.
+        failure: Failure of the callback, or of other code of the user's own, that ended it, or None.
     """
 
     state: ServerState
     status: Status
-    failure: CallbackFailed | None = None
+    failure: CallbackFailed | OwnCodeFailed | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,7 +164,7 @@ class Training:
         self, state: ServerState, remembered: MechanismState, journal: Journal, remarks: Sequence[str]
     ) -> Ending:
         status: Status = "budget" if self.plan.shortened else "completed"
-        failure: CallbackFailed | None = None
+        failure: CallbackFailed | OwnCodeFailed | None = None
         saved = state.round if state.round else -1
         try:
             for remark in remarks:
@@ -180,8 +181,8 @@ class Training:
                 tell(self.callbacks, "on_round", row)
         except KeyboardInterrupt:
             status = "interrupted"
-        except CallbackFailed as error:
-            # The round that it was told of is done, so it is kept.
+        except (CallbackFailed, OwnCodeFailed) as error:
+            # The round that a callback was told of is done, so it is kept.
             status, failure = "interrupted", error
         if not is_finite(state):
             status = DIVERGED
@@ -249,7 +250,8 @@ class Training:
             following, row = skip(state), aborted_row(plan, charged, state)
         else:
             rule, last = server_step(plan, state.round), averages(plan, state.round)
-            following = step(rule, plan.policy, state, released, averages=last)
+            with own_failures(f"after round {state.round}", private=False):
+                following = step(rule, plan.policy, state, released, averages=last)
             row = round_row(plan, charged, state, released) | compared(plan, journal.ledger, state, released)
         row |= self._times(state.round, seconds, aborted=released is None)
         row["release"] = release

@@ -25,7 +25,7 @@ from dpfedmeta.accounting.participation_cost import spending
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of
 from dpfedmeta.config.load import to_yaml
 from dpfedmeta.config.settings import Settings, clients_made_by
-from dpfedmeta.core.errors import InputError, going_on_with
+from dpfedmeta.core.errors import InputError, OwnCodeFailed, going_on_with
 from dpfedmeta.core.files.lock import ending, only_writer
 from dpfedmeta.core.files.run_directory import (
     CONFIG,
@@ -62,7 +62,7 @@ from dpfedmeta.training.setup import RunContext, RunOptions, prepared
 from dpfedmeta.training.state.extend import extend, promise, set_aside
 from dpfedmeta.training.state.how_to_resume import how_to_go_on
 from dpfedmeta.training.state.private_timings import hides_times, seconds_before
-from dpfedmeta.training.state.resume import identity_of, keep_launch
+from dpfedmeta.training.state.resume import CODE, check_same_code, identity_of, keep_launch
 from dpfedmeta.training.throughput import clients_per_second
 from dpfedmeta.training.trackers import Tracked, trackers_of
 from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, JsonLines, check_callbacks, tell
@@ -84,6 +84,7 @@ def run_training(
     Raises:
         InputError: Something that was given does not fit.
         CallbackFailed: A callback raised; by then the run has ended cleanly, and can be resumed.
+        OwnCodeFailed: So did other code of the user's own, with which clients or the server compute.
     """
     check_registered(settings)
     options, callbacks = options or RunOptions(), tuple(callbacks)
@@ -102,6 +103,10 @@ def run_training(
             rate = clients_per_second(made.public, made.workers, made.plan.privacy.cohort, 0.0)
         tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
+        # Clients elsewhere run no code of the server's.
+        allowed = options.changed_code or options.elsewhere is not None
+        if run is not None and (changed := check_same_code(run, made.own, allowed=allowed)):
+            say(changed)
         _reserve("" if run is None else identity_of(run).run, made, keep=False)
         if run is None:
             name = default_name(settings) if settings.run.name is None else settings.run.name
@@ -170,7 +175,10 @@ def _budget(made: RunContext, run: RunDirectory) -> Budget:
 
 
 def _tell_the_end(
-    callbacks: Sequence[Callback], summary: dict[str, Any], failure: CallbackFailed | None, run: RunDirectory
+    callbacks: Sequence[Callback],
+    summary: dict[str, Any],
+    failure: CallbackFailed | OwnCodeFailed | None,
+    run: RunDirectory,
 ) -> None:
     """The end, to all of them; then what ended it, if that was one of them."""
     try:
@@ -182,11 +190,12 @@ def _tell_the_end(
     how = "the run itself is complete"
     if summary["status"] == "interrupted":
         done, path = counted_words(summary["rounds"], "round"), str(run.path)
-        how = f"the run ended cleanly after {done}; go on with dpfedmeta.train(resume={path!r})"
-    raise CallbackFailed(f"{failure}; {how}") from failure.__cause__
+        command = how_to_go_on(run) if isinstance(failure, OwnCodeFailed) else f"dpfedmeta.train(resume={path!r})"
+        how = f"the run ended cleanly after {done}; go on with {command}"
+    raise type(failure)(f"{failure}; {how}") from failure.__cause__
 
 
-def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], CallbackFailed | None]:
+def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], CallbackFailed | OwnCodeFailed | None]:
     """Train, evaluate what came out, and write the summary; with it, the callback that ended the run."""
     run, plan = training.run, training.plan
     begun, before = time.perf_counter(), seconds_before(run)
@@ -333,6 +342,7 @@ def _write_plan(run: RunDirectory, made: RunContext, rate: float | None) -> None
         "cautions": cautions(plan.settings, made.dataset.task),
         "privacy": constants(plan.privacy),
         "population": dataclasses.asdict(made.statement),
+        CODE: dict(made.own),
         "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
         "cost": {
             "clients_per_second": rate,

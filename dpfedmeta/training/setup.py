@@ -76,6 +76,7 @@ class RunOptions:
         pictures: Draws the report's pictures of a finished run, for callers that show them elsewhere.
         page: Writes the final page of the run, while no other process may write the run.
         extend_to: New total number of rounds of a completed run.
+        changed_code: Whether rounds of `resume` may be charged again because code of the user's own was changed.
         workers: Workers that exist already (ranks); None: worker processes, by run.workers.
         launch: Values by which a restart of this launch recognises its run, or None.
         candidate: Mark of the private sweep that the run is a candidate of (`chosen_run.mark_of`); empty: of none.
@@ -90,6 +91,7 @@ class RunOptions:
     pictures: Callable[[RunDirectory], Sequence[Path]] = lambda run: ()
     page: Callable[[RunDirectory], object] = lambda run: None
     extend_to: int | None = None
+    changed_code: bool = False
     workers: Workers | None = None
     launch: Mapping[str, object] | None = None
     candidate: str = ""

@@ -206,10 +206,22 @@ def takes_two(one, two, *, own=None):
 )
 def test_a_function_takes_what_it_will_be_given_or_is_refused_by_name(given, named, words):
     if words is None:
-        members.check_takes("clip.policy", "mine", takes_two, *given, **named)
+        members.planned("clip.policy", "mine", takes_two, *given, **named)
         return
     with pytest.raises(InputError, match=rf"^clip\.policy = mine: its takes_two\(one, two, \*, own=None\) {words}"):
-        members.check_takes("clip.policy", "mine", takes_two, *given, **named)
+        members.planned("clip.policy", "mine", takes_two, *given, **named)
+
+
+def test_what_a_member_of_ones_own_raises_while_it_is_planned_is_said_in_a_line():
+    def failing():
+        raise TypeError("missing factor")
+
+    with pytest.raises(
+        InputError, match=r"clip.policy = mine:Own: its failing failed \(TypeError: missing factor, at .*"
+    ):
+        members.planned("clip.policy", "mine:Own", failing)
+    with pytest.raises(TypeError):
+        members.planned("clip.policy", "window", failing)
 
 
 def test_names_are_files_with_the_folders_ending_and_modules_are_found_by_them(tmp_path, monkeypatch):
@@ -225,3 +237,24 @@ def test_names_are_files_with_the_folders_ending_and_modules_are_found_by_them(t
     (folder / "__init__.py").write_text("")
     monkeypatch.delattr(sys.modules["own_seam"], "SUFFIX")
     assert plugin_names.names("own_seam") == ["a-rule", "b-two-rule", "helpers", "rule-of-thumb"]
+
+
+SEAMS = [
+    *(POLICIES, "dpfedmeta.learning.algorithms", "dpfedmeta.learning.releases", "dpfedmeta.learning.targets"),
+    *("dpfedmeta.privacy.noises", "dpfedmeta.privacy.samplers", "dpfedmeta.simulation.aggregations"),
+    *("dpfedmeta.learning.server_optimizers", "dpfedmeta.training.trackers"),
+]
+
+
+@pytest.mark.parametrize("folder", SEAMS)
+def test_what_overrides_nothing_of_the_member_that_it_inherits_from_is_refused(folder, monkeypatch):
+    here, kinds = sys.modules[__name__], [members.find("a.b", name, folder) for name in plugin_names.names(folder)]
+    for kind in [each for each in kinds if isinstance(each, type)]:
+        part = next(name for name in dir(kind) if len(name) > 3 and not name.startswith("_"))
+        monkeypatch.setattr(here, "Own", type("Own", (kind,), {part + "d": 1, "_kept": 2}), raising=False)
+        words = f"Own: its {part}d overrides nothing of {kind.__name__}, so nothing would call it; did you mean {part}"
+        with pytest.raises(InputError, match=words):
+            members.find("a.b", f"{__name__}:Own", folder)
+        for body in ({part: 1, "further": 2}, {"_kept": 2}, {}):
+            monkeypatch.setattr(here, "Own", type("Own", (kind,), body))
+            assert members.find("a.b", f"{__name__}:Own", folder) is here.Own

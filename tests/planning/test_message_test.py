@@ -37,7 +37,10 @@ REFUSED = [
     ("maml", "strokes", {"meta.method": "reptile", "meta.order": "1"}, ZERO),
     ("dp-agr", "strokes", {"meta.method": "reptile", "meta.order": "1", "model.name": "mlp"}, ZERO),
     ("dp-fedavg", "mnist-shards", {"meta.learn": "body"}, ZERO),
-    *(("dp-agr", "strokes", {"meta.method": f"{OWN}Infinite", "run.chunk": chunk}, DIVERGE) for chunk in ("1", "4")),
+    *(
+        ("dp-agr", "strokes", {"meta.method": f"{OWN}Infinite", "run.chunk": chunk}, "returned NaN or infinity")
+        for chunk in ("1", "4")
+    ),
     ("dp-agrlr-micro", "strokes", {"meta.method": f"{OWN}Idle"}, ZERO),
     ("dp-agr", "strokes", {"meta.method": f"{OWN}Idle"}, ZERO),
     ("dp-agr", "strokes", {"meta.method": f"{OWN}Constant"}, SAME),

@@ -1,5 +1,8 @@
 """Each refusal by itself: settings in which one thing is wrong and nothing else is, and their neighbour that passes."""
 
+import re
+from functools import partial
+
 import pytest
 
 from dpfedmeta.config.load import resolve
@@ -8,8 +11,9 @@ from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.client_spec import algorithm_of, whole_shape
 from dpfedmeta.planning.policy_from_settings import check_clip
 from dpfedmeta.planning.privacy.secure_sum_settings import secure_rounds
-from dpfedmeta.planning.privacy.solve import check_asked, check_solve
+from dpfedmeta.planning.privacy.solve import check_asked, check_constants, check_solve
 from dpfedmeta.planning.privacy.target_checks import check_promises
+from dpfedmeta.planning.run_plan import make_plan
 
 TASK = load_task("omniglot")[0]
 BOTH = (InputError, RefusedPlan)
@@ -25,6 +29,24 @@ def holds(check, algo, given, wrong, words):
     with pytest.raises(BOTH, match=words) as refused:
         check(settings_of(algo, {**given, **wrong}))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("algo", "wrong"),
+    [
+        ("dp-agr", {"meta.method": "reptile"}),
+        ("dp-agr-secure", {"population.cohort": 20, "population.clients": 2000}),
+        ("dp-agr-secure", {"population.cohort": 23, "population.clients": 2000}),
+    ],
+)
+def test_what_a_refusal_says_is_enough_is_enough(algo, wrong):
+    check = partial(check_constants if "secure" in algo else make_plan, task=load_task("strokes")[0])
+    with pytest.raises(BOTH) as refused:
+        check(settings_of(algo, wrong, "strokes"))
+    advice = dict(re.findall(r"--(\S+) (\w[\w.]*)", str(refused.value).partition(", or another")[0]))
+    given = {{"cohort": "population.cohort"}.get(name, name): value for name, value in advice.items()}
+    assert given
+    check(settings_of(algo, {**wrong, **given}, "strokes"))
 
 
 WHOLE = {"population.episodes": "whole", "meta.learn": "body", "meta.method": "fomaml", "meta.order": "null"}

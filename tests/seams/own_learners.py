@@ -39,6 +39,17 @@ class Both(Maml):
         return squashed(super().gradients(context, episodes))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reordered(Maml):
+    """The names of its messages come in another order."""
+
+    def gradient(self, context, episode):
+        return dict(reversed(super().gradient(context, episode).items()))
+
+    def gradients(self, context, episodes):
+        return dict(reversed(super().gradients(context, episodes).items()))
+
+
 class Signed:
     """Goes before a method, and is none itself."""
 
@@ -144,6 +155,12 @@ def half_steps(moments):
     return {name: 0.5 * value for name, value in moments.first.items()}
 
 
+def late_steps(moments):
+    if not all(bool((value == 1.0).all()) for value in moments.first.values()):
+        raise ValueError("late")
+    return moments.first
+
+
 class Net(torch.nn.Module):
     """A network of one's own."""
 
@@ -164,6 +181,17 @@ def net(channels, image_size, ways, width, norm):
 class Failing(Maml):
     def gradient(self, context, episode):
         return {"no such weight": super().gradient(context, episode)["no such weight"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late(Maml):
+    """Fails at clients, whose ink is of one colour, and not in a trial."""
+
+    def gradient(self, context, episode):
+        images = episode.support_images
+        if float(images.max()) > 0.0 and int((images == images.max()).sum()) > 1:
+            raise ValueError(f"secret {float(images.sum())}")
+        return super().gradient(context, episode)
 
 
 @dataclass(frozen=True, kw_only=True)

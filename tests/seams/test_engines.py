@@ -1,6 +1,7 @@
 """Whatever a member of one's own overrides is what every engine computes, or the run is refused in a line."""
 
 import inspect
+import traceback
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 import yaml
 
 from dpfedmeta.config.load import resolve
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, OwnCodeFailed
+from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.offers.offered_settings import for_clients
@@ -27,6 +29,7 @@ from tests.golden.golden_runs import SECURE
 from tests.learning.meta.clients import context_of
 from tests.seams import own_learners, own_method
 from tests.seams.trained import settings_of
+from tests.seams.wrong_learners import WRONG
 from tests.simulation.distributed.threads import threads
 
 # A key of the task file.
@@ -158,6 +161,24 @@ def test_engines_without_noise_agree_on_a_member_of_ones_own(member, releases):
     assert all(each == pytest.approx(found[0], rel=1e-3) for each in found)
 
 
+# Noise of records is drawn in the order of the names, which are public.
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine not in ("micro", *NO_STEPS)])
+def test_the_order_of_names_in_a_message_changes_nothing(engine, releases):
+    assert releases(engine, {"meta.method": f"{OWN}:Reordered"}) == releases(engine, MAML)
+
+
+@pytest.mark.parametrize("engine", ["one by one", "chunked", "noise", "micro", "secure", "secure parts"])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_learner_with_a_mistake_is_refused_by_name_before_the_first_round(name, engine, tiny_task_file, tmp_path):
+    algo, own = ENGINES[engine]
+    given = {**SHORT, **own, "meta.method": f"tests.seams.wrong_learners:{name}"}
+    words = "its own messages would not" if name == "Fewer" and engine in NO_MICRO else WRONG[name]
+    with pytest.raises(InputError, match=f"meta.method = tests.seams.wrong_learners:{name}[ :].*{words}") as caught:
+        run_training(settings_of(tiny_task_file, tmp_path, algo, given))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("side_by_side", [False, True])
 def test_a_meta_gradient_means_the_same_in_whichever_form_it_is_overridden(side_by_side):
     network = NetworkSpec(name="conv3-blur", channels=1, image_size=28, ways=3, width=4, norm="none", learn="all")
@@ -201,6 +222,22 @@ def test_a_learner_whose_own_function_cannot_be_used_is_refused_in_a_line(name, 
         run_training(settings_of(tiny_task_file, tmp_path, algo, given))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+LATE, LATE_STEPS = {"meta.method": f"{OWN}:Late"}, {"server.optimizer": f"{OWN}:late_steps"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "own"),
+    [*((each, LATE) for each in ("one by one", "two processes", "noise", "micro", "secure")), ("noise", LATE_STEPS)],
+)
+def test_what_fails_in_a_round_is_said_in_a_line_without_a_clients_data(engine, own, tiny_task_file, tmp_path):
+    algo, given = ENGINES[engine]
+    settings = settings_of(tiny_task_file, tmp_path, algo, {**SHORT, **given, **own})
+    with pytest.raises(OwnCodeFailed, match=r"ValueError.*own_learners.py, line \d+; .* --resume") as caught:
+        run_training(settings)
+    assert ("secret" in "".join(traceback.format_exception(caught.value))) == (engine in UNBOUNDED)
+    assert RunDirectory(tmp_path / "run").read_json("summary.json")["status"] == "interrupted"
 
 
 def test_targets_whose_loss_and_residuals_differ_are_refused(tiny_task_file):

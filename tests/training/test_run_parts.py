@@ -243,8 +243,11 @@ def test_the_spread_of_updates_is_their_variance_and_their_squared_mean_by_param
 ])  # fmt: skip
 def test_a_resumed_run_says_which_rounds_are_done_again_and_whether_they_cost(charged, round_, again):
     ledger = SimpleNamespace(charges=[SimpleNamespace(round=each) for each in charged], rounds=len(charged))
-    journal = SimpleNamespace(ledger=ledger, plan=SimpleNamespace(rounds=9), reproducible=again)
-    said = list(recover._progress(journal, SimpleNamespace(round=round_)))
+    journal = SimpleNamespace(
+        ledger=ledger, plan=SimpleNamespace(rounds=9), reproducible=True, environment="",
+        charged=lambda *asked: again, last_question=lambda round_, inputs: inputs,
+    )  # fmt: skip
+    said = list(recover._progress(journal, SimpleNamespace(round=round_, model={}, bound=1.0)))
     if not charged:
         assert said == []
         return

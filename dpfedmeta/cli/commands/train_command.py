@@ -47,6 +47,9 @@ def options_of() -> argparse.ArgumentParser:
         help="go on with a completed run until it has --rounds rounds in all, within its promise",
     )
     made.add_argument(
+        "--changed-code", action="store_true", help="with --resume: changed code of your own may charge rounds again"
+    )
+    made.add_argument(
         "--candidate",
         metavar="HASH",
         help="mark of the private sweep that the run belongs to; sweep --private gives it",
@@ -180,7 +183,7 @@ def _resume(options: argparse.Namespace, given: dict[str, str], console: Console
         raise InputError(f"{option} {no_run(path)}")
     check_has_ledger(path)
     rounds = _whole_number(given) if options.extend is not None else None
-    return _go_on(path, given, rounds, options.data_dir, console, workers)
+    return _go_on(path, given, rounds, options.data_dir, console, workers, changed_code=options.changed_code)
 
 
 def _go_on(
@@ -190,6 +193,8 @@ def _go_on(
     data_folder: Path | None,
     console: Console,
     workers: Workers | None,
+    *,
+    changed_code: bool = False,
 ) -> int:
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.reporting.html.pictures import draw_pictures
@@ -217,6 +222,7 @@ def _go_on(
             data_folder=data_folder,
             resume=run,
             extend_to=rounds,
+            changed_code=changed_code,
             pictures=draw_pictures,
             page=draw_pictures,
             workers=workers,

@@ -56,7 +56,7 @@ def find(setting: str, name: str, folder: str) -> Any:
         # Inside: most runs have no code of their own, and the kernel is small without it.
         from dpfedmeta.core.plugins.user_code import own_object
 
-        return own_object(setting, name)
+        return _overriding(setting, name, own_object(setting, name))
     if name not in names(folder):
         known = ", ".join(names(folder))
         raise InputError(
@@ -64,6 +64,20 @@ def find(setting: str, name: str, folder: str) -> Any:
             "package.module:name of your own"
         )
     return import_module(module_of(name, folder)).MEMBER
+
+
+def _overriding(setting: str, name: str, member: Any) -> Any:
+    """Return a class of the user's own, unless what it defines beside a built-in one overrides nothing of that."""
+    kinds = member.__mro__ if isinstance(member, type) else ()
+    ours = [kind for kind in kinds if kind.__module__.startswith("dpfedmeta.")]
+    own = {part: None for kind in kinds if kind not in ours and kind.__module__ != "builtins" for part in vars(kind)}
+    parts = [part for part in own if not part.startswith("_")]
+    if ours and parts and not any(hasattr(kind, part) for kind in ours for part in parts):
+        raise InputError(
+            f"{setting} = {name}: its {parts[0]} overrides nothing of {ours[0].__name__}, so nothing would call it"
+            f"{_nearest(parts[0], [part for part in dir(ours[0]) if not part.startswith('_')])}"
+        )
+    return member
 
 
 def name_of(setting: str, member: object) -> str:
@@ -122,11 +136,11 @@ def check_protocol(setting: str, name: str, member: object, *wanted: str) -> Non
             raise InputError(f"{setting} = {name}: {kind} has no {part}; it needs {', '.join(wanted)}")
 
 
-def check_takes(setting: str, name: str, function: Callable[..., Any], *given: Any, **named: Any) -> None:
-    """Refuse a member whose function does not take what it will be given.
+def planned(setting: str, name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """What a member's `planned` makes.
 
     Raises:
-        InputError: Says what it takes and what it is given.
+        InputError: It does not take what it is given, or fails.
     """
     taken = signature(function)
     try:
@@ -135,6 +149,17 @@ def check_takes(setting: str, name: str, function: Callable[..., Any], *given: A
         besides = "".join(f" and {key}, its Settings" for key in named)
         raise InputError(
             f"{setting} = {name}: its {function.__name__}{taken} is given {len(given)} arguments{besides} ({error})"
+        ) from error
+    try:
+        return function(*given, **named)
+    except Exception as error:
+        if ":" not in name or isinstance(error, InputError):
+            raise
+        from dpfedmeta.core.plugins.user_code import raised
+
+        raise InputError(
+            f"{setting} = {name}: its {function.__name__} failed ({raised(error)}); a field of its own needs a "
+            "default, and takes a value from a class Settings (docs/extending.md)"
         ) from error
 
 

@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module, invalidate_caches
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, OwnCodeFailed
 from dpfedmeta.core.pydantic_errors import nearest
 
 # What a run directory holds, whoever made it: code beside it is not looked for.
@@ -106,10 +107,32 @@ def raised(error: BaseException) -> str:
     """Describe in one line what the user's own code raised, and in which line of it."""
     said = " ".join(str(error).split())
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    if isinstance(error, SyntaxError):  # says itself where
-        return what
+    # A SyntaxError says itself where.
+    return what if isinstance(error, SyntaxError) else what + (_own_line(error) or "")
+
+
+def _own_line(error: BaseException) -> str | None:
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
-    return f"{what}, at {own[-1].filename}, line {own[-1].lineno}" if own else what
+    return f", at {own[-1].filename}, line {own[-1].lineno}" if own else None
+
+
+@contextmanager
+def own_failures(while_: str, *, private: bool) -> Iterator[None]:
+    """Say in one line what code of the user's own raises, without its words where these may tell of a client's data.
+
+    Raises:
+        OwnCodeFailed: With the kind of the exception, the file and the line.
+    """
+    try:
+        yield
+    except Exception as error:
+        line = _own_line(error)
+        if line is None or isinstance(error, InputError):
+            raise
+        what = (
+            f"{type(error).__name__} (its words may tell of the data of a client){line}" if private else raised(error)
+        )
+        raise OwnCodeFailed(f"code of your own failed {while_}: {what}") from (None if private else error)
 
 
 def looked_for_here() -> str:

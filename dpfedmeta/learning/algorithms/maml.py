@@ -192,13 +192,19 @@ def whole_client_trial(network: NetworkSpec) -> NetworkTrial:
 
 def message_rows(method: Method, context: ClientContext, episodes: Sequence[Episode]) -> list[Tensor]:
     """SECRET: the message of each client, as a method sends it."""
-    from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
     from dpfedmeta.learning.meta.meta_gradients import rows
+
+    found = sent_by(method, context, episodes)
+    return [rows([{n: v[None] for n, v in own.items()} for own in found if isinstance(own, dict)])]
+
+
+def sent_by(method: Method, context: ClientContext, episodes: Sequence[Episode]) -> Iterator[object]:
+    """SECRET: what a method sends for each client in a trial, whatever it is."""
+    from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 
     draws = [KeyedSource(0).generator(Purpose.LOCAL_BATCHES, 0, client) for client in range(len(episodes))]
     noises = [ClientNoise(support=own, query=own, batches=own) for own in draws]
-    found = method.messages(context, episodes, 1.0, noises)
-    return [rows([{n: v[None] for n, v in own.items()} for own in found if isinstance(own, dict)])]
+    return method.messages(context, episodes, 1.0, noises)
 
 
 def _divisions(settings: Settings, adaptation: Adaptation) -> Divisions | None:

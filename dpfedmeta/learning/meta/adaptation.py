@@ -157,7 +157,13 @@ def first_order_only(settings: Settings) -> None:
         InputError: They are asked for.
     """
     if settings.meta.order == 2:
-        raise InputError(f"meta.order = 2: {settings.meta.method} is a first-order method; use --meta.method maml")
+        # Of a preset that learns the body behind a head that adapts, an update would be zero.
+        body = settings.meta.learn == "body" and settings.meta.adapt != "all"
+        others = " --meta.learn all --meta.adapt all --meta.lr 0.1" if body else ""
+        raise InputError(
+            f"meta.order = 2: {settings.meta.method} is a first-order method; use --meta.order 1{others}, or another "
+            "method such as --meta.method maml"
+        )
 
 
 def whole_batches_only(settings: Settings) -> None:

@@ -8,7 +8,7 @@ computed, so that plans and guarantees need none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
@@ -118,6 +118,35 @@ def message_form(algorithm: ClientAlgorithm, learned: Params) -> Params:
     """
     own: Callable[[Params], Params] | None = getattr(algorithm, "form", None)
     return learned if own is None else own(learned)
+
+
+def form_problem(message: object, form: Params, parts: int = 1) -> str | None:
+    """Say what a client did that its message is not of this form, whose names may come in any order; None: it is.
+
+    Args:
+        message: What a client sends.
+        form: The names and shapes of a message.
+        parts: Above 1, each tensor is [parts, *shape].
+    """
+    import torch
+
+    if not isinstance(message, Mapping):
+        return f"returned {_kind(message)}, expected a mapping of names to tensors"
+    for name, due in form.items():
+        if name not in message:
+            return f"left out {name}"
+        value, shape = message[name], [*(() if parts == 1 else (parts,)), *due.shape]
+        if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.float64):
+            return f"returned {_kind(value)} at {name}, expected a tensor of float32 or float64"
+        if [*value.shape] != shape:
+            return f"returned shape {[*value.shape]} at {name}, expected {shape}"
+    return next((f"added {name}, which is not learned" for name in message if name not in form), None)
+
+
+def _kind(value: object) -> str:
+    """None, the type of a tensor's numbers, or the name of a class."""
+    dtype = str(getattr(value, "dtype", ""))
+    return "None" if value is None else dtype if dtype.startswith("torch.") else type(value).__name__
 
 
 def numbers_sent(algorithm: ClientAlgorithm, learned: Params) -> int:

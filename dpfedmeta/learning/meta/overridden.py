@@ -77,6 +77,15 @@ def _of_package(function: Callable[..., Any]) -> bool:
     return str(getattr(function, "__module__", "")).startswith(_PACKAGE)
 
 
+def own_words(name: str, method: object) -> list[str]:
+    """Say which functions of a method of the user's own compute messages; [] where it is built in."""
+    if ":" not in name:
+        return []
+    base = next((kind.__name__ for kind in type(method).__mro__ if kind.__module__.startswith(_PACKAGE)), None)
+    over = f" (over {base})" if base else ""
+    return [f"method {name}{over}: {' and '.join(own_parts(method)) or 'no function'} of its own computes messages"]
+
+
 def check_called(name: str, method: Any) -> None:
     """Refuse a method with a meta-gradient of its own that its messages are not made of.
 

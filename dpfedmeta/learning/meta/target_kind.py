@@ -113,7 +113,7 @@ def targets_of(task: Task) -> TargetKind:
         return OWN_CLASSES
     member = members.find("kind", task.kind, KINDS)
     members.check_protocol("kind", task.kind, member, "planned")
-    made: TargetKind = member.planned(task)
+    made: TargetKind = members.planned("kind", task.kind, member.planned, task)
     members.check_protocol("kind", task.kind, made, *_PARTS)
     if ":" in task.kind:
         _check_residuals(task.kind, made)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.user_code import raised
 from dpfedmeta.core.random.random_sources import global_generators_at
-from dpfedmeta.learning.meta.overridden import own_parts
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.planning.network_trial.forward_test import (
@@ -26,6 +25,7 @@ from dpfedmeta.planning.network_trial.forward_test import (
     drawn_so_far,
     draws_random_numbers,
 )
+from dpfedmeta.planning.network_trial.method_test import check_method
 from dpfedmeta.planning.network_trial.synthetic_clients import Rehearsal, RehearsedClients
 
 # Sound networks move no bit of another row. Below this share of a row's length lies the rounding of float32, by which
@@ -75,6 +75,7 @@ def check_uncoupled(rehearsal: Rehearsal) -> None:
 def _try_out(rehearsal: Rehearsal) -> None:
     with global_generators_at(python=0, numpy=0, torch=0), in_one_line(rehearsal):
         check_forward(rehearsal)
+        check_method(rehearsal)
         used = RehearsedClients(rehearsal)
         # One random draw brings out what a network keeps.
         count = 2 if rehearsal.trial.apart else len(_TRIALS)
@@ -93,8 +94,7 @@ def _try_out(rehearsal: Rehearsal) -> None:
 def in_one_line(rehearsal: Rehearsal) -> Iterator[None]:
     """Errors of the user's own code."""
     spec = rehearsal.network
-    method = type(getattr(rehearsal.algorithm, "method", rehearsal.algorithm))
-    own = own_parts(rehearsal.algorithm) or own_parts(getattr(rehearsal.algorithm, "method", None))
+    own = rehearsal.own
     try:
         yield
     except InputError:
@@ -102,8 +102,7 @@ def in_one_line(rehearsal: Rehearsal) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if own:
             raise InputError(
-                f"meta.method = {method.__module__}:{method.__qualname__}: fails when clients compute with it, on "
-                f"{spec.form.words} ({raised(error)})"
+                f"{own[0]}: fails when clients compute with it, on {spec.form.words} ({raised(error)})"
             ) from error
         if ":" not in spec.name:
             raise

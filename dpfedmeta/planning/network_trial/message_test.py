@@ -15,6 +15,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientNoise
 from dpfedmeta.learning.meta.whole_clients import WholeClients
 from dpfedmeta.planning.network_trial.independence_test import in_one_line
+from dpfedmeta.planning.network_trial.method_test import check_sent
 from dpfedmeta.planning.network_trial.synthetic_clients import Rehearsal, RehearsedClients
 from dpfedmeta.privacy.mechanisms import Released
 
@@ -77,7 +78,8 @@ def check_messages(trial: MessageTrial) -> None:
     if all(bool((own.nan_to_num().abs() <= _NOTHING).all()) for own in (found, later)):
         raise InputError(
             f"meta.method = {trial.method}: the message of every made-up client is zero, so nothing would be learned; "
-            "what adapts (meta.adapt) must be among what is learned (meta.learn), or reach it"
+            "what adapts (meta.adapt) must be among what is learned (meta.learn), or reach it: --meta.learn all "
+            "--meta.adapt all"
         )
     if all(torch.allclose(own[0], own[1], rtol=0.0, atol=_NOTHING) for own in (found, later)):
         raise InputError(
@@ -95,11 +97,14 @@ def _messages(trial: MessageTrial, draw: int) -> Tensor:
     draws = [KeyedSource(0).generator(Purpose.LOCAL_BATCHES, draw, place) for place in range(len(episodes))]
     noises = [ClientNoise(support=own, query=own, batches=own) for own in draws]
     # One at a time, which every engine takes.
-    each = [
-        rehearsal.algorithm.messages(context, [own], _BOUND, [noise])
-        for own, noise in zip(episodes, noises, strict=True)
-    ]
-    sent = [own.value if isinstance(own, Released) else own for found in each for own in found]
+    algorithm, (where, what) = rehearsal.algorithm, rehearsal.own or (f"meta.method = {trial.method}", "messages")
+    sent = []
+    for own, noise in zip(episodes, noises, strict=True):
+        found = [
+            each.value if isinstance(each, Released) else each
+            for each in algorithm.messages(context, [own], _BOUND, [noise])
+        ]
+        sent += check_sent(f"{where}: its {what}", algorithm, context.learned, found, 1)
     return torch.stack([flatten(each).detach().double() for each in sent])
 
 

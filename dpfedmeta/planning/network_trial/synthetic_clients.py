@@ -13,6 +13,7 @@ from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, NetworkTrial
 from dpfedmeta.learning.meta.meta_gradients import drawn
+from dpfedmeta.learning.meta.overridden import own_parts
 from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
@@ -45,6 +46,17 @@ class Rehearsal:
     def trial(self) -> NetworkTrial:
         """Trial of the algorithm: which units must not affect each other."""
         return self.algorithm.trial(self.network)
+
+    @property
+    def own(self) -> tuple[str, str] | None:
+        """(Setting and name of the user's own release or method, the functions that it overrides); None: built in."""
+        release = self.algorithm
+        for setting, member in (("record.release", release), ("meta.method", getattr(release, "method", release))):
+            kind, parts = type(member), own_parts(member)
+            if parts and (setting == "meta.method" or hasattr(release, "method")):
+                network = f" with model.name = {self.network.name}" if ":" in self.network.name else ""
+                return f"{setting} = {kind.__module__}:{kind.__qualname__}{network}", " or ".join(parts)
+        return None
 
     @property
     def shape(self) -> EpisodeShape:

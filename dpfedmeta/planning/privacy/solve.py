@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -10,6 +12,7 @@ from dpfedmeta.accounting.events.failure_probability import check_population
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.plugins.plugin_registry import planned
 from dpfedmeta.core.still_working import told_while
 from dpfedmeta.data.task import Task
 from dpfedmeta.planning.client_spec import algorithm_of
@@ -127,7 +130,26 @@ def check_constants(settings: Settings, task: Task) -> None:
     secure = clients_make_the_noise(settings)
     plan = _plan(settings, task, earlier_releases(settings), dimension=1 if secure else None)
     if secure:
-        check_graph(replace(plan, noise_multiplier=plan.noise_multiplier or 1.0))
+        _check_cohort(replace(plan, noise_multiplier=plan.noise_multiplier or 1.0))
+
+
+def _check_cohort(plan: PrivacyPlan) -> None:
+    """Refuse a cohort that is too small for its masks and its noise; says how large a one is enough."""
+
+    def suffices(cohort: float) -> bool:
+        try:
+            check_graph(replace(plan, cohort=cohort))
+        except RefusedPlan:
+            return False
+        return True
+
+    try:
+        check_graph(plan)
+    except RefusedPlan as error:
+        cohorts = range(math.ceil(plan.cohort), plan.clients + 1)
+        place = bisect_left(cohorts, True, key=suffices)
+        enough = f"; --cohort {cohorts[place]} is enough" if place < len(cohorts) else ""
+        raise RefusedPlan(f"{error}{enough}") from error
 
 
 def _within_limit(plan: PrivacyPlan, limit: float | None) -> PrivacyPlan:
@@ -200,6 +222,7 @@ def _plan(settings: Settings, task: Task, earlier: tuple[Earlier, ...], dimensio
     from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 
     record = algorithm_of(settings, task).record_layer() if settings.record.enabled else None
+    sampler = settings.population.sampler
     return PrivacyPlan(
         clients=settings.population.clients,
         rounds=settings.server.rounds,
@@ -222,7 +245,7 @@ def _plan(settings: Settings, task: Task, earlier: tuple[Earlier, ...], dimensio
         client_delta=settings.privacy.client.delta,
         record_delta=settings.privacy.record.delta,
         earlier=earlier,
-        **sampling_of(settings.population.sampler).planned(settings),
+        **planned("population.sampler", sampler, sampling_of(sampler).planned, settings),
     )
 
 

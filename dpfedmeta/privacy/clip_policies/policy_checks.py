@@ -50,8 +50,7 @@ def planned_policy(clip: ClipSettings, around: Surroundings) -> ClipPolicy[Any]:
     """
     member = named_policy(clip.policy)
     own = members.own_settings("clip", clip.policy, member, clip.own)
-    members.check_takes(_SETTING, clip.policy, member.planned, clip, around, **own)
-    policy: ClipPolicy[Any] = member.planned(clip, around, **own)
+    policy: ClipPolicy[Any] = members.planned(_SETTING, clip.policy, member.planned, clip, around, **own)
     members.check_protocol(_SETTING, clip.policy, policy, "initial", "next_bound", "attachment")
     members.check_protocol(_SETTING, clip.policy, policy.initial(), "bound", "mode")
     bounded = bool(getattr(member, "bounded", True))

@@ -65,6 +65,13 @@ class Journal:
         """True if a round can be done again identically."""
         return self.source.reproducible and self.environment is not None
 
+    def charged(self, round_: int, inputs: str) -> Charge | None:
+        """Return the charge of an earlier attempt at the same, which is done again without another one; None: none."""
+        asked = inputs, self._last_release(round_)
+        # One whose fresh bytes are not there is none that could be repeated.
+        repeated = (each for each in self.ledger.attempts(round_) if repeatable(self.source, each))
+        return next((each for each in repeated if (each.inputs, each.release) == asked), None)
+
     def begin(self, round_: int, inputs: str, *, anew: bool = False) -> Cohort | None:
         """SECRET: who takes part in the next round, charged and on disk; None: the budget does not allow it.
 
@@ -73,17 +80,12 @@ class Journal:
             inputs: Digest of all that its release is computed from besides the clients' data (see `round_inputs`).
             anew: Whether it has to be another release than all attempts before.
         """
-        attempts = self.ledger.attempts(round_)
         inputs = secrets.token_hex(16) if anew or not self.reproducible else inputs
-        asked = inputs, self._last_release(round_)
-        # One whose fresh bytes are not there is none that could be repeated.
-        repeated = (each for each in attempts if repeatable(self.source, each))
-        same = next((each for each in repeated if (each.inputs, each.release) == asked), None)
-        if same is not None:
+        if (same := self.charged(round_, inputs)) is not None:
             return self.participations.cohort(same.round, same.again)
-        planned = planned_charge(self.plan, round_)
-        fresh = draw_fresh() if self.source.needs_fresh else ""
-        event = replace(planned, attempt=len(attempts), inputs=inputs, fresh=fresh, release=asked[1])
+        planned, release = planned_charge(self.plan, round_), self._last_release(round_)
+        fresh, attempt = draw_fresh() if self.source.needs_fresh else "", len(self.ledger.attempts(round_))
+        event = replace(planned, attempt=attempt, inputs=inputs, fresh=fresh, release=release)
         if not self._affordable(event):
             return None
         # A signal between the two would be harmless, but would leave a line to drop.

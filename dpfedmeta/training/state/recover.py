@@ -14,7 +14,7 @@ from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.learning.server_step import ServerState
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.privacy.rounds.cohort_log import reopen_participations
-from dpfedmeta.privacy.rounds.round_journal import Journal
+from dpfedmeta.privacy.rounds.round_journal import Journal, round_inputs
 from dpfedmeta.training.state.checkpoint import Checkpoint, checkpoint_files, load_checkpoint
 
 
@@ -142,8 +142,8 @@ def _progress(journal: Journal, state: ServerState) -> Iterable[str]:
     yield f"resuming at round {state.round} of {rounds}; {journal.ledger.rounds} charges are in the ledger"
     if charged > state.round:
         what = f"rounds {state.round} to {charged - 1}" if charged > state.round + 1 else f"round {state.round}"
+        inputs = round_inputs(state.round, state.model, state.bound, journal.environment)
+        same = journal.reproducible and journal.charged(state.round, journal.last_question(state.round, inputs))
         yield f"{what}, charged before the interruption, repeated: " + (
-            "same results, not charged again (unless the environment changed)"
-            if journal.reproducible
-            else "as new releases, and charged again"
+            "same results, not charged again" if same else "as new releases, and charged again"
         )

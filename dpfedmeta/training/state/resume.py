@@ -13,7 +13,17 @@ from dpfedmeta.config.settings import Settings, setting_fields, value_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_checks import check_no_analysis
-from dpfedmeta.core.files.run_directory import CONFIG, OVER, REPORT, SUMMARY, RunDirectory, load_weights, write_text
+from dpfedmeta.core.files.run_directory import (
+    CONFIG,
+    OVER,
+    PLAN,
+    REPORT,
+    SUMMARY,
+    RunDirectory,
+    load_weights,
+    write_text,
+)
+from dpfedmeta.core.pydantic_errors import counted_words
 
 if TYPE_CHECKING:
     from dpfedmeta.training.results.summary import Status
@@ -23,6 +33,8 @@ MAY_CHANGE = ("run.workers", "run.device", "run.chunk")
 # A run directory, and how its run ended.
 Done = tuple[RunDirectory, "Status"]
 _LAUNCH = "launch.json"
+# In plan.json: digests of the user's own code.
+CODE = "code"
 
 
 def settings_of_run(run: RunDirectory, given: Mapping[str, str], *, brought: bool = False) -> Settings:
@@ -132,6 +144,36 @@ def check_same_sums(run: RunDirectory) -> None:
 def identity_of(run: RunDirectory) -> RunIdentity:
     """Return the identity in the first line of a run's ledger."""
     return read_content(run.ledger, torn=True).identity
+
+
+def check_same_code(run: RunDirectory, own: Mapping[str, str], *, allowed: bool) -> str | None:
+    """Say that code of the user's own is not what the run was computed by so far; None: it is.
+
+    Args:
+        run: The run.
+        own: Digests of this code (`own_sources`).
+        allowed: Whether rounds may be charged again for it.
+
+    Raises:
+        InputError: Rounds would be.
+    """
+    kept = run.read_json(PLAN).get(CODE, own) if (run.path / PLAN).exists() else own
+    changed = sorted(name for name in {*kept, *own} if kept.get(name) != own.get(name))
+    if not changed:
+        return None
+    from dpfedmeta.training.state.checkpoint import checkpoint_files  # brings PyTorch
+
+    folder, charges = run.path / "checkpoint", read_content(run.ledger, torn=True).charges
+    done = next((round_ for round_, _ in checkpoint_files(folder)), 0) if folder.is_dir() else 0
+    again = counted_words(max(0, len({event.round for event in charges}) - done), "round")
+    words = f"{run.path}: {', '.join(changed)}: not the code that this run was computed by so far"
+    if not again.startswith("0 ") and not allowed:
+        raise InputError(
+            f"{words}; {again} would be charged again, with other results: put it back, or allow that by "
+            "--changed-code (from Python changed_code=True)"
+        )
+    run.write_json(PLAN, {**run.read_json(PLAN), CODE: dict(own)})
+    return f"{words}; {again} of those charged will be charged again"
 
 
 def keep_launch(run: RunDirectory, mark: Mapping[str, object] | None) -> None:

@@ -15,6 +15,7 @@ from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.data.user_sources.image_files import form_of_images
 from dpfedmeta.data.user_sources.readers import READERS, public_image_files_of
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
+from dpfedmeta.learning.meta.overridden import own_words
 from dpfedmeta.learning.models.spec import HEAD, NetworkSpec
 from dpfedmeta.planning.caveats import cautions, weak_targets, word_of_authors
 from dpfedmeta.planning.client_spec import algorithm_of, network_spec
@@ -139,6 +140,7 @@ def trained_lines(settings: Settings, task: Task) -> tuple[str, ...]:
     algorithm, spec = algorithm_of(settings, task), network_spec(settings, task)
     return (
         f"network {spec.name}: {spec.form.words}, {spec.ways} outputs; {_learned_words(algorithm, spec, settings)}",
+        *own_words(settings.meta.method, getattr(algorithm, "method", algorithm)),
         *_image_words(settings.dataset, task),
         *_read_words(task),
     )

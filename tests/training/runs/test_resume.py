@@ -67,6 +67,19 @@ def resume(run, console=None, **given):
     return run_training(settings_of_run(run, given), RunOptions(resume=run), [Terminal(console)] if console else [])
 
 
+def resume_changed(run, module):
+    """Refused before anything is charged, unless it is allowed; then it is said which rounds are charged again."""
+    lines = run.ledger.read_bytes()
+    with pytest.raises(InputError, match=rf"{module}: not the code .* 2 rounds would be charged again.*--changed-code"):
+        resume(run)
+    assert run.ledger.read_bytes() == lines
+    console = Console(record=True, width=300, file=io.StringIO())
+    run_training(settings_of_run(run, {}), RunOptions(resume=run, changed_code=True), [Terminal(console)])
+    said = console.export_text()
+    assert f"{module}: not the code that this run was computed by so far; 2 rounds of those charged" in said
+    assert "rounds 2 to 3, charged before the interruption, repeated: as new releases, and charged again" in said
+
+
 def killed_in_round(monkeypatch, round_, action):
     """Run `action`; the process is killed while the clients of a round compute."""
     whole = LocalBackend.cohort_sum
@@ -405,7 +418,10 @@ def test_code_of_the_users_own_is_an_input_of_a_round(tiny_task_file, tmp_path, 
         importlib.invalidate_caches()
 
     forgotten()
-    resume(run)
+    if edited:
+        resume_changed(run, "scaling_of_mine")
+    else:
+        resume(run)
     forgotten()
     charged = [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]
     again = [(2, 1), (3, 1)] if edited else [(4, 0), (5, 0)]
@@ -462,7 +478,10 @@ def test_code_of_a_reader_of_ones_own_is_an_input_of_a_round(tmp_path, monkeypat
             resume(run)
         assert run.ledger.read_bytes() == lines
     else:
-        resume(run)
+        if edit == "edited":
+            resume_changed(run, "shade_of_mine")
+        else:
+            resume(run)
         charged = [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]
         again = [(2, 1), (3, 1)] if edit == "edited" else [(4, 0), (5, 0)]
         assert charged == [(0, 0), (1, 0), (2, 0), (3, 0), *again]
