@@ -49,19 +49,23 @@ def options_of() -> argparse.ArgumentParser:
 def main(words: Sequence[str], console: Console) -> int:
     """Parse and write."""
     options = _options(words)
-    from dpfedmeta.cli.sweeps.results import PAGE, settings_of_sweep, write_results
     from dpfedmeta.cli.sweeps.sweep_folder import is_sweep
     from dpfedmeta.core.files.run_directory import RunDirectory
+    from dpfedmeta.reporting.compare.seed_groups import check_different
+
+    runs = [RunDirectory(path) for path in options.runs if not is_sweep(path)]
+    check_different(runs)  # before pages and pictures are imported, which takes seconds
+    from dpfedmeta.cli.sweeps.results import PAGE, settings_of_sweep, write_results
     from dpfedmeta.reporting.compare.latex_tables import write_paper
     from dpfedmeta.reporting.compare.paired_runs import kept_episodes, pairs
-    from dpfedmeta.reporting.compare.seed_groups import check_different, group_runs
+    from dpfedmeta.reporting.compare.seed_groups import group_runs
     from dpfedmeta.reporting.html.page import write_comparison, write_report
     from dpfedmeta.reporting.plots.epsilon_plot import epsilon_plot
 
     sweeps = [path for path in options.runs if is_sweep(path)]
-    runs = [RunDirectory(path) for path in options.runs if path not in sweeps]
     inside = [run for path in sweeps for setting in settings_of_sweep(path) for run in setting.group.runs]
-    check_different([*runs, *inside])
+    if inside:
+        check_different([*runs, *inside])
     for run in runs:
         console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
     for path in sweeps:
