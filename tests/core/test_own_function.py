@@ -1,6 +1,7 @@
 """The caller's own function: one that fails for everybody is refused before a charge, and edited code is named."""
 
 import functools
+import threading
 
 import numpy as np
 import pytest
@@ -135,7 +136,15 @@ class Net(torch.nn.Module):
         self.w = torch.nn.Parameter(torch.zeros(3))
 
 
+class Estimator:
+    """Trained in place, as scikit-learn's are."""
+
+    def __init__(self):
+        self.w = np.zeros(3)
+
+
 HANDED = {
+    "an object of one's own": Estimator,
     "a mapping of arrays": lambda: {"w": np.zeros(3)},
     "a mapping of tensors": lambda: {"w": torch.zeros(3)},
     "an array": lambda: np.zeros(3),
@@ -148,7 +157,7 @@ HANDED = {
 def arrays_in(value):
     if isinstance(value, dict):
         return list(value.values())
-    return [value.w] if isinstance(value, Net) else value if isinstance(value, list) else [value]
+    return [value.w] if isinstance(value, Net | Estimator) else value if isinstance(value, list) else [value]
 
 
 @pytest.mark.parametrize("which", HANDED)
@@ -167,6 +176,11 @@ def test_what_a_client_changes_in_place_no_other_one_sees(which):
     for client in range(3):
         call(client)
     assert seen == [0.0, 0.0, 0.0]
+
+
+def test_what_cannot_be_copied_is_refused_before_anybody_is_asked():
+    with pytest.raises(dp.InputError, match="is given a lock, which cannot be copied"):
+        on_copies(lambda lock, client: client, (threading.Lock(),))
 
 
 # Rounds that come from disk.

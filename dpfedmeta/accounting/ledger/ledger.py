@@ -95,7 +95,6 @@ class Ledger:
 
     Attributes:
         charges: The charges.
-        charged: Hash of the line of the last charge; of the first line where there is none.
     """
 
     def __init__(self, path: Path, plan: PrivacyPlan, identity: RunIdentity | None = None) -> None:
@@ -104,7 +103,7 @@ class Ledger:
         self.charges: list[Charge] = []
         self._phases: list[Phase] = []
         self._closing: Closing | None = None
-        self.charged = self._chain.head
+        self._heads: list[str] = []
 
     @classmethod
     def resume(cls, path: Path, content: LedgerContent, size: int) -> Ledger:
@@ -114,8 +113,8 @@ class Ledger:
         ledger.charges = list(content.charges)
         ledger._phases = []
         ledger._closing = content.closing
-        charged = (place for place, line in enumerate(content.lines) if isinstance(line, Charge))
-        ledger.charged = content.heads[max(charged, default=0)]
+        lines = zip(content.heads, content.lines, strict=True)
+        ledger._heads = [head for head, line in lines if isinstance(line, Charge)]
         return ledger
 
     @property
@@ -149,6 +148,11 @@ class Ledger:
         """The charges of one round."""
         return [charge for charge in self.charges if charge.round == round_]
 
+    def head_of(self, round_: int, attempt: int) -> str:
+        """Return the hash of the line of a charge, whatever came after it."""
+        pairs = zip(self.charges, self._heads, strict=True)
+        return next(head for charge, head in pairs if (charge.round, charge.attempt) == (round_, attempt))
+
     def extend(self, rounds: int) -> None:
         """Write that the plan has `rounds` rounds in all from here on; what was spent is what the charges add up to."""
         self._chain.append({_EXTENSION: rounds})
@@ -158,7 +162,8 @@ class Ledger:
         """Write one round's charge; call it before the release is used (privacy rule 6)."""
         self._chain.append(charge.as_json())
         self.charges.append(charge)
-        self._closing, self.charged = None, self._chain.head
+        self._heads.append(self._chain.head)
+        self._closing = None
 
     def close(self, closing: Closing) -> None:
         """Write what was published, unless the ledger ends with it already."""

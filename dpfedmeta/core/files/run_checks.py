@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, LEDGER, LOOP, SECRET_FOLDER, config_of
+from dpfedmeta.core.files.run_directory import ANALYSIS, CONFIG, LEDGER, LOOP, PLAN, SECRET_FOLDER, config_of
 
 
 def check_is_run(path: Path) -> None:
@@ -37,7 +37,8 @@ def check_outside_runs(name: str, path: Path) -> None:
     """
     place = path.resolve()
     for folder in (place, *place.parents):
-        if not is_run(folder):
+        # That of a training, of the rounds of a loop, or of an analysis.
+        if not (folder / LEDGER).is_file() or not any((folder / name).is_file() for name in (CONFIG, PLAN)):
             continue
         if place.relative_to(folder).parts[:1] == (SECRET_FOLDER,):
             return

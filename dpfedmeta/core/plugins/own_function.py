@@ -30,7 +30,12 @@ def spread_over(clients: int) -> list[int]:
 
 
 def on_copies(function: Callable[..., object], given: tuple[object, ...]) -> Callable[[object], object]:
-    """The function of a client alone, which is given copies: what one client changes in place no other one sees."""
+    """The function of a client alone, which is given copies: what one client changes in place no other one sees.
+
+    Raises:
+        InputError: Something that is given cannot be copied.
+    """
+    tuple(map(_copied, given))
 
     def call(client: object) -> object:
         return function(*map(_copied, given), client)
@@ -44,15 +49,19 @@ def _copied(value: Any) -> Any:
         return value.copy()
     if torch is not None and isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
-    if torch is not None and isinstance(value, torch.nn.Module):
-        return copy.deepcopy(value)
     if type(value) in (list, tuple):
         return type(value)(map(_copied, value))
     if isinstance(value, dict):
         copied = copy.copy(value)
         copied.update({name: _copied(own) for name, own in value.items()})
         return copied
-    return value
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise InputError(
+            f"PrivateRounds: map: is given a {type(value).__name__}, which cannot be copied, so that a client would go "
+            "on from what another one left in it; make it inside the function, or give arrays"
+        ) from error
 
 
 def check_rehearsed(call: Callable[[object], object], client: object, problem: Problem) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -94,7 +95,7 @@ class ChargedRounds:
         self._policy, self._per_layer, self.attachment = policy, per_layer, policy.attachment
         self._mechanism = mechanism_of(self.plan)
         check_mechanism(self._mechanism, self.plan)
-        self._stack, self._closed = ExitStack(), False
+        self._stack, self._closed, self._process = ExitStack(), False, os.getpid()
         try:
             self._open(source, request)
         except BaseException:
@@ -231,7 +232,8 @@ class ChargedRounds:
                 values=released.value,
                 policy=state,
                 following=bound,
-                head=self._journal.ledger.charged,
+                # Of its own charge: the same release, done again after later ones, has the same digest.
+                head=self._journal.ledger.head_of(number, attempt),
             )
             if total.left_out:
                 keep_left_out(self.run, number, total.left_out)
@@ -266,6 +268,18 @@ class ChargedRounds:
         except BaseException:
             self.close()
             raise
+
+    def check_process(self) -> None:
+        """Refuse a process that was forked from the one that made the rounds.
+
+        Raises:
+            InputError: What it adds would never reach the sum, and what it releases would be a second release.
+        """
+        if os.getpid() != self._process:
+            raise InputError(
+                "PrivateRounds: add and release in the process that made the rounds; let worker processes return "
+                "their updates"
+            )
 
     def finish(self) -> None:
         """End for now: the ledger says what the last release was, and the locks are given back."""

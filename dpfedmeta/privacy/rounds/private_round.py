@@ -58,6 +58,7 @@ class PrivateRound:
 
     def _asked(self) -> tuple[Cohort, RoundSum]:
         """SECRET: whom to ask, charged, and the sum of their updates so far."""
+        self._rounds.check_process()
         if self._begun is None:
             cohort = self._rounds.begin()
             assert cohort is not None  # the first charge of a plan is within its budget
