@@ -58,7 +58,7 @@ from dpfedmeta.training.results.summary import NOT_FINITE, Status
 from dpfedmeta.training.state.checkpoint import Checkpoint, checkpoint_files, save_checkpoint
 from dpfedmeta.training.state.private_timings import hides_times, keep_seconds
 from dpfedmeta.training.state.recover import reopen
-from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed, tell
+from dpfedmeta.training.tracking.callbacks import Callback, tell
 from dpfedmeta.training.update_variance import update_spread
 
 
@@ -84,7 +84,7 @@ class Ending:
 
     state: ServerState
     status: Status
-    failure: CallbackFailed | OwnCodeFailed | None = None
+    failure: OwnCodeFailed | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -164,7 +164,7 @@ class Training:
         self, state: ServerState, remembered: MechanismState, journal: Journal, remarks: Sequence[str]
     ) -> Ending:
         status: Status = "budget" if self.plan.shortened else "completed"
-        failure: CallbackFailed | OwnCodeFailed | None = None
+        failure: OwnCodeFailed | None = None
         saved = state.round if state.round else -1
         try:
             for remark in remarks:
@@ -181,7 +181,7 @@ class Training:
                 tell(self.callbacks, "on_round", row)
         except KeyboardInterrupt:
             status = "interrupted"
-        except (CallbackFailed, OwnCodeFailed) as error:
+        except OwnCodeFailed as error:
             # The round that a callback was told of is done, so it is kept.
             status, failure = "interrupted", error
         if not is_finite(state):

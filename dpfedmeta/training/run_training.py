@@ -175,10 +175,7 @@ def _budget(made: RunContext, run: RunDirectory) -> Budget:
 
 
 def _tell_the_end(
-    callbacks: Sequence[Callback],
-    summary: dict[str, Any],
-    failure: CallbackFailed | OwnCodeFailed | None,
-    run: RunDirectory,
+    callbacks: Sequence[Callback], summary: dict[str, Any], failure: OwnCodeFailed | None, run: RunDirectory
 ) -> None:
     """The end, to all of them; then what ended it, if that was one of them."""
     try:
@@ -190,12 +187,12 @@ def _tell_the_end(
     how = "the run itself is complete"
     if summary["status"] == "interrupted":
         done, path = counted_words(summary["rounds"], "round"), str(run.path)
-        command = how_to_go_on(run) if isinstance(failure, OwnCodeFailed) else f"dpfedmeta.train(resume={path!r})"
+        command = f"dpfedmeta.train(resume={path!r})" if isinstance(failure, CallbackFailed) else how_to_go_on(run)
         how = f"the run ended cleanly after {done}; go on with {command}"
     raise type(failure)(f"{failure}; {how}") from failure.__cause__
 
 
-def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], CallbackFailed | OwnCodeFailed | None]:
+def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], OwnCodeFailed | None]:
     """Train, evaluate what came out, and write the summary; with it, the callback that ended the run."""
     run, plan = training.run, training.plan
     begun, before = time.perf_counter(), seconds_before(run)

@@ -45,35 +45,35 @@ def check_method(rehearsal: Rehearsal) -> None:
     """
     if rehearsal.own is None:
         return
-    who = f"{rehearsal.own[0]}: its {rehearsal.own[1]}"
     method: Any = getattr(rehearsal.algorithm, "method", rehearsal.algorithm)
-    learned, fixed = rehearsal.weights(1)
-    context = replace(RehearsedClients(rehearsal).context(learned, fixed), side_by_side=False)
-    episodes, before = rehearsal.episodes(1), drawn_so_far()
+    who, episodes, (learned, fixed) = (
+        f"{rehearsal.own[0]}: its {rehearsal.own[1]}",
+        rehearsal.episodes(1),
+        rehearsal.weights(1),
+    )
+    context, before = RehearsedClients(rehearsal).context(learned, fixed), drawn_so_far()
 
     def computed(*, together: bool) -> Tensor:
         sent = sent_by(method, replace(context, side_by_side=together), episodes)
         found = check_sent(who, method, learned, sent, len(episodes))
         if not any(map(is_finite, found)):
-            raise InputError(
-                f"{who} returned NaN or infinity for every made-up client; look for what divides or grows in it, or "
-                "lower --meta.lr"
-            )
+            raise InputError(f"{who} returned NaN or infinity for every made-up client; mend it, or lower --meta.lr")
         return rows([{n: v[None] for n, v in each.items()} for each in found])
 
-    given = {"context.learned": learned, "context.fixed": fixed} | {
-        f"episode {i}": vars(e) for i, e in enumerate(episodes)
+    given = {
+        "context.learned": learned,
+        "context.fixed": fixed,
+        **{f"episode {n}": vars(each) for n, each in enumerate(episodes)},
     }
     kept = {where: {name: value.clone() for name, value in each.items()} for where, each in given.items()}
     first = computed(together=False)
     if drawn_so_far() != before:
         raise DrawsRandomNumbers(
-            f"{who} drew random numbers, so the same records would give another message each time; draw from "
-            "noises, which messages is given for each client"
+            f"{who} drew random numbers; draw from noises, which messages is given for each client"
         )
-    for where, each in given.items():
-        for name, value in each.items():
-            if not torch.equal(value, kept[where][name]):
+    for where, values in given.items():
+        for name in values:
+            if not torch.equal(values[name], kept[where][name]):
                 raise InputError(f"{who} wrote into {where}: {name}, which is used again after it; compute with a copy")
     if not torch.equal(first, computed(together=False)):
         raise InputError(
@@ -84,6 +84,5 @@ def check_method(rehearsal: Rehearsal) -> None:
     if bool((apart > _APART).all()):
         raise InputError(
             f"{who} returned another message where several clients are computed at once, as with run.chunk or a GPU "
-            f"(apart by {float(apart.min()):.2g} of its length); override one of gradient and gradients, which makes "
-            "the other one"
+            f"(apart by {float(apart.min()):.2g} of its length); override one of gradient and gradients alone"
         )

@@ -84,7 +84,7 @@ def _digest(tensors: Params, text: str) -> str:
 
 def checkpoint_files(folder: Path) -> list[tuple[int, Path]]:
     """(round, path) of every checkpoint, the latest first."""
-    found = ((_FILE.fullmatch(path.name), path) for path in folder.iterdir())
+    found = ((_FILE.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ()))
     return sorted(((int(match[1]), path) for match, path in found if match), reverse=True)
 
 

@@ -147,33 +147,32 @@ def identity_of(run: RunDirectory) -> RunIdentity:
 
 
 def check_same_code(run: RunDirectory, own: Mapping[str, str], *, allowed: bool) -> str | None:
-    """Say that code of the user's own is not what the run was computed by so far; None: it is.
-
-    Args:
-        run: The run.
-        own: Digests of this code (`own_sources`).
-        allowed: Whether rounds may be charged again for it.
+    """Say that the user's own code (`own_sources`) is not what the run was computed by so far; None: it is.
 
     Raises:
-        InputError: Rounds would be.
+        InputError: Rounds would be charged again for it, and that is not `allowed`.
     """
-    kept = run.read_json(PLAN).get(CODE, own) if (run.path / PLAN).exists() else own
+    plan = run.read_json(PLAN) if (run.path / PLAN).exists() else {}
+    kept = plan.get(CODE, own)
     changed = sorted(name for name in {*kept, *own} if kept.get(name) != own.get(name))
     if not changed:
         return None
     from dpfedmeta.training.state.checkpoint import checkpoint_files  # brings PyTorch
 
-    folder, charges = run.path / "checkpoint", read_content(run.ledger, torn=True).charges
-    done = next((round_ for round_, _ in checkpoint_files(folder)), 0) if folder.is_dir() else 0
-    again = counted_words(max(0, len({event.round for event in charges}) - done), "round")
-    words = f"{run.path}: {', '.join(changed)}: not the code that this run was computed by so far"
-    if not again.startswith("0 ") and not allowed:
+    charged = {event.round for event in read_content(run.ledger, torn=True).charges}
+    done, words = (
+        (round_ for round_, _ in checkpoint_files(run.path / "checkpoint")),
+        f"{run.path}: {', '.join(changed)}",
+    )
+    again = max(0, len(charged) - max(done, default=0))
+    words = f"{words}: not the code that this run was computed by so far; {counted_words(again, 'round')}"
+    if again and not allowed:
         raise InputError(
-            f"{words}; {again} would be charged again, with other results: put it back, or allow that by "
-            "--changed-code (from Python changed_code=True)"
+            f"{words} would be charged again, with other results: put it back, or allow that by --changed-code (from "
+            "Python changed_code=True)"
         )
-    run.write_json(PLAN, {**run.read_json(PLAN), CODE: dict(own)})
-    return f"{words}; {again} of those charged will be charged again"
+    run.write_json(PLAN, {**plan, CODE: dict(own)})
+    return f"{words} of those charged will be charged again"
 
 
 def keep_launch(run: RunDirectory, mark: Mapping[str, object] | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, OwnCodeFailed
 from dpfedmeta.core.files.run_directory import ROUNDS, RunDirectory, append_lines, write_text
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Callback:
 _EVENTS = ("on_plan", "on_start", "on_remark", "on_round", "on_evaluation", "on_rewind", "on_end")
 
 
-class CallbackFailed(RuntimeError):
+class CallbackFailed(OwnCodeFailed):
     """A callback of the caller's raised, and the run ended for it; `from` what it raised."""
 
 
