@@ -210,7 +210,7 @@ def test_a_meta_gradient_means_the_same_in_whichever_form_it_is_overridden(side_
     ("name", "words"),
     [
         ("Wrapper", "its gradient is never called: messages come from Maml"),
-        ("OneOfFedAvg", "its gradient is never called: messages come from FedAvg"),
+        ("OneOfFedAvg", "its gradient overrides nothing of FedAvg, so nothing would call it"),
         ("Failing", r"fails when clients compute with it.*KeyError: 'no such weight', at .*own_learners\.py, line"),
         ("Circular", "fails when clients compute with it.*RecursionError"),
     ],
