@@ -107,7 +107,17 @@ def tried(monkeypatch):
     def make(*endings, protocol=0, faults=()):
         numbers, blamed, ends = [], [], list(endings)
         told = Told(_kept=(protocol, [], []))
-        asking = SimpleNamespace(signed="signed", told=told, left_out=set(), blamed=blamed.append)
+        roster = tuple(bytes([number]) for number in range(10))
+        channel = SimpleNamespace(present=lambda: roster)
+        asking = SimpleNamespace(
+            signed="signed",
+            told=told,
+            left_out=set(),
+            blamed=blamed.append,
+            roster=roster,
+            channel=channel,
+            seconds=1.0,
+        )
 
         class Server:
             def __init__(self, *, round_, identity):
@@ -229,3 +239,23 @@ def test_one_at_fault_among_those_that_were_told_of_ends_the_attempts(tried):
     with pytest.raises(NoSum, match="one that is left out"):
         secure_sum(asking, bytes(32), ATTEMPT, START)
     assert len(numbers) == 1
+
+
+@pytest.mark.parametrize(("comes_after", "looks"), [(0, 1), (3, 4), (99, 6)])
+def test_an_attempt_waits_for_survivors_that_were_told_of_as_long_as_for_answers(
+    tried, monkeypatch, comes_after, looks
+):
+    """A server that was started again found one of them away for a moment, and charged all a further attempt."""
+    asking, numbers, _ = tried(None)
+    clock, seen = [0.0], []
+
+    def present():
+        seen.append(clock[0])
+        return asking.roster if len(seen) > comes_after else asking.roster[:5]
+
+    asking.channel.present = present
+    asking.told.note(ATTEMPT, {2, 3, 5, 8})
+    monkeypatch.setattr(remote_sums.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(remote_sums.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    assert secure_sum(asking, bytes(32), ATTEMPT, START) == "the sum"
+    assert (len(seen), len(numbers)) == (looks, 1)

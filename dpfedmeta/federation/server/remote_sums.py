@@ -1,6 +1,7 @@
 """The two ways in which a federation adds up messages: those of the simulation, on answers over the wire."""
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ from dpfedmeta.simulation.cohort_sums import plain_sum
 # An attempt at the protocol that failed is made again, with fresh keys on the same vectors, and of the same survivors
 # where clients were told of some.
 _ATTEMPTS = 3
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -181,6 +183,7 @@ def secure_sum(asking: ClientRequests, identity: bytes, attempt: Attempt, start:
     for _ in range(_ATTEMPTS):
         if at_fault(asking, attempt):
             break
+        _await_survivors(asking, attempt)
         protocol = asking.told.next_protocol()
         server = Server(round_=round_of(asking.signed, attempt, protocol, start), identity=identity)
         try:
@@ -193,6 +196,16 @@ def secure_sum(asking: ClientRequests, identity: bytes, attempt: Attempt, start:
             for fault in server.faults:
                 asking.blamed(_blame(fault, attempt.round, start.invited))
     raise NoSum(why)
+
+
+def _await_survivors(asking: ClientRequests, attempt: Attempt) -> None:
+    """Wait, as long as for answers, until all survivors that clients were told of are connected: no sum lacks one."""
+    told = [asking.roster[number] for number in asking.told.survivors(attempt) or ()]
+    if not told:
+        return
+    until = time.monotonic() + asking.seconds
+    while not {*told} <= {*asking.channel.present()} and time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)
 
 
 def _reason(error: Aborted, server: Server, start: Start) -> str:
