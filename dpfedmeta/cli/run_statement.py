@@ -89,8 +89,11 @@ def site_lines(home: Path) -> list[str]:
         home: The client's own folder, or that of a `ClientRounds`.
 
     Raises:
-        InputError: Its ledger is missing or damaged.
+        InputError: Its ledger is missing or damaged, or lost a line that this machine wrote.
     """
+    from dpfedmeta.federation.client.client_home import HOME, check_newest
+
+    told = check_newest(home, keep=False) if (home / HOME).exists() else None
     ledger, budget = open_own_ledger(home / LEDGER)
     whose = "record" if budget.unit == "record" else "client"
     of = f" ({RELATIONS[ledger.relation].words}: {ledger.relation})" if ledger.relation else ""
@@ -120,6 +123,9 @@ def site_lines(home: Path) -> list[str]:
         "",
         "A participation is counted before its message leaves, so one that a crash kept back is in it too. What other "
         "clients hold of the same person, and the person's other rows, are not covered.",
+        f"The last line of its ledger has the hash {ledger.head}. Not verified: what other machines wrote in a copy, "
+        "and that nobody wrote it anew (compare this hash with a copy kept elsewhere).",
+        *([] if told is None else [f"Attention: {told}"]),
     ]
 
 
