@@ -19,9 +19,8 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, ServerSe
 from dpfedmeta.accounting.release_costs import rounds_seen
 from dpfedmeta.accounting.right_guesses import protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.cli.run_statement import NOT_PROMISED, cell_lines, done_words, unit_words
+from dpfedmeta.cli.run_statement import NOT_PROMISED, cell_lines, done_words, others_words, unit_words
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.version import __version__
 from dpfedmeta.planning.caveats import dishonest_words
 
@@ -60,6 +59,7 @@ class Account:
         product: What is released: a kind of the registry.
         clients: Who the clients are, by the settings.
         simulation: Whether somebody chose the noise seed.
+        register: The one that it is counted in with other runs.
         chosen: Whether a private sweep chose the run: its cells count the choice, its phases do not.
     """
 
@@ -75,6 +75,7 @@ class Account:
     product: str = "Machine learning model"
     clients: Clients
     simulation: bool = False
+    register: str | None = None
     chosen: bool = False
 
 
@@ -152,7 +153,6 @@ def _facts(account: Account) -> dict[str, Any]:
     rounds = plan.rounds if account.rounds is None else account.rounds
     hashed = "" if account.head is None else f", whose last line has the hash {account.head}"
     sees, others = _SEEN[plan.server_sees]
-    counts = f"The plan counts {counted_words(len(plan.earlier), 'earlier ledger') if plan.earlier else 'none'}."
     delta = cells[0].delta
     return _of_cells(account) | {
         "version": __version__,
@@ -172,7 +172,7 @@ def _facts(account: Account) -> dict[str, Any]:
         "dishonest": dishonest_words(plan),
         "trust": f"The server follows the protocol and is curious; it sees {sees}.",
         "observers": f"Observers: the server, and the public: whoever sees what is released{others}.",
-        "others": f"Other runs over the same clients add to these numbers. {counts}",
+        "others": others_words(plan, account.register),
         "limits": f"{NOT_PROMISED} No guarantee covers a model that somebody adapted for themselves.",
         "deltas": "Delta is the probability of a failure for one client: over "
         f"{plan.clients:,} clients, {asked(delta)} allows {rounded_up(delta * plan.clients, 2)} failures on average.",

@@ -15,6 +15,7 @@ from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.right_guesses import NO_PROTECTION, most_right_guesses, protects
 from dpfedmeta.accounting.rounded import asked, rounded_down, rounded_up
 from dpfedmeta.core.files.run_directory import LEDGER
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.training.terminal.tables import rounds_words
 
 _WHO = {"public": "everybody who sees what was released", "server": "whoever runs the server"}
@@ -50,6 +51,7 @@ def statement_lines(
     *,
     cautions: Sequence[str] = (),
     unverified: str = "",
+    register: str | None = None,
 ) -> list[str]:
     """The page.
 
@@ -61,6 +63,7 @@ def statement_lines(
         head: Hash of the ledger's last line.
         cautions: What is to be said above all: a simulation, a choice among runs.
         unverified: What no comparison with the ledger shows.
+        register: The one that it is counted in with other runs.
     """
     return [
         f"Privacy statement of {run.name}",
@@ -72,7 +75,7 @@ def statement_lines(
         "What was promised, and what it means (strongest for people first):",
         *cell_lines(cells, plan.server_sees),
         "",
-        f"{NOT_PROMISED} Other runs over the same clients add to these numbers, unless the plan names them.",
+        f"{NOT_PROMISED} {others_words(plan, register)}",
         "",
         "How to check it, with nothing but the run's files:",
         f"  dpfedmeta account --verify {quote(str(run))}",
@@ -171,6 +174,13 @@ def done_words(plan: PrivacyPlan, rounds: int) -> str:
     if cohorts == [f"{plan.clients:g}"]:
         among = "all of them in each round"
     return f"{done} over {plan.clients:,} clients, {among}, with {plan.noise} noise"
+
+
+def others_words(plan: PrivacyPlan, register: str | None) -> str:
+    """Which other runs over the same clients are counted, and where."""
+    earlier = counted_words(len(plan.earlier), "earlier ledger") if plan.earlier else "none"
+    shared = f"Counted with other runs in register {Path(register).name}; ask for its statement." if register else ""
+    return f"Other runs over the same clients add to these numbers. {shared or f'The plan counts {earlier}.'}"
 
 
 def cell_lines(cells: Sequence[Guarantee], server_sees: str) -> list[str]:

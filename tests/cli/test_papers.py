@@ -217,7 +217,7 @@ def test_of_a_federation_the_registry_gets_its_number(tmp_path):
     epsilon = audit(RunDirectory(run.path)).guarantees[0].epsilon
     assert loss(found)["privacy_parameters"]["epsilon"] == float(rounded_up(epsilon, 4)) >= epsilon
     assert all("Each client keeps its records" in texts(paper) for paper in found.values())
-    assert "Attention" not in said.out
+    assert "simulated" not in said.out
     two = ("--verify", run.path, run.path, "--papers", tmp_path / "q")
     assert "name one run" in dpfedmeta("account", *two, code=2).error
 
