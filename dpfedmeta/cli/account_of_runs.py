@@ -238,6 +238,7 @@ def _show_remarks(console: Console, options: argparse.Namespace, remarks: Sequen
 
 
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
+    from dpfedmeta.core.files.run_directory import CONFIG, PLAN, REPORT, ROUNDS, SUMMARY
     from dpfedmeta.training.terminal.tables import guarantee_table, rounds_words
 
     found, shown = _verified(run)
@@ -256,7 +257,9 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
     of_run |= {"chosen": found.chosen} if found.chosen else {}
     code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=found.word)
     remarks = [*found.remarks, *shown, *([_PRICED] if found.chosen else [])]
-    _show_remarks(console, options, remarks, found.unverified)
+    gone = [name for name in (CONFIG, PLAN, ROUNDS, SUMMARY, REPORT) if not (run.path / name).exists()]
+    absent = f"not there, so not compared: {', '.join(gone)}\n" if gone else ""
+    _show_remarks(console, options, remarks, absent + found.unverified)
     return code
 
 

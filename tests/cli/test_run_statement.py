@@ -12,6 +12,7 @@ import pytest
 
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.ledger.charges import Closing
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.ledger.population_register import begin_register, reserve
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
@@ -22,6 +23,7 @@ from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.run_statement import statement_lines
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory
 from dpfedmeta.training.verification.chosen_run import selection_content
+from dpfedmeta.training.verification.file_claims import check_summary
 from dpfedmeta.training.verification.verify import audit
 from tests.conftest import dpfedmeta
 from tests.reporting.test_page import chosen_run, written_run
@@ -273,3 +275,17 @@ def test_a_page_and_papers_of_a_run_say_what_its_plan_cautions_of(tmp_path, monk
     given |= {"privacy.client.limit": "50"}
     held = written_run(tmp_path, name="held", algo="dp-agr", given=given, charged=2)
     assert "no target limits its rounds" not in dpfedmeta("account", "--statement", str(held.path)).out
+
+
+def test_what_is_missing_or_was_not_compared_is_said(tmp_path):
+    given = {"server.rounds": "2", "server.noise_multiplier": "2.0"}
+    run = written_run(tmp_path, algo="dp-agr", given=given, charged=2)
+    (run.path / "summary.json").unlink()
+    said = " ".join(dpfedmeta("account", "--verify", str(run.path)).out.split())
+    assert "not there, so not compared: config.yaml, plan.json, summary.json, report.html not verified: " in said
+    assert "that no copy of this run went on elsewhere" in said
+    assert "no summary.json: the run has not finished" in said
+    closed = replace(audit(run).proven)
+    content = replace(closed.content, lines=(*closed.content.lines, Closing(release="r", weights={}, rounds=2)))
+    (line,) = check_summary(audit(run).snapshot, replace(closed, content=content))
+    assert line == "no summary.json, though the ledger is closed: it is lost or was removed"

@@ -65,7 +65,8 @@ class VerifiedLedger:
     @property
     def unverified(self) -> str:
         """Words on what no comparison with the ledger shows."""
-        return self.proven.unverified if self.proven else ""
+        copies = "that no copy of this run went on elsewhere (verify copies together: --verify A B)"
+        return f"{self.proven.unverified}; {copies}" if self.proven else ""
 
     @property
     def word(self) -> str | None:
