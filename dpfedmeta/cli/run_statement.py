@@ -144,7 +144,8 @@ def register_lines(found: PopulationRegister) -> list[str]:
         f"Spent in all: (client, public), all data of one client replaced: epsilon = {rounded_up(found.spent, 4)} at "
         f"delta = {asked(found.delta)}, by {len(found.runs)} runs, whether they finished or not",
         f"Limit: epsilon = {asked(found.epsilon)}, over all runs, fixed when the register was begun",
-        f"Left: runs that cost a divergence of {rounded_down(max(0.0, found.left))} of order {found.order} in all; "
+        f"Left: runs that cost a divergence of {rounded_down(max(0.0, found.left))} of order {found.order} in all"
+        f"{_same_noise(found)}; "
         "`account --algo ... --population.register` of a plan says whether it fits",
         "",
         "Each run:",
@@ -154,6 +155,14 @@ def register_lines(found: PopulationRegister) -> list[str]:
         f"Its last line has the hash {found.head}; a copy that goes on elsewhere is noticed by whoever kept that. A "
         "run that was never registered is not counted.",
     ]
+
+
+def _same_noise(found: PopulationRegister) -> str:
+    """What exact composition leaves beyond the divergences, where all runs have the same rounds."""
+    exact = found.exact(found.runs)
+    if not found.runs or not exact < found.epsilon:
+        return ""
+    return f", or more of the same rounds as before, until these reach epsilon = {asked(found.epsilon)} by exact count"
 
 
 def _or_nothing(epsilon: float) -> str:
