@@ -68,7 +68,14 @@ def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
     assert of.rounds is not None
     assert of.head is not None
     lines = statement_lines(
-        run.path, of.plan, of.cells, of.rounds, of.head, cautions=of.cautions, unverified=of.unverified
+        run.path,
+        of.plan,
+        of.cells,
+        of.rounds,
+        of.head,
+        cautions=of.cautions,
+        unverified=of.unverified,
+        register=of.register,
     )
     if as_text:
         print_json({"statement": lines, "head": of.head, "guarantees": [cell.as_json() for cell in of.cells]})
@@ -94,6 +101,7 @@ def account_of(run: RunDirectory) -> Account:
     settings = training.proven.settings if training and training.proven else None
     chosen, word = (training.chosen, training.word) if training else (None, None)
     said: list[str | None] = [chosen, found.simulation, word, who_the_clients_are(settings)]
+    said += [] if settings is None else _of_settings(run, settings, found.plan)
     stage = training.snapshot.stage if training and training.snapshot else f"of the kind {kind}"
     # What its first cell was computed from.
     spent = cells[0] in found.guarantees
@@ -105,13 +113,31 @@ def account_of(run: RunDirectory) -> Account:
         rounds=rounds,
         head=read_content(run.ledger, torn=True).heads[-1],
         stage=f"{stage}; stated is what it {'spent' if spent else 'may spend'}",
-        cautions=tuple(filter(None, said)),
+        cautions=tuple(filter(None, dict.fromkeys(said))),
+        register=settings.population.register if settings else None,
         unverified=found.unverified,
         product="Summary statistics" if kind == "analysis" else "Machine learning model",
         clients=clients_of(settings),
         simulation=found.simulation is not None,
         chosen=chosen is not None,
     )
+
+
+def _of_settings(run: RunDirectory, settings: Settings, plan: PrivacyPlan) -> Sequence[str]:
+    """The cautions of the run's plan, and how many rounds it may come to."""
+    from dpfedmeta.core.files.run_directory import PLAN
+    from dpfedmeta.planning.caveats import weak_targets
+    from dpfedmeta.training.state.extend import limited
+    from dpfedmeta.training.verification.due_words import due_cautions
+
+    due = due_cautions(settings)
+    if due is None:  # the task is not here
+        due = run.read_json(PLAN).get("cautions", []) if (run.path / PLAN).exists() else []
+    found = [*due, *weak_targets(settings)]
+    found += [f"it ended after {counted_words(end, 'round')}, and was extended (train --extend)" for end in plan.ends]
+    if plan.noise == "independent" and not limited(settings, plan):
+        found.append("no target limits its rounds, so whoever runs it may extend it, and these numbers grow")
+    return found
 
 
 def account_of_plan(settings: Settings, plan: PrivacyPlan, notes: Sequence[str]) -> Account:
@@ -134,6 +160,7 @@ def account_of_plan(settings: Settings, plan: PrivacyPlan, notes: Sequence[str])
         cells=guarantees(plan),
         phases=plan.phases,
         cautions=tuple(filter(None, said)),
+        register=settings.population.register,
         clients=clients_of(settings),
         simulation=chosen,
     )
@@ -156,9 +183,14 @@ def clients_of(settings: Settings | None) -> Clients:
 
 
 def who_the_clients_are(settings: Settings | None) -> str | None:
-    """Say of simulated clients that they are nobody."""
-    if settings is None or clients_of(settings) != "simulated":
+    """Say of simulated clients that they are nobody, and of people's that one machine read all their records."""
+    if settings is None or settings.population.kind == "real":
         return None
+    if clients_of(settings) != "simulated":
+        return (
+            "one machine held all records and played every client (population.kind = "
+            f"{settings.population.kind}), so whoever ran it read them all, whatever is promised towards the server"
+        )
     return (
         f"the clients are simulated (population.kind = {settings.population.kind}): each is made of records of "
         "the data set, so nothing is promised to the people in it"
@@ -206,6 +238,7 @@ def _show_remarks(console: Console, options: argparse.Namespace, remarks: Sequen
 
 
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
+    from dpfedmeta.core.files.run_directory import CONFIG, PLAN, REPORT, ROUNDS, SUMMARY
     from dpfedmeta.training.terminal.tables import guarantee_table, rounds_words
 
     found, shown = _verified(run)
@@ -224,7 +257,9 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
     of_run |= {"chosen": found.chosen} if found.chosen else {}
     code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=found.word)
     remarks = [*found.remarks, *shown, *([_PRICED] if found.chosen else [])]
-    _show_remarks(console, options, remarks, found.unverified)
+    gone = [name for name in (CONFIG, PLAN, ROUNDS, SUMMARY, REPORT) if not (run.path / name).exists()]
+    absent = f"not there, so not compared: {', '.join(gone)}\n" if gone else ""
+    _show_remarks(console, options, remarks, absent + found.unverified)
     return code
 
 

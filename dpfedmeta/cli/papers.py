@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal
@@ -19,9 +19,8 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, ServerSe
 from dpfedmeta.accounting.release_costs import rounds_seen
 from dpfedmeta.accounting.right_guesses import protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.cli.run_statement import NOT_PROMISED, cell_lines, done_words, unit_words
+from dpfedmeta.cli.run_statement import NOT_PROMISED, cell_lines, done_words, others_words, unit_words
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.version import __version__
 from dpfedmeta.planning.caveats import dishonest_words
 
@@ -60,6 +59,7 @@ class Account:
         product: What is released: a kind of the registry.
         clients: Who the clients are, by the settings.
         simulation: Whether somebody chose the noise seed.
+        register: The one that it is counted in with other runs.
         chosen: Whether a private sweep chose the run: its cells count the choice, its phases do not.
     """
 
@@ -75,6 +75,7 @@ class Account:
     product: str = "Machine learning model"
     clients: Clients
     simulation: bool = False
+    register: str | None = None
     chosen: bool = False
 
 
@@ -152,8 +153,9 @@ def _facts(account: Account) -> dict[str, Any]:
     rounds = plan.rounds if account.rounds is None else account.rounds
     hashed = "" if account.head is None else f", whose last line has the hash {account.head}"
     sees, others = _SEEN[plan.server_sees]
-    counts = f"The plan counts {counted_words(len(plan.earlier), 'earlier ledger') if plan.earlier else 'none'}."
-    delta = cells[0].delta
+    stated = _towards_all(cells) or cells[0]
+    units = f"{plan.clients:,} clients" if stated.unit == "client" else f"the {plan.clients:,} clients' n records"
+    failures = rounded_up(stated.delta * plan.clients, 2) if stated.unit == "client" else f"n x {asked(stated.delta)}"
     return _of_cells(account) | {
         "version": __version__,
         "name": account.name,
@@ -172,29 +174,40 @@ def _facts(account: Account) -> dict[str, Any]:
         "dishonest": dishonest_words(plan),
         "trust": f"The server follows the protocol and is curious; it sees {sees}.",
         "observers": f"Observers: the server, and the public: whoever sees what is released{others}.",
-        "others": f"Other runs over the same clients add to these numbers. {counts}",
+        "others": others_words(plan, account.register),
         "limits": f"{NOT_PROMISED} No guarantee covers a model that somebody adapted for themselves.",
-        "deltas": "Delta is the probability of a failure for one client: over "
-        f"{plan.clients:,} clients, {asked(delta)} allows {rounded_up(delta * plan.clients, 2)} failures on average.",
+        "deltas": f"Delta of {stated.name} is the probability of a failure for one {stated.unit}: over {units}, "
+        f"{asked(stated.delta)} allows {failures} failures on average.",
     }
+
+
+def _towards_all(cells: Sequence[Guarantee]) -> Guarantee | None:
+    """The cell that a registry states: of clients before records, where it protects them from everybody."""
+    found = [each for each in cells if each.observer == "public" and protects(each.epsilon, each.delta)]
+    return min(found, key=lambda each: each.unit, default=None)
+
+
+def _between(cell: Guarantee) -> str:
+    """What two neighbouring worlds differ in, with the relation's name once."""
+    words, name = unit_words(cell), f"({cell.adjacency})"
+    return words if words.endswith(name) else f"{words} {name}"
 
 
 def _of_cells(account: Account) -> dict[str, Any]:
     plan, cells = account.plan, account.cells
-    towards_all = [each for each in cells if each.observer == "public" and protects(each.epsilon, each.delta)]
-    first = min(towards_all, key=lambda each: each.unit, default=None)
+    first = _towards_all(cells)
     of_people = account.clients in ("real", "named") and not account.simulation
     number = _stated(first) if first is not None and of_people else None
     promises = "\n".join(cell_lines(cells, plan.server_sees))
     chosen = "No unit is protected towards the public."
     if first is not None:
-        chosen = f"Stated for {first.name}: {unit_words(first)} ({first.adjacency})."
+        chosen = f"Stated for {first.name}: {_between(first)}."
     return {
         "cells": [_stated(cell) for cell in cells],
         "promises": promises,
         "stated": "\n".join([*(f"Attention: {each}." for each in account.cautions), promises]),
         "composition": "\n".join(f"- {cell.name}: {cell.binding.event}; {cell.binding.formula}." for cell in cells),
-        "adjacencies": "; ".join(f"{cell.name}: {unit_words(cell)}, {cell.adjacency}" for cell in cells) + ".",
+        "adjacencies": "; ".join(f"{cell.name}: {_between(cell)}" for cell in cells) + ".",
         "parameters": number and {"epsilon": number["epsilon"], "delta": number["delta"]},
         "variant": first and "Approximate DP",
         "unit": "none is protected towards the public" if first is None else f"one {first.unit}",

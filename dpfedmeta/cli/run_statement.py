@@ -15,6 +15,7 @@ from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.right_guesses import NO_PROTECTION, most_right_guesses, protects
 from dpfedmeta.accounting.rounded import asked, rounded_down, rounded_up
 from dpfedmeta.core.files.run_directory import LEDGER
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.training.terminal.tables import rounds_words
 
 _WHO = {"public": "everybody who sees what was released", "server": "whoever runs the server"}
@@ -50,6 +51,7 @@ def statement_lines(
     *,
     cautions: Sequence[str] = (),
     unverified: str = "",
+    register: str | None = None,
 ) -> list[str]:
     """The page.
 
@@ -61,6 +63,7 @@ def statement_lines(
         head: Hash of the ledger's last line.
         cautions: What is to be said above all: a simulation, a choice among runs.
         unverified: What no comparison with the ledger shows.
+        register: The one that it is counted in with other runs.
     """
     return [
         f"Privacy statement of {run.name}",
@@ -72,7 +75,7 @@ def statement_lines(
         "What was promised, and what it means (strongest for people first):",
         *cell_lines(cells, plan.server_sees),
         "",
-        f"{NOT_PROMISED} Other runs over the same clients add to these numbers, unless the plan names them.",
+        f"{NOT_PROMISED} {others_words(plan, register)}",
         "",
         "How to check it, with nothing but the run's files:",
         f"  dpfedmeta account --verify {quote(str(run))}",
@@ -89,8 +92,11 @@ def site_lines(home: Path) -> list[str]:
         home: The client's own folder, or that of a `ClientRounds`.
 
     Raises:
-        InputError: Its ledger is missing or damaged.
+        InputError: Its ledger is missing or damaged, or lost a line that this machine wrote.
     """
+    from dpfedmeta.federation.client.client_home import HOME, check_newest
+
+    told = check_newest(home, keep=False) if (home / HOME).exists() else None
     ledger, budget = open_own_ledger(home / LEDGER)
     whose = "record" if budget.unit == "record" else "client"
     of = f" ({RELATIONS[ledger.relation].words}: {ledger.relation})" if ledger.relation else ""
@@ -120,6 +126,9 @@ def site_lines(home: Path) -> list[str]:
         "",
         "A participation is counted before its message leaves, so one that a crash kept back is in it too. What other "
         "clients hold of the same person, and the person's other rows, are not covered.",
+        f"The last line of its ledger has the hash {ledger.head}. Not verified: what other machines wrote in a copy, "
+        "and that nobody wrote it anew (compare this hash with a copy kept elsewhere).",
+        *([] if told is None else [f"Attention: {told}"]),
     ]
 
 
@@ -135,7 +144,8 @@ def register_lines(found: PopulationRegister) -> list[str]:
         f"Spent in all: (client, public), all data of one client replaced: epsilon = {rounded_up(found.spent, 4)} at "
         f"delta = {asked(found.delta)}, by {len(found.runs)} runs, whether they finished or not",
         f"Limit: epsilon = {asked(found.epsilon)}, over all runs, fixed when the register was begun",
-        f"Left: runs that cost a divergence of {rounded_down(max(0.0, found.left))} of order {found.order} in all; "
+        f"Left: runs that cost a divergence of {rounded_down(max(0.0, found.left))} of order {found.order} in all"
+        f"{_same_noise(found)}; "
         "`account --algo ... --population.register` of a plan says whether it fits",
         "",
         "Each run:",
@@ -145,6 +155,14 @@ def register_lines(found: PopulationRegister) -> list[str]:
         f"Its last line has the hash {found.head}; a copy that goes on elsewhere is noticed by whoever kept that. A "
         "run that was never registered is not counted.",
     ]
+
+
+def _same_noise(found: PopulationRegister) -> str:
+    """What exact composition leaves beyond the divergences, where all runs have the same rounds."""
+    exact = found.exact(found.runs)
+    if not found.runs or not exact < found.epsilon:
+        return ""
+    return f", or more of the same rounds as before, until these reach epsilon = {asked(found.epsilon)} by exact count"
 
 
 def _or_nothing(epsilon: float) -> str:
@@ -165,6 +183,13 @@ def done_words(plan: PrivacyPlan, rounds: int) -> str:
     if cohorts == [f"{plan.clients:g}"]:
         among = "all of them in each round"
     return f"{done} over {plan.clients:,} clients, {among}, with {plan.noise} noise"
+
+
+def others_words(plan: PrivacyPlan, register: str | None) -> str:
+    """Which other runs over the same clients are counted, and where."""
+    earlier = counted_words(len(plan.earlier), "earlier ledger") if plan.earlier else "none"
+    shared = f"Counted with other runs in register {Path(register).name}; ask for its statement." if register else ""
+    return f"Other runs over the same clients add to these numbers. {shared or f'The plan counts {earlier}.'}"
 
 
 def cell_lines(cells: Sequence[Guarantee], server_sees: str) -> list[str]:

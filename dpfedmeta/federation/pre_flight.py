@@ -8,23 +8,27 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import LEDGER
 from dpfedmeta.core.params import flatten
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.data.client_inspection import missing_remarks
 from dpfedmeta.data.columns import other_units
 from dpfedmeta.data.repeated_images import different
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.sound_rows import any_rows
-from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.client.client_budget import Promise, check_allowed, left_of_run
 from dpfedmeta.federation.client.signed_participation import ClientSetup
 from dpfedmeta.federation.client.training_participation import Joined, join
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan, sign_plan
 from dpfedmeta.federation.wire_format import Attempt, RoundTask
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Identity
+from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 _NOISE = "ONLY NOISE"
 
@@ -35,20 +39,23 @@ class PreFlight:
 
     Attributes:
         lines: What was found.
-        sound: True if a message of a round holds more than noise.
+        sound: True if a message of a round holds more than noise, and the client's limit allows it.
+        signed: The plan.
     """
 
     lines: tuple[str, ...]
     sound: bool
+    signed: SignedPlan
 
 
-def pre_flight(data: Path, config: Path) -> PreFlight:
+def pre_flight(data: Path, config: Path, promise: Promise | None = None) -> PreFlight:
     """Join a plan and compute the message of its first round, as `federate client` does, in a home that is dropped.
 
     Args:
         data: The site's own.
         config: Settings of the plan (`federate plan --out`); the task file that they name lies here or beside them,
             with its table, which names the columns.
+        promise: The client's limit, as if nothing of it was spent; None: none is compared.
 
     Raises:
         InputError: The plan or its task cannot be read or made.
@@ -60,13 +67,13 @@ def pre_flight(data: Path, config: Path) -> PreFlight:
         rows = any_rows(data)
     except InputError as error:
         why = f"{_NOISE}: {error}; federate client does not begin with such data, and one that waits sends only noise"
-        return PreFlight(lines=(*lines, why), sound=False)
+        return PreFlight(lines=(*lines, why), sound=False, signed=signed)
     with TemporaryDirectory() as home:
         setup = ClientSetup(
             number=0,
             images=data,
             folder=Path(home),
-            promise=Promise(participations=1),
+            promise=promise or Promise(participations=1),
             noise_seed=None,
             fresh_of=lambda attempt: secrets.token_bytes(32),
             log=said.append,
@@ -76,6 +83,7 @@ def pre_flight(data: Path, config: Path) -> PreFlight:
             _compute(joined)
         held = joined.images.holdings(0)
         records = joined.images.labelled()[0] if held else np.zeros((0, 1))
+        allowed, limit = _allowed(joined, promise, Path(home))
     sound = not any(line.startswith(_NOISE) for line in said)
     counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(held.items()))
     if held:
@@ -83,10 +91,27 @@ def pre_flight(data: Path, config: Path) -> PreFlight:
         lines += _remarks(signed, np.asarray(records))
     if signed.task.form.kind == "vectors":
         lines += missing_remarks(rows, signed.task.missing)
-    lines += said
+    lines += [*said, limit]
     if sound:
-        lines.append("the message of the first round was computed here, and nothing was sent: this client takes part")
-    return PreFlight(lines=tuple(lines), sound=sound)
+        end = "this client takes part" if allowed else "it would be refused, and this client does not take part"
+        lines.append(f"the message of the first round was computed here, and nothing was sent: {end}")
+    return PreFlight(lines=tuple(lines), sound=sound and allowed, signed=signed)
+
+
+def _allowed(joined: Joined, promise: Promise | None, home: Path) -> tuple[bool, str]:
+    """(True if a limit of which nothing is spent allows a round; how many)."""
+    if promise is None:
+        return True, "no limit was given (--epsilon), so none was compared with what this plan spends"
+    signed, why = joined.signed, ""
+    privacy, count = signed.privacy, 0
+    try:
+        promise.floors.check(privacy, rough=signed.plan.settings.aggregation.rough)
+        check_allowed(privacy, promise)
+        ledger = ClientLedger(home / LEDGER, promise.budget())
+        count = left_of_run(privacy, promise, ledger, signed.run.hex(), joined.limits)
+    except Refused as error:
+        why = f": {error}"
+    return count > 0, f"your limit allows {count} of {counted_words(privacy.rounds, 'round')}{why}"
 
 
 def _signed(config: Path) -> SignedPlan:

@@ -217,7 +217,7 @@ def test_of_a_federation_the_registry_gets_its_number(tmp_path):
     epsilon = audit(RunDirectory(run.path)).guarantees[0].epsilon
     assert loss(found)["privacy_parameters"]["epsilon"] == float(rounded_up(epsilon, 4)) >= epsilon
     assert all("Each client keeps its records" in texts(paper) for paper in found.values())
-    assert "Attention" not in said.out
+    assert "simulated" not in said.out
     two = ("--verify", run.path, run.path, "--papers", tmp_path / "q")
     assert "name one run" in dpfedmeta("account", *two, code=2).error
 
@@ -341,3 +341,16 @@ def test_rounds_that_no_event_states_whole_are_refused(tmp_path, algo):
     said = dpfedmeta("account", "--algo", algo, "--events", tmp_path / "e.json", code=2).error
     assert f"dp-accounting cannot account for {algo} on omniglot" in said
     assert [*tmp_path.iterdir()] == []
+
+
+def test_where_a_record_is_stated_delta_is_said_of_records_and_its_relation_once():
+    plan = PrivacyPlan(clients=4000, cohort=40.0, rounds=20, noise_multiplier=1.0, client_delta=1e-5)
+    cell = replace(guarantees(plan)[0], unit="record", adjacency="row-deleted")
+    account = papers.Account(name="mine", plan=plan, cells=(cell,), phases=plan.phases, clients="real", stage="planned")
+    said = "\n".join(papers.papers_of(account).values())
+    whole = " ".join(said.split())
+    assert "Delta of (record, public) is the probability of a failure for one record: over the 4,000 clients'" in whole
+    assert "n x 1e-05 failures" in whole
+    assert whole.count("(row-deleted)") >= 2
+    assert "(row-deleted) (row-deleted)" not in whole
+    assert "row-deleted), row-deleted" not in whole

@@ -12,6 +12,7 @@ import pytest
 
 import dpfedmeta as dp
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.ledger.charges import Closing
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.ledger.population_register import begin_register, reserve
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
@@ -22,6 +23,7 @@ from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.run_statement import statement_lines
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory
 from dpfedmeta.training.verification.chosen_run import selection_content
+from dpfedmeta.training.verification.file_claims import check_summary
 from dpfedmeta.training.verification.verify import audit
 from tests.conftest import dpfedmeta
 from tests.reporting.test_page import chosen_run, written_run
@@ -245,3 +247,45 @@ def test_copies_together_are_held_against_their_register(tmp_path, monkeypatch, 
         assert "holds no less for this run than it charged" in " ".join(dpfedmeta(*words).out.split())
     else:
         assert "or by copies of it" in dpfedmeta(*words, code=2).error
+
+
+def test_a_page_and_papers_of_a_run_say_what_its_plan_cautions_of(tmp_path, monkeypatch):
+    """One machine that read all records, people that count as public, no target, and a register of other runs."""
+    given = {"server.rounds": "2", "server.noise_multiplier": "2.0", "population.register": str(tmp_path / "reg.jsonl")}
+    run = written_run(tmp_path, algo="dp-agr", given=given, charged=2)
+    due = "dpfedmeta.training.verification.due_words.due_cautions"
+    monkeypatch.setattr(due, lambda settings: ["test people are treated as public"])
+    monkeypatch.setattr("dpfedmeta.cli.account_of_runs.clients_of", lambda settings: "named")
+    dpfedmeta("account", "--run", str(run.path), "--papers", str(tmp_path / "papers"))
+    papers = [path.read_text() for path in (tmp_path / "papers").iterdir()]
+    for shown in (dpfedmeta("account", "--statement", str(run.path)).out, *papers):
+        said = " ".join(shown.split())
+        assert "one machine held all records and played every client" in said
+        assert "test people are treated as public" in said
+        assert "no target limits its rounds" in said
+    counted = "Counted with other runs in register reg.jsonl; ask for its statement."
+    assert counted in dpfedmeta("account", "--statement", str(run.path)).out
+    assert counted in " ".join((tmp_path / "papers/dpia.yaml").read_text().split())
+    # The task may not be here: then as plan.json states it.
+    monkeypatch.setattr(due, lambda settings: None)
+    (run.path / "plan.json").write_text("{}")
+    monkeypatch.setattr("dpfedmeta.training.verification.verify.check_plan_file", lambda run, proven: ["agrees"])
+    run.write_json("plan.json", {"cautions": ["as plan.json states it"]})
+    assert "Attention: as plan.json states it" in dpfedmeta("account", "--statement", str(run.path)).out
+    given |= {"privacy.client.limit": "50"}
+    held = written_run(tmp_path, name="held", algo="dp-agr", given=given, charged=2)
+    assert "no target limits its rounds" not in dpfedmeta("account", "--statement", str(held.path)).out
+
+
+def test_what_is_missing_or_was_not_compared_is_said(tmp_path):
+    given = {"server.rounds": "2", "server.noise_multiplier": "2.0"}
+    run = written_run(tmp_path, algo="dp-agr", given=given, charged=2)
+    (run.path / "summary.json").unlink()
+    said = " ".join(dpfedmeta("account", "--verify", str(run.path)).out.split())
+    assert "not there, so not compared: config.yaml, plan.json, summary.json, report.html not verified: " in said
+    assert "that no copy of this run went on elsewhere" in said
+    assert "no summary.json: the run has not finished" in said
+    closed = replace(audit(run).proven)
+    content = replace(closed.content, lines=(*closed.content.lines, Closing(release="r", weights={}, rounds=2)))
+    (line,) = check_summary(audit(run).snapshot, replace(closed, content=content))
+    assert line == "no summary.json, though the ledger is closed: it is lost or was removed"

@@ -7,8 +7,10 @@ import pytest
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.ledger.client_ledger import ClientLedger, RecordBudget, RunCost, open_own_ledger
+from dpfedmeta.accounting.ledger.hash_chain import read_chain
 from dpfedmeta.accounting.participation_cost import Spending
 from dpfedmeta.accounting.rounded import rounded_up
+from dpfedmeta.federation.client.client_home import claim, note_answered
 from tests.conftest import dpfedmeta
 
 ONE = Spending(mus={"zero-out": 0.5, "row-deleted": 1.0}, relation="row-deleted")
@@ -84,6 +86,21 @@ def test_a_damaged_ledger_is_one_line(home):
     text = (home / "ledger.jsonl").read_text()
     (home / "ledger.jsonl").write_text(text.replace('"round": 1', '"round": 9', 1))
     assert "the hash chain breaks here" in said(home, code=2).error
+
+
+def test_a_home_that_lost_a_line_is_refused_as_its_client_refuses_it(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    (tmp_path / "own.csv").write_text("class,age\nwell,1\nill,2\n")
+    claim(home, tmp_path / "own.csv", bytes(32))
+    note_answered(home)
+    whole = (home / "ledger.jsonl").read_text()
+    page = said(home).out
+    assert f"has the hash {read_chain(home / 'ledger.jsonl', '')[1]}. Not verified:" in page
+    assert "Attention" not in page
+    (home / "ledger.jsonl").write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    assert "is an older copy; on this machine its ledger went on to line 6" in said(home, code=2).error
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "of another machine"))
+    assert "was not used on this machine before; its ledger counts 4 answers" in said(home).out
 
 
 def test_a_registers_page_says_the_total_the_limit_and_each_run(tmp_path):

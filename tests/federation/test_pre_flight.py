@@ -80,6 +80,7 @@ def test_a_sound_table_takes_part_and_nothing_is_left(site, tmp_path, sites):
     assert found.sound
     assert found.lines[1:] == (
         "60 records of 2 classes take part: ill (30), well (30)",
+        "no limit was given (--epsilon), so none was compared with what this plan spends",
         "the message of the first round was computed here, and nothing was sent: this client takes part",
     )
     assert [path.name for path in tmp_path.iterdir() if path.name != "state"] == ["own.csv"]
@@ -133,3 +134,37 @@ def test_the_command_ends_with_2_where_only_noise_would_leave(site, tmp_path):
     assert "ONLY NOISE" in dpfedmeta(*words, folder=tmp_path, code=2).out
     (tmp_path / "task.yaml").unlink()
     assert "put them beside it" in dpfedmeta(*words, folder=tmp_path, code=2).error
+
+
+@pytest.mark.parametrize("chosen", ["maml", "dp-agr", "record epsilon 500"])
+def test_what_the_plan_promises_is_said_before_somebody_takes_part(site, tmp_path, chosen):
+    for name in ("task.yaml", "public.csv"):
+        shutil.copy(site / name, tmp_path)
+    plan = yaml.safe_load((site / "plan-2.yaml").read_text())
+    if chosen == "record epsilon 500":
+        plan["privacy"]["record"]["epsilon"] = 500
+    else:
+        kept = {name: plan[name] for name in ("dataset", "population", "task", "meta", "model") if name in plan}
+        kept["meta"] = {name: each for name, each in kept.get("meta", {}).items() if name != "method"}
+        plan = {"algo": chosen, "server": {"rounds": 2}} | kept
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    write(tmp_path / "own.csv", HEADER, rows(60))
+    words = ("federate", "client", "--check", "plan.yaml", "--data", "own.csv")
+    said = dpfedmeta(*words, folder=tmp_path).out
+    assert all(f"- ({unit}, {towards}): " in said for unit in ("client", "record") for towards in ("public", "server"))
+    assert ("No bound is stated" in said) == (chosen != "record epsilon 500")
+    assert ("note: privacy.record.epsilon = 500" in said) == (chosen == "record epsilon 500")
+    refused = dpfedmeta(*words, "--epsilon", "0.5", folder=tmp_path, code=2).out
+    assert "your limit allows 0 of 2 rounds: a single round would cost" in refused
+    assert "this client takes part" not in refused
+    assert "--home: does not go with --check" in dpfedmeta(*words, "--home", "h", folder=tmp_path, code=2).error
+
+
+def test_a_limit_that_allows_some_rounds_says_how_many(site, tmp_path):
+    for name in ("plan-3.yaml", "task.yaml", "public.csv"):
+        shutil.copy(site / name, tmp_path)
+    write(tmp_path / "own.csv", HEADER, rows(60))
+    words = ("federate", "client", "--check", "plan-3.yaml", "--data", "own.csv", "--participations", "1")
+    assert "your limit allows 1 of 2 rounds\n" in dpfedmeta(*words, folder=tmp_path).out
+    refused = dpfedmeta(*words, "--colluding", "2", folder=tmp_path, code=2).out
+    assert "your limit allows 0 of 2 rounds: the plan counts with" in refused

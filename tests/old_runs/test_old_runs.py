@@ -14,7 +14,7 @@ from dpfedmeta.api.print_evaluation import evaluate_runs
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.reporting.html.privacy_statement import check_report
+from dpfedmeta.reporting.html.privacy_statement import COMPARED, check_report
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
@@ -33,7 +33,7 @@ def test_it_verifies(old):
     found = audit(old)
     assert {"summary.json agrees", "plan.json agrees", "rounds.jsonl agrees"} <= {*found.remarks}
     if (old.path / "report.html").exists():
-        assert check_report(read_run(old), found.proven) == ["report.html agrees"]
+        assert check_report(read_run(old), found.proven) == [f"report.html agrees{COMPARED}"]
 
 
 def test_a_forged_epsilon_is_refused(old):
@@ -47,7 +47,7 @@ def test_a_forged_epsilon_is_refused(old):
 def test_it_reports(old):
     page = write_report(old).read_text()
     assert "(record, server)" in page or "record" in page
-    assert check_report(read_run(old), audit(old).proven) == ["report.html agrees"]
+    assert check_report(read_run(old), audit(old).proven) == [f"report.html agrees{COMPARED}"]
 
 
 def test_it_is_evaluated_and_loaded(old, capsys):

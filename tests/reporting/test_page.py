@@ -25,7 +25,7 @@ from dpfedmeta.reporting.compare import seed_groups
 from dpfedmeta.reporting.compare.latex_tables import csv_table, latex_table, row_of
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
-from dpfedmeta.reporting.html.privacy_statement import check_report, embedded, plan_words, server_words
+from dpfedmeta.reporting.html.privacy_statement import COMPARED, check_report, embedded, plan_words, server_words
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.results.summary import ACCURACIES, SIMULATION, aggregation
 from dpfedmeta.training.terminal.tables import HOLDS
@@ -187,7 +187,7 @@ def test_what_it_embeds_is_what_it_shows(make_run):
     assert shown == [
         [two["unit"], two["observer"], rounded_up(one["epsilon"]), rounded_up(two["epsilon"])] for one, two in both
     ]
-    assert check_report(read_run(run), audit(run).proven) == ["report.html agrees"]
+    assert check_report(read_run(run), audit(run).proven) == [f"report.html agrees{COMPARED}"]
 
 
 def test_errors_and_majorities_stand_beside_what_was_learned(make_run):
@@ -465,7 +465,7 @@ def test_the_page_of_a_chosen_run_says_which_number_to_report(tmp_path):
     assert "<td>day</td>" not in page
     assert choice_words(cost) in page.split("<table>")[0]
     found = audit(run)
-    assert check_report(found.snapshot, found.proven) == ["report.html agrees"]
+    assert check_report(found.snapshot, found.proven) == [f"report.html agrees{COMPARED}"]
     (run.path / "report.html").write_text(page.replace(f"Attention: {choice_words(cost)}.", "The best of all."))
     found = audit(run)
     with pytest.raises(InputError, match="does not say which number to report"):

@@ -13,7 +13,7 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.reporting.compare.seed_groups import Measured, group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
-from dpfedmeta.reporting.html.privacy_statement import check_report, guarantee_rows
+from dpfedmeta.reporting.html.privacy_statement import COMPARED, check_report, guarantee_rows
 from dpfedmeta.reporting.html.top_of_page import (
     best_words,
     clip_words,
@@ -121,7 +121,7 @@ def test_another_number_in_who_sees_what_is_refused(tmp_path, who):
     page = write_report(run)
     text = page.read_text(encoding="utf-8")
     found = audit(run)
-    assert check_report(found.snapshot, found.proven) == ["report.html agrees"]
+    assert check_report(found.snapshot, found.proven) == [f"report.html agrees{COMPARED}"]
     start = text.index(f">the {who}<")
     page.write_text(text[:start] + text[start:].replace("epsilon ", "epsilon 0.", 1))
     with pytest.raises(InputError, match=r"report\.html: who sees what"):

@@ -171,6 +171,11 @@ class ClientLedger:
         return math.fsum(each.get(name or "", math.inf) ** 2 for each in mus)
 
     @property
+    def head(self) -> str:
+        """Hash of its last line."""
+        return self._chain.head
+
+    @property
     def participations(self) -> int:
         """Number of participations in all runs."""
         return len(self._rounds)

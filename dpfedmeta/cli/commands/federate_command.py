@@ -28,6 +28,7 @@ from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.core.pydantic_errors import nearest
 
 if TYPE_CHECKING:
+    from dpfedmeta.federation.client.client_budget import Promise
     from dpfedmeta.federation.json_log import JsonLog
 
 SUMMARY = "clients that hold their own data: plan, keys, server, client, demo (all of it here)"
@@ -39,6 +40,9 @@ _WHAT = {
     "client": "take part with a folder of images or a table, within a privacy budget that you set",
     "demo": "in a checkout: a server and clients as processes of this machine, with TLS and keys of their own",
 }
+
+# What a client limits; the last two are demands on a plan besides.
+_LIMITS = ("unit", "epsilon", "delta", "participations", "relation", "adversarial", "colluding")
 
 
 def main(words: Sequence[str], console: Console) -> int:
@@ -281,7 +285,8 @@ def _client_parser() -> argparse.ArgumentParser:
         "--check",
         type=Path,
         metavar="YAML",
-        help="compute a round by a plan's settings (`federate plan --out`), send nothing, say ONLY NOISE if it is that",
+        help="what a plan (`federate plan --out`) promises and a limit allows; computes a round, sends nothing; says "
+        "ONLY NOISE if it is that",
     )
     made.add_argument("--home", type=Path, metavar="DIR", help="folder for ledger, log and model (beside the key)")
     made.add_argument("--unit", choices=("record", "client"), default="record", help="what is protected (record)")
@@ -321,8 +326,10 @@ def _client_parser() -> argparse.ArgumentParser:
 
 
 def _client(words: Sequence[str], console: Console) -> int:
-    options = _client_parser().parse_args(words)
+    made = _client_parser()
+    options = made.parse_args(words)
     if options.check is not None:
+        check_alone(made, options, "--check", {"data", "check", *_LIMITS})
         return _checked(options, console)
     for name in ("invitation", "identity"):
         if getattr(options, name) is None:
@@ -342,23 +349,14 @@ def _client(words: Sequence[str], console: Console) -> int:
         raise InputError("--change-limit: sets the limit, and --dry-run changes nothing; give one of them")
     server = None if options.server is None else checked_address(options.server)
     check_seconds("--patience", options.patience)
-    from dpfedmeta.federation.client.client_budget import Floors, Promise
     from dpfedmeta.federation.entry_points import ClientOptions, run_client
 
-    promise = Promise(
-        unit=options.unit,
-        epsilon=options.epsilon,
-        delta=options.delta,
-        participations=options.participations,
-        relation=options.relation,
-        floors=Floors(adversarial=options.adversarial, colluding=options.colluding),
-    )
     chosen = ClientOptions(
         data=options.data,
         invitation=options.invitation,
         identity=options.identity,
         home=options.home or options.identity.with_suffix(".home"),
-        promise=promise,
+        promise=_promise(options),
         server=server,
         patience=options.patience,
         dry_run=options.dry_run,
@@ -372,12 +370,27 @@ def _client(words: Sequence[str], console: Console) -> int:
     return DONE
 
 
-def _checked(options: argparse.Namespace, console: Console) -> int:
-    """A round on a client's data by a plan's settings; nothing leaves the machine."""
-    from dpfedmeta.federation.pre_flight import pre_flight
+def _promise(options: argparse.Namespace) -> Promise:
+    """The client's limit, as the options say it."""
+    from dpfedmeta.federation.client.client_budget import Floors, Promise
 
-    found = pre_flight(options.data, options.check)
-    for line in found.lines:
+    floors = Floors(adversarial=options.adversarial, colluding=options.colluding)
+    return Promise(floors=floors, **{name: getattr(options, name) for name in _LIMITS[:5]})
+
+
+def _checked(options: argparse.Namespace, console: Console) -> int:
+    """What a plan promises, and a round on a client's data by its settings; nothing leaves the machine."""
+    limited = any(getattr(options, name) != _client_parser().get_default(name) for name in _LIMITS)
+    promise = _promise(options) if limited else None
+    from dpfedmeta.cli.run_statement import cell_lines
+    from dpfedmeta.federation.pre_flight import pre_flight
+    from dpfedmeta.planning.caveats import cautions, weak_targets
+
+    found = pre_flight(options.data, options.check, promise)
+    plan, task = found.signed.plan, found.signed.task
+    notes = (*cautions(plan.settings, task), *weak_targets(plan.settings))
+    lines = (*cell_lines(plan.planned, plan.privacy.server_sees), *(f"note: {note}" for note in notes), *found.lines)
+    for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     return DONE if found.sound else BAD_INPUT
 

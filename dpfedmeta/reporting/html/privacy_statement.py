@@ -25,6 +25,7 @@ from dpfedmeta.training.verification.chosen_run import CHOSEN
 from dpfedmeta.training.verification.file_claims import POPULATION, Proven, check, check_claims, complete
 
 BLOCK = "guarantees"
+COMPARED = " in its promise, tables of epsilons and sizes; its other words were not compared"
 Shown = Callable[[float | None], str]
 
 
@@ -148,9 +149,9 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
     if not page.blocks:
         return ["report.html agrees in what it shows; it is of an earlier version and embeds no numbers"]
     return [
-        "report.html agrees"
+        f"report.html agrees{COMPARED}"
         if proven is now
-        else f"report.html, written after {counted_words(rounds, 'round')}, agrees"
+        else f"report.html, written after {counted_words(rounds, 'round')}, agrees{COMPARED}"
     ]
 
 

@@ -41,6 +41,11 @@ def promise(settings: Settings, begun: PrivacyPlan) -> Budget:
     return Budget(limits=tuple(limits[cell] for cell in _CELLS))
 
 
+def limited(settings: Settings, plan: PrivacyPlan) -> bool:
+    """Return whether anything that was promised limits how far a run is extended."""
+    return any(map(math.isfinite, promise(settings, plan.begun).limits))
+
+
 def extended_plan(run: RunDirectory, settings: Settings, content: LedgerContent, rounds: int) -> PrivacyPlan:
     """The plan of a completed run with `rounds` rounds in all.
 

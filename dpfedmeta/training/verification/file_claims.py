@@ -171,7 +171,9 @@ def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
     run, stated, settings = snapshot.run, snapshot.summary, proven.settings
     path = run.path / SUMMARY
     if stated is None:
-        return ["no summary.json: the run has not finished, so it cannot be noticed if lines at the end are lost"]
+        closed = "though the ledger is closed: it is lost or was removed"
+        going = "the run has not finished, so it cannot be noticed if lines at the end are lost"
+        return [f"no summary.json, {closed}" if proven.content.closing else f"no summary.json: {going}"]
     with complete(path):
         if not snapshot.ended:
             proven = proven.as_of(stated["ledger"]["head"])

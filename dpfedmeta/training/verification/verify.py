@@ -26,7 +26,7 @@ from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.prior_spending import check_still_there
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
 from dpfedmeta.training.results.snapshot import Snapshot, read_run
-from dpfedmeta.training.state.extend import check_extension
+from dpfedmeta.training.state.extend import check_extension, limited
 from dpfedmeta.training.verification.file_claims import Proven, check_config, check_plan_file, check_summary
 from dpfedmeta.training.verification.replan import check_plan
 from dpfedmeta.training.verification.row_claims import check_rows
@@ -65,7 +65,8 @@ class VerifiedLedger:
     @property
     def unverified(self) -> str:
         """Words on what no comparison with the ledger shows."""
-        return self.proven.unverified if self.proven else ""
+        copies = "that no copy of this run went on elsewhere (verify copies together: --verify A B)"
+        return f"{self.proven.unverified}; {copies}" if self.proven else ""
 
     @property
     def word(self) -> str | None:
@@ -105,7 +106,8 @@ def audit(run: RunDirectory) -> VerifiedLedger:
     check_extension(run, settings, content)
     remarks += check_still_there(settings, content.plan.earlier)
     beside += check_weights(run, content, saved, stage=snapshot.stage)
-    remarks += [f"extended from {end} rounds, within its promise" for end in content.plan.ends]
+    within = "within its promise" if limited(settings, content.plan) else "and no target limits how many rounds follow"
+    remarks += [f"extended from {end} rounds, {within}" for end in content.plan.ends]
     remarks += [*_opinion(content.plan, content.charges, proven.spent), *beside]
     remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]
     return VerifiedLedger(

@@ -21,6 +21,7 @@ from dpfedmeta.accounting.ledger.registered_budget import charged_cost, replaced
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.accounting.rounded import rounded_up
+from dpfedmeta.cli.run_statement import register_lines
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from tests.conftest import dpfedmeta
 
@@ -93,6 +94,7 @@ def test_where_all_releases_are_of_one_event_the_exact_count_admits_what_diverge
     for number in range(4):
         found = reserve(register, run=f"run-{number}", data="d", plan=one)
     assert found.spent < 4.0 < found.renyi
+    assert "or more of the same rounds as before, until these reach epsilon = 4" in "\n".join(register_lines(found))
     for name, plan in (("other", replace(one, noise_multiplier=0.9)), ("more", replace(one, rounds=100_000))):
         with pytest.raises(RefusedPlan, match="leaves too little"):
             reserve(register, run=name, data="d", plan=plan)
@@ -110,6 +112,7 @@ def test_one_release_of_another_event_leaves_only_the_divergences(register):
     assert first.spent < first.renyi
     reserve(register, run="b", data="d", plan=replace(quiet, noise_multiplier=9.0))
     found = reserve(register, run="b", data="d", plan=quiet)
+    assert "by exact count" not in "\n".join(register_lines(found))
     assert [each.plan for each in found.runs] == [quiet, quiet]
     assert found.spent == found.renyi
     assert found.exact(found.runs) == math.inf

@@ -18,6 +18,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.api import train as in_python
 from dpfedmeta.cli import account_of_runs
+from dpfedmeta.cli.account_of_runs import account_of
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
@@ -31,6 +32,7 @@ from dpfedmeta.training.results.trained_run import open_run
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state import extend as extension
+from dpfedmeta.training.state.extend import limited
 from dpfedmeta.training.state.resume import finished, settings_of_run
 from dpfedmeta.training.verification.verify import audit, compose
 
@@ -107,7 +109,13 @@ def test_an_extended_run_is_the_run_of_all_its_rounds(run, longer):
     assert (aside / "report.html").exists()
     assert not (run.path / "report.html").exists()
     write_report(run)
-    assert "extended from 3 rounds, within its promise" in audit(run).remarks
+    verified = audit(run)
+    within = limited(verified.proven.settings, verified.plan)
+    words = "within its promise" if within else "and no target limits how many rounds follow"
+    assert f"extended from 3 rounds, {words}" in verified.remarks
+    cautions = account_of(run).cautions
+    assert "it ended after 3 rounds, and was extended (train --extend)" in cautions
+    assert any(line.startswith("no target limits its rounds") for line in cautions) is not within
     assert run.read_json("summary.json")["extended_from"] == [3]
     found = open_run(run.path)
     assert (found.rounds, found.planned_rounds) == (6, 6)

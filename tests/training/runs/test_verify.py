@@ -30,7 +30,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.reporting.html.privacy_statement import check_report
+from dpfedmeta.reporting.html.privacy_statement import COMPARED, check_report
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.run_training import run_training
@@ -435,7 +435,7 @@ def test_every_epsilon_that_the_report_shows_is_compared(run, proven, cell, colu
 
 def test_what_stays_as_it_was_verifies_with_or_without_a_report(run):
     found, shown = verify(run)
-    assert shown == ["report.html agrees"]
+    assert shown == [f"report.html agrees{COMPARED}"]
     assert {"plan.json agrees", "rounds.jsonl agrees", "its settings give its plan"} <= {*found.remarks}
     assert found.simulation == SIMULATION
     (run.path / "report.html").unlink()
@@ -745,7 +745,7 @@ def test_each_block_of_numbers_of_a_page_is_compared(run, proven, which):
     ).groups()
     opening = '</script><script type="application/json" id="guarantees">'
     path.write_text(before + opening.join([block] * 3) + after)
-    assert check_report(read_run(run), proven) == ["report.html agrees"]
+    assert check_report(read_run(run), proven) == [f"report.html agrees{COMPARED}"]
     content = json.loads(block)
     content["population"]["clients"] += 1
     path.write_text(before + opening.join(json.dumps(content) if n == which else block for n in range(3)) + after)
