@@ -242,9 +242,7 @@ def test_one_at_fault_among_those_that_were_told_of_ends_the_attempts(tried):
 
 
 @pytest.mark.parametrize(("comes_after", "looks"), [(0, 1), (3, 4), (99, 6)])
-def test_an_attempt_waits_for_survivors_that_were_told_of_as_long_as_for_answers(
-    tried, monkeypatch, comes_after, looks
-):
+def test_an_attempt_waits_for_survivors_that_were_told_of(tried, monkeypatch, comes_after, looks):
     """A server that was started again found one of them away for a moment, and charged all a further attempt."""
     asking, numbers, _ = tried(None)
     clock, seen = [0.0], []
