@@ -253,7 +253,7 @@ def test_an_attempt_waits_for_survivors_that_were_told_of(tried, monkeypatch, co
 
     asking.channel.present = present
     asking.told.note(ATTEMPT, {2, 3, 5, 8})
-    monkeypatch.setattr(remote_sums.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(remote_sums.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    sleep = lambda seconds: clock.__setitem__(0, clock[0] + seconds)  # noqa: E731
+    monkeypatch.setattr(remote_sums, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
     assert secure_sum(asking, bytes(32), ATTEMPT, START) == "the sum"
     assert (len(seen), len(numbers)) == (looks, 1)

@@ -374,8 +374,14 @@ def _promise(options: argparse.Namespace) -> Promise:
     """The client's limit, as the options say it."""
     from dpfedmeta.federation.client.client_budget import Floors, Promise
 
-    floors = Floors(adversarial=options.adversarial, colluding=options.colluding)
-    return Promise(floors=floors, **{name: getattr(options, name) for name in _LIMITS[:5]})
+    return Promise(
+        unit=options.unit,
+        epsilon=options.epsilon,
+        delta=options.delta,
+        participations=options.participations,
+        relation=options.relation,
+        floors=Floors(adversarial=options.adversarial, colluding=options.colluding),
+    )
 
 
 def _checked(options: argparse.Namespace, console: Console) -> int:
