@@ -339,7 +339,7 @@ def _write_plan(run: RunDirectory, made: RunContext, rate: float | None) -> None
         "cautions": cautions(plan.settings, made.dataset.task),
         "privacy": constants(plan.privacy),
         "population": dataclasses.asdict(made.statement),
-        CODE: dict(made.own),
+        **({CODE: dict(made.own)} if made.own else {}),
         "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
         "cost": {
             "clients_per_second": rate,

@@ -114,7 +114,8 @@ def _off(predicted: Sequence[float], said: Sequence[str], model: Any) -> str:
     error = sum(abs(own - number) for own, number in zip(predicted, due, strict=True)) / len(due)
     told = f"mean absolute error {error:.4g} over {len(due):,} records"
     if beyond := model.targets.outside(due):
-        first = f"record {beyond[0] + 1}: {due[beyond[0]]:g}"
+        place = beyond[0]
+        first = f"record {place + 1}: {due[place]:g}"
         told += (
             f"; {len(beyond):,} targets are outside the public range, {model.targets.words} ({first}): another unit?"
         )
