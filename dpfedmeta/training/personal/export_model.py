@@ -24,6 +24,11 @@ WEIGHTS, DESCRIPTION, GRAPH = "model.safetensors", "model.json", "model.onnx"
 # Of probabilities, and of numbers to predict in deviations of the targets: kernels differ in their last bits.
 MOST = 1e-4
 _RECORDS, _OPSET = 16, 18
+_FIRST = {
+    "images": "divide bytes by 255, ",
+    "vectors": "replace missing values and append indicators where there are such, ",
+    "tokens": "",
+}
 
 
 class Predicting(nn.Module):
@@ -85,7 +90,7 @@ def described(model: PersonalModel) -> dict[str, Any]:
         "class_names": list(model.class_names),
         "targets": None if model.targets is None else asdict(model.targets),
         "steps": model.steps,
-        "order": "replace missing values and append indicators, subtract mean, divide by deviation, apply the network",
+        "order": f"{_FIRST[model.form.records]}subtract mean, divide by deviation (where given), apply the network",
         "private": "adapted to one client's records without noise: whoever has it may learn of them",
     }
 
