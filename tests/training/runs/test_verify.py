@@ -92,9 +92,9 @@ def test_lines_lost_at_the_end_are_noticed(run):
             audit(run)
 
 
-def test_an_unfinished_run_is_said_to_be_one(run):
+def test_a_summary_that_was_removed_is_missed(run):
     (run.path / "summary.json").unlink()
-    assert any("not finished" in remark for remark in audit(run).remarks)
+    assert any("no summary.json, though the ledger is closed" in remark for remark in audit(run).remarks)
 
 
 def test_a_summary_that_states_less_is_found(run):
