@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -340,6 +341,10 @@ def write_all(console: Console, options: argparse.Namespace, of: Account) -> int
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     if left:
         console.print(f'"{TO_FILL_IN}" stands {left} times in them, where no ledger knows', highlight=False)
+    if options.events is not None:
+        read = json.loads(made[options.events])["read_by"]
+        said = f"{read['accountant']} of dp-accounting reads epsilon {rounded_up(read['epsilon'])} from it"
+        console.print(f"{options.events}: {said}", highlight=False, soft_wrap=True, markup=False)
     return DONE
 
 
