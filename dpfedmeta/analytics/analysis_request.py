@@ -18,8 +18,7 @@ from dpfedmeta.analytics.analysis import FOLDER, Analysis
 from dpfedmeta.config.load import offered_settings, offered_text
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.read_files import WrongEncoding
-from dpfedmeta.core.files.text_lines import read_lines
+from dpfedmeta.core.files.read_files import WrongEncoding, read_lines
 from dpfedmeta.core.plugins import plugin_registry as members
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.core.still_working import told_while

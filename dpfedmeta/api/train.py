@@ -98,6 +98,8 @@ def train(
             changed_code=changed_code,
         )
         if resume is None:
+            if changed_code:
+                raise InputError("changed_code: belongs to resume; a new run has charged nothing yet; leave it out")
             assert settings is not None
             settings = with_members(settings, aggregation, mechanism)
             if settings.clip.start == "quantile":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from dpfedmeta.core.pydantic_errors import counted_words
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-    from dpfedmeta.cli.papers import Account, Clients
+    from dpfedmeta.cli.papers import Account
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
@@ -44,6 +43,8 @@ def account_of_runs(console: Console, options: argparse.Namespace, chosen: Seque
     if options.papers is not None or options.events is not None:
         if len(runs) > 1:
             raise InputError("--papers, --events: name one run")
+        from dpfedmeta.cli.papers import write_all
+
         return write_all(console, options, account_of(runs[0]))
     if len(runs) == 1 and options.realised is None:
         kind = _kind_of(runs[0].path)
@@ -92,7 +93,7 @@ def account_of(run: RunDirectory) -> Account:
         InputError: The ledger is damaged, or a file beside it contradicts it.
     """
     from dpfedmeta.accounting.ledger.ledger import phases_of, read_content
-    from dpfedmeta.cli.papers import Account
+    from dpfedmeta.cli.papers import Account, clients_of, who_the_clients_are
 
     kind = _kind_of(run.path)
     training = None if kind else _verified(run)[0]
@@ -139,63 +140,6 @@ def _of_settings(run: RunDirectory, settings: Settings, plan: PrivacyPlan) -> Se
     if plan.noise == "independent" and not limited(settings, plan):
         found.append("no target limits its rounds, so whoever runs it may extend it, and these numbers grow")
     return found
-
-
-def account_of_plan(settings: Settings, plan: PrivacyPlan, notes: Sequence[str]) -> Account:
-    """The account of a plan that no run was made of.
-
-    Args:
-        settings: What the plan was solved from.
-        plan: The plan.
-        notes: Its cautions.
-    """
-    from dpfedmeta.accounting.observers.four_guarantees import guarantees
-    from dpfedmeta.cli.papers import Account
-    from dpfedmeta.training.results.summary import SIMULATION
-
-    chosen = settings.run.noise_seed is not None
-    said = (SIMULATION if chosen else None, who_the_clients_are(settings), *notes)
-    return Account(
-        name=f"{settings.algo} on {Path(settings.dataset).stem}",
-        plan=plan,
-        cells=guarantees(plan),
-        phases=plan.phases,
-        cautions=tuple(filter(None, said)),
-        register=settings.population.register,
-        clients=clients_of(settings),
-        simulation=chosen,
-    )
-
-
-def clients_of(settings: Settings | None) -> Clients:
-    """Who the clients are: those of a federation, those that somebody's own data name, or nobody."""
-    from dpfedmeta.config.dataset_names import task_of
-    from dpfedmeta.data.task import holds_rows
-
-    if settings is None:
-        return "unknown"
-    kind = settings.population.kind
-    if kind != "natural":
-        return "real" if kind == "real" else "simulated"
-    try:
-        return "named" if holds_rows(kind, task_of(settings)[0]) else "simulated"
-    except InputError:  # the data are not on this machine
-        return "unknown"
-
-
-def who_the_clients_are(settings: Settings | None) -> str | None:
-    """Say of simulated clients that they are nobody, and of people's that one machine read all their records."""
-    if settings is None or settings.population.kind == "real":
-        return None
-    if clients_of(settings) != "simulated":
-        return (
-            "one machine held all records and played every client (population.kind = "
-            f"{settings.population.kind}), so whoever ran it read them all, whatever is promised towards the server"
-        )
-    return (
-        f"the clients are simulated (population.kind = {settings.population.kind}): each is made of records of "
-        "the data set, so nothing is promised to the people in it"
-    )
 
 
 def _promised(found: VerifiedLedger | VerifiedSpending, rounds: int) -> Sequence[Guarantee]:
@@ -256,10 +200,11 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
         console.print(guarantee_table(proven.promised, promised, word=found.word))
     of_run = {"simulation": found.simulation, "status": snapshot.stage, "unverified": found.unverified}
     of_run |= {"chosen": found.chosen} if found.chosen else {}
+    gone = ", ".join(name for name in (CONFIG, PLAN, ROUNDS, SUMMARY, REPORT) if not (run.path / name).exists())
+    of_run |= {"absent": gone} if gone else {}
     code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=found.word)
     remarks = [*found.remarks, *shown, *([_PRICED] if found.chosen else [])]
-    gone = [name for name in (CONFIG, PLAN, ROUNDS, SUMMARY, REPORT) if not (run.path / name).exists()]
-    absent = f"not there, so not compared: {', '.join(gone)}\n" if gone else ""
+    absent = f"not there, so not compared: {gone}\n" if gone else ""
     _show_remarks(console, options, remarks, absent + found.unverified)
     return code
 
@@ -317,35 +262,6 @@ def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDire
     code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=word)
     _show_remarks(console, options, (), unverified)
     return code
-
-
-def write_all(console: Console, options: argparse.Namespace, of: Account) -> int:
-    """Write the papers and the events that the options name, and say which files."""
-    from dpfedmeta.cli.papers import TO_FILL_IN, events_of, papers_of
-    from dpfedmeta.core.files.atomic_files import replace_file
-
-    made = {} if options.papers is None else {options.papers / name: text for name, text in papers_of(of).items()}
-    if options.papers is not None and (options.papers.exists() or not options.papers.parent.is_dir()):
-        raise InputError(f"--papers {options.papers}: expected the name of a new folder, in a folder that exists")
-    if options.events is not None:
-        made[options.events] = events_of(of)
-    if options.papers is not None:
-        options.papers.mkdir()
-    for path, text in made.items():
-        replace_file(path, text.encode())
-    left = sum(text.count(TO_FILL_IN) for text in made.values())
-    if options.json:
-        print_json({"written": [str(path) for path in made], "to_fill_in": left})
-        return DONE
-    for line in (*(f"Attention: {each}" for each in of.cautions), *map(str, made)):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-    if left:
-        console.print(f'"{TO_FILL_IN}" stands {left} times in them, where no ledger knows', highlight=False)
-    if options.events is not None:
-        read = json.loads(made[options.events])["read_by"]
-        said = f"{read['accountant']} of dp-accounting reads epsilon {rounded_up(read['epsilon'])} from it"
-        console.print(f"{options.events}: {said}", highlight=False, soft_wrap=True, markup=False)
-    return DONE
 
 
 def show_cells(

@@ -130,9 +130,10 @@ def _settings_help(words: Sequence[str], everything: bool) -> str:
     _add_chosen(choices)
     for name in ({name for name, _, _ in setting_fields()} | set(SHORT_FORMS)) - {"algo", "dataset"}:
         choices.add_argument(f"--{name}", dest=SHORT_FORMS.get(name, name), nargs="?", default=argparse.SUPPRESS)
-    choices.words = [
-        word for word in words if word not in ("-h", "--help", "all")
-    ]  # what is given twice was said already
+    # What is given twice was said already. `all` behind any other option is that option's value.
+    place = next((place for place, word in enumerate(words) if word in ("-h", "--help")), len(words))
+    after = place + (2 if [*words[place + 1 : place + 2]] == ["all"] else 1)
+    choices.words = [*words[:place], *words[after:]]
     found = vars(choices.parse_known_args(choices.words)[0])
     algo, dataset, config = (found.pop(name) for name in ("algo", "dataset", "config"))
     given = {name: value for name, value in found.items() if value is not None}

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from rich.console import Console
 
 from dpfedmeta.accounting.dp_events import events_for_others
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, ServerSees
 from dpfedmeta.accounting.release_costs import rounds_seen
 from dpfedmeta.accounting.right_guesses import protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.cli.arguments import DONE, print_json
 from dpfedmeta.cli.run_statement import NOT_PROMISED, cell_lines, done_words, others_words, unit_words
+from dpfedmeta.config.dataset_names import task_of
+from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import replace_file
+from dpfedmeta.core.files.new_folder import write_folder
 from dpfedmeta.core.version import __version__
+from dpfedmeta.data.task import holds_rows
 from dpfedmeta.planning.caveats import dishonest_words
+from dpfedmeta.training.results.summary import SIMULATION
 
 TO_FILL_IN = "TO FILL IN"
 _DIGITS = 4
@@ -77,6 +88,56 @@ class Account:
     simulation: bool = False
     register: str | None = None
     chosen: bool = False
+
+
+def account_of_plan(settings: Settings, plan: PrivacyPlan, notes: Sequence[str]) -> Account:
+    """The account of a plan that no run was made of.
+
+    Args:
+        settings: What the plan was solved from.
+        plan: The plan.
+        notes: Its cautions.
+    """
+    chosen = settings.run.noise_seed is not None
+    said = (SIMULATION if chosen else None, who_the_clients_are(settings), *notes)
+    return Account(
+        name=f"{settings.algo} on {Path(settings.dataset).stem}",
+        plan=plan,
+        cells=guarantees(plan),
+        phases=plan.phases,
+        cautions=tuple(filter(None, said)),
+        register=settings.population.register,
+        clients=clients_of(settings),
+        simulation=chosen,
+    )
+
+
+def clients_of(settings: Settings | None) -> Clients:
+    """Return whose the clients are: of a federation, of somebody's own data that name them, or nobody's."""
+    if settings is None:
+        return "unknown"
+    kind = settings.population.kind
+    if kind != "natural":
+        return "real" if kind == "real" else "simulated"
+    try:
+        return "named" if holds_rows(kind, task_of(settings)[0]) else "simulated"
+    except InputError:  # the data are not on this machine
+        return "unknown"
+
+
+def who_the_clients_are(settings: Settings | None) -> str | None:
+    """Say of simulated clients that they are nobody, and of people's that one machine read all their records."""
+    if settings is None or settings.population.kind == "real":
+        return None
+    if clients_of(settings) != "simulated":
+        return (
+            "one machine held all records and played every client (population.kind = "
+            f"{settings.population.kind}), so whoever ran it read them all, whatever is promised towards the server"
+        )
+    return (
+        f"the clients are simulated (population.kind = {settings.population.kind}): each is made of records of "
+        "the data set, so nothing is promised to the people in it"
+    )
 
 
 def papers_of(account: Account) -> dict[str, str]:
@@ -170,9 +231,12 @@ def _facts(account: Account) -> dict[str, Any]:
         "head": account.head,
         "unverified": f"N{account.unverified[1:]}.",
         "check": f"`dpfedmeta account --verify RUN` computes all numbers again from the ledger{hashed}.",
-        "mechanisms": f"Every contribution is bounded, then noise is added: {rounds_seen(account.phases)}.",
-        "dishonest": dishonest_words(plan),
+        "mechanisms": f"Every contribution is bounded, then noise is added: {rounds_seen(account.phases)}. "
+        f"dpfedmeta {__version__}; dp-accounting is asked for a second opinion. Nobody outside has reviewed "
+        f"protocol and accountant. Of clients: {dishonest_words(plan)}.",
         "trust": f"The server follows the protocol and is curious; it sees {sees}.",
+        "tuning": "Settings that were tried on these clients cost privacy, each try as much as a run.",
+        "public": "validation and test data, and accuracies on them",
         "observers": f"Observers: the server, and the public: whoever sees what is released{others}.",
         "others": others_words(plan, account.register),
         "limits": f"{NOT_PROMISED} No guarantee covers a model that somebody adapted for themselves.",
@@ -188,7 +252,7 @@ def _towards_all(cells: Sequence[Guarantee]) -> Guarantee | None:
 
 
 def _between(cell: Guarantee) -> str:
-    """What two neighbouring worlds differ in, with the relation's name once."""
+    """Words for the difference of two neighbouring worlds, with the relation's name once."""
     words, name = unit_words(cell), f"({cell.adjacency})"
     return words if words.endswith(name) else f"{words} {name}"
 
@@ -229,3 +293,29 @@ def _stated(cell: Guarantee) -> dict[str, Any]:
             for name, each in cell.relations.items()
         },
     }
+
+
+def write_all(console: Console, options: argparse.Namespace, of: Account) -> int:
+    """Write the papers and the events that the options name, and say which files."""
+    papers = {} if options.papers is None else papers_of(of)
+    if options.papers is not None and (options.papers.exists() or not options.papers.parent.is_dir()):
+        raise InputError(f"--papers {options.papers}: expected the name of a new folder, in a folder that exists")
+    events = None if options.events is None else events_of(of)
+    if papers:
+        write_folder(options.papers, {name: text.encode() for name, text in papers.items()})
+    if events is not None:
+        replace_file(options.events, events.encode())
+    made = [*(options.papers / name for name in papers), *([] if events is None else [options.events])]
+    left = sum(text.count(TO_FILL_IN) for text in papers.values())
+    if options.json:
+        print_json({"written": [str(path) for path in made], "to_fill_in": left})
+        return DONE
+    for line in (*(f"Attention: {each}" for each in of.cautions), *map(str, made)):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    if left:
+        console.print(f'"{TO_FILL_IN}" stands {left} times in them, where no ledger knows', highlight=False)
+    if events is not None:
+        read = json.loads(events)["read_by"]
+        said = f"{read['accountant']} of dp-accounting reads epsilon {rounded_up(read['epsilon'])} from it"
+        console.print(f"{options.events}: {said}", highlight=False, soft_wrap=True, markup=False)
+    return DONE

@@ -158,7 +158,7 @@ def register_lines(found: PopulationRegister) -> list[str]:
 
 
 def _same_noise(found: PopulationRegister) -> str:
-    """What exact composition leaves beyond the divergences, where all runs have the same rounds."""
+    """Words for the rest that exact composition leaves beyond the divergences, where all runs have the same rounds."""
     exact = found.exact(found.runs)
     if not found.runs or not exact < found.epsilon:
         return ""
@@ -175,7 +175,7 @@ def _further(count: int) -> str:
 
 
 def done_words(plan: PrivacyPlan, rounds: int) -> str:
-    """How many rounds over how many clients, how many of them in each, and with what noise."""
+    """Numbers of rounds and of clients, in all and in a round, and the noise, in words."""
     done = rounds_words(rounds) if rounds >= plan.rounds else f"{rounds} of {rounds_words(plan.rounds)}"
     # A schedule may change the cohort.
     cohorts = list(dict.fromkeys(f"{phase.event.cohort:g}" for phase in plan.phases)) or [f"{plan.cohort:g}"]
@@ -186,7 +186,7 @@ def done_words(plan: PrivacyPlan, rounds: int) -> str:
 
 
 def others_words(plan: PrivacyPlan, register: str | None) -> str:
-    """Which other runs over the same clients are counted, and where."""
+    """Say of other runs over the same clients whether they are counted, and where."""
     earlier = counted_words(len(plan.earlier), "earlier ledger") if plan.earlier else "none"
     shared = f"Counted with other runs in register {Path(register).name}; ask for its statement." if register else ""
     return f"Other runs over the same clients add to these numbers. {shared or f'The plan counts {earlier}.'}"
@@ -201,7 +201,7 @@ def cell_lines(cells: Sequence[Guarantee], server_sees: str) -> list[str]:
 
 
 def unit_words(cell: Guarantee) -> str:
-    """What two neighbouring worlds differ in."""
+    """Words for the difference of two neighbouring worlds."""
     return _WHOSE.get((cell.unit, cell.adjacency), f"one {cell.unit} changed ({cell.adjacency})")
 
 

@@ -33,7 +33,7 @@ FIRST_ALGORITHMS = (
 
 
 def summary_of(algo: str) -> str:
-    """What a preset is, in the first sentence of its file."""
+    """Return the first sentence of a preset's file, which says what it is."""
     lines = takewhile(lambda line: line.startswith("#"), _text(algo).splitlines())
     return re.split(r"(?<! al)\.(?:\s|$)", " ".join(line[1:].strip() for line in lines), maxsplit=1)[0] + "."
 
@@ -162,8 +162,8 @@ def _lengthen_steps(given: dict[str, Given]) -> None:
     """A client of more classes gets a longer step: its loss is a mean over all of them, so each has a smaller part.
 
     Omniglot at 20 ways, `maml`, 4,800 clients: 94.5% of validation with the step of 5 ways times 4, 88.7% without.
-    Numbers to predict are one output: a head gets a fifth of the step of 5 ways. Parkinson's, `maml`, 200 clients:
-    validation error 0.63, and 19.1 with the whole step; the mean of a client's own targets has 1.78.
+    Numbers to predict are one output: a head gets a fifth of the step of 5 ways. Parkinson's, `maml`, after 200
+    participations: validation error 0.63, and 19.1 with the whole step; the mean of a client's own targets has 1.78.
     """
     ways = given.get("task.ways")
     # What is no number is refused in its turn.

@@ -159,6 +159,12 @@ def listed(entries: Sequence[str]) -> str:
     return "; ".join(entries[:MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
+def reasons(why: Sequence[str]) -> str:
+    """Reasons in one line, each remedy, behind a semicolon, once and at the end."""
+    parts = [words.partition("; ") for words in why]
+    return "; ".join([listed([what for what, *_ in parts]), *dict.fromkeys(remedy for *_, remedy in parts if remedy)])
+
+
 def counted_words(count: int, what: str) -> str:
     """`1 round`, `2 rounds`."""
     return f"{count} {what}" + ("" if count == 1 else "s")

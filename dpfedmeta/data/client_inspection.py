@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import listed
+from dpfedmeta.core.pydantic_errors import listed, reasons
 from dpfedmeta.data.columns import TARGET
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.missing import MissingValues, look_for_missing
 from dpfedmeta.data.user_sources.csv_table import check_spelled_alike
 from dpfedmeta.data.user_sources.readers import columns_in, reader_name
-from dpfedmeta.data.user_sources.sound_rows import SoundRows, any_rows, reasons
+from dpfedmeta.data.user_sources.sound_rows import SoundRows, any_rows
 
 
 @dataclass(frozen=True, kw_only=True)

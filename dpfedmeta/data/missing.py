@@ -146,7 +146,7 @@ def missing_words(odd: Iterable[str]) -> str:
 
 
 def remedies(odd: Mapping[str, Counter[str]], rows: int) -> str:
-    """What to do about values that are no numbers.
+    """Advice on values that are no numbers.
 
     Args:
         odd: Of each column that holds such, how often it holds each.

@@ -177,6 +177,10 @@ def test_help_shows_what_holds_with_the_settings_that_are_typed(capsys):
     assert "--privacy.client.epsilon (--epsilon) [null]" in shown
 
 
+def test_help_keeps_the_value_all_of_another_option(capsys):
+    assert "--meta.adapt [all]" in settings_shown(capsys, "--meta.adapt", "all")
+
+
 def test_help_says_once_what_is_given_twice(capsys):
     with pytest.raises(SystemExit):
         parser("A test.", settings=True).parse_args(["--algo", "dp-agr", "--rounds", "3", "--rounds", "4", "--help"])

@@ -21,7 +21,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli import papers
-from dpfedmeta.cli.account_of_runs import clients_of
+from dpfedmeta.cli.papers import clients_of
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.verification.verify import audit
@@ -131,7 +131,7 @@ def test_simulated_clients_are_never_said_to_be_people(tmp_path, more):
 
 
 def test_the_clients_that_own_data_name_are_people_whose_records_one_machine_held(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpfedmeta.data.task.holds_rows", lambda kind, task: True)
+    monkeypatch.setattr("dpfedmeta.cli.papers.holds_rows", lambda kind, task: True)
     found, _ = papers_of(tmp_path / "p", *AGR, "--population.kind", "natural")
     assert loss(found)["privacy_parameters"]["epsilon"] > 0
     assert "The clients are those that the data name; one machine held all records" in texts(found["dpia.yaml"])

@@ -255,7 +255,7 @@ def test_a_page_and_papers_of_a_run_say_what_its_plan_cautions_of(tmp_path, monk
     run = written_run(tmp_path, algo="dp-agr", given=given, charged=2)
     due = "dpfedmeta.training.verification.due_words.due_cautions"
     monkeypatch.setattr(due, lambda settings: ["test people are treated as public"])
-    monkeypatch.setattr("dpfedmeta.cli.account_of_runs.clients_of", lambda settings: "named")
+    monkeypatch.setattr("dpfedmeta.cli.papers.clients_of", lambda settings: "named")
     dpfedmeta("account", "--run", str(run.path), "--papers", str(tmp_path / "papers"))
     papers = [path.read_text() for path in (tmp_path / "papers").iterdir()]
     for shown in (dpfedmeta("account", "--statement", str(run.path)).out, *papers):

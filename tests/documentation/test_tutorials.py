@@ -66,7 +66,7 @@ def shape(line):
 
 
 def comes_out(line, output):
-    """Whether a line of a page is among those of an output."""
+    """Return whether a line of a page is among those of an output."""
     words, numbers, accuracies = shape(line)
     for said in output.splitlines():
         other, those, _ = shape(said)

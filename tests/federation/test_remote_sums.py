@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dpfedmeta.federation.server import remote_sums
+from dpfedmeta.federation.server import quorum, remote_sums
 from dpfedmeta.federation.server.client_requests import Told
 from dpfedmeta.federation.server.quorum import TooFew
 from dpfedmeta.federation.server.remote_sums import AskedAdder, AskedSums, NoSum, secure_sum, used_up
@@ -254,6 +254,6 @@ def test_an_attempt_waits_for_survivors_that_were_told_of(tried, monkeypatch, co
     asking.channel.present = present
     asking.told.note(ATTEMPT, {2, 3, 5, 8})
     sleep = lambda seconds: clock.__setitem__(0, clock[0] + seconds)  # noqa: E731
-    monkeypatch.setattr(remote_sums, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    monkeypatch.setattr(quorum, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
     assert secure_sum(asking, bytes(32), ATTEMPT, START) == "the sum"
     assert (len(seen), len(numbers)) == (looks, 1)

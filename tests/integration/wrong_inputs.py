@@ -155,6 +155,7 @@ CASES = (
            says=("aggregation.mode",)),
     _train("a chunk on two kinds of order", "--order", "3", says=("meta.order", "1 or 2")),
     _train("calibration without a dry run", "--calibration", "3", says=("--dry-run",)),
+    _train("changed code of a new run", "--changed-code", says=("--resume",)),
     _train("a plan of nothing", "--epsilon", "1e-9", says=("privacy.client.epsilon", "0.1 to 10")),
     # Files of settings.
     _file("an old file", "old.yaml", "aggregation.rough", "did you mean server.rounds"),
@@ -279,6 +280,8 @@ CASES = (
     _python("a preset with a number as text", "dp.Settings.preset('maml', 'strokes', {'server.rounds': '3'})",
             "server.rounds", quick=True),
     _python("a preset with an unknown key", "dp.Settings.preset('maml', 'strokes', {'rouns': 3})", "rouns", quick=True),
+    _python("changed code of a new run", "dp.train(dp.Settings.preset('maml', 'strokes'), changed_code=True)",
+            "changed_code", "resume"),
     _python("resume of nothing", "dp.train(resume='none')", "none"),
     _python("evaluate nothing", "dp.evaluate([])", "none is given"),
     _python("evaluate a folder", "dp.evaluate('images')", "images"),

@@ -16,7 +16,7 @@ _START = "0" * 64
 
 
 class HashChain:
-    """A file that only grows.
+    """A file that only grows; a process that is forked from the one that opened it cannot write it.
 
     Attributes:
         path: The file.
@@ -33,6 +33,7 @@ class HashChain:
         self.lines = lines
         self._mode = mode
         self._size = size
+        self._process = os.getpid()
 
     @classmethod
     def start(cls, path: Path, first: Mapping[str, Any], mode: int = PUBLIC) -> HashChain:
@@ -54,6 +55,8 @@ class HashChain:
         self._write(bodies)
 
     def _write(self, bodies: Iterable[Mapping[str, Any]], flag: int = 0) -> None:
+        if os.getpid() != self._process:  # its lines would follow the same line as those of the other process
+            raise InputError(f"{self.path}: only the process that opened it writes it; let forked ones return results")
         digest, texts = self.head, []
         for body in bodies:
             text, digest = _line(body, digest)

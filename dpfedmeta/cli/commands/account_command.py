@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.cli.account_of_runs import account_of_plan, account_of_runs, show_cells, write_all
+from dpfedmeta.cli.account_of_runs import account_of_runs, show_cells
 from dpfedmeta.cli.arguments import (
     DONE,
     PICTURE_ENDINGS,
@@ -212,6 +212,8 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     plan = make_privacy(settings, task, options.solve)
     word = word_of_authors(settings)
     if options.papers is not None or options.events is not None:
+        from dpfedmeta.cli.papers import account_of_plan, write_all
+
         notes = (*cautions(settings, task), *weak_targets(settings))
         return write_all(console, options, account_of_plan(settings, plan, notes))
     code = show_cells(console, options, plan, guarantees(plan), "What this plan promises", word=word)

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, parser
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.files.atomic_files import SECRET
+from dpfedmeta.core.files.new_folder import write_folder
 from dpfedmeta.core.files.run_checks import check_outside_runs
 
 SUMMARY = "a personal model as safetensors and JSON, and as ONNX, for other programs"
@@ -44,9 +45,7 @@ def main(words: Sequence[str], console: Console) -> int:
 
     files = exported(load_personal(options.model), onnx=options.onnx)
     try:
-        options.out.mkdir(mode=0o700)
-        for name, content in files.items():
-            replace_file(options.out / name, content, SECRET)
+        write_folder(options.out, files, SECRET)
     except OSError as error:
         raise InputError(f"--out {options.out}: cannot be written ({error.strerror})") from error
     console.print(f"{options.out}: {', '.join(files)}; as private as the model itself", highlight=False, soft_wrap=True)

@@ -385,7 +385,7 @@ def _promise(options: argparse.Namespace) -> Promise:
 
 
 def _checked(options: argparse.Namespace, console: Console) -> int:
-    """What a plan promises, and a round on a client's data by its settings; nothing leaves the machine."""
+    """Show what a plan promises, and try a round on a client's data; nothing leaves the machine."""
     limited = any(getattr(options, name) != _client_parser().get_default(name) for name in _LIMITS)
     promise = _promise(options) if limited else None
     from dpfedmeta.cli.run_statement import cell_lines

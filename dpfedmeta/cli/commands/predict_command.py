@@ -103,7 +103,7 @@ def _shares(names: Sequence[str], own: Sequence[float]) -> dict[str, float]:
 
 
 def _off(predicted: Sequence[float], said: Sequence[str], model: Any) -> str:
-    """How far predictions are from the numbers that the table says."""
+    """Mean distance of predictions from the numbers that the table says, in words."""
     from dpfedmeta.data.missing import number_of
 
     numbers = [number_of(text) for text in said]
@@ -123,7 +123,7 @@ def _off(predicted: Sequence[float], said: Sequence[str], model: Any) -> str:
 
 
 def _right(predicted: Sequence[str], said: Sequence[str], model: Any) -> str:
-    """How many predictions are what the table says."""
+    """Number of predictions that are the class that the table says, in words."""
     right = sum(own == due for own, due in zip(predicted, said, strict=True))
     told = f"{right:,} of {len(said):,} are of the class that the table says"
     known = {*_names(model)}

@@ -69,6 +69,8 @@ def on_workers(words: Sequence[str], console: Console, workers: Workers | None, 
     if known.resume is not None or known.extend is not None:
         return _resume(known, given_settings(made, words), console, workers)
     options, settings = parse_with_settings(made, words)
+    if options.changed_code:
+        raise InputError("--changed-code belongs to --resume: a new run has charged nothing yet; drop it")
     if options.calibration is not None and not options.dry_run:
         raise InputError("--calibration belongs to --dry-run; drop it, or add --dry-run")
     if options.calibration is not None and not 0 < options.calibration <= 600:

@@ -46,6 +46,20 @@ def decoded(content: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\n\ufeff", "\n")
 
 
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file in which each stands for somebody. They end in line feeds, and in nothing else.
+
+    Raises:
+        OSError: It cannot be read.
+        WrongEncoding: It is not UTF-8, or carriage returns stand in it alone.
+    """
+    content = path.read_bytes()
+    lines = decoded(content).split("\n")
+    if b"\r" in content.replace(b"\r\n", b""):
+        raise WrongEncoding("a carriage return stands in it without a line feed; end lines as Unix or Windows do")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
 def open_text(path: Path, errors: str = "strict") -> TextIO:
     """A file to be read line by line, as `read_text` reads a whole one; line ends stay, as csv wants them.
 

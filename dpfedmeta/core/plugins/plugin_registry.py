@@ -137,7 +137,7 @@ def check_protocol(setting: str, name: str, member: object, *wanted: str) -> Non
 
 
 def planned(setting: str, name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """What a member's `planned` makes.
+    """Call a member's `planned`, and say in one line what fails in it.
 
     Raises:
         InputError: It does not take what it is given, or fails.

@@ -209,7 +209,7 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 
 
 def _odd_byte(path: Path, error: Exception) -> object:
-    """Where the first byte stands that is not UTF-8, or what else is wrong."""
+    """Place of the first byte that is not UTF-8, or another error."""
     if not isinstance(error, UnicodeError):
         return error
     with open_text(path, "surrogateescape") as file:

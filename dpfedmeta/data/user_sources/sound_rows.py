@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.pydantic_errors import listed
+from dpfedmeta.core.pydantic_errors import listed, reasons
 from dpfedmeta.data.episodes.class_pool import FloatRecords, ImageArray
 from dpfedmeta.data.missing import is_missing, look_for_missing, names_of, number_of
 from dpfedmeta.data.names import same_class
@@ -273,12 +273,6 @@ def unsound_words(found: SoundRows, lost: int = 0) -> str | None:
     why = [*found.unsound, *([f"{lost} images do not decode (check-task --client says which)"] if lost else [])]
     count = len(found.unsound) + lost
     return f"{found.path}: {count} row(s) are wrong and left out; the others take part: {reasons(why)}"
-
-
-def reasons(why: Sequence[str]) -> str:
-    """Reasons in one line, with what to do about them once."""
-    parts = [words.partition("; ") for words in why]
-    return "; ".join([listed([what for what, *_ in parts]), *dict.fromkeys(remedy for *_, remedy in parts if remedy)])
 
 
 def any_rows(path: Path) -> SoundRows:

@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
-from dpfedmeta.core.files.read_files import WrongEncoding
-from dpfedmeta.core.files.text_lines import read_lines
+from dpfedmeta.core.files.read_files import WrongEncoding, read_lines
 from dpfedmeta.federation.channel import IDENTITY_BYTES
 from dpfedmeta.secure_aggregation.crypto.keys import SECRET_BYTES, Identity, derived, signed_by
 

@@ -91,7 +91,7 @@ def wait_for(
     until, named = time.monotonic() + seconds, {*roster}
     heart = Heartbeat(say=waiting)
     while (there := len(named & {*channel.present()})) < fewest:
-        if time.monotonic() > until:
+        if time.monotonic() >= until:
             raise TooFew(
                 f"only {there} of {len(named)} clients are connected after {seconds:g} s, and {fewest} are needed; "
                 "nothing was started"
@@ -114,7 +114,7 @@ def offer_until_answered(
         check_willing(asking)
         if asking.answering >= fewest:
             return
-        if time.monotonic() > until:
+        if time.monotonic() >= until:
             raise TooFew(
                 f"only {asking.answering} of {len(asking.roster)} clients answered the plan within {seconds:g} s, and "
                 f"{fewest} are needed; no round was started"

@@ -1,8 +1,8 @@
 """The two ways in which a federation adds up messages: those of the simulation, on answers over the wire."""
 
 import re
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from dpfedmeta.core.random.random_sources import IntArray
 from dpfedmeta.core.worker_pool import Workers
 from dpfedmeta.federation.client.secagg_session import round_of
 from dpfedmeta.federation.server.client_requests import Blame, ClientRequests
-from dpfedmeta.federation.server.quorum import TooFew, all_are_asked
+from dpfedmeta.federation.server.quorum import TooFew, all_are_asked, wait_for
 from dpfedmeta.federation.wire_format import (
     Attempt,
     Floats,
@@ -38,7 +38,6 @@ from dpfedmeta.simulation.cohort_sums import plain_sum
 # An attempt at the protocol that failed is made again, with fresh keys on the same vectors, and of the same survivors
 # where clients were told of some.
 _ATTEMPTS = 3
-_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -201,11 +200,8 @@ def secure_sum(asking: ClientRequests, identity: bytes, attempt: Attempt, start:
 def _await_survivors(asking: ClientRequests, attempt: Attempt) -> None:
     """Wait, as long as for answers, until all survivors that clients were told of are connected: no sum lacks one."""
     told = [asking.roster[number] for number in asking.told.survivors(attempt) or ()]
-    if not told:
-        return
-    until = time.monotonic() + asking.seconds
-    while not {*told} <= {*asking.channel.present()} and time.monotonic() < until:
-        time.sleep(_LOOK_SECONDS)
+    with suppress(TooFew):
+        wait_for(asking.channel, told, len(told), asking.seconds)
 
 
 def _reason(error: Aborted, server: Server, start: Start) -> str:

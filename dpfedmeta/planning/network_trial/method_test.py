@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params, is_finite
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.learning.algorithms.maml import sent_by
 from dpfedmeta.learning.meta.algorithm import form_problem, message_form
 from dpfedmeta.learning.meta.meta_gradients import rows
@@ -28,9 +29,8 @@ def check_sent(who: str, algorithm: Any, learned: Params, sent: Iterable[object]
     form: Params = message_form(algorithm, learned)
     found: list[Any] = list(sent)
     if len(found) != clients:
-        raise InputError(
-            f"{who} sent {len(found)} messages for {clients} client{'s'[: clients > 1]}, expected one each"
-        )
+        sent_words = f"{counted_words(len(found), 'message')} for {counted_words(clients, 'client')}"
+        raise InputError(f"{who} sent {sent_words}, expected one each")
     for message in found:
         if problem := form_problem(message, form, algorithm.parts):
             raise InputError(f"{who} {problem}; every client's message would count as zero")
@@ -46,11 +46,8 @@ def check_method(rehearsal: Rehearsal) -> None:
     if rehearsal.own is None:
         return
     method: Any = getattr(rehearsal.algorithm, "method", rehearsal.algorithm)
-    who, episodes, (learned, fixed) = (
-        f"{rehearsal.own[0]}: its {rehearsal.own[1]}",
-        rehearsal.episodes(1),
-        rehearsal.weights(1),
-    )
+    who = f"{rehearsal.own[0]}: its {rehearsal.own[1]}"
+    episodes, (learned, fixed) = rehearsal.episodes(1), rehearsal.weights(1)
     context, before = RehearsedClients(rehearsal).context(learned, fixed), drawn_so_far()
 
     def computed(*, together: bool) -> Tensor:

@@ -258,6 +258,7 @@ class ChargedRounds:
     @contextmanager
     def _whole(self) -> Iterator[None]:
         """After a failure in between, only what reached the disk counts: a new start reads it."""
+        self.check_process()
         if self._closed:
             raise InputError("PrivateRounds: is closed; make it again with the same run_dir to go on")
         try:
@@ -282,9 +283,12 @@ class ChargedRounds:
             )
 
     def finish(self) -> None:
-        """End for now: the ledger says what the last release was, and the locks are given back."""
+        """End for now: the ledger says what the last release was, and the locks are given back.
+
+        A forked process that leaves the block of its parent ends nothing.
+        """
         try:
-            if not self._closed and self.released:
+            if not self._closed and self.released and os.getpid() == self._process:
                 self._journal.close(self.released, {})
         finally:
             self.close()

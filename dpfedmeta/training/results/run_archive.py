@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import shutil
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,8 +18,9 @@ import yaml
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.atomic_files import replace_file, sync_folder
+from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.core.files.lock import only_writer
+from dpfedmeta.core.files.new_folder import write_folder
 from dpfedmeta.core.files.run_checks import check_has_ledger
 from dpfedmeta.core.files.run_directory import (
     CONFIG,
@@ -131,7 +130,7 @@ def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Arc
         if path.suffix == ".zip":
             _write(path, run.path.resolve().name, contents)
         else:
-            _write_folder(path, contents)
+            write_folder(path, contents)
     unknown = tuple(_unknown(run))
     return Archived(
         path=path, files=tuple(contents), left_out=left_out, unknown=unknown, places=tuple(_places(run)), audit=found
@@ -266,19 +265,6 @@ def check_manifest(run: RunDirectory) -> list[str]:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _write_folder(path: Path, contents: dict[str, bytes]) -> None:
-    """Whole or not at all."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        for name, content in contents.items():
-            (staged / name).parent.mkdir(parents=True, exist_ok=True)
-            replace_file(staged / name, content)
-        staged.rename(path)
-        sync_folder(path.parent)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
 
 
 def _write(path: Path, folder: str, contents: dict[str, bytes]) -> None:

@@ -160,12 +160,9 @@ def check_same_code(run: RunDirectory, own: Mapping[str, str], *, allowed: bool)
     from dpfedmeta.training.state.checkpoint import checkpoint_files  # brings PyTorch
 
     charged = {event.round for event in read_content(run.ledger, torn=True).charges}
-    done, words = (
-        (round_ for round_, _ in checkpoint_files(run.path / "checkpoint")),
-        f"{run.path}: {', '.join(changed)}",
-    )
-    again = max(0, len(charged) - max(done, default=0))
-    words = f"{words}: not the code that this run was computed by so far; {counted_words(again, 'round')}"
+    again = max(0, len(charged) - max((done for done, _ in checkpoint_files(run.path / "checkpoint")), default=0))
+    words = f"{run.path}: {', '.join(changed)}: not the code that this run was computed by so far"
+    words += f"; {counted_words(again, 'round')}"
     if again and not allowed:
         raise InputError(
             f"{words} would be charged again, with other results: put it back, or allow that by --changed-code (from "

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -23,6 +24,21 @@ def test_what_was_appended_is_read_back_with_the_same_head(tmp_path):
 def test_a_chain_is_continued_from_its_head(tmp_path):
     chain = written(tmp_path / "c")
     HashChain(tmp_path / "c", chain.head).append({"round": 4})
+    assert len(read_chain(tmp_path / "c", "ledger")[0]) == 6
+
+
+def test_a_forked_process_cannot_write_the_chain_of_its_parent(tmp_path):
+    """Its line would follow the same line as the next one of the parent, and the chain would break there."""
+    chain = written(tmp_path / "c")
+    child = os.fork()
+    if not child:
+        try:
+            chain.append({"round": 4})
+        except InputError as error:
+            os._exit(0 if "only the process that opened it" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    chain.append({"round": 4})
     assert len(read_chain(tmp_path / "c", "ledger")[0]) == 6
 
 

@@ -619,25 +619,48 @@ def test_the_last_releases_that_are_lost_come_out_again_uncharged(tmp_path, nois
     assert f"{ROUNDS} rounds, hash chain intact" in verify_rounds(RunDirectory(tmp_path / "mine")).remarks
 
 
+def in_a_fork(call):
+    """Run a call in a forked process, where it has to be refused."""
+    child = os.fork()
+    if not child:
+        try:
+            call()
+        except InputError as error:
+            os._exit(0 if "in the process that made the rounds" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_a_forked_process_neither_adds_nor_releases(tmp_path):
     """What it adds would never reach the sum, and each process would release another one."""
     with made(tmp_path) as private:
         round_ = next(iter(private))
         round_.add(round_.cohort[0], update(MODEL, 0))
-        for call in (
-            lambda: round_.add(round_.cohort[1], update(MODEL, 1)),
-            round_.release,
-            lambda: round_.map(update, MODEL),
-        ):
-            child = os.fork()
-            if not child:
-                try:
-                    call()
-                except InputError as error:
-                    os._exit(0 if "in the process that made the rounds" in str(error) else 1)
-                os._exit(2)
-            assert os.waitpid(child, 0)[1] == 0
+        in_a_fork(lambda: round_.add(round_.cohort[1], update(MODEL, 1)))
+        in_a_fork(round_.release)
+        in_a_fork(lambda: round_.map(update, MODEL))
         assert round_.release() is not None
+
+
+def test_a_forked_process_begins_no_round_and_ends_nothing(tmp_path):
+    """What it wrote would stand in the middle of what its parent writes, and prove nothing from there on."""
+    with made(tmp_path) as private:
+        rounds = iter(private)
+        round_ = next(rounds)
+        round_.add(round_.cohort[0], update(MODEL, 0))
+        round_.release()
+        lines = (tmp_path / "mine" / "ledger.jsonl").read_bytes()
+
+        def leaves():
+            with private:
+                next(rounds)
+
+        in_a_fork(lambda: next(rounds))
+        in_a_fork(leaves)
+        assert (tmp_path / "mine" / "ledger.jsonl").read_bytes() == lines
+        for round_ in rounds:
+            round_.release()
+    assert f"{ROUNDS} rounds, hash chain intact" in verify_rounds(RunDirectory(tmp_path / "mine")).remarks
 
 
 @pytest.mark.parametrize("noise", ["independent", "toeplitz"])
