@@ -152,7 +152,6 @@ BESIDE = (
     "federation",
     "golden",
     "integration",
-    "old_runs",
     "planning",
     "seams",
     "simulation",

@@ -35,13 +35,6 @@ def asked(value: float | None) -> str:
     return rounded_up(value, ASKED)
 
 
-def nearest(value: float | None) -> str:
-    """Return an epsilon as versions before 0.3 wrote it, to read their files; nothing is written by it."""
-    if value is None or math.isinf(value):
-        return "inf"
-    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
-
-
 def _rounded(value: float | None, digits: int, towards: str) -> str:
     if value is None or not math.isfinite(value):
         return "inf" if value is None else f"{value:g}"

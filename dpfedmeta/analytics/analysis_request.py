@@ -15,7 +15,7 @@ from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.events.failure_probability import MOST_TRIALS
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.analytics.analysis import FOLDER, Analysis
-from dpfedmeta.config.load import offered_settings, offered_text
+from dpfedmeta.config.load import resolve_text, to_yaml
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding, read_lines
@@ -138,7 +138,7 @@ class Request:
         else:
             content["fixed"] = asdict(self.fixed)
         text = yaml.safe_dump({"analysis": {**content, "own": dict(self.own)}}, sort_keys=False)
-        return text + (f"---\n{offered_text(self.settings)}" if self.settings is not None else "")
+        return text + (f"---\n{to_yaml(self.settings)}" if self.settings is not None else "")
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Request:
@@ -150,7 +150,7 @@ class Request:
         head, _, rest = text.partition("\n---\n")
         try:
             content = read_yaml(head)["analysis"]
-            settings = offered_settings(rest, where) if rest else None
+            settings = resolve_text(rest, where) if rest else None
             fixed = FixedCohort(**content.pop("fixed")) if "fixed" in content else None
             return cls(**content, fixed=fixed, settings=settings)
         except (LookupError, TypeError, ValueError, *YAML_ERRORS) as error:

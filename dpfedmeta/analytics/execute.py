@@ -116,8 +116,8 @@ def resume(path: Path, data_folder: Path | None = None, *, asked_of: AskedOf | N
     """Go on with an analysis that was stopped; one that is complete stays as it is.
 
     Guarantee:
-        With the same data the release comes out as it did, and is not charged again. Without a key (--secure-rng), or
-        where an earlier version charged it, it is another release, and charged as one.
+        With the same data the release comes out as it did, and is not charged again. Without a key
+        (--secure-rng) it is another release, and charged as one.
 
     Raises:
         InputError: It is no folder of an analysis, or the clients hold other data now.

@@ -149,7 +149,7 @@ class NameTable:
         for encoded, count in found.items():
             # What was taken back counts by how often, as the field is a circle; bytes that read alike are one name.
             counts[decoded(encoded)] += min(count, PRIME - count)
-        # Of a client of version 0.3.1 or before, whose name was cut to nothing.
+        # Nothing is no name, whoever sent it.
         counts.pop("", None)
         return dict(counts)
 

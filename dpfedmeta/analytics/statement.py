@@ -1,6 +1,6 @@
 """Statement of an analysis, one page of text: its result, its guarantees, and what the server sees besides."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
@@ -12,31 +12,22 @@ from dpfedmeta.training.terminal.tables import ANSWERED, HOLDS, why_above
 STATEMENT = "statement.txt"
 
 
-def statement(
-    summary: Mapping[str, Any],
-    words: Sequence[str],
-    cells: Sequence[Guarantee] = (),
-    shown: Callable[[float | None], str] = rounded_up,
-    plain: Callable[[str], str] = plain_line,
-) -> str:
+def statement(summary: Mapping[str, Any], words: Sequence[str], cells: Sequence[Guarantee]) -> str:
     """Return the statement of an analysis, from summary.json and the lines on its result.
 
     Args:
         summary: Content of summary.json.
-        words: Lines on the result.
-        cells: The guarantees of the summary, for the reason why one lies above another; none: the text of versions that
-            gave no reason.
-        shown: How an epsilon is written: `nearest` for the text of earlier versions.
-        plain: How a line on the result is written, which may hold names that clients chose: `str` likewise.
+        words: Lines on the result, which may hold names that clients chose.
+        cells: The guarantees of the summary, for the reason why one lies above another.
     """
     lines = [
         f"{summary['analysis']}: {summary['clients']:,} clients, {_asked(summary)} asked once",
         "",
-        *map(plain, words),
+        *map(plain_line, words),
         "",
         "spent, from the ledger alone:",
-        *(f"  {cell_words(cell, shown)}" for cell in summary["guarantees"]),
-        *(why_above(cells, ANSWERED) if cells else ()),
+        *(f"  {cell_words(cell)}" for cell in summary["guarantees"]),
+        *why_above(cells, ANSWERED),
         f"the server sees besides: {summary['server_sees']}",
         HOLDS,
         "a client that says something here and in training is charged for both: name this folder in "
@@ -47,11 +38,11 @@ def statement(
     return "\n".join(lines) + "\n"
 
 
-def cell_words(cell: Mapping[str, Any], shown: Callable[[float | None], str] = rounded_up) -> str:
+def cell_words(cell: Mapping[str, Any]) -> str:
     """Return one guarantee in a line."""
     return (
-        f"({cell['unit']}, {cell['observer']}): epsilon = {shown(cell['epsilon'])} at delta = {asked(cell['delta'])}, "
-        f"{cell['adjacency']}"
+        f"({cell['unit']}, {cell['observer']}): epsilon = {rounded_up(cell['epsilon'])} at "
+        f"delta = {asked(cell['delta'])}, {cell['adjacency']}"
     )
 
 

@@ -1,21 +1,19 @@
 """Verification of the folder of an analysis: recomputed from its ledger, compared with every file beside it."""
 
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
 from dpfedmeta.accounting.ledger.published import check_releases, not_verified
 from dpfedmeta.accounting.other_accountants import second_opinion
-from dpfedmeta.accounting.rounded import nearest, rounded_up
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import found_digest, plan_content, summary_content
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
 from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending, check_same
-from dpfedmeta.secure_aggregation.crypto.protocol_errors import plain_line
 
 
 def is_analysis(path: Path) -> bool:
@@ -97,15 +95,12 @@ def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) 
     for name in (*asked, "server_sees", "guarantees", "planned", "ledger"):
         check_same(run.path / SUMMARY, name, stated.get(name), due.get(name))
     try:
-        words, cells = request.analysis.words(stated["found"]), spent(content.plan, content.charges)
-        plain: tuple[Callable[[str], str], ...] = (plain_line, str)
-        kinds = product(((), cells), (rounded_up, nearest), plain)
-        texts = {statement(stated, words, *kind) for kind in kinds}
+        text = statement(stated, request.analysis.words(stated["found"]), spent(content.plan, content.charges))
     except DAMAGED_JSON as error:
         raise InputError(f"{run.path / SUMMARY}: found: incomplete ({error!r})") from error
     path = run.path / STATEMENT
     if not path.exists():
         return ["summary.json agrees"]
-    if path.read_text(encoding="utf-8") not in texts:
+    if path.read_text(encoding="utf-8") != text:
         raise InputError(f"{path}: does not agree with summary.json and the ledger")
     return ["summary.json agrees", "statement.txt agrees"]

@@ -121,6 +121,5 @@ class Finding:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Finding:
         """The inverse."""
-        # Audits of earlier versions had no second sample.
-        values = {name: content[name] for name in cls.__dataclass_fields__ if name in content or name != "second"}
+        values = {name: content[name] for name in cls.__dataclass_fields__}
         return cls(**{**values, "promised": math.inf if values["promised"] is None else values["promised"]})

@@ -213,13 +213,13 @@ def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
     """The ledger against everything beside it, and what is to be said of report.html."""
     from dpfedmeta.reporting.html.privacy_statement import check_report
     from dpfedmeta.training.results.run_archive import check_manifest
-    from dpfedmeta.training.verification.verify import agreed, audit
+    from dpfedmeta.training.verification.verify import audit
 
     found = audit(run)
     snapshot, proven = found.snapshot, found.proven
     assert proven is not None
     assert snapshot is not None
-    shown = [*agreed(lambda by: check_report(snapshot, by), proven), *check_manifest(run)]
+    shown = [*check_report(snapshot, proven), *check_manifest(run)]
     counted = proven.settings.privacy.spent_before
     if counted:
         # PyTorch comes with it, and few runs name an analysis.

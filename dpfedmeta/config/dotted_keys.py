@@ -112,20 +112,13 @@ def check_known(form: type, given: Mapping[str, Given]) -> None:
     """Refuse names that the table does not have.
 
     Raises:
-        InputError: Names all of them, each with what replaced it, or with the nearest that the table has.
+        InputError: Names all of them, each with the nearest that the table has.
     """
     known = [name for name, _, _ in dotted_fields(form)]
     unknown = {name: entry for name, entry in given.items() if name not in known and not name.startswith(OPEN)}
     if unknown:
         words = [f"{name}: {_why_unknown(name, entry.value, known)}" for name, entry in unknown.items()]
         raise InputError(f"{next(iter(unknown.values())).where}: {listed(words)}")
-
-
-# Settings of earlier versions, and what says the same today.
-RENAMED = {
-    "aggregation.coarse": "aggregation.rough",
-    "model.zero_head": "meta.learn body (a head that starts at zero)",
-}
 
 
 def _why_unknown(name: str, value: Any, known: Sequence[str]) -> str:
@@ -135,7 +128,7 @@ def _why_unknown(name: str, value: Any, known: Sequence[str]) -> str:
         return (
             f"is a section, and holds {held}; write its keys below it ({', '.join(inside[:2])}, ...), or leave it out"
         )
-    return f"unknown key{_today(name) or _meant(name, known)}"
+    return f"unknown key{_meant(name, known)}"
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
@@ -148,10 +141,6 @@ def _meant(name: str, known: Sequence[str]) -> str:
     spelled |= {form: [setting] for form, setting in SHORT_FORMS.items()}
     close = closest(name, spelled)
     return f"; did you mean {' or '.join(spelled[close])}?" if close else ""
-
-
-def _today(name: str) -> str:
-    return f" of an earlier version, today {RENAMED[name]}" if name in RENAMED else ""
 
 
 def check_alone(form: type, name: str, entry: Given) -> None:

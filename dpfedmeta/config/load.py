@@ -13,7 +13,7 @@ import yaml
 from dpfedmeta.config.dataset_names import found_again, with_data_values
 from dpfedmeta.config.dotted_keys import LISTS, SHORT_FORMS, Given, built, check_known, flattened, takes_text
 from dpfedmeta.config.packaged_files import SETTINGS, read_named
-from dpfedmeta.config.presets import algorithm_names, displaced, name_of_today, preset_values
+from dpfedmeta.config.presets import algorithm_names, displaced, preset_values
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.read_files import WrongEncoding
@@ -43,7 +43,7 @@ def resolve(
         InputError: Names the key, the value, and what would be right.
     """
     from_file = _parse(_read(file), str(file)) if file else {}
-    algo = algo or _of_today(from_file)
+    algo = algo or from_file.get("algo")
     from_file.pop("algo", None)
     dataset = dataset or from_file.pop("dataset", default_dataset)
     for key, value in (("algo", algo), ("dataset", dataset)):
@@ -60,27 +60,21 @@ def resolve(
     return built(Settings, {"algo": algo, "dataset": dataset}, given if keep_both else displaced(given))
 
 
-def resolve_text(text: str, where: str, unsaid: Mapping[str, Any] | None = None) -> Settings:
+def resolve_text(text: str, where: str) -> Settings:
     """The settings of a config.yaml that another file holds.
 
     Args:
         text: The whole of it.
         where: Whose text it is, for errors.
-        unsaid: Dotted names to values that hold where the text does not say them.
 
     Raises:
         InputError: Names the key, the value, and what would be right.
     """
     content = _parse(text, where)
-    algo, dataset = _of_today(content), content.get("dataset")
+    algo, dataset = content.get("algo"), content.get("dataset")
     if not isinstance(algo, str) or not isinstance(dataset, str):
         raise InputError(f"{where}: algo or dataset is missing; it needs both")
     said = _given(algo, dataset, content, where)
-    levels = {name: entry.level for name, entry in said.items()}
-    for name, value in (unsaid or {}).items():
-        # Stronger than the preset: what a preset says today was not chosen then.
-        if levels.get(name, 0) < 2:
-            said[name] = Given(value=value, level=2, where=where)
     check_known(Settings, said)
     return built(Settings, {"algo": algo, "dataset": dataset}, displaced(said))
 
@@ -89,12 +83,6 @@ def _typed(command_line: Mapping[str, str]) -> dict[str, Given]:
     return {
         name: Given(value=_scalar(name, text), level=3, where="the command line") for name, text in command_line.items()
     }
-
-
-def _of_today(content: Mapping[str, Any]) -> Any:
-    """The algorithm of a file, by the name that its preset has now."""
-    algo = content.get("algo")
-    return name_of_today(algo, dict(flattened(content))) if isinstance(algo, str) else algo
 
 
 def _given(algo: str, dataset: str, content: Mapping[str, Any], where: str) -> dict[str, Given]:
@@ -150,29 +138,6 @@ def _scalar(name: str, text: str) -> Any:
 def to_yaml(settings: Settings) -> str:
     """The fully resolved settings; reading them back gives the same run."""
     return yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False)
-
-
-# Settings that are younger than the form of a federation's offers, each with the value that leaves all as it was.
-YOUNGER: dict[str, Any] = {"population.own_test": 0.0}
-
-
-def offered_text(settings: Settings) -> str:
-    """The settings for clients of neighbouring versions too: without younger ones that leave all as it was."""
-    content = dataclasses.asdict(settings)
-    for name, usual in YOUNGER.items():
-        section, _, key = name.partition(".")
-        if content[section][key] == usual:
-            del content[section][key]
-    return yaml.safe_dump(content, sort_keys=False)
-
-
-def offered_settings(text: str, where: str) -> Settings:
-    """The inverse of `offered_text`, in this version or a neighbouring one.
-
-    Raises:
-        InputError: Names the key, the value, and what would be right.
-    """
-    return resolve_text(text, where, YOUNGER)
 
 
 def of_preset(algo: str, dataset: str | None, command_line: Mapping[str, str] | None = None) -> Settings:

@@ -40,25 +40,6 @@ def summary_of(algo: str) -> str:
 
 # Classes of a client at which presets were chosen.
 _WAYS = 5
-# Names of before the paper's name meant the paper's algorithm.
-_OLD_NAMES = {"dp-agrlr-steps": "dp-agrlr"}
-# A preset, what a whole config.yaml of a run says that it cannot be, and the name of what it is.
-_OTHERWISE = {("dp-agrlr", "record.release", "micro-episodes"): "dp-agrlr-micro"}
-
-
-def name_of_today(algo: str, values: Mapping[str, Any]) -> str:
-    """The name that a preset has now.
-
-    Args:
-        algo: As a file of any version says it.
-        values: What the file says besides, by dotted names.
-    """
-    if algo in _OLD_NAMES:
-        return _OLD_NAMES[algo]
-    for (old, setting, value), new in _OTHERWISE.items():
-        if algo == old and values.get(setting) == value:
-            return new
-    return algo
 
 
 def remark_of(algo: str) -> str | None:

@@ -3,11 +3,10 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET
-from dpfedmeta.core.files.run_directory import PLAN, RunDirectory, write_text
+from dpfedmeta.core.files.run_directory import RunDirectory, write_text
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.populations.population import Population, clients_digest
 
@@ -26,15 +25,15 @@ class HeldData:
         sha256: Digest of the training images, and of how clients are made of them.
         own: Whether the clients were the caller's own instead.
         clients: Digest of what those hold; None: not own, or their population cannot say.
-        decoded: Digest of the decoded images of all splits; None: a run of an earlier version.
-        source: Where the images came from; None likewise.
+        decoded: Digest of the decoded images of all splits.
+        source: Where the images came from.
     """
 
     sha256: str
     own: bool
     clients: str | None
-    decoded: str | None
-    source: str | None
+    decoded: str
+    source: str
 
     @property
     def known(self) -> bool:
@@ -74,14 +73,7 @@ def kept_data(run: RunDirectory) -> HeldData:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content["sha256"], str):
             raise TypeError
-        own = content["own"] if "own" in content else _own_by_plan(run)
-        return HeldData(
-            sha256=content["sha256"],
-            own=bool(own),
-            clients=content.get("clients"),
-            decoded=content.get("decoded"),
-            source=content.get("source"),
-        )
+        return HeldData(**content)
     except (OSError, *DAMAGED_JSON) as error:
         raise InputError(f"{path}: lost or damaged; restore it from a backup") from error
 
@@ -92,15 +84,9 @@ def changed_since(run: RunDirectory, dataset: Dataset) -> str | None:
         kept = kept_data(run).decoded
     except InputError:
         return None  # a copy without secret/
-    if kept is None or kept == dataset.train.decoded_digest():
+    if kept == dataset.train.decoded_digest():
         return None
     return f"THE IMAGES OF {dataset.task.name} HAVE CHANGED since this run began: not comparable with its summary"
-
-
-def _own_by_plan(run: RunDirectory) -> bool:
-    """Runs of earlier versions wrote it nowhere else."""
-    plan: dict[str, Any] = run.read_json(PLAN)
-    return bool(plan.get("population", {}).get("kind") == "own")
 
 
 def check_data(run: RunDirectory, held: HeldData, name: str) -> bool:

@@ -18,8 +18,8 @@ from typing import Any
 from dpfedmeta.accounting.ledger.client_ledger import RecordBudget
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, registered
+from dpfedmeta.accounting.ledger.plan_json import constants
 from dpfedmeta.accounting.ledger.population_register import read_register, reserve
-from dpfedmeta.accounting.ledger.versions import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.participation_cost import spending
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import spacing_of

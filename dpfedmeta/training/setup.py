@@ -47,7 +47,7 @@ from dpfedmeta.simulation.cohort_sums import check_enough_work
 from dpfedmeta.simulation.distributed.consistency_check import check_together
 from dpfedmeta.training.build_data import client_side, held_out_evaluation, population, public_side
 from dpfedmeta.training.state.extend import extended_plan
-from dpfedmeta.training.state.resume import check_same_sums, identity_of
+from dpfedmeta.training.state.resume import identity_of
 from dpfedmeta.training.tracking.plan_summary import Planned, planned_of
 
 
@@ -156,7 +156,6 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         RefusedPlan: A guarantee that is asked for would not hold.
     """
     if options.resume is not None:
-        check_same_sums(options.resume)
         check_same_policy(options.resume, settings, options.clip_policy)
     device = _device(settings)
     use_precision(settings, device)

@@ -16,7 +16,7 @@ import pytest
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
-from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
@@ -138,7 +138,7 @@ def test_a_ledger_states_the_whole_plan(kind, feature):
         charged = [plan.at(round_) for round_ in range(plan.rounds)]
     except RefusedPlan:
         return
-    read = plan_of(json.loads(json.dumps(constants(plan))), VERSION)
+    read = plan_of(json.loads(json.dumps(constants(plan))))
     assert read == plan
     assert [read.at(round_) for round_ in range(plan.rounds)] == charged
 

@@ -13,7 +13,7 @@ from dpfedmeta.accounting.events.failure_probability import largest_cohort as la
 from dpfedmeta.accounting.events.failure_probability import smallest_cohort
 from dpfedmeta.accounting.events.integer_sum import rounded_length, units_of
 from dpfedmeta.accounting.events.record_layer import RecordLayer
-from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.plan_sizes import fewest_bits, largest_cohort
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
@@ -157,7 +157,7 @@ def test_a_ledger_states_it_and_gives_it_back():
     assert Event.from_json(event.as_json()) == event
     with_parts = replace(PLAN, record=PARTS, secure=replace(PLAN.secure, parts=5))
     for plan in (PLAN, with_parts):
-        assert plan_of(constants(plan), VERSION) == plan
+        assert plan_of(constants(plan)) == plan
     # What has nothing to do with it looks as before.
     plain = PrivacyPlan(clients=100, cohort=10, rounds=2, noise_multiplier=1.0)
     assert "secure" not in constants(plain)

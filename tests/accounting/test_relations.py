@@ -12,7 +12,7 @@ from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.divergences.participation_counts import mixture_epsilon
 from dpfedmeta.accounting.events.record_layer import RecordLayer, default_relation, holding
-from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, record_public, stated
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan, Terms
@@ -260,7 +260,7 @@ def test_a_ledger_restores_relation_and_rows(name, rows):
         plan = replace(plan, record=replace(plan.record, rows=rows))
     for relation in holding(plan.record):
         one = with_relation(plan, relation)
-        again = plan_of(constants(one), VERSION)
+        again = plan_of(constants(one))
         assert again == one
         assert stated(again.phases, Terms.of(again)) == guarantees(one)
 

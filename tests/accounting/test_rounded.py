@@ -15,7 +15,7 @@ from hypothesis import given
 
 from dpfedmeta.accounting.events.guarantee import Bound, FourGuarantees, Guarantee
 from dpfedmeta.accounting.relations.relations import RELATIONS
-from dpfedmeta.accounting.rounded import asked, nearest, rounded_down, rounded_up
+from dpfedmeta.accounting.rounded import asked, rounded_down, rounded_up
 from dpfedmeta.config.load import resolve
 from tests.parsed import PACKAGE, modules, nodes_of
 
@@ -242,7 +242,3 @@ def test_the_page_of_a_server_rounds_up_in_every_form():
     for value, text in zip(values, shown, strict=True):
         assert value <= float(text) <= 1.01 * value
     assert shown[values.index(1e-5)] == "1.00e-5"
-
-
-def test_pages_of_earlier_versions_are_read_as_they_were_written():
-    assert [nearest(value) for value in (1.4949, 1234.5, None, math.inf)] == ["1.49", "1234", "inf", "inf"]

@@ -11,7 +11,7 @@ from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.divergences.gdp import gaussian_mu
 from dpfedmeta.accounting.events.events import Earlier, Phase, neighbours_of
 from dpfedmeta.accounting.events.record_layer import RecordLayer
-from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, record_public
 from dpfedmeta.accounting.observers.server_observer import poisson_steps_epsilon, record_server, replaced_steps_epsilon
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
@@ -150,8 +150,8 @@ def test_what_is_spent_already_is_said():
 def test_the_first_line_of_a_ledger_keeps_it(plan):
     later = replace(PLAN, earlier=(before(plan),))
     stated = json.loads(json.dumps(constants(later)))
-    assert plan_of(stated, VERSION) == later
-    assert plan_of(json.loads(json.dumps(constants(plan))), VERSION) == plan
+    assert plan_of(stated) == later
+    assert plan_of(json.loads(json.dumps(constants(plan)))) == plan
     assert not {"earlier", "missed", "secure"} & set(constants(PLAN))
 
 

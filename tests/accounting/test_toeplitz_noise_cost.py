@@ -18,7 +18,7 @@ from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, BandedNoise, BltNoise, Correlation, ToeplitzNoise
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import phases_of, spent
-from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.plan_sizes import most_rounds
@@ -198,7 +198,7 @@ def test_rounds_are_solved_with_a_fit_for_each():
 
 def test_a_plan_and_its_charges_come_back_from_a_ledger():
     plan = with_fitted_numbers(plan_with("blt"))
-    assert plan_of(constants(plan), VERSION) == plan
+    assert plan_of(constants(plan)) == plan
     charge = Charge(round=0, event=plan.at(0))
     assert Charge.from_json(charge.as_json()) == charge
     assert "correlation" not in constants(PrivacyPlan(clients=10, cohort=1.0, rounds=1, noise_multiplier=1.0))

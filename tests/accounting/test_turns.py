@@ -17,7 +17,7 @@ from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.noise_cost import GaussianNoise
 from dpfedmeta.accounting.events.toeplitz_noise_cost import BandedNoise, Correlation
 from dpfedmeta.accounting.ledger.charges import Charge
-from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.plan_sizes import largest_cohort
@@ -153,7 +153,7 @@ def test_noise_and_cohorts_are_solved_and_a_ledger_keeps_them():
     plan = with_fitted_numbers(calibrate(fitted, Targets(client_epsilon=1.0)))
     assert 0.99 < client_public(plan) <= 1.0
     assert len(plan.at(0).noise.numbers) == 4
-    assert plan_of(constants(plan), VERSION) == plan
+    assert plan_of(constants(plan)) == plan
     assert Charge.from_json(Charge(round=0, event=plan.at(0)).as_json()).event == plan.at(0)
     larger = largest_cohort(plan, Targets(client_epsilon=2.0))
     assert larger.cohort > plan.cohort

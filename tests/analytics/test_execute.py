@@ -201,32 +201,26 @@ def test_a_file_that_says_something_else_is_found(tmp_path, name, change):
         verify(run)
 
 
-def test_a_statement_of_before_there_were_reasons_is_none_that_was_edited(tmp_path):
-    run = done(tmp_path, delta=1e-6)
-    lines = (run.path / "statement.txt").read_text().splitlines(keepends=True)
-    reason = "(record, public) lies above (client, public): the latter adds or removes a client, which moves a sum by"
-    assert any(line.startswith(reason) for line in lines)
-    (run.path / "statement.txt").write_text("".join(line for line in lines if "lies above" not in line))
-    assert "statement.txt agrees" in verify(run).remarks
-
-
-def test_a_name_in_a_statement_of_before_may_hold_marks(tmp_path):
-    """They were written as they came; a statement that is gone is not said to agree."""
+def test_a_name_with_marks_is_stated_as_a_plain_line(tmp_path):
+    """A statement that is gone is not said to agree."""
     run = done(tmp_path)
     content = run.read_json(SUMMARY)
     content["found"]["names"] = {"soft\xadhyphen": 99}
-    lines = run.ledger.read_text().splitlines(keepends=True)[:-1]  # ledgers of before had no closing line
+    lines = run.ledger.read_text().splitlines(keepends=True)[:-1]  # the closing line names what was found
     run.ledger.write_text("".join(lines))
     content["ledger"] = {"head": head(run.ledger), "lines": len(lines)}
     run.write_json(SUMMARY, content)
     path = run.path / "statement.txt"
-    due = statement(content, heavy_hitters.HeavyHitters().words(content["found"]), plain=str)
-    for written in (due, due.replace("\xad", r"\xad")):
-        path.write_text(written)
-        assert "statement.txt agrees" in verify(run).remarks
-    path.write_text(due.replace("\xad", "-"))
-    with pytest.raises(InputError, match="does not agree with summary"):
-        verify(run)
+    own = read_content(run.ledger)
+    cells = spent(own.plan, own.charges)
+    due = statement(content, heavy_hitters.HeavyHitters().words(content["found"]), cells)
+    assert r"soft\xadhyphen" in due
+    path.write_text(due)
+    assert "statement.txt agrees" in verify(run).remarks
+    for mark in ("\xad", "-"):
+        path.write_text(due.replace(r"\xad", mark))
+        with pytest.raises(InputError, match="does not agree with summary"):
+            verify(run)
     path.unlink()
     assert verify(run).remarks[-1] == "summary.json agrees"
 
@@ -239,7 +233,8 @@ def test_what_was_found_is_what_the_ledger_holds(tmp_path):
     summary = run.read_json(SUMMARY)
     summary["found"]["names"]["often"] += 1
     run.write_json(SUMMARY, summary)
-    write_text(run.path / STATEMENT, statement(summary, heavy_hitters.HeavyHitters().words(summary["found"])))
+    words = heavy_hitters.HeavyHitters().words(summary["found"])
+    write_text(run.path / STATEMENT, statement(summary, words, spent(content.plan, content.charges)))
     with pytest.raises(InputError, match=r"summary\.json: the release of round 0 has the digest"):
         verify(run)
 

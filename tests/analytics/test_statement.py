@@ -6,13 +6,13 @@ import pytest
 
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.rounded import nearest
 from dpfedmeta.analytics.public_context import Ground
-from dpfedmeta.analytics.statement import cell_words, statement
+from dpfedmeta.analytics.statement import statement
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.training.terminal.tables import ANSWERED, HOLDS, why_above
 
 PLAN = PrivacyPlan(clients=2000, cohort=500.0, rounds=1, noise_multiplier=2.0, client_delta=1.23456789e-6)
+CELLS = guarantees(PLAN)
 SUMMARY = {
     "analysis": "quantile", "clients": 2000, "cohort": 500.0, "server_sees": "the sum of the answers",
     "guarantees": [
@@ -24,12 +24,13 @@ SUMMARY = {
 
 
 def test_a_statement_line_by_line():
-    text = statement(SUMMARY, ["the first", "the second"])
+    text = statement(SUMMARY, ["the first", "the second"], CELLS)
     assert text.splitlines() == [
         "quantile: 2,000 clients, each with probability 0.25 asked once", "", "the first", "the second", "",
         "spent, from the ledger alone:",
         "  (client, public): epsilon = 1.24 at delta = 1.23457e-06, add-remove",
         "  (record, server): epsilon = inf at delta = 1e-05, zero-out",
+        *why_above(CELLS, ANSWERED),
         "the server sees besides: the sum of the answers", HOLDS,
         "a client that says something here and in training is charged for both: name this folder in "
         "privacy.spent_before",
@@ -40,9 +41,9 @@ def test_a_statement_line_by_line():
 def test_a_name_that_a_client_chose_is_no_line_of_the_statement():
     """Nor anything that a terminal obeys."""
     forged = "  1,000  x\x1b[2J\nspent, from the ledger alone:\n  (client, public): epsilon = 0"
-    text = statement(SUMMARY, ["the first", forged])
+    text = statement(SUMMARY, ["the first", forged], CELLS)
     assert text.splitlines()[3] == forged.replace("\x1b", r"\x1b").replace("\n", r"\x0a")
-    assert len(text.splitlines()) == len(statement(SUMMARY, ["the first", "name"]).splitlines())
+    assert len(text.splitlines()) == len(statement(SUMMARY, ["the first", "name"], CELLS).splitlines())
 
 
 @pytest.mark.parametrize(
@@ -56,27 +57,19 @@ def test_a_name_that_a_client_chose_is_no_line_of_the_statement():
     ],
 )
 def test_who_was_asked_is_told_as_they_were_drawn(changes, words):
-    assert statement({**SUMMARY, **changes}, []).splitlines()[0] == f"quantile: 2,000 clients, {words}"
+    assert statement({**SUMMARY, **changes}, [], CELLS).splitlines()[0] == f"quantile: 2,000 clients, {words}"
 
 
 def test_a_simulation_says_so_last():
-    assert statement({**SUMMARY, "simulation": "it promises nothing"}, []).splitlines()[-1] == "it promises nothing"
+    assert (
+        statement({**SUMMARY, "simulation": "it promises nothing"}, [], CELLS).splitlines()[-1] == "it promises nothing"
+    )
 
 
-def test_epsilons_of_earlier_versions_are_written_as_they_were():
-    cell = SUMMARY["guarantees"][0]
-    assert cell_words(cell, nearest) == "(client, public): epsilon = 1.23 at delta = 1.23457e-06, add-remove"
-    assert cell_words(cell) in statement(SUMMARY, [])
-    assert cell_words(cell, nearest) in statement(SUMMARY, [], shown=nearest)
-
-
-def test_why_a_cell_lies_above_another_is_told_where_the_cells_are_given():
-    cells = guarantees(PLAN)
-    reasons = why_above(cells, ANSWERED)
-    lines = statement(SUMMARY, [], cells).splitlines()
+def test_why_a_cell_lies_above_another_is_told():
+    reasons = why_above(CELLS, ANSWERED)
     assert reasons
-    assert [line for line in lines if line in reasons] == reasons
-    assert not set(reasons) & set(statement(SUMMARY, []).splitlines())
+    assert [line for line in statement(SUMMARY, [], CELLS).splitlines() if line in reasons] == reasons
 
 
 class Request:
@@ -109,5 +102,5 @@ def test_messages_that_are_noisy_before_they_are_formed_have_no_norm(monkeypatch
 
 def test_a_plan_without_noise_is_stated_as_infinite():
     cells = [cell.as_json() for cell in guarantees(replace(PLAN, noise_multiplier=None))]
-    text = statement({**SUMMARY, "guarantees": cells}, [])
+    text = statement({**SUMMARY, "guarantees": cells}, [], CELLS)
     assert text.count("epsilon = inf") == 4

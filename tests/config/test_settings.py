@@ -175,4 +175,4 @@ def test_own_settings_come_back_from_the_file_as_they_were(tmp_path, section):
 )
 def test_own_settings_of_a_file_are_what_it_gives_back(own, said):
     with pytest.raises(InputError, match=said):
-        resolve_text(f"algo: dp-agr\ndataset: strokes\nclip:\n  own: {own}\n", "f.yaml", {})
+        resolve_text(f"algo: dp-agr\ndataset: strokes\nclip:\n  own: {own}\n", "f.yaml")

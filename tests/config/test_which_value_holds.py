@@ -7,8 +7,8 @@ import pytest
 
 from dpfedmeta.config.clip_settings import ClipSettings
 from dpfedmeta.config.dotted_keys import Given
-from dpfedmeta.config.load import YOUNGER, offered_settings, offered_text, resolve, resolve_text
-from dpfedmeta.config.presets import algorithm_names, displaced, name_of_today, preset_values
+from dpfedmeta.config.load import resolve, resolve_text
+from dpfedmeta.config.presets import algorithm_names, displaced, preset_values
 from dpfedmeta.core.errors import InputError
 
 LEVELS = (None, 1, 2, 3)  # None: not given
@@ -106,28 +106,7 @@ def test_a_head_that_predicts_numbers_takes_a_fifth_of_the_step_of_five_classes(
     assert resolve(algo, "sinusoids", None, {"meta.lr": "0.7"}).meta.lr == 0.7
 
 
-# Texts of other versions.
-
 OFFER = "algo: dp-agr\ndataset: omniglot\n"
-
-
-@pytest.mark.parametrize(("name", "usual"), YOUNGER.items())
-def test_a_young_setting_is_offered_where_it_changes_something_alone(name, usual):
-    key = name.rpartition(".")[2]
-    same, other = (resolve("dp-agr", "omniglot", None, {name: value}) for value in (str(usual), "0.25"))
-    assert f"{key}:" not in offered_text(same)
-    assert f"{key}: 0.25" in offered_text(other)
-    for settings in (same, other):
-        assert offered_settings(offered_text(settings), "an offer") == settings
-
-
-def test_what_a_text_does_not_say_holds_over_its_preset_and_what_it_says_over_that():
-    name = "server.lr"
-    preset = resolve_text(OFFER, "here").server.lr
-    assert preset == resolve("dp-agr", "omniglot").server.lr
-    assert preset != 0.125
-    assert resolve_text(OFFER, "here", {name: 0.125}).server.lr == 0.125
-    assert resolve_text(f"{OFFER}server: {{lr: 0.5}}\n", "here", {name: 0.125}).server.lr == 0.5
 
 
 @pytest.mark.parametrize("missing", ["algo", "dataset"])
@@ -135,20 +114,3 @@ def test_a_text_names_its_algorithm_and_its_data(missing):
     text = "".join(line for line in OFFER.splitlines(keepends=True) if not line.startswith(missing))
     with pytest.raises(InputError, match=r"^there: algo or dataset is missing"):
         resolve_text(text, "there")
-
-
-@pytest.mark.parametrize(
-    ("algo", "release", "today"),
-    [
-        ("dp-agrlr-steps", None, "dp-agrlr"),
-        ("dp-agrlr", None, "dp-agrlr"),
-        ("dp-agrlr", "steps", "dp-agrlr"),
-        ("dp-agrlr", "micro-episodes", "dp-agrlr-micro"),
-        ("dp-agr", "micro-episodes", "dp-agr"),
-    ],
-)
-def test_presets_of_earlier_versions_have_a_name_today(algo, release, today):
-    values = {} if release is None else {"record.release": release}
-    assert name_of_today(algo, values) == today
-    if release is None:
-        assert resolve_text(f"algo: {algo}\ndataset: omniglot\n", "here").algo == today

@@ -432,10 +432,6 @@ def test_a_kept_vector_leaves_again_among_the_same_identities_alone(silos, tmp_p
     assert json.loads(kept.read_text())["survivors"] == sorted(key.hex() for key in silos.roster)
     assert same(session.asked(again=(1, 7), **lost), session.simulated([0, 1, 3, 4], again=(1, 7)))
     assert len((tmp_path / "client0" / "ledger.jsonl").read_text().splitlines()) == 3
-    # What an earlier version kept were seats: no list is the same, whoever is on it.
-    kept.write_text(json.dumps({"key": [0, 1, 7], "survivors": [0, 1, 3, 4]}))
-    with pytest.raises(TooFew, match="has no sum"):
-        session.asked(again=(1, 7), **lost)
 
 
 def test_all_parties_of_a_sum_were_asked_the_same(silos, tmp_path):

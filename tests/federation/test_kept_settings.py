@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 import yaml
 
-from dpfedmeta.accounting.ledger.versions import constants
+from dpfedmeta.accounting.ledger.plan_json import constants
 from dpfedmeta.config.settings import setting_fields, value_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.data.task_file import load_task

@@ -288,9 +288,9 @@ def test_a_round_that_an_earlier_version_charged_has_no_second_noise(session, tm
     assert ledger.stream(RUN.hex(), (0,)) == b""
     before = (home.inside / "ledger.jsonl").read_text()
     if session.plan.privacy.secure:
-        with pytest.raises(Refused, match="charged by an earlier version"):
+        with pytest.raises(Refused, match="charged without fresh bytes"):
             home._whole(joined, question)
     else:
         assert not home.ask(0)
-        assert "charged by an earlier version" in (home.inside / "log.txt").read_text()
+        assert "charged without fresh bytes" in (home.inside / "log.txt").read_text()
     assert (home.inside / "ledger.jsonl").read_text() == before

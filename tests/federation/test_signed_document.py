@@ -5,11 +5,9 @@ from contextlib import nullcontext
 from dataclasses import fields, is_dataclass, replace
 
 import pytest
-import yaml
 
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.config import load
 from dpfedmeta.config.load import offered_text, resolve
 from dpfedmeta.config.run_settings import RunSettings, TrackSettings
 from dpfedmeta.core.errors import InputError
@@ -84,19 +82,6 @@ def test_clients_that_are_only_simulated_are_in_no_plan(name, value):
     check_own(OFFERED)
     with pytest.raises(Refused, match=rf"the plan has population\.{name} = {value}: is only for simulated clients"):
         check_own(replace(OFFERED, population=replace(OFFERED.population, **{name: value})))
-
-
-def test_a_younger_setting_is_sent_only_where_it_changes_something(monkeypatch):
-    """A neighbouring version knows no setting of its names, and this one takes what is not said for what it was."""
-    younger = {"server.beta1": SETTINGS.server.beta1, "meta.steps": 7}
-    monkeypatch.setattr(load, "YOUNGER", younger)
-    said = yaml.safe_load(load.offered_text(SETTINGS))
-    assert "beta1" not in said["server"]
-    assert said["meta"]["steps"] == SETTINGS.meta.steps != 7
-    assert load.offered_settings(load.offered_text(SETTINGS), "the plan") == SETTINGS
-    usual = replace(SETTINGS, meta=replace(SETTINGS.meta, steps=7))
-    assert "steps" not in yaml.safe_load(load.offered_text(usual))["meta"]
-    assert load.offered_settings(load.offered_text(usual), "the plan") == usual
 
 
 def test_the_settings_that_may_name_code_are_among_these():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,10 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger, RecordBudget
+from dpfedmeta.accounting.ledger.hash_chain import VERSION, HashChain, read_chain
+from dpfedmeta.accounting.ledger.population_register import begin_register
 
 # What can be refused without data or a run has to come within so many CPU seconds.
 QUICK = 2.0
@@ -77,6 +82,7 @@ def _any(name: str, *words: str, says: tuple[str, ...], **rest: bool) -> Wrong:
     return Wrong(name=name, words=words, says=says, **rest)
 
 
+_BEFORE = ("has version 5", "0.3 or before")
 _LOADED = "import torch\nstart = dp.load('runs/done')\n"
 _IMAGES = "torch.zeros(3, 1, 28, 28, dtype=torch.uint8)"
 
@@ -158,7 +164,7 @@ CASES = (
     _train("changed code of a new run", "--changed-code", says=("--resume",)),
     _train("a plan of nothing", "--epsilon", "1e-9", says=("privacy.client.epsilon", "0.1 to 10")),
     # Files of settings.
-    _file("an old file", "old.yaml", "aggregation.rough", "did you mean server.rounds"),
+    _file("an old file", "old.yaml", "aggregation.coarse", "did you mean server.rounds"),
     _file("a file that is not there", "none.yaml", "none.yaml", "cross-silo"),
     _file("a list in place of sections", "list.yaml", "list.yaml", "sections"),
     _file("an empty file", "empty.yaml", "empty.yaml"),
@@ -274,6 +280,19 @@ CASES = (
          "--algo", "dp-agrlr-micro", "--dataset", "strokes", "--seconds", "-1", says=("--seconds -1", "above 0")),
     _any("keys that are there", "federate", "keys", "--out", "a.pem", says=("a.pem",)),
     _any("a demo of one client", "federate", "demo", "--clients", "1", says=("--clients",)),
+    # Of a version before.
+    *(_any(f"{words[0]} of a run of before", *words, says=_BEFORE, quick=False) for words in (
+        ("train", "--resume", "before/run"), ("account", "--verify", "before/run"), ("report", "before/run"),
+        ("evaluate", "before/run"), ("archive", "before/run", "--out", "before.zip"),
+    )),
+    _any("a client's home of before", "account", "--statement", "before/home", says=_BEFORE),
+    _any("a client's home of before in a federation", "federate", "client", "--data", "images", "--invitation",
+         "keys/invitation.yaml", "--identity", "a.pem", "--home", "before/home", "--epsilon", "9", "--patience", "1",
+         says=_BEFORE, quick=False),
+    _any("a register of before", "account", "--population", "before/register", says=_BEFORE),
+    _train("a run with a register of before", "--population.register=before/register", says=_BEFORE, quick=False),
+    _python("load of a run of before", "dp.load('before/run')", *_BEFORE),
+    _python("resume of a run of before", "dp.train(resume='before/run')", *_BEFORE),
     # Python.
     _python("train with a dict", "dp.train({'server.rounds': 3})", "Settings.preset", quick=True),
     _python("a preset that is none", "dp.Settings.preset('dpagr', 'strokes')", "dp-agr", quick=True),
@@ -374,6 +393,16 @@ def make_last(folder: Path) -> None:
         (damaged / name).write_bytes((folder / "runs" / "done" / name).read_bytes())
     lines = (folder / "runs" / "done" / "ledger.jsonl").read_text().splitlines(keepends=True)
     (damaged / "ledger.jsonl").write_text("".join(lines[:1] + lines[2:]))
+    before = folder / "before"
+    shutil.copytree(folder / "runs" / "done", before / "run")
+    (before / "home").mkdir()
+    ClientLedger(before / "home" / "ledger.jsonl", RecordBudget(epsilon=9.0, delta=1e-5))
+    begin_register(before / "register", 9.0, 1e-5)
+    for path in (before / "run" / "ledger.jsonl", before / "home" / "ledger.jsonl", before / "register"):
+        bodies, _ = read_chain(path, "ledger")
+        path.unlink()
+        chain = HashChain.start(path, {**bodies[0], "version": VERSION - 1})
+        chain.append_all(bodies[1:])
 
 
 PROGRAM = """

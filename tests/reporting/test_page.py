@@ -3,7 +3,7 @@ import json
 import math
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
@@ -18,6 +18,7 @@ from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory, append_lines, create
+from dpfedmeta.data.populations.population_statement import asked_statement
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
@@ -101,6 +102,7 @@ def line(plan, number, noise):
 
 def summary_of(settings, plan, ledger):
     population = {name: getattr(plan, name) for name in ("clients", "cohort", "sampler", "max_participations")}
+    said = asdict(asked_statement(plan.clients))
     simulated = settings.run.noise_seed is not None
     return {
         "status": "completed" if ledger.rounds == plan.rounds else "interrupted",
@@ -108,7 +110,9 @@ def summary_of(settings, plan, ledger):
         "dataset": settings.dataset,
         "task": {"ways": settings.task.ways, "shots": settings.task.shots, "queries": settings.task.queries},
         "rounds": ledger.rounds,
-        "population": population,
+        "population": population | {"kind": said["kind"], "statement": said},
+        "aggregation": aggregation(settings.aggregation.mode, plan),
+        "begins_with": None,
         "accuracy": accuracy(0.91),
         "accuracy_before_adaptation": accuracy(0.2),
         "accuracy_untrained": accuracy(0.55),
@@ -181,7 +185,9 @@ def test_what_it_embeds_is_what_it_shows(make_run):
     page = write_report(run).read_text(encoding="utf-8")
     block = json.loads(re.search(r'<script type="application/json" id="guarantees">(.*?)</script>', page).group(1))
     summary = run.read_json("summary.json")
-    assert block == {name: summary[name] for name in ("guarantees", "planned", "population", "simulation", "ledger")}
+    sizes = {name: size for name, size in summary["population"].items() if name not in ("kind", "statement")}
+    due = {name: summary[name] for name in ("guarantees", "planned", "simulation", "ledger")}
+    assert block == {**due, "population": sizes}
     shown = [row[:4] for row in rows_of(page) if row[0] in ("client", "record")]
     both = zip(block["planned"], block["guarantees"], strict=True)
     assert shown == [

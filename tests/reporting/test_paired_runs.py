@@ -9,7 +9,7 @@ import pytest
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes, PairedDifference
-from dpfedmeta.learning.evaluation.held_out_clients import WHOLE_PROTOCOL, WHOLE_TRANSDUCTIVE, over_clients
+from dpfedmeta.learning.evaluation.held_out_clients import WHOLE_PROTOCOL, over_clients
 from dpfedmeta.reporting.compare import paired_runs
 from dpfedmeta.reporting.compare.paired_runs import episodes_of, kept_episodes, pairs
 
@@ -86,13 +86,6 @@ def test_runs_of_whole_clients_are_compared_by_clients():
     contents = whole([0.5, 0.7], [0, 1]), whole([0.4, 0.7], [0, 1])
     (pair,) = pairs({"a": episodes_of(contents[0]), "b": episodes_of(contents[1])})
     assert "(paired t, 2 clients)" in str(pair)
-
-
-@pytest.mark.parametrize("protocol", [WHOLE_PROTOCOL, WHOLE_TRANSDUCTIVE])
-def test_splits_of_an_earlier_version_do_not_say_whose_they_are_and_are_not_compared(protocol):
-    old = {"episodes": [0.2, 0.4, 0.3], "episode_seeds": [3], "episodes_digest": "d", "protocol": protocol}
-    assert episodes_of(old) == []
-    assert len(episodes_of(old | {"counted": "clients"})) == len(episodes_of(old | {"protocol": "p"})) == 1
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])

@@ -504,7 +504,6 @@ def test_weights_that_nobody_learns_begin_at_zero_where_they_are_a_head(kept, wo
 
 
 def test_a_row_without_a_release_is_none_of_those_that_are_known(tmp_path, monkeypatch):
-    """Of rounds of earlier versions, which kept no digest: they are compared with nothing."""
     rows = [{"round": 0, "release": "a"}, {"round": 1}, {"round": 2, "release": "c"}]
     content = SimpleNamespace(charges=(), lines=())
     opened = SimpleNamespace(content=content, restorable=True, reproducible=True, ledger="ledger", remarks=())

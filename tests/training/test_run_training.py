@@ -11,7 +11,7 @@ import pytest
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.ledger.ledger import read_content
-from dpfedmeta.accounting.ledger.versions import constants
+from dpfedmeta.accounting.ledger.plan_json import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.load import resolve

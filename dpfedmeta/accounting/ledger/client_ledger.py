@@ -21,7 +21,6 @@ from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.random.fresh_seeds import attempt_bytes
 
-VERSION = 1
 _WHAT = "client's ledger"
 # A budget that was computed from the same numbers is met exactly; adding squares may differ in the last digits.
 _ROUNDING = 1.0 + 1e-9
@@ -120,12 +119,12 @@ class ClientLedger:
                 relation of this one.
         """
         self._budget = budget
-        self._chain, lines = continue_or_start(path, {"version": VERSION, "budget": budget.header()}, _WHAT, _is_ledger)
+        self._chain, lines = continue_or_start(path, {"budget": budget.header()}, _WHAT, _is_ledger)
         stated = [line["budget"] for line in lines if "budget" in line]
         lines = [line for line in lines if "budget" not in line]
         try:
-            self._mus = [_mus(line, budget.unit) for line in lines]
-            self._first = next((line.get("relation", "zero-out") for line in lines), None)
+            self._mus = [_mus(line) for line in lines]
+            self._first = next((line.get("relation") for line in lines), None)
             self._cost = reduce(_together, map(RunCost.from_json, lines), NO_COST)
             self._costs = {
                 line.get("run", ""): found for line in lines if (found := RunCost.from_json(line)) != NO_COST
@@ -210,10 +209,7 @@ class ClientLedger:
         return self._epsilon(squared, _together(self._cost, self._due(run, cost)))
 
     def _due(self, run: str, cost: RunCost) -> RunCost:
-        """Return the part of the run's cost that is not charged yet.
-
-        A run's cost is counted once, also where an earlier version began the run without it.
-        """
+        """Return the part of the run's cost that is not charged yet; it is counted once."""
         return NO_COST if run in self._costs else cost
 
     def holds(self, round_: int, again: tuple[int, ...] = ()) -> bool:
@@ -334,7 +330,7 @@ def is_own_ledger(path: Path) -> bool:
 
 
 def _is_ledger(first: Mapping[str, Any]) -> bool:
-    return first.keys() == {"version", "budget"} and first["version"] == VERSION and isinstance(first["budget"], dict)
+    return first.keys() == {"version", "budget"} and isinstance(first["budget"], dict)
 
 
 def _check_change(path: Path, stated: Mapping[str, Any], budget: RecordBudget, change: bool, shared: set[str]) -> None:
@@ -378,12 +374,8 @@ def _together(one: RunCost, other: RunCost) -> RunCost:
     return RunCost(rare=one.rare + other.rare, coordinates=tuple(found))
 
 
-def _mus(line: dict[str, Any], unit: UnitName) -> dict[str, float]:
-    stated = line["mu"]
-    if not isinstance(stated, dict):
-        # Until 0.3 a record that counts as nothing, or the client as a whole.
-        stated = {CLIENT if unit == "client" else "zero-out": stated}
-    return {name: _or_infinite(mu) for name, mu in stated.items()}
+def _mus(line: dict[str, Any]) -> dict[str, float]:
+    return {name: _or_infinite(mu) for name, mu in line["mu"].items()}
 
 
 def _finite(value: float) -> float | None:

@@ -12,6 +12,8 @@ from typing import Any
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import PUBLIC, SECRET, append_text, end_of_whole_lines, whole_lines
 
+# Of every chain, in its first line. Nothing before 6 was released; from here on what was is kept.
+VERSION = 6
 _START = "0" * 64
 
 
@@ -37,13 +39,13 @@ class HashChain:
 
     @classmethod
     def start(cls, path: Path, first: Mapping[str, Any], mode: int = PUBLIC) -> HashChain:
-        """A new file with its first line.
+        """A new file with its first line, which says the version too.
 
         Raises:
             FileExistsError: What was written is never overwritten.
         """
         chain = cls(path, mode=mode)
-        chain._write([first], os.O_EXCL)
+        chain._write([_opening(first)], os.O_EXCL)
         return chain
 
     def append(self, body: Mapping[str, Any]) -> None:
@@ -63,6 +65,22 @@ class HashChain:
             texts.append(text + "\n")
         append_text(self.path, "".join(texts), self._mode, flag=flag, after=self._size)
         self.head, self.lines, self._size = digest, self.lines + len(texts), None
+
+
+def _opening(first: Mapping[str, Any]) -> dict[str, Any]:
+    return {"version": VERSION, **first}
+
+
+def _check_version(first: Mapping[str, Any], path: Path, what: str) -> None:
+    version = first.get("version")
+    if type(version) is not int:
+        raise InputError(f"{path}: not a {what}: its first line says no version")
+    if version != VERSION:
+        wrote = "dpfedmeta 0.3 or before" if version < VERSION else "a later dpfedmeta"
+        raise InputError(
+            f"{path}: this {what} has version {version}, which {wrote} wrote, and this dpfedmeta reads version "
+            f"{VERSION} alone; go on with the dpfedmeta that wrote it"
+        )
 
 
 def _line(body: Mapping[str, Any], previous: str) -> tuple[str, str]:
@@ -87,7 +105,7 @@ def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[
         torn: Whether a last line that was not finished is left out; else it is an error.
 
     Raises:
-        InputError: Missing, truncated or edited; says which line and what no longer counts.
+        InputError: Missing, truncated, edited or of another version; says which line and what no longer counts.
     """
     try:
         content = path.read_bytes()
@@ -113,6 +131,8 @@ def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[
                 f"{path}, line {number}: the hash chain breaks here; this line or the one before it was "
                 f"edited or lost, so {proven} proven; restore the {what} from a backup"
             )
+        if not bodies:
+            _check_version(body, path, what)
         # Intact: the text is what `_line` makes of the body.
         previous = hashlib.sha256(text.encode()).hexdigest()
         bodies.append(body)
@@ -131,13 +151,13 @@ def continue_or_start(
         fits: Whether a file may go on that was started with another line; then the first line is returned too.
 
     Raises:
-        InputError: It was edited or truncated, or was started with another first line.
+        InputError: It was edited or truncated, is of another version, or was started with another first line.
     """
-    size, torn = whole_lines(path)
+    size, torn, first = *whole_lines(path), _opening(first)
     # A first line that a crash tore never counted; a file of something else stays as it is.
     if not size and _line(first, _START)[0].encode().startswith(torn.strip(b"\0\n")[:9]):
         path.unlink(missing_ok=True)
-        return HashChain.start(path, first, mode=SECRET), [] if fits is None else [dict(first)]
+        return HashChain.start(path, first, mode=SECRET), [] if fits is None else [first]
     bodies, head = read_chain(path, what, torn=True)
     if not (bodies[0] == first if fits is None else fits(bodies[0])):
         raise InputError(f"{path}, line 1: this {what} was started as {bodies[0]}, not {first}")

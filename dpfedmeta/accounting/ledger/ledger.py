@@ -20,7 +20,7 @@ from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.charges import Charge, Closing, planned_charge
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
-from dpfedmeta.accounting.ledger.versions import VERSION, charge_of, constants, plan_of
+from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, guarantees, stated
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import cost_named
@@ -52,7 +52,7 @@ class RunIdentity:
 def opening_line(plan: PrivacyPlan, identity: RunIdentity | None = None) -> dict[str, Any]:
     """The first line: the run, and the plan's constants."""
     named = {key: value for key, value in asdict(identity or RunIdentity()).items() if value or key != "candidate"}
-    return {"version": VERSION, "plan": constants(plan), "identity": named}
+    return {"plan": constants(plan), "identity": named}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,6 @@ class LedgerContent:
         identity: Whose ledger it is.
         charges: Its rounds.
         heads: Hash of every line.
-        version: Of its form.
         lines: What each line holds: a charge, or what was published; None: another one.
     """
 
@@ -72,7 +71,6 @@ class LedgerContent:
     identity: RunIdentity
     charges: tuple[Charge, ...]
     heads: tuple[str, ...] = field(repr=False)
-    version: int = VERSION
     lines: Lines = field(default=(), repr=False)
 
     @property
@@ -190,22 +188,20 @@ def read_content(path: Path, *, torn: bool = False) -> LedgerContent:
     """
     bodies, _ = read_chain(path, "ledger", torn=torn)
     try:
-        version = bodies[0]["version"]
-        plan, lines = _read_lines(plan_of(bodies[0]["plan"], version), version, bodies[1:])
+        plan, lines = _read_lines(plan_of(bodies[0]["plan"]), bodies[1:])
         return LedgerContent(
             plan=plan,
             identity=RunIdentity(**bodies[0]["identity"]),
             charges=_charges(lines),
             heads=tuple(heads_of(bodies)),
-            version=version,
             lines=lines,
         )
     except DAMAGED_JSON as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"{path}: not a ledger of version {VERSION} ({reason})") from error
+        raise InputError(f"{path}: not a ledger ({reason})") from error
 
 
-def _read_lines(plan: PrivacyPlan, version: int, bodies: Sequence[Mapping[str, Any]]) -> tuple[PrivacyPlan, Lines]:
+def _read_lines(plan: PrivacyPlan, bodies: Sequence[Mapping[str, Any]]) -> tuple[PrivacyPlan, Lines]:
     """(the plan as it was extended, what each line holds)."""
     lines: list[Charge | Closing | None] = [None]
     done = 0
@@ -224,7 +220,7 @@ def _read_lines(plan: PrivacyPlan, version: int, bodies: Sequence[Mapping[str, A
             plan = plan.extended(rounds)
             lines.append(None)
         else:
-            lines.append(charge := charge_of(body, plan, version))
+            lines.append(charge := Charge.from_json(body))
             done += not charge.attempt
     return plan, tuple(lines)
 

@@ -7,8 +7,6 @@ from dpfedmeta.accounting.events.participation_pattern import Spacing
 from dpfedmeta.accounting.ledger.hash_chain import continue_or_start
 from dpfedmeta.core.errors import InputError
 
-VERSION = 1
-
 
 class SpacedLedger:
     """Ledger of one client's participations, on its own disk before it answers.
@@ -25,8 +23,7 @@ class SpacedLedger:
             InputError: It was edited or truncated, or was started with another spacing.
         """
         self._spacing = spacing
-        header = {"version": VERSION, "spacing": asdict(spacing)}
-        self._chain, lines = continue_or_start(path, header, "client's ledger")
+        self._chain, lines = continue_or_start(path, {"spacing": asdict(spacing)}, "client's ledger")
         try:
             self._joined: list[tuple[int, ...]] = [(line["round"], *line.get("again", ())) for line in lines]
         except (LookupError, TypeError) as error:

@@ -18,6 +18,7 @@ from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
 from dpfedmeta.accounting.ledger.ledger import Budget, phases_of
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, lineage_folder
+from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.ledger.registered_budget import (
     ROUNDING,
     RegisteredBudget,
@@ -26,7 +27,6 @@ from dpfedmeta.accounting.ledger.registered_budget import (
     replaced_cost,
     replaced_epsilon,
 )
-from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
@@ -153,7 +153,7 @@ def begin_register(path: Path, epsilon: float, delta: float) -> PopulationRegist
     order = max(_ORDERS, key=lambda order: (epsilon - _beside(order, delta)) / order)
     if not epsilon > _beside(order, delta):
         raise InputError(f"{path}: epsilon = {asked(epsilon)} is too small to count in at delta = {asked(delta)}")
-    first = {"version": VERSION, _WHAT: token_hex(16), "epsilon": epsilon, "delta": delta, "order": order}
+    first = {_WHAT: token_hex(16), "epsilon": epsilon, "delta": delta, "order": order}
     try:
         HashChain.start(path, first, mode=SECRET)
     except FileExistsError as error:
@@ -218,7 +218,7 @@ def reserve(
             return found
         # What a crash left of a line was never reserved; the first append cuts it off.
         chain = HashChain(path, found.head, SECRET, lines=found.lines, size=whole_lines(path)[0])
-        chain.append({"version": VERSION, "run": run, "data": data, "made_by": made_by, "plan": constants(plan)})
+        chain.append({"run": run, "data": data, "made_by": made_by, "plan": constants(plan)})
         assert lineage is not None
         lineage.follow(chain.lines, chain.head)
         return _read(path, lineage)
@@ -335,7 +335,7 @@ def _read(path: Path, lineage: Lineage | None) -> PopulationRegister:
         found: dict[str, Registered] = {}
         events: frozenset[Event] = frozenset()
         for line in bodies[1:]:
-            plan = plan_of(line["plan"], line["version"])
+            plan = plan_of(line["plan"])
             cost = replaced_cost(plan, order)
             events |= events_of(plan)
             made_by = {str(key): str(value) for key, value in line["made_by"].items()}

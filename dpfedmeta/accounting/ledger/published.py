@@ -96,7 +96,7 @@ def _compared(folder: Path, named: Mapping[str, str], *, whole: bool = False) ->
 
 
 def holds_digests(content: LedgerContent) -> bool:
-    """Return whether any line holds a digest of what was published; those of earlier versions hold none."""
+    """Return whether any line holds a digest of what was published: none does before the first release."""
     return any(line is not None and (isinstance(line, Closing) or line.release) for line in content.lines)
 
 
@@ -139,6 +139,6 @@ def not_verified(content: LedgerContent, what: str, *others: str) -> str:
     early = max((charge.round for charge in content.charges if charge.round and not charge.release), default=0)
     unbound = [f"releases before round {early} (the ledger holds no digests of them)"] if early else []
     if content.closing is None:
-        why = "it was stopped, or goes on, or is of an earlier version"
+        why = "it was stopped, or goes on"
         unbound.append(f"{what} ({why}, so the ledger does not end with a closing line)")
     return f"not verified: {'; '.join([*unbound, *others, *_ALWAYS])}"

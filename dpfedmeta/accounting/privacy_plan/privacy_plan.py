@@ -265,8 +265,6 @@ class Terms:
         client_delta: delta of the client cells.
         record_delta: delta of the record cells.
         before: Releases about the same clients that other ledgers charge, made before these rounds.
-        by_absence: Check-ins, a client that is replaced: by the looser bound that stood there until 0.2.0, for files
-            that state it.
     """
 
     record: RecordLayer | None
@@ -276,7 +274,6 @@ class Terms:
     client_delta: float
     record_delta: float
     before: tuple[Phase, ...] = ()
-    by_absence: bool = False
     relation: Relation = "zero-out"
 
     @classmethod

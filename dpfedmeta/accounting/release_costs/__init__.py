@@ -38,13 +38,11 @@ class ReleaseCost:
         beside: Names of other kinds whose rounds it adds up with its own; rounds of any other are refused.
         joint: Whether a further attempt at a round is not accounted for like one more round; it is charged apart.
         rare: Name of the rare events that are taken off delta.
-        had_looser_bound: Whether files of earlier versions state another, looser bound on replaced clients.
     """
 
     beside: ClassVar[frozenset[str]] = frozenset()
     joint: ClassVar[bool] = True
     rare: ClassVar[str] = "surplus or hostile clients"
-    had_looser_bound: ClassVar[bool] = False
 
     def composed(
         self, phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...] = GRIDS

@@ -13,16 +13,12 @@ from dpfedmeta.accounting.divergences.random_allocation import (
     known_round_epsilon,
 )
 from dpfedmeta.accounting.events.events import Phase
-from dpfedmeta.accounting.events.guarantee import Bound
 from dpfedmeta.accounting.events.sampling import Neighbours
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
-from dpfedmeta.accounting.release_costs import rounds_seen
 from dpfedmeta.accounting.release_costs.independent_cost import IndependentCost
 
 _REMOVED = "1/t sum over j <= t of N(e_j, z^2 I) against N(0, z^2 I), in the worse order"
 _REPLACED = "1/t sum over j <= t of N(e_j, z^2 I) against 1/t sum over j <= t of N(-e_j, z^2 I)"
-# Until 0.2.0.
-_IN_TWO_HALVES = "the same pair in both orders, one after the other"
 
 
 class AllocatedCost(IndependentCost):
@@ -30,7 +26,6 @@ class AllocatedCost(IndependentCost):
 
     joint: ClassVar[bool] = True
     rare: ClassVar[str] = "a full round"
-    had_looser_bound: ClassVar[bool] = True
 
     def composed(
         self, phases: Sequence[Phase], neighbours: Neighbours, delta: float, grids: tuple[float, ...] = GRIDS
@@ -53,19 +48,6 @@ class AllocatedCost(IndependentCost):
     def folded(self, phases: Sequence[Phase]) -> str:
         """Behind a formula: a mean in place of a product."""
         return ", as the mean of t factors (random allocation)" + self.off_delta(phases)
-
-    def record(self, own: Sequence[Phase], terms: Terms, delta: float, grids: tuple[float, ...]) -> list[Bound]:
-        """As of rounds one by one; for files of earlier versions by their looser bound on a replaced client."""
-        bounds = super().record(own, terms, delta, grids)
-        if not terms.by_absence:
-            return bounds
-        looser = Bound(
-            method="pld",
-            epsilon=Allocation.of(own).epsilon_by_absence(delta),
-            event=rounds_seen(own),
-            formula=f"PLD of {_IN_TWO_HALVES}{self.folded(own)}",
-        )
-        return [bounds[0], looser, *bounds[2:]]
 
     def mixed(self, phases: Sequence[Phase], mus: Sequence[float], terms: Terms, delta: float) -> float:
         """For an observer who knows in which round the client came: once, in each copy of the run."""

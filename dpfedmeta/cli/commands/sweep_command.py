@@ -88,7 +88,7 @@ def main(words: Sequence[str], console: Console) -> int:
 
 
 def _count(folder: Path, console: Console) -> int:
-    """Say what a folder's sweep cost; folders of earlier versions may hold both an ordinary and a private one."""
+    """Say what a folder's sweep cost; two that were copied together add up."""
     from dpfedmeta.cli.sweeps.private_sweep import price_lines, private_cost
     from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder
     from dpfedmeta.cli.sweeps.tuning_cost import cost_lines, tuning_cost

@@ -219,7 +219,7 @@ def _finish(own: SweepFolder, trial: Trial, options: SweepOptions, lock: int, ma
 
 
 def _is_finished(own: SweepFolder, trial: Trial, mark: str) -> bool:
-    """Return whether the run is done as a candidate of this search; earlier versions marked none."""
+    """Return whether the run is done as a candidate of this search."""
     if why_not_finished(own, trial) is not None:
         return False
     return read_content(own.run(trial).ledger, torn=True).identity.candidate == mark

@@ -345,7 +345,7 @@ def _digests(data: Path, known: str) -> tuple[str, frozenset[str]]:
 
     A home never forgets a record that it took part with, so those are in it.
     """
-    # A copy as arrays has no names of columns, and neither has a home of an earlier version.
+    # A copy as arrays has no names of columns.
     held = [*own_digests(data), *(("", digest) for digest in spelled_digests(data))]
     listed = sha256(json.dumps([str(data.resolve()), held, "pixels"]).encode()).hexdigest()
     pixels = [] if listed == known else pixel_digests(data)

@@ -27,7 +27,7 @@ DECODED, _OF = "images", "of.txt"
 
 
 # What the streams of an attempt are keyed by: it lies beside its charge, and is asked when noise is drawn, so there is
-# no noise without a charge. b"" where an earlier version charged it.
+# no noise without a charge.
 FreshOf = Callable[[Attempt], bytes]
 
 
@@ -106,8 +106,7 @@ class Kept:
             before = json.loads(path.read_text(encoding="utf-8"))
             if before["key"] != list(attempt.key):
                 return None
-            # Version 0.2.0 before protocol version 2 kept numbers of seats: nobody has such an identity, so none fits.
-            return frozenset(bytes.fromhex(one) if isinstance(one, str) else bytes([0]) for one in before["survivors"])
+            return frozenset(map(bytes.fromhex, before["survivors"]))
         except (OSError, *DAMAGED_JSON) as error:
             raise InputError(f"{path}: damaged; it says which survivors were agreed to; restore a backup") from error
 
@@ -116,12 +115,12 @@ def source_at(source: KeyedSource | FreshSource, attempt: Attempt, fresh_of: Fre
     """The client's noise in one attempt, which is charged.
 
     Raises:
-        Refused: An earlier version charged it, and kept nothing that its noise could be made from again.
+        Refused: Its charge holds no fresh bytes, which its noise could be made from again.
     """
     fresh = fresh_of(attempt)
     if source.needs_fresh and not fresh:
         raise Refused(
-            f"round {attempt.round} was charged by an earlier version, and its answer is lost; new noise would give a "
+            f"round {attempt.round} was charged without fresh bytes, and its answer is lost; new noise would give a "
             "second answer for one charge"
         )
     return source.again(attempt.again, fresh)
@@ -169,8 +168,7 @@ def _noise_seed(folder: Path, given: int | None) -> int:
             seed, generator = content["seed"], content["generator"]
         except (OSError, *DAMAGED_JSON) as error:
             raise InputError(f"{path}: the noise key of this run is damaged; restore it from a backup") from error
-        # A key of an earlier version goes on in streams that it never drew from.
-        if generator not in ([GENERATOR] if given is not None else [GENERATOR, FRESH_GENERATOR]):
+        if generator != (FRESH_GENERATOR if given is None else GENERATOR):
             raise InputError(
                 f"{path}: this noise key is for another generator; continue with the version of dpfedmeta that made it"
             )

@@ -43,7 +43,7 @@ from dpfedmeta.secure_aggregation.round_parameters import Agreement, agreed
 MOST_OF_OPTION = 100_000
 FORM = OfferForm(
     kind="analysis",
-    format="dpfedmeta federation analysis 1",
+    format="dpfedmeta federation analysis 2",
     mark=b"dpfedmeta federation analysis",
     own=frozenset({"request"}),
 )

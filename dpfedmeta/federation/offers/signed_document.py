@@ -12,9 +12,9 @@ import yaml
 
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.ledger.versions import constants
+from dpfedmeta.accounting.ledger.plan_json import constants
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.config.load import offered_text
+from dpfedmeta.config.load import to_yaml
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.random.random_sources import GENERATOR
@@ -235,7 +235,7 @@ def name_of(settings: Settings, task: Task, privacy: PrivacyPlan, asked: str = "
         privacy: What a participation is charged as.
         asked: What an analysis asks besides.
     """
-    content = [offered_text(settings), form_of(task), constants(privacy), asked]
+    content = [to_yaml(settings), form_of(task), constants(privacy), asked]
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from pydantic import ValidationError
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.config.load import offered_settings, offered_text
+from dpfedmeta.config.load import resolve_text, to_yaml
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.params import Params
 from dpfedmeta.data.task import Task, holds_rows
@@ -39,7 +39,7 @@ from dpfedmeta.secure_aggregation.round_parameters import Agreement, agreed
 
 FORM = OfferForm(
     kind="plan",
-    format="dpfedmeta federation plan 1",
+    format="dpfedmeta federation plan 2",
     mark=b"dpfedmeta federation plan",
     own=frozenset({"clients", "settings"}),
 )
@@ -118,7 +118,7 @@ def sign_plan(plan: Plan, task: Task, *, run: bytes, server: Identity, roster: S
         privacy=plan.privacy,
         promised=plan.planned,
         clients=plan.privacy.clients,
-        settings=offered_text(settings),
+        settings=to_yaml(settings),
     )
     return SignedPlan(plan=replace(plan, settings=settings), **parts)
 
@@ -176,7 +176,7 @@ def _made(text: bytes) -> tuple[Plan, Task]:
     content = content_of(text, FORM)
     try:
         check_text("settings", content["settings"])
-        settings = offered_settings(content["settings"], "the server's plan")
+        settings = resolve_text(content["settings"], "the server's plan")
         task = task_of(content)
         check_own(settings)
         check_work(settings, task)

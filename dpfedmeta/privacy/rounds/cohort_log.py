@@ -97,7 +97,7 @@ def reopen_participations(
         if not all(repeatable(source, event) for event in events[len(kept) :]):
             raise InputError(
                 f"{path}, line {len(kept) + 1}: the participants of charged rounds are lost and cannot be drawn again "
-                "(with --secure-rng, or if an earlier version charged the round); restore it from a backup"
+                "(with --secure-rng); restore it from a backup"
             )
         remarks.append(f"{path}: lines after {len(kept)} were lost and are drawn again from the secret seed")
         kept = _drawn_again(plan, source, kept, events)

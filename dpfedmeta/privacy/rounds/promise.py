@@ -13,7 +13,7 @@ from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.events.failure_probability import check_population
 from dpfedmeta.accounting.events.guarantee import FourGuarantees, Guarantee, Observer, UnitName
 from dpfedmeta.accounting.events.toeplitz_noise_cost import KINDS, Correlation
-from dpfedmeta.accounting.ledger.versions import constants
+from dpfedmeta.accounting.ledger.plan_json import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation, with_fitted_numbers
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan

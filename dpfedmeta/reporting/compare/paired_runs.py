@@ -7,7 +7,6 @@ from typing import Any
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import EPISODES, EVALUATION, RunDirectory
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes, PairedDifference
-from dpfedmeta.learning.evaluation.held_out_clients import WHOLE_PROTOCOL, WHOLE_TRANSDUCTIVE
 from dpfedmeta.training.results.evaluation_store import size
 
 
@@ -50,16 +49,11 @@ def kept_episodes(run: RunDirectory) -> list[KeptEpisodes]:
 
 
 def episodes_of(content: Mapping[str, Any]) -> list[KeptEpisodes]:
-    """Return the kept episodes in the content of a file.
-
-    Of whole clients earlier versions kept each split, and not whose it is: splits of one client are no independent
-    draws, so these are left out.
-    """
+    """Return the kept episodes in the content of a file."""
     protocol = str(content.get("protocol", ""))
     results = content.get("results", [content])
     kept = [KeptEpisodes.of(size(result), protocol, result) for result in results]
-    unknown = protocol in (WHOLE_PROTOCOL, WHOLE_TRANSDUCTIVE)
-    return [each for each in kept if each is not None and not (unknown and each.counted == "episodes")]
+    return [each for each in kept if each is not None]
 
 
 def pairs(kept: Mapping[str, Sequence[KeptEpisodes]]) -> Iterator[PairOfRuns]:

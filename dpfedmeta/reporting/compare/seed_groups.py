@@ -19,11 +19,9 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, WITH_RESULT, RunDirectory
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.planning.data_digests import kept_data
-from dpfedmeta.training.results.evaluation_store import with_sizes
 from dpfedmeta.training.results.snapshot import read_run, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
 from dpfedmeta.training.verification.file_claims import Proven
-from dpfedmeta.training.verification.replan import settings_of_ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,17 +171,9 @@ def _cell(stated: Mapping[str, Any]) -> Cell:
 
 def _summary(run: RunDirectory) -> dict[str, Any]:
     if stage_of(run) not in ("running", "stopped"):
-        return _of_its_end(run)
+        return dict(run.read_json(SUMMARY))
     snapshot = read_run(run)
     return summary_so_far(snapshot, Proven.of(run, snapshot.content))
-
-
-def _of_its_end(run: RunDirectory) -> dict[str, Any]:
-    found: dict[str, Any] = run.read_json(SUMMARY)
-    accuracy = found.get("accuracy") or {}
-    if "episodes" not in accuracy or "ways" in accuracy:
-        return found
-    return with_sizes(found, settings_of_ledger(run.ledger, read_content(run.ledger)))
 
 
 def last_validation(rows: Sequence[Mapping[str, Any]]) -> Measured | None:

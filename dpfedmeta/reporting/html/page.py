@@ -48,7 +48,7 @@ from dpfedmeta.reporting.html.top_of_page import (
 )
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
-from dpfedmeta.training.results.evaluation_store import ERRORS, row_label, size, size_and_count, with_sizes
+from dpfedmeta.training.results.evaluation_store import ERRORS, row_label, size, size_and_count
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, stage_of
 from dpfedmeta.training.results.summary import NOT_FINITE, summary_so_far
@@ -86,7 +86,7 @@ def write_report(run: RunDirectory) -> Path:
     # Before its first round a run has none; afterwards they are missed.
     rows = run.rounds() if snapshot.rows is None and proven.rounds else snapshot.rows or []
     summary = snapshot.summary if snapshot.ended else None
-    summary = summary_so_far(snapshot, proven) if summary is None else with_sizes(summary, proven.settings)
+    summary = summary_so_far(snapshot, proven) if summary is None else summary
     pictures = {name: run.path / f"{name}.png" for name in ("accuracy", "clip", "guarantees")}
     with _complete(run.path):
         plots.accuracy_plot(pictures["accuracy"], rows, summary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.published import holds_digests
 from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_rows
-from dpfedmeta.accounting.rounded import asked, nearest, rounded_up
+from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import REPORT
 from dpfedmeta.core.pydantic_errors import counted_words
@@ -20,13 +20,12 @@ from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 from dpfedmeta.reporting.html.top_of_page import observer_rows, promised_words
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.results.summary import SIMULATION
-from dpfedmeta.training.terminal.tables import BY_WORD, method_words
+from dpfedmeta.training.terminal.tables import method_words
 from dpfedmeta.training.verification.chosen_run import CHOSEN
 from dpfedmeta.training.verification.file_claims import POPULATION, Proven, check, check_claims, complete
 
 BLOCK = "guarantees"
 COMPARED = " in its promise, tables of epsilons and sizes; its other words were not compared"
-Shown = Callable[[float | None], str]
 
 
 def claims(proven: Proven) -> dict[str, Any]:
@@ -81,27 +80,27 @@ def server_words(proven: Proven) -> str:
     )
 
 
-def guarantee_rows(proven: Proven, shown: Shown = rounded_up) -> list[dict[str, str]]:
-    """The table of guarantees: a row for each cell, by the names of its columns; `shown` writes an epsilon."""
+def guarantee_rows(proven: Proven) -> list[dict[str, str]]:
+    """The table of guarantees: a row for each cell, by the names of its columns."""
     promised, word = {cell.name: cell for cell in proven.promised}, word_of_authors(proven.settings)
     return [
         {
             "unit": cell.unit,
             "towards": cell.observer,
-            "epsilon promised": shown(promised[cell.name].epsilon),
-            "epsilon spent": shown(cell.epsilon),
+            "epsilon promised": rounded_up(promised[cell.name].epsilon),
+            "epsilon spent": rounded_up(cell.epsilon),
             "delta": asked(cell.delta),
             "adjacency": cell.adjacency,
-            "method": method_words(cell, word) + _bounds(cell, shown),
+            "method": method_words(cell, word) + _bounds(cell),
         }
         for cell in proven.cells
     ]
 
 
-def _bounds(cell: Guarantee, shown: Shown) -> str:
+def _bounds(cell: Guarantee) -> str:
     if len(cell.bounds) < 2:
         return ""
-    return " (" + ", ".join(f"{bound.method} {shown(bound.epsilon)}" for bound in cell.bounds) + ")"
+    return " (" + ", ".join(f"{bound.method} {rounded_up(bound.epsilon)}" for bound in cell.bounds) + ")"
 
 
 def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
@@ -118,8 +117,7 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
         return []
     page, now = _Page(snapshot.page), proven
     with complete(path):
-        if page.blocks:
-            proven = proven.as_of(json.loads(page.blocks[0])["ledger"]["head"])
+        proven = proven.as_of(json.loads(page.blocks[0])["ledger"]["head"])
         if proven is not now and snapshot.ended and not snapshot.written:
             raise InputError(
                 f"{path}: was written after {len(proven.content.charges)} charges, but the run has "
@@ -127,8 +125,7 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
             )
         rounds = summary["rounds"] if summary is not None and snapshot.ended and proven is now else proven.rounds
         due = plan_words(proven, rounds)
-        # Earlier versions called all clients simulated.
-        if due not in page.paragraphs[0].replace("simulated clients", "clients").split("; "):
+        if due not in page.paragraphs[0].split("; "):
             raise InputError(f"{path}: first paragraph: states {page.paragraphs[0]!r}, but the ledger says {due!r}")
         check(path, "simulation", SIMULATION if SIMULATION in page.paragraphs else None, proven.simulation)
         chosen = chosen_words(proven)
@@ -146,8 +143,6 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
         _check_top(path, page, proven)
         for block in page.blocks:
             check_claims(path, json.loads(block), proven)
-    if not page.blocks:
-        return ["report.html agrees in what it shows; it is of an earlier version and embeds no numbers"]
     return [
         f"report.html agrees{COMPARED}"
         if proven is now
@@ -159,42 +154,25 @@ def _check_table(path: Path, page: _Page, proven: Proven) -> None:
     found = [table for table in page.tables if {"unit", "towards"} <= set(table[0])]
     check(path, "tables of guarantees", len(found), 1)
     names, *rows = found[0]
-    # Versions before 0.3 had no line of what was promised, and wrote the nearest number, which may be below the value.
-    shown: Shown = rounded_up if page.top else nearest
-    due = guarantee_rows(proven, shown)
-    if "if replaced" in names:
-        # Pages of earlier versions have this column in place of the table of relations.
-        for own, cell in zip(due, proven.cells, strict=True):
-            own["if replaced"] = shown(cell.relations["in-place"]) if "in-place" in cell.relations else ""
-    elif page.top:
-        due_rows = [list(row) for row in relation_rows(proven.cells)]
-        of_relations = [rows for head, *rows in page.tables if head == list(RELATION_COLUMNS)]
-        check(path, "table of relations", of_relations, [due_rows] if due_rows else [])
-    missing = [name for name in due[0] if name not in names and name in _COLUMNS]
-    check(path, "columns that are missing", missing, [])
+    due = guarantee_rows(proven)
+    due_rows = [list(row) for row in relation_rows(proven.cells)]
+    of_relations = [rows for head, *rows in page.tables if head == list(RELATION_COLUMNS)]
+    check(path, "table of relations", of_relations, [due_rows] if due_rows else [])
+    check(path, "columns of the table", names, [*due[0]])
     check(path, "rows of the table", [row[:2] for row in rows], [[row["unit"], row["towards"]] for row in due])
     for row, own in zip(rows, due, strict=True):
         for name, text in zip(names, row, strict=True):
-            # Pages of earlier versions do not say on whose word a cell rests.
-            due_text = own.get(name, "nothing")
-            stated = due_text if text == due_text.replace(BY_WORD, "") else text
-            check(path, f"table, ({own['unit']}, {own['towards']}), {name}", stated, due_text)
+            check(path, f"table, ({own['unit']}, {own['towards']}), {name}", text, own[name])
 
 
 def _check_top(path: Path, page: _Page, proven: Proven) -> None:
-    """The first line says what was promised, and a table who sees what; pages of earlier versions have neither."""
-    if page.top:
-        check(path, "what was promised", page.top[0], promised_words(proven))
+    """The first line says what was promised, and a table who sees what."""
+    check(path, "what was promised", page.top[:1], [promised_words(proven)])
     due = observer_rows(proven.cells, proven.content.plan.server_sees)
     shown = [table for table in page.tables if table[0][:2] == ["who", "sees"]]
-    if page.top:
-        check(path, "tables of who sees what", len(shown), 1)
+    check(path, "tables of who sees what", len(shown), 1)
     for names, *rows in shown:
         check(path, "who sees what", rows, [[own[name] for name in names if name in own] for own in due])
-
-
-# In the table of every version.
-_COLUMNS = ("unit", "towards", "epsilon promised", "epsilon spent", "delta", "adjacency", "method")
 
 
 class _Page(HTMLParser):
@@ -204,7 +182,7 @@ class _Page(HTMLParser):
         paragraphs: Of the body.
         tables: Texts of the cells, by row; tables without rows are left out.
         blocks: The JSON that it embeds.
-        top: What was promised, and what was reached; none in versions before 0.3.
+        top: What was promised, and what was reached.
     """
 
     def __init__(self, text: str) -> None:

@@ -41,19 +41,17 @@ def keep_evaluation(folder: Path, content: Content, beside: Sequence[Content] = 
         OSError: The folder cannot be written.
     """
     kept = RunDirectory(folder / EVALUATIONS)
-    # An evaluation of an earlier version, which would be lost.
-    older = list(kept_evaluations(folder)) if not kept.path.is_dir() else []
     kept.path.mkdir(parents=True, exist_ok=True)
     more = beside or [{}] * len(content["results"])
     new = [{**one, **keys} for one, keys in zip(_single(content), more, strict=True)]
-    for one in (*older, *new):
+    for one in new:
         kept.write_json(f"{name_of_evaluation(one)}.json", one)
     RunDirectory(folder).write_json(EVALUATION, content)
     return folder / EVALUATION
 
 
 def kept_evaluations(folder: Path) -> Iterator[dict[str, Any]]:
-    """Everything that was measured, each with one result, in the order of their names; evaluation.json of old runs.
+    """Everything that was measured, each with one result, in the order of their names.
 
     Numbers in names count as numbers: 5-way is before 20-way.
 
@@ -62,10 +60,8 @@ def kept_evaluations(folder: Path) -> Iterator[dict[str, Any]]:
     """
     kept = RunDirectory(folder / EVALUATIONS)
     paths = sorted(kept.path.glob("[!.]*.json"), key=_place) if kept.path.is_dir() else []
-    found = [(path, kept.read_json(path.name)) for path in paths]
-    if not kept.path.is_dir() and (folder / EVALUATION).exists():
-        found = [(folder / EVALUATION, RunDirectory(folder).read_json(EVALUATION))]
-    for path, content in found:
+    for path in paths:
+        content = kept.read_json(path.name)
         try:
             for one in _single(content):
                 name_of_evaluation(one)
@@ -168,16 +164,6 @@ def measured_on(settings: Settings, steps: int) -> dict[str, int]:
     """Classes, support and query images per class of a test episode, and gradient steps of its adaptation."""
     shape = evaluation_shape(settings)
     return {**{name: getattr(shape, name) for name in SIZES}, "steps": steps}
-
-
-def with_sizes(summary: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """summary.json with the sizes of its test episodes; those of earlier versions follow from the settings."""
-    accuracy = summary.get("accuracy")
-    whole = settings.population.episodes == "whole"
-    if not accuracy or "episodes" not in accuracy or "ways" in accuracy or whole:
-        return dict(summary)
-    steps = settings.evaluation.steps or settings.meta.steps
-    return {**summary, "accuracy": {**measured_on(settings, steps), **accuracy}}
 
 
 def size(measured: Mapping[str, Any]) -> str:

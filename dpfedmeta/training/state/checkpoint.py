@@ -22,7 +22,7 @@ from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.learning.server_step import ServerState
 from dpfedmeta.privacy.clip_policies.policy_checks import packed, unpacked
 
-VERSION = 1
+VERSION = 2
 _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 _PARTS = ("model", "first", "second", "average")
 

@@ -10,7 +10,7 @@ SERVER = "dpfedmeta federate server"
 
 
 def kind_of_clients(run: RunDirectory) -> str | None:
-    """Kind of a run's clients, as plan.json states it; None for a run of an earlier version."""
+    """Kind of a run's clients, as plan.json states it; None: there is none yet."""
     if not (run.path / PLAN).exists():
         return None
     population = run.read_json(PLAN).get("population")

@@ -7,7 +7,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, cast
 
 from dpfedmeta.accounting.ledger.ledger import RunIdentity, read_content
-from dpfedmeta.accounting.ledger.versions import VERSION
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings, setting_fields, value_of
 from dpfedmeta.core.errors import InputError
@@ -123,22 +122,6 @@ def go_on(
         if lacking:
             lacking(run)
         return run, cast("Status", ended)
-
-
-def check_same_sums(run: RunDirectory) -> None:
-    """Refuse to go on with a run whose rounds were added up in another way: its releases could not be repeated.
-
-    Raises:
-        InputError: It is of an earlier version.
-    """
-    version = read_content(run.ledger, torn=True).version
-    if version != VERSION:
-        raise InputError(
-            f"{run.path}: cannot be resumed here: its ledger has version {version}, in which clients' messages were "
-            f"added up in floating point; since version {VERSION} they are whole numbers, so its rounds would come out "
-            "differently. Go on with the dpfedmeta that began it, or start a new run; it can still be verified, "
-            "reported, evaluated and loaded"
-        )
 
 
 def identity_of(run: RunDirectory) -> RunIdentity:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Bound, FourGuarantees, Guarantee
 from dpfedmeta.accounting.ledger.ledger import LedgerContent
-from dpfedmeta.accounting.ledger.versions import VERSION, constants, plan_of
+from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import RunCount, SelectionCost, selection_cost
 from dpfedmeta.accounting.rounded import asked, rounded_up
@@ -30,7 +30,7 @@ _FORMULA = "Papernot, Steinke 2022, theorem 2, at every Renyi order (docs/sweeps
 def selection_content(cost: SelectionCost, plans: Sequence[PrivacyPlan]) -> dict[str, Any]:
     """Content of selection.json: the price, and all that it is computed from."""
     listed = [constants(plan) for plan in dict.fromkeys(plans)]
-    return {**asdict(cost), "ledger_version": VERSION, "plans": listed}
+    return {**asdict(cost), "plans": listed}
 
 
 def mark_of(content: Mapping[str, Any]) -> str:
@@ -97,7 +97,7 @@ def _read(path: Path, content: dict[str, Any]) -> tuple[SelectionCost, list[Priv
     if missing:
         raise InputError(f"{path}: damaged: has no {missing[0]}; restore it from the sweep's folder")
     try:
-        plans = [plan_of(each, content["ledger_version"]) for each in content["plans"]]
+        plans = [plan_of(each) for each in content["plans"]]
         values = {each.name: content[each.name] for each in fields(SelectionCost)}
         numbers = {name: float(values[name]) for name in ("epsilon", "delta", "single", "mean", "eta", "beyond")}
         cap = None if values["cap"] is None else int(values["cap"])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, spent
+from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.ledger.published import not_verified
-from dpfedmeta.accounting.ledger.versions import EVENTS, VERSION, constants, old_phase, plan_of
 from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.private_selection import SelectionCost
-from dpfedmeta.config.presets import name_of_today
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import CONFIG, DIVERGED, PLAN, SUMMARY, RunDirectory
@@ -33,8 +31,6 @@ from dpfedmeta.training.verification.replan import settings_of_ledger
 
 # Epsilons of one ledger differ in their last digits from machine to machine.
 _ALIKE = 1e-6
-# Sentences; the numbers that they stand for are checked in any case.
-_WORDS = ("event", "formula")
 _NEVER = "accuracies, pictures, and how many records clients have (measure again: dpfedmeta evaluate RUN --out DIR)"
 # Constants of the plan that stand beside the guarantees.
 POPULATION = ("clients", "cohort", "sampler", "max_participations")
@@ -49,7 +45,6 @@ class Proven:
         settings: What the run was asked for, from its first line.
         spent: The four cells of its rounds, of the run alone.
         planned: The four cells of its plan, of the run alone.
-        by_absence: Whether both are by the looser bound of earlier versions (`verify.agreed`).
         choice: The price of the private sweep that chose the run; None: none did.
     """
 
@@ -57,7 +52,6 @@ class Proven:
     settings: Settings
     spent: tuple[Guarantee, ...]
     planned: tuple[Guarantee, ...]
-    by_absence: bool = False
     choice: SelectionCost | None = None
 
     @classmethod
@@ -106,12 +100,7 @@ class Proven:
         content = self.content.until(head)
         if content is self.content:
             return self
-        return replace(self, content=content, spent=stated(phases_of(content.charges), self.terms))
-
-    @property
-    def terms(self) -> Terms:
-        """Terms of the plan, for the bounds that the file states."""
-        return replace(Terms.of(self.content.plan), by_absence=self.by_absence)
+        return replace(self, content=content, spent=stated(phases_of(content.charges), Terms.of(content.plan)))
 
 
 def check_config(run: RunDirectory, proven: Proven) -> None:
@@ -145,16 +134,12 @@ def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
     with complete(path):
         check_cells(path, "planned", stated["planned"], proven, proven.promised)
         plan = json_of(constants(content.plan))
-        check(path, "privacy", json_of(constants(plan_of(stated["privacy"], content.version))), plan)
-        if content.version < EVENTS:
-            old = [old_phase(phase) for phase in content.plan.phases]
-            check(path, "stretches", stated["stretches"], json_of(old), may_lack=_younger(proven, old))
-        else:
-            phases = [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in content.plan.phases]
-            check(path, "phases", stated["phases"], json_of(phases))
+        check(path, "privacy", json_of(constants(plan_of(stated["privacy"]))), plan)
+        phases = [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in content.plan.phases]
+        check(path, "phases", stated["phases"], json_of(phases))
         _check_statement(path, "population", stated["population"], proven)
         _check_beginning(path, stated, proven)
-        due = due_cautions(proven.settings) if "cautions" in stated and content.version == VERSION else None
+        due = due_cautions(proven.settings)
         if due is not None:
             check(path, "cautions", stated["cautions"], due)
     return ["plan.json agrees"]
@@ -182,14 +167,10 @@ def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
                 f"{run.ledger}: does not end as summary.json states: lines at the end are lost or were added"
             )
         check_claims(path, stated, proven)
-        if "statement" in stated["population"]:
-            _check_statement(path, "population.statement", stated["population"]["statement"], proven)
-            if "kind" in stated["population"]:
-                check(path, "population.kind", stated["population"]["kind"], stated["population"]["statement"]["kind"])
-        algo = stated["algo"]
-        if proven.content.version < VERSION:
-            algo = name_of_today(algo, {"record.release": settings.record.release})
-        check(path, "algo", algo, settings.algo)
+        of_clients = stated["population"]["statement"]
+        _check_statement(path, "population.statement", of_clients, proven)
+        check(path, "population.kind", stated["population"]["kind"], of_clients["kind"])
+        check(path, "algo", stated["algo"], settings.algo)
         check(path, "dataset", stated["dataset"], settings.dataset)
         for name, size in sizes_of_clients(settings).items():
             check(path, f"task.{name}", stated["task"][name], size)
@@ -201,9 +182,8 @@ def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
         check(path, "encoder", stated.get("encoder"), settings.model.encoder)
         _check_length(snapshot, stated, proven)
         check(path, "extended_from", stated.get("extended_from", []), list(proven.content.plan.ends))
-        if "aggregation" in stated:
-            due = aggregation(settings.aggregation.mode, proven.content.plan)
-            check(path, "aggregation", stated["aggregation"], json_of(due))
+        due = aggregation(settings.aggregation.mode, proven.content.plan)
+        check(path, "aggregation", stated["aggregation"], json_of(due))
     return ["summary.json agrees" if snapshot.ended else "summary.json, of an earlier interruption, agrees"]
 
 
@@ -247,21 +227,20 @@ def _check_length(snapshot: Snapshot, stated: Mapping[str, Any], proven: Proven)
 
 
 def _check_statement(path: Path, key: str, stated: Mapping[str, Any], proven: Proven) -> None:
-    """N, as a number and as the sentence about the population begins with it; of this version the whole sentence."""
+    """N, as a number and as the sentence about the population begins with it, and the whole sentence."""
     clients = proven.content.plan.clients
     check(path, f"{key}.clients", stated["clients"], clients)
     check(path, f"{key}.text", stated["text"].split(" ")[0], f"{clients:,}")
-    if proven.content.version == VERSION and not is_about_clients(stated, proven.settings):
+    if not is_about_clients(stated, proven.settings):
         raise InputError(f"{path}: {key}.text: states {stated['text']!r}, as no run of {stated['kind']} clients does")
 
 
 def _check_beginning(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
     """Check that an encoder and initial weights, which no guarantee covers, are named where a run began with them."""
-    if "begins_with" in stated and proven.content.version == VERSION:
-        check(path, "begins_with", stated["begins_with"], due_beginning(stated["begins_with"], proven.settings))
+    check(path, "begins_with", stated["begins_with"], due_beginning(stated["begins_with"], proven.settings))
     model = proven.settings.model
     used = [name for name in (model.encoder, model.initial) if name is not None]
-    if "begins_with" in stated and (used or stated["begins_with"] is not None):
+    if used or stated["begins_with"] is not None:
         named = bool(used) and all(name in (stated["begins_with"] or "") for name in used)
         expected = " and ".join(used) or None
         check(path, "begins_with", stated["begins_with"] if not named else expected, expected)
@@ -279,35 +258,10 @@ def check_cells(
     check(path, f"{key}: the cells", names, [cell.name for cell in found])
     for cell, own in zip(stated, found, strict=True):
         due, where = json_of(own.as_json()), f"{key} {own.name}"
-        plain = {name: value for name, value in cell.items() if name not in _WORDS}
-        younger = _younger(proven, [due])
-        if "epsilon_replace_one" in plain:
-            # Until 0.3 the one other relation that was stated, under that name.
-            due["epsilon_replace_one"], younger = due["relations"]["in-place"], younger | {"relations"}
-        check(path, where, plain, {n: v for n, v in due.items() if n not in _WORDS}, may_lack=younger)
-        for name in _WORDS:
-            if name in cell:
-                words = (cell[name], due[name])
-                check(path, f"{where}.{name}", *(words if proven.content.version == VERSION else map(_numbers, words)))
+        check(path, where, cell, due)
 
 
-# What every version states of a cell and of a phase.
-_OLD = frozenset(
-    ("unit", "observer", "epsilon", "delta", "adjacency", "method", "bounds", "rounds", "sampler", "clients", "cohort")
-) | {"rate", "largest_cohort", "surplus_probability", "total_noise", "effective_noise", "message_noise"}
-
-
-def _younger(proven: Proven, found: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """Names that files of an earlier version may lack."""
-    return frozenset() if proven.content.version == VERSION else frozenset(n for f in found for n in f) - _OLD
-
-
-def _numbers(words: str) -> list[str]:
-    """Sentences may be put otherwise from version to version, their numbers not."""
-    return re.findall(r"\d[\d.e+-]*", words)
-
-
-def check(path: Path, key: str, stated: Any, found: Any, *, may_lack: Collection[str] = ()) -> None:
+def check(path: Path, key: str, stated: Any, found: Any) -> None:
     """Check that a file states the recomputed value, down to each number of a list or an object.
 
     Raises:
@@ -315,15 +269,13 @@ def check(path: Path, key: str, stated: Any, found: Any, *, may_lack: Collection
     """
     if isinstance(found, dict) and isinstance(stated, dict):
         for name in [*found, *(name for name in stated if name not in found)]:
-            if name not in stated and name in may_lack:
-                continue
             missing = "nothing" if name not in stated else None
             if missing or name not in found:
                 raise _contradiction(path, f"{key}.{name}", missing or stated[name], found.get(name, "nothing"))
-            check(path, f"{key}.{name}", stated[name], found[name], may_lack=may_lack)
+            check(path, f"{key}.{name}", stated[name], found[name])
     elif isinstance(found, list) and isinstance(stated, list) and len(found) == len(stated):
         for number, (left, right) in enumerate(zip(stated, found, strict=True)):
-            check(path, f"{key}[{number}]", left, right, may_lack=may_lack)
+            check(path, f"{key}[{number}]", left, right)
     elif not _same(stated, found):
         raise _contradiction(path, key, stated, found)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.ledger.ledger import LedgerContent
-from dpfedmeta.accounting.ledger.versions import UNSAID
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.load import resolve_text
@@ -26,7 +25,7 @@ _OF_THE_CLIENTS = "secure.malicious"
 
 
 def settings_of_ledger(path: Path, content: LedgerContent) -> Settings:
-    """Read the settings of a run: the config.yaml in the ledger's first line, and what its version left unsaid.
+    """Read the settings of a run: the config.yaml in the ledger's first line.
 
     Raises:
         InputError: There is none, or it cannot be read.
@@ -35,7 +34,7 @@ def settings_of_ledger(path: Path, content: LedgerContent) -> Settings:
     check_no_analysis(path.parent, content.identity.config)
     if not content.identity.config:
         raise InputError(f"{where}: is empty, so the settings of the run are not known")
-    return resolve_text(content.identity.config, where, UNSAID[content.version].settings)
+    return resolve_text(content.identity.config, where)
 
 
 def check_plan(path: Path, content: LedgerContent, settings: Settings) -> str:

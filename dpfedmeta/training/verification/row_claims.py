@@ -14,6 +14,7 @@ from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.ledger.published import check_releases
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, running_grid
+from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
@@ -30,8 +31,6 @@ _EVENLY, _EARLY = 16, 8
 # The grid of running epsilons is within 1%.
 _ROOM = 1.015
 _LAST_DIGITS = 1e-6
-# In runs with ledgers of earlier versions rows count each round once, however often it was charged.
-_ROWS_COUNT_ATTEMPTS = 4
 
 Row = Mapping[str, Any]
 
@@ -204,13 +203,13 @@ class _Along:
         return {cell(planned): max(spent.epsilon, planned.epsilon) for spent, planned in both}
 
     def _after(self, round_: int, grids: tuple[float, ...]) -> dict[str, float]:
-        done = four_cells(self._charged(round_), self.proven.terms, grids)
+        done = four_cells(self._charged(round_), Terms.of(self.proven.content.plan), grids)
         return {cell(g): min(g.epsilon, p.epsilon) for g, p in zip(done, self.proven.planned, strict=True)}
 
     def _charged(self, round_: int) -> tuple[Phase, ...]:
         """Return the fewest charges that the row of a round may count."""
         content = self.proven.content
-        if not self._again or not self.finished or content.version < _ROWS_COUNT_ATTEMPTS:
+        if not self._again or not self.finished:
             return content.plan.first(round_ + 1)
         last = max(place for place, event in enumerate(content.charges) if event.round == round_)
         return phases_of(content.charges[: last + 1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
@@ -16,7 +16,7 @@ from dpfedmeta.accounting.observers.four_guarantees import stated
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
-from dpfedmeta.accounting.release_costs import cost_of, participations_of
+from dpfedmeta.accounting.release_costs import participations_of
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import end_of_whole_lines
@@ -96,9 +96,9 @@ def audit(run: RunDirectory) -> VerifiedLedger:
     # What costs least is asked first.
     check_config(run, proven)
     beside = [
-        *agreed(lambda by: check_plan_file(run, by), proven),
-        *agreed(lambda by: check_rows(snapshot, by), proven),
-        *agreed(lambda by: check_summary(snapshot, by), proven),
+        *check_plan_file(run, proven),
+        *check_rows(snapshot, proven),
+        *check_summary(snapshot, proven),
     ]
     again = len(content.charges) - proven.rounds
     count = counted_words(proven.rounds, "round") + (f", {again} of them repeated and charged again" if again else "")
@@ -163,7 +163,7 @@ def _shared(left: Sequence[Charge], right: Sequence[Charge]) -> int:
 def _check_noise(left: Sequence[Charge], right: Sequence[Charge], one: RunDirectory, two: RunDirectory) -> None:
     """Past the first difference, no two attempts may have had the same keys: they share seed, noise and coins.
 
-    Fresh bytes are part of the keys, so this finds simulations and runs of earlier versions.
+    Fresh bytes are part of the keys, so this finds simulations.
     """
     shared = _shared(left, right)
     clash = min((round_ for round_, *_ in _keys(left[shared:]) & _keys(right[shared:])), default=None)
@@ -271,39 +271,3 @@ def left_out(run: RunDirectory) -> dict[int, int]:
         return {int(line["round"]): int(line["messages"]) for line in lines}
     except DAMAGED_JSON as error:
         raise InputError(f'{path}: damaged: a line is not {{"round": ..., "messages": ...}}') from error
-
-
-def agreed(check: Callable[[Proven], list[str]], proven: Proven) -> list[str]:
-    """Run a check of one file by the bounds of today or, where that fails, by those of earlier versions.
-
-    Guarantee:
-        A file passes only where all that it states is by one of the two; both hold.
-
-    Raises:
-        InputError: It agrees with neither; names what differs from today's.
-    """
-    try:
-        return check(proven)
-    except InputError as today:
-        earlier = _by_absence(proven)
-        if earlier is None:
-            raise
-        try:
-            first, *others = check(earlier)
-        except InputError:
-            raise today from None
-    return [f"{first}, by a looser bound of earlier versions on replaced clients; the table has today's", *others]
-
-
-def _by_absence(proven: Proven) -> Proven | None:
-    """By the bound of before 0.2.0, which was true as well; None: there never was another one.
-
-    Under check-ins (record, public) was bounded in two halves: the client is removed, and then added with another
-    message (`Allocation.epsilon_by_absence`).
-    """
-    content = proven.content
-    if not cost_of(content.plan.phases).had_looser_bound:
-        return None
-    looser = replace(proven, by_absence=True)
-    spent, planned = (stated(each, looser.terms) for each in (phases_of(content.charges), content.plan.phases))
-    return replace(looser, spent=spent, planned=planned)

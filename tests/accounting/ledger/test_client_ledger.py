@@ -10,7 +10,7 @@ from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates,
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.record_layer import RecordLayer, default_relation, holding
 from dpfedmeta.accounting.ledger.client_ledger import NO_COST, ClientLedger, RecordBudget, RunCost
-from dpfedmeta.accounting.ledger.hash_chain import HashChain
+from dpfedmeta.accounting.ledger.hash_chain import VERSION, HashChain
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.participation_cost import Spending
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
@@ -170,7 +170,7 @@ def test_what_a_run_costs_besides_is_counted_once_and_survives(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "l").read_text().splitlines()[1:]]
     assert ["rare" in line for line in lines] == ["discrete" in line for line in lines] == [True, False, True]
     assert ClientLedger(tmp_path / "l", RecordBudget(epsilon=5.0, delta=1e-5)).epsilon == ledger.epsilon
-    # One that an earlier version began, which did not count it, pays with its next participation; so after a restart.
+    # A run that began without it pays with its next participation; so after a restart.
     for name, again in (("o", False), ("r", True)):
         old = ClientLedger(tmp_path / name, RecordBudget(epsilon=5.0, delta=1e-5))
         old.charge(0, mu_of(0.3), run="a")
@@ -236,7 +236,7 @@ def test_a_limit_is_stated_by_what_is_said(tmp_path, given, stated):
     own = RecordBudget(delta=1e-5, **given)
     assert own.header() == stated
     ledger = ClientLedger(tmp_path / "c", own)
-    assert json.loads((tmp_path / "c").read_text()) == {"version": 1, "budget": stated, "previous": "0" * 64}
+    assert json.loads((tmp_path / "c").read_text()) == {"version": VERSION, "budget": stated, "previous": "0" * 64}
     assert (ledger.epsilon, ledger.participations) == (0.0, 0)
     ClientLedger(tmp_path / "c", own)
     assert len((tmp_path / "c").read_text().splitlines()) == 1
@@ -379,13 +379,6 @@ def test_no_mu_is_nan(tmp_path, name):
         ledger.charge(1, replace(ROWS, mus={**ROWS.mus, name: math.nan}))
 
 
-def test_a_line_of_a_version_that_counted_one_relation_is_read_as_that_one(tmp_path):
-    ledger = ClientLedger(tmp_path / "c", RecordBudget(epsilon=9.0, delta=1e-5))
-    ledger._chain.append({"round": 0, "mu": 0.5})
-    again = ClientLedger(tmp_path / "c", RecordBudget(epsilon=9.0, delta=1e-5))
-    assert again.epsilons == {"zero-out": pytest.approx(squares(0.5))}
-
-
 @pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
 def test_a_participation_is_known_by_its_run_its_round_and_its_attempt(tmp_path, again):
     own = RecordBudget(epsilon=90.0, delta=1e-5)
@@ -409,10 +402,10 @@ def test_a_participation_is_known_by_its_run_its_round_and_its_attempt(tmp_path,
     assert ledger.epsilon == pytest.approx(gaussian_epsilon(0.2, 1e-5))
 
 
-@pytest.mark.parametrize("first", [{"version": 2}, {"more": 1}, {"budget": 3}, {"budget": None}])
+@pytest.mark.parametrize("first", [{"more": 1}, {"budget": 3}, {"budget": None}])
 def test_another_first_line_is_no_ledger_of_a_client(tmp_path, first):
     own = RecordBudget(epsilon=2.0, delta=1e-5)
-    HashChain.start(tmp_path / "c", {"version": 1, "budget": own.header(), **first})
+    HashChain.start(tmp_path / "c", {"budget": own.header(), **first})
     with pytest.raises(InputError, match="line 1: this client's ledger was started as"):
         ClientLedger(tmp_path / "c", own)
 
@@ -422,7 +415,7 @@ def test_another_first_line_is_no_ledger_of_a_client(tmp_path, first):
 )
 def test_a_line_that_lacks_something_is_refused(tmp_path, line):
     own = RecordBudget(epsilon=2.0, delta=1e-5)
-    chain = HashChain.start(tmp_path / "c", {"version": 1, "budget": own.header()})
+    chain = HashChain.start(tmp_path / "c", {"budget": own.header()})
     chain.append(line)
     with pytest.raises(InputError, match="a line of this client's ledger lacks its mu or its round"):
         ClientLedger(tmp_path / "c", own)

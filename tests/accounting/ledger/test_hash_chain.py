@@ -3,8 +3,10 @@ import os
 
 import pytest
 
-from dpfedmeta.accounting.ledger.hash_chain import HashChain, continue_or_start, heads_of, read_chain
+from dpfedmeta.accounting.ledger.hash_chain import VERSION, HashChain, continue_or_start, heads_of, read_chain
 from dpfedmeta.core.errors import InputError
+
+FIRST = {"plan": 1, "version": VERSION}
 
 
 def written(path, lines=4):
@@ -17,7 +19,7 @@ def written(path, lines=4):
 def test_what_was_appended_is_read_back_with_the_same_head(tmp_path):
     chain = written(tmp_path / "c")
     bodies, head = read_chain(tmp_path / "c", "ledger")
-    assert bodies == [{"plan": 1}, *({"round": r, "value": 0.1 * r} for r in range(4))]
+    assert bodies == [FIRST, *({"round": r, "value": 0.1 * r} for r in range(4))]
     assert head == chain.head
 
 
@@ -124,7 +126,7 @@ def test_lines_that_are_written_together_are_those_that_are_written_one_by_one(t
     other.append_all(bodies)
     other.append_all([])
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert (one.head, one.lines) == (other.head, other.lines) == (heads_of([{"plan": 1}, *bodies])[-1], 4)
+    assert (one.head, one.lines) == (other.head, other.lines) == (heads_of([FIRST, *bodies])[-1], 4)
 
 
 def test_each_line_has_a_hash_of_its_own(tmp_path):
@@ -153,15 +155,17 @@ def test_a_last_line_that_was_not_finished_is_an_error_or_left_out(tmp_path, cut
 def test_a_file_goes_on_where_its_first_line_fits(tmp_path, fits):
     path = tmp_path / "c"
     _, lines = continue_or_start(path, {"plan": 1}, "client's ledger", fits)
-    assert lines == ([] if fits is None else [{"plan": 1}])
+    assert lines == ([] if fits is None else [FIRST])
     chain, _ = continue_or_start(path, {"plan": 1}, "client's ledger", fits)
     chain.append({"round": 0})
     again, lines = continue_or_start(path, {"plan": 1}, "client's ledger", fits)
-    assert lines == ([{"round": 0}] if fits is None else [{"plan": 1}, {"round": 0}])
+    assert lines == ([{"round": 0}] if fits is None else [FIRST, {"round": 0}])
     assert (again.head, again.lines) == (chain.head, chain.lines) == (again.head, 2)
     before = path.read_bytes()
     if fits is None:
-        with pytest.raises(InputError, match=r"line 1: this client's ledger was started as \{'plan': 1\}, not"):
+        with pytest.raises(
+            InputError, match=r"line 1: this client's ledger was started as \{'plan': 1, 'version': 6\}, not"
+        ):
             continue_or_start(path, {"plan": 2}, "client's ledger", fits)
     else:
         assert continue_or_start(path, {"plan": 2}, "client's ledger", fits)[1] == lines
@@ -188,7 +192,7 @@ def test_a_first_line_that_a_crash_tore_is_started_again(tmp_path, torn):
     path.write_bytes(torn)
     chain, lines = continue_or_start(path, {"plan": 1}, "client's ledger")
     assert (lines, chain.lines) == ([], 1)
-    assert read_chain(path, "client's ledger")[0] == [{"plan": 1}]
+    assert read_chain(path, "client's ledger")[0] == [FIRST]
 
 
 def test_a_line_that_a_crash_tore_gives_way_to_the_next_one_only_in_a_ledger_that_fits(tmp_path):
@@ -203,4 +207,33 @@ def test_a_line_that_a_crash_tore_gives_way_to_the_next_one_only_in_a_ledger_tha
     assert (lines, chain.lines) == ([], 1)
     chain.append({"round": 1})
     assert path.read_bytes().startswith(whole)
-    assert read_chain(path, "client's ledger")[0] == [{"plan": 1}, {"round": 1}]
+    assert read_chain(path, "client's ledger")[0] == [FIRST, {"round": 1}]
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        (
+            VERSION - 1,
+            f"has version {VERSION - 1}, which dpfedmeta 0.3 or before wrote, .* reads version 6 alone",
+        ),
+        (
+            VERSION + 1,
+            f"has version {VERSION + 1}, which a later dpfedmeta wrote, .*the dpfedmeta that wrote it$",
+        ),
+        (None, "not a ledger: its first line says no version"),
+        (True, "not a ledger: its first line says no version"),
+        (float(VERSION), "not a ledger: its first line says no version"),
+    ],
+)
+def test_a_chain_of_another_version_is_refused_and_stays_as_it_is(tmp_path, version, words):
+    """By its version, before anything else that is wrong with it."""
+    path = tmp_path / "c"
+    chain = HashChain.start(path, {"plan": 1, "version": version})
+    chain.append({"round": 0})
+    path.write_bytes(path.read_bytes() + b'{"broken": 1}\n')
+    before = path.read_bytes()
+    for read in (read_chain, lambda path, what: continue_or_start(path, {"plan": 1}, what, lambda first: True)):
+        with pytest.raises(InputError, match=words):
+            read(path, "ledger")
+    assert path.read_bytes() == before

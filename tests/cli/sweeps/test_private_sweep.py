@@ -108,7 +108,6 @@ def test_the_ledger_of_each_run_names_the_search_and_its_price(searched, drawn, 
 
 @pytest.mark.parametrize("candidate", ["", "0" * 64])
 def test_a_run_that_is_no_candidate_of_this_search_is_done_again(searched, drawn, tmp_path, program, candidate):
-    """As one of an earlier version, which marked none."""
     drawn(0.6, [0, 2, 1])
     quick = program.read_text()
     program.write_text(quick.replace('options["candidate"]', f'"{candidate}"'))

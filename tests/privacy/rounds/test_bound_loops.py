@@ -14,7 +14,7 @@ from dpfedmeta.privacy.rounds.stored_release import keep_release, load_release
 from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
 from tests.privacy.rounds.test_private_rounds import MODEL, made, update
 
-NOT_CLOSED = "the last release (it was stopped, or goes on, or is of an earlier version"
+NOT_CLOSED = "the last release (it was stopped, or goes on"
 INDEPENDENT = {"noise": "independent"}
 
 

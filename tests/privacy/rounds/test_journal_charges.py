@@ -193,7 +193,7 @@ def test_whatever_a_release_is_computed_from_is_in_its_question():
     found = {round_inputs(*each) for each in (usual, *others)}
     assert len(found) == 1 + len(others)
     assert round_inputs(2, dict(model), 0.5, "here") in found
-    # What ledgers of earlier versions have written is the same question today.
+    # What ledgers have written is the same question today.
     assert round_inputs(*usual) == "3abb09f078df48f8977df4f1c3e11177"
 
 

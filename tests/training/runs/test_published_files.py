@@ -22,7 +22,7 @@ from dpfedmeta.training.verification.verify import audit, compose
 from tests.training.runs.test_extend import extend
 from tests.training.runs.test_resume import Killed, begin, killed_in_round, resume
 
-NOT_CLOSED = "the last release and the weights (it was stopped, or goes on, or is of an earlier version"
+NOT_CLOSED = "the last release and the weights (it was stopped, or goes on"
 OF_THREE = {"server.rounds": "3", "run.checkpoint_every": "1", "population.max_participations": "null",
             "record.client_ledgers": "false", "server.noise_multiplier": "2"}  # fmt: skip
 KINDS = {

@@ -96,7 +96,6 @@ def test_with_a_drawn_key_a_charge_has_fresh_bytes_and_what_was_drawn_is_drawn_a
 
 
 def test_without_its_fresh_bytes_a_charged_round_is_a_further_attempt(plan, state, tmp_path):
-    """As after an earlier version, which kept none."""
     own = journal_of(plan, tmp_path, source=FreshSource(5))
     first = begin(own, state)
     own.ledger.charges[0] = replace(own.ledger.charges[0], fresh="")

@@ -5,20 +5,16 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.divergences.pld_composition import sampled_delta
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.ledger import versions as ledger_versions
 from dpfedmeta.accounting.ledger.charges import Closing, planned_charge
 from dpfedmeta.accounting.ledger.ledger import Ledger, read_content, spent
 from dpfedmeta.accounting.ledger.published import published
-from dpfedmeta.accounting.ledger.versions import VERSION
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.observers.server_observer import record_server
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
@@ -554,91 +550,7 @@ def test_settings_that_are_refused_today_are_refused_with_the_reason(run):
         verify(run)
 
 
-def test_earlier_versions_are_completed_in_one_place(run, monkeypatch):
-    """A setting that came later: its preset may say otherwise today, what held then counts."""
-    config = yaml.safe_load(read_content(run.ledger).identity.config)
-    colluding = config["privacy"]["client"].pop("colluding")
-    assert colluding == 1
-    rewritten(run, config=yaml.safe_dump(config, sort_keys=False))
-    now = ledger_versions.VERSION
-    monkeypatch.setitem(ledger_versions.UNSAID, now, ledger_versions.Unsaid(settings={"privacy.client.colluding": 2}))
-    with pytest.raises(InputError, match=r"plan\.colluding: states 1, but its settings give 2"):
-        verify(run)
-    monkeypatch.setitem(ledger_versions.UNSAID, now, ledger_versions.Unsaid(settings={"privacy.client.colluding": 1}))
-    verify(run)
-
-
-def test_in_version_3_nobody_was_hostile():
-    plain = {"noise": "independent", "server_sees": "messages"}
-    assert ledger_versions.UNSAID[3].plan == {"hostile": 0.0, **plain}
-    assert ledger_versions.UNSAID[4] == ledger_versions.Unsaid(plan=plain)
-    assert ledger_versions.UNSAID[3].settings == {"privacy.client.hostile": 0.0}
-    assert ledger_versions.UNSAID[ledger_versions.VERSION] == ledger_versions.Unsaid()
-
-
-def test_a_plan_of_an_earlier_version_is_completed(run, monkeypatch):
-    content = read_content(run.ledger)
-    stated = {name: value for name, value in asdict(content.plan).items() if name != "colluding"}
-    # As versions before 5 had it: a kind of message, and a number where nothing is released in a step.
-    record = {name: value for name, value in stated["record"].items() if name != "parts"}
-    stated["record"] = record | {"message": "episodes", "support_noise": 1.0}
-    monkeypatch.setitem(ledger_versions.UNSAID, 3, ledger_versions.Unsaid(plan={"colluding": 1}))
-    assert ledger_versions.plan_of(stated, 3) == content.plan
-    with pytest.raises(InputError, match="version 2 is not known"):
-        ledger_versions.plan_of(stated, 2)
-
-
-@pytest.fixture
-def old(tmp_path):
-    """As the code before these checks wrote it, without its pictures."""
-    return RunDirectory(shutil.copytree(Path(__file__).parents[2] / "old_runs" / "version-3", tmp_path / "old"))
-
-
-def test_a_run_of_before_still_verifies(old):
-    found, shown = verify(old)
-    assert {"summary.json agrees", "plan.json agrees", "rounds.jsonl agrees"} <= {*found.remarks}
-    assert shown == ["report.html agrees in what it shows; it is of an earlier version and embeds no numbers"]
-    assert all("seconds" in row for row in old.rounds())
-
-
-def test_the_report_of_a_run_of_before_is_compared_too(old):
-    replaced("report.html", "of 40\nsimulated", "of 4,000\nsimulated")(old)
-    with pytest.raises(InputError, match=r"report\.html: first paragraph"):
-        verify(old)
-
-
-IN_VERSION_3 = {
-    "plan.json: rate": (edited("plan.json", "stretches", 0, "rate", to=0.01), ""),
-    "plan.json: z_eff": (edited("plan.json", "stretches", 0, "effective_noise", to=9.0), ""),
-    "plan.json: no phase": (edited("plan.json", "stretches", to=[]), ""),
-}
-
-
-# Sentences that are compared exactly, which earlier versions may have put otherwise.
-SENTENCES = ("plan.json: cautions", "plan.json, ", "summary.json, ")
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in ALTERATIONS if not name.startswith(("report", "config", *SENTENCES))]
-)
-def test_old_runs_are_compared_as_strictly(old, name):
-    """But for the wording of sentences, whose numbers count."""
-    alter, _ = {**ALTERATIONS, **IN_VERSION_3}[name]
-    alter(old)
-    with pytest.raises(InputError):
-        verify(old)
-
-
-def test_words_of_an_earlier_version_may_be_others_but_not_their_numbers(run, monkeypatch):
-    monkeypatch.setattr(claims_beside, "VERSION", claims_beside.VERSION + 1)  # type: ignore[attr-defined]
-    edited("summary.json", "guarantees", 2, "event", to=lambda words: words.replace("participations", "times"))(run)
-    verify(run)
-    edited("summary.json", "guarantees", 2, "event", to=lambda words: words.replace("2 times", "1 times"))(run)
-    with pytest.raises(InputError, match=r"\(record, server\)\.event"):
-        verify(run)
-
-
-def with_a_further_attempt(run, version):
+def with_a_further_attempt(run):
     """Round 2 charged once more before rounds 3 to 5; rows that count it, and what a check of them compares with."""
     content = read_content(run.ledger)
     events = list(content.charges)
@@ -649,13 +561,12 @@ def with_a_further_attempt(run, version):
     for line, charged in zip(rows, after, strict=True):
         line["epsilons"] = {f"{c.unit}_{c.observer}": c.as_json()["epsilon"] for c in spent(content.plan, charged)}
     write_rows(run, rows)
-    content = replace(content, charges=tuple(events), version=version)
+    content = replace(content, charges=tuple(events))
     return replace(proven, content=content, spent=spent(content.plan, events)), rows
 
 
-@pytest.mark.parametrize("version", [3, 4])
-def test_rows_count_further_attempts(run, version):
-    proven, rows = with_a_further_attempt(run, version)
+def test_rows_count_further_attempts(run):
+    proven, rows = with_a_further_attempt(run)
     check_rows(read_run(run), proven)
     rows[4]["epsilons"]["client_public"] = 1.02 * proven.planned[0].epsilon + rows[5]["epsilons"]["client_public"]
     write_rows(run, rows)
@@ -663,13 +574,12 @@ def test_rows_count_further_attempts(run, version):
         check_rows(read_run(run), proven)
 
 
-def test_rows_that_leave_out_an_attempt_were_common_before_version_4_only(run):
+def test_rows_that_leave_out_an_attempt_are_refused(run):
     before = run.rounds()
-    proven, _ = with_a_further_attempt(run, 4)
+    proven, _ = with_a_further_attempt(run)
     write_rows(run, before)
     with pytest.raises(InputError, match=r"rounds\.jsonl, line 3: epsilons\.client_public: states"):
         check_rows(read_run(run), proven)
-    check_rows(read_run(run), replace(proven, content=replace(proven.content, version=3)))
 
 
 @pytest.mark.parametrize(
@@ -826,6 +736,6 @@ TAKEN = "taken as public"
 )
 def test_the_sentence_about_what_a_run_began_with_is_compared_exactly(tmp_path, encoder, initial, said, agrees):
     model = SimpleNamespace(encoder=encoder, initial=initial)
-    proven = SimpleNamespace(settings=SimpleNamespace(model=model), content=SimpleNamespace(version=VERSION))
+    proven = SimpleNamespace(settings=SimpleNamespace(model=model))
     with nullcontext() if agrees else pytest.raises(InputError, match="begins_with: states"):
         claims_beside._check_beginning(tmp_path / "summary.json", {"begins_with": said}, proven)
