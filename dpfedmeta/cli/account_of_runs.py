@@ -211,7 +211,7 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
 
 def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
     """The ledger against everything beside it, and what is to be said of report.html."""
-    from dpfedmeta.reporting.html.privacy_statement import check_report
+    from dpfedmeta.reporting.html.run_page import check_report
     from dpfedmeta.training.results.run_archive import check_manifest
     from dpfedmeta.training.verification.verify import audit
 
@@ -220,6 +220,10 @@ def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
     assert proven is not None
     assert snapshot is not None
     shown = [*check_report(snapshot, proven), *check_manifest(run)]
+    if snapshot.page is not None:
+        from dpfedmeta.reporting.html.page import check_pictures  # brings matplotlib
+
+        shown.append(check_pictures(snapshot, proven))
     counted = proven.settings.privacy.spent_before
     if counted:
         # PyTorch comes with it, and few runs name an analysis.

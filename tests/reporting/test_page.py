@@ -18,7 +18,7 @@ from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory, append_lines, create
-from dpfedmeta.data.populations.population_statement import asked_statement
+from dpfedmeta.data.populations.population_statement import _statement
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
@@ -26,7 +26,8 @@ from dpfedmeta.reporting.compare import seed_groups
 from dpfedmeta.reporting.compare.latex_tables import csv_table, latex_table, row_of
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
-from dpfedmeta.reporting.html.privacy_statement import COMPARED, check_report, embedded, plan_words, server_words
+from dpfedmeta.reporting.html.privacy_statement import plan_words, server_words
+from dpfedmeta.reporting.html.run_page import AGREES, check_report, embedded
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.results.summary import ACCURACIES, SIMULATION, aggregation
 from dpfedmeta.training.terminal.tables import HOLDS
@@ -102,7 +103,7 @@ def line(plan, number, noise):
 
 def summary_of(settings, plan, ledger):
     population = {name: getattr(plan, name) for name in ("clients", "cohort", "sampler", "max_participations")}
-    said = asdict(asked_statement(plan.clients))
+    said = asdict(_statement(settings.population.kind, plan.clients, form=-1, records=160))
     simulated = settings.run.noise_seed is not None
     return {
         "status": "completed" if ledger.rounds == plan.rounds else "interrupted",
@@ -131,7 +132,7 @@ def summary_of(settings, plan, ledger):
 
 def assert_self_contained(page):
     # Data may be embedded, programs not.
-    page = re.sub(r'<script type="application/json" id="guarantees">[^<]*</script>', "", page)
+    page = re.sub(r'<script type="application/json" id="shown">[^<]*</script>', "", page)
     assert not re.search(r"https?://|@import|<script|<link|url\(", page)
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert sources
@@ -160,7 +161,7 @@ def test_the_report_is_one_file_with_its_pictures_inside_and_beside(make_run):
     page = path.read_text(encoding="utf-8")
     assert assert_self_contained(page) == 3
     assert_described(page, run.path.name)
-    assert "git commit not recorded (an earlier version)" in page
+    assert "no git commit: an installed package, or git is not at hand" in page
     assert "The server sees every message, and who sent it. A dishonest client" in " ".join(page.split())
     assert {p.name for p in run.path.glob("*.png")} == {"accuracy.png", "clip.png", "guarantees.png"}
 
@@ -183,17 +184,16 @@ def test_the_four_cells_stand_in_it_with_inf_where_nothing_is_promised(make_run)
 def test_what_it_embeds_is_what_it_shows(make_run):
     run = make_run()
     page = write_report(run).read_text(encoding="utf-8")
-    block = json.loads(re.search(r'<script type="application/json" id="guarantees">(.*?)</script>', page).group(1))
-    summary = run.read_json("summary.json")
-    sizes = {name: size for name, size in summary["population"].items() if name not in ("kind", "statement")}
-    due = {name: summary[name] for name in ("guarantees", "planned", "simulation", "ledger")}
-    assert block == {**due, "population": sizes}
+    block = json.loads(re.search(r'<script type="application/json" id="shown">(.*?)</script>', page).group(1))[
+        "summary"
+    ]
+    assert block == run.read_json("summary.json")
     shown = [row[:4] for row in rows_of(page) if row[0] in ("client", "record")]
     both = zip(block["planned"], block["guarantees"], strict=True)
     assert shown == [
         [two["unit"], two["observer"], rounded_up(one["epsilon"]), rounded_up(two["epsilon"])] for one, two in both
     ]
-    assert check_report(read_run(run), audit(run).proven) == [f"report.html agrees{COMPARED}"]
+    assert check_report(read_run(run), audit(run).proven) == [f"report.html {AGREES}"]
 
 
 def test_errors_and_majorities_stand_beside_what_was_learned(make_run):
@@ -239,13 +239,15 @@ def test_a_first_paragraph_with_more_words_is_no_paragraph_of_the_ledger(make_ru
     words = plan_words(audit(run).proven, 3)
     for more in (", at most 1 participation(s) each", " (verified)"):
         (run.path / "report.html").write_text(page.replace(words, words + more))
-        with pytest.raises(InputError, match=r"report\.html: first paragraph"):
+        with pytest.raises(InputError, match=r"report\.html, line \d+: states"):
             check_report(read_run(run), audit(run).proven)
 
 
 def test_a_chosen_run_without_its_summary_is_still_stated_at_the_price_of_the_choice(tmp_path):
     run, cost = chosen_run(tmp_path)
     (run.path / "summary.json").unlink()
+    said = asdict(_statement("virtual", 40, form=-1, records=160))
+    run.write_json("plan.json", {"population": said, "begins_with": None})
     found = seed_groups._summary(run)
     for cells in (found["guarantees"], found["planned"]):
         assert {cell["epsilon"] for cell in cells} == {cost.epsilon, None}
@@ -471,10 +473,10 @@ def test_the_page_of_a_chosen_run_says_which_number_to_report(tmp_path):
     assert "<td>day</td>" not in page
     assert choice_words(cost) in page.split("<table>")[0]
     found = audit(run)
-    assert check_report(found.snapshot, found.proven) == [f"report.html agrees{COMPARED}"]
+    assert check_report(found.snapshot, found.proven) == [f"report.html {AGREES}"]
     (run.path / "report.html").write_text(page.replace(f"Attention: {choice_words(cost)}.", "The best of all."))
     found = audit(run)
-    with pytest.raises(InputError, match="does not say which number to report"):
+    with pytest.raises(InputError, match=r"report\.html, line \d+: states .*The best of all"):
         check_report(found.snapshot, found.proven)
     for cells in (Run(run.path).guarantees, Run(run.path).planned):
         assert [cell.epsilon for cell in cells if cell.name == "(client, public)"] == [cost.epsilon]

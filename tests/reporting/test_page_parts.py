@@ -3,7 +3,6 @@
 import itertools
 import math
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +11,10 @@ from dpfedmeta.accounting.events.guarantee import Bound, Guarantee
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.reporting.compare.seed_groups import Measured
-from dpfedmeta.reporting.html import evaluation_section, page, privacy_statement
-from dpfedmeta.reporting.html.page import ending_words, refresh, warning, watch
+from dpfedmeta.reporting.html import evaluation_section, page, privacy_statement, run_page
+from dpfedmeta.reporting.html.page import watch
 from dpfedmeta.reporting.html.privacy_statement import plan_words, server_words
+from dpfedmeta.reporting.html.run_page import ending_words, refresh, warning
 from dpfedmeta.reporting.html.top_of_page import (
     clip_words,
     compared_words,
@@ -37,15 +37,15 @@ def cells(*epsilons, delta=1e-5):
     )  # fmt: skip
 
 
-def snapshot(**given):
-    plan = SimpleNamespace(rounds=20)
-    usual = {"stage": "completed", "words": None, "rows": [], "rounds": 7, "run": RunDirectory(Path("runs/r"))}
-    return SimpleNamespace(**usual | {"content": SimpleNamespace(plan=plan)} | given)
+def warned(words=None, **given):
+    shown = {"stage": "completed", "rounds": 7, "go_on": "dpfedmeta train --resume runs/r"}
+    proven = SimpleNamespace(rounds=7, content=SimpleNamespace(plan=SimpleNamespace(rounds=20)))
+    return warning(SimpleNamespace(**shown | given), words, proven)
 
 
 @pytest.mark.parametrize("done", [5, 7])
 def test_an_interrupted_run_says_how_many_rounds_its_numbers_are_of_and_how_many_more_are_charged(done):
-    said = warning(snapshot(stage="interrupted", rows=[{}] * done))
+    said = warned(stage="interrupted", rounds=done)
     assert said.startswith(f"INTERRUPTED after {done} of 20 rounds")
     assert (" (2 more charged)" in said) == (done == 5)
     assert "dpfedmeta train --resume runs/r" in said
@@ -55,14 +55,14 @@ def test_an_interrupted_run_says_how_many_rounds_its_numbers_are_of_and_how_many
 def test_a_page_of_a_run_that_goes_on_says_so_twice_and_one_of_its_end_how_long_it_took(words):
     summary = {"clients_per_second": 149.6, "seconds": 119.0, "status": "completed"}
     for times in (None, "coarse"):
-        said = ending_words(snapshot(words=words), summary | {"times": times})
+        said = ending_words(words, summary | {"times": times})
         if words:
             assert said == f"{words}."
         elif times:
             assert said == "completed after at most 4 min of training (about 150 clients/s; coarse)."
         else:
             assert said == "completed after 2 min of training (150 clients/s)."
-    assert warning(snapshot(words=words)) == (
+    assert warned(words) == (
         words
         and f"{words}. Accuracies and the epsilon spent are for these rounds; the epsilon promised is for all rounds."
     )
@@ -70,14 +70,14 @@ def test_a_page_of_a_run_that_goes_on_says_so_twice_and_one_of_its_end_how_long_
 
 @pytest.mark.parametrize("stage", ["running", "stopped", "completed", "budget", "interrupted"])
 def test_only_the_page_of_a_running_run_reads_itself_again(stage):
-    assert bool(refresh(snapshot(stage=stage))) == (stage == "running")
+    assert bool(refresh(stage)) == (stage == "running")
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 6, 9])
 def test_of_many_rounds_that_are_too_long_the_first_five_are_shown_and_the_others_counted(monkeypatch, count):
-    monkeypatch.setattr(page, "too_long_words", lambda row: f"round {row['round']}")
+    monkeypatch.setattr(run_page, "too_long_words", lambda row: f"round {row['round']}")
     rows = [{"round": n} | ({TOO_LONG: 1.0} if n % 2 else {}) for n in range(2 * count)]
-    found = page._too_long(rows)
+    found = run_page.of_rows(rows)["too_long"]
     assert found[:5] == [f"Round {2 * n + 1}" for n in range(min(count, 5))]
     assert found[5:] == ([f"The same holds for {count - 5} more rounds (see rounds.jsonl)"] if count > 5 else [])
 
@@ -203,9 +203,9 @@ def test_what_was_reached_is_said_of_what_was_measured(summary, said):
 
 
 def test_a_percentage_is_of_a_summary_or_of_seeds():
-    assert page._percent({"mean": 0.1234, "ci95": 0.0567}) == "12.3% ± 5.7"
-    assert page._percent(Measured(mean=0.1234, ci95=0.0567, runs=2)) == "12.3% ± 5.7"
-    assert page._percent(None) == page._percent({}) == "not evaluated"
+    assert run_page._percent({"mean": 0.1234, "ci95": 0.0567}) == "12.3% ± 5.7"
+    assert run_page._percent(Measured(mean=0.1234, ci95=0.0567, runs=2)) == "12.3% ± 5.7"
+    assert run_page._percent(None) == run_page._percent({}) == "not evaluated"
 
 
 def test_an_evaluation_says_all_that_it_measured_on_and_of_which_state():

@@ -13,7 +13,8 @@ from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.reporting.compare.seed_groups import Measured, group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
-from dpfedmeta.reporting.html.privacy_statement import COMPARED, check_report, guarantee_rows
+from dpfedmeta.reporting.html.privacy_statement import guarantee_rows
+from dpfedmeta.reporting.html.run_page import AGREES, check_report
 from dpfedmeta.reporting.html.top_of_page import (
     best_words,
     clip_words,
@@ -112,7 +113,7 @@ def test_another_promise_in_the_first_line_is_refused(tmp_path):
         text.replace("one record, towards the server: epsilon 2", "one record, towards the server: epsilon 1")
     )
     assert top_of(page.read_text(encoding="utf-8"))[0] != first
-    assert "what was promised" in dpfedmeta("account", "--verify", str(run.path), code=2).error
+    assert "report.html, line" in dpfedmeta("account", "--verify", str(run.path), code=2).error
 
 
 @pytest.mark.parametrize("who", ["public", "server"])
@@ -121,25 +122,24 @@ def test_another_number_in_who_sees_what_is_refused(tmp_path, who):
     page = write_report(run)
     text = page.read_text(encoding="utf-8")
     found = audit(run)
-    assert check_report(found.snapshot, found.proven) == [f"report.html agrees{COMPARED}"]
+    assert check_report(found.snapshot, found.proven) == [f"report.html {AGREES}"]
     start = text.index(f">the {who}<")
     page.write_text(text[:start] + text[start:].replace("epsilon ", "epsilon 0.", 1))
-    with pytest.raises(InputError, match=r"report\.html: who sees what"):
+    with pytest.raises(InputError, match=r"report\.html, line \d+: states"):
         check_report(read_run(run), found.proven)
 
 
 def test_who_sees_what_under_another_heading_is_refused(tmp_path):
-    """A page with the first line has the table, so that another one does not stand in its place."""
     run = written_run(tmp_path)
     page = write_report(run)
     text = page.read_text(encoding="utf-8")
     assert ">sees<" in text
     proven = audit(run).proven
     page.write_text(text.replace(">sees<", ">learns<", 1).replace("epsilon ", "epsilon 0.", 1))
-    with pytest.raises(InputError, match=r"report\.html: "):
+    with pytest.raises(InputError, match=r"report\.html, line \d+: states"):
         check_report(read_run(run), proven)
     page.write_text(text.replace(">sees<", ">learns<", 1))
-    with pytest.raises(InputError, match=r"report\.html: tables of who sees what"):
+    with pytest.raises(InputError, match=r"report\.html, line \d+: states"):
         check_report(read_run(run), proven)
 
 

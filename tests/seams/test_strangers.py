@@ -23,7 +23,7 @@ from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.reporting.html.privacy_statement import COMPARED, check_report
+from dpfedmeta.reporting.html.run_page import AGREES, check_report
 from dpfedmeta.training.verification.verify import audit
 from tests.golden.golden_runs import SMALL, values_of
 from tests.seams import own_cost, own_policy
@@ -147,7 +147,7 @@ def test_noise_of_somebody_elses_rests_on_their_word_wherever_it_is_shown(tiny_t
     assert re.search("<td[^>]*>pld, by word", page)
     assert "author vouches for it" in page
     found = audit(run)
-    assert check_report(found.snapshot, found.proven) == [f"report.html agrees{COMPARED}"]
+    assert check_report(found.snapshot, found.proven) == [f"report.html {AGREES}"]
     assert found.word.startswith(f"server.noise = {NOISE}:")
     ours = dp.plan(resolve("dp-agr", str(tiny_task_file), None, SMALL))
     assert "by word" not in repr(ours)
@@ -350,7 +350,7 @@ def test_a_sampler_of_ones_own_is_trained_charged_verified_and_reported(tiny_tas
     assert "blocks of 6, each client once in an epoch" in page or "a block of 6" in page
     assert f"population.sampler = {BLOCKS}" in page
     found = audit(run)
-    assert check_report(found.snapshot, found.proven) == [f"report.html agrees{COMPARED}"]
+    assert check_report(found.snapshot, found.proven) == [f"report.html {AGREES}"]
 
 
 def test_its_noise_is_solved_and_its_record_cells_count_the_epochs(tiny_task_file):

@@ -1,6 +1,5 @@
 """Sections of a report that show every kept evaluation of the run, and what audits found."""
 
-import base64
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -10,24 +9,17 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from dpfedmeta.accounting.rounded import rounded_down, rounded_up
-from dpfedmeta.learning.evaluation.accuracy import Accuracy
-from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
-from dpfedmeta.training.results.evaluation_store import (
-    AUDIT_PLOT,
-    EVALUATIONS,
-    kept_audit,
-    kept_evaluations,
-    unfinished,
-)
-from dpfedmeta.training.terminal.evaluation_tables import CLASSIFIERS, ROWS, size
+from dpfedmeta.training.results.evaluation_store import EVALUATIONS, kept_evaluations, unfinished
 
 
-def evaluations_section(run: Path) -> Markup:
-    """A table with a row for each evaluation; empty where there is none.
+def evaluations_shown(run: Path) -> dict[str, Any]:
+    """The table of kept evaluations, a row for each, as JSON.
 
     Raises:
         InputError: A file is damaged; says which.
     """
+    from dpfedmeta.training.terminal.evaluation_tables import CLASSIFIERS, ROWS  # brings PyTorch
+
     found = list(kept_evaluations(run))
     labels = dict(ROWS) | dict(CLASSIFIERS) if _classifies(found) else dict(ROWS)
     keys = [key for key in labels if any(key in content["results"][0] for content in found)]
@@ -39,10 +31,12 @@ def evaluations_section(run: Path) -> Markup:
         }
         for content in found
     ]
-    text = (resources.files("dpfedmeta.reporting.html") / "evaluations.html.j2").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    columns = [labels[key] for key in keys]
-    return Markup(environment.from_string(text).render(evaluations=rows, columns=columns, folder=f"{EVALUATIONS}/"))
+    return {"columns": [labels[key] for key in keys], "rows": rows}
+
+
+def evaluations_section(shown: Mapping[str, Any]) -> Markup:
+    """That table; empty where there is none."""
+    return _rendered("evaluations.html.j2", **shown, folder=f"{EVALUATIONS}/")
 
 
 def _classifies(found: list[dict[str, Any]]) -> bool:
@@ -51,6 +45,8 @@ def _classifies(found: list[dict[str, Any]]) -> bool:
 
 def _measured(content: Mapping[str, Any]) -> str:
     """Describe what an evaluation measured, and of which state of the run."""
+    from dpfedmeta.training.terminal.evaluation_tables import size
+
     (result,) = content["results"]
     words = [size(result)]
     if "ways" in result:
@@ -62,21 +58,18 @@ def _measured(content: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Mapping[str, Any] | None) -> str:
+    from dpfedmeta.learning.evaluation.accuracy import Accuracy
+
     return "" if value is None else str(Accuracy.from_json(value))
 
 
-def audits_section(run: Path) -> Markup:
-    """A table and a picture; empty where the run was not audited.
+def audits_section(content: Mapping[str, Any] | None, picture: str) -> Markup:
+    """A table and a picture of what audits found; empty where the run was not audited."""
+    return Markup() if content is None else _rendered("audited.html.j2", **content, picture=picture)
 
-    Raises:
-        InputError: audit.json is damaged.
-    """
-    content = kept_audit(run)
-    if content is None:
-        return Markup("")
-    audit_plot(run / AUDIT_PLOT, content["cells"])
+
+def _rendered(template: str, **values: Any) -> Markup:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(upper=rounded_up, lower=rounded_down)
-    picture = "data:image/png;base64," + base64.b64encode((run / AUDIT_PLOT).read_bytes()).decode()
-    text = (resources.files("dpfedmeta.reporting.html") / "audited.html.j2").read_text(encoding="utf-8")
-    return Markup(environment.from_string(text).render(cells=content["cells"], size=content["size"], picture=picture))
+    text = (resources.files("dpfedmeta.reporting.html") / template).read_text(encoding="utf-8")
+    return Markup(environment.from_string(text).render(**values))

@@ -3,67 +3,38 @@
 from __future__ import annotations
 
 import base64
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from jinja2 import Environment, UndefinedError
-from markupsafe import Markup
+import matplotlib
+from jinja2 import UndefinedError
 
-from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_rows
-from dpfedmeta.accounting.relations.relations import NOT_COVERED
-from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.run_directory import DIVERGED, PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
-from dpfedmeta.core.pydantic_errors import counted_words
-from dpfedmeta.planning.caveats import dishonest_words
-from dpfedmeta.reporting.compare.seed_groups import (
-    Group,
-    Measured,
-    costliest_relation,
-    differing_settings,
-    in_brackets,
-)
-from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluations_section
-from dpfedmeta.reporting.html.privacy_statement import (
-    chosen_words,
-    claims,
-    embedded,
-    guarantee_rows,
-    plan_words,
-    server_words,
-)
-from dpfedmeta.reporting.html.rerun_command import command, settings_shown
-from dpfedmeta.reporting.html.top_of_page import (
-    best_words,
-    clip_words,
-    compared_words,
-    observer_rows,
-    promised_words,
-    reached_words,
-)
+from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.core.version import __version__
+from dpfedmeta.reporting.compare.seed_groups import Group, costliest_relation, differing_settings, in_brackets
+from dpfedmeta.reporting.html.evaluation_section import evaluations_shown
+from dpfedmeta.reporting.html.run_page import Shown, digest_of, of_rows, render, rendered, shown_in
+from dpfedmeta.reporting.html.top_of_page import best_words, compared_words
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
-from dpfedmeta.training.results.evaluation_store import ERRORS, row_label, size, size_and_count
-from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
+from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
+from dpfedmeta.training.results.evaluation_store import AUDIT_PLOT, kept_audit
 from dpfedmeta.training.results.snapshot import Snapshot, stage_of
-from dpfedmeta.training.results.summary import NOT_FINITE, summary_so_far
-from dpfedmeta.training.state.how_to_resume import how_to_go_on, repeated
-from dpfedmeta.training.state.private_timings import at_most
-from dpfedmeta.training.terminal.progress_bar import clock
-from dpfedmeta.training.terminal.tables import HOLDS, why_above
+from dpfedmeta.training.results.summary import summary_so_far
+from dpfedmeta.training.state.how_to_resume import how_to_go_on
+from dpfedmeta.training.terminal.tables import HOLDS
 from dpfedmeta.training.verification.due_words import due_cautions
 from dpfedmeta.training.verification.file_claims import Proven
 from dpfedmeta.training.verification.verify import audit
 
-# Rounds with a release that is too long, in a report.
-_MOST_SHOWN = 5
-# Seconds after which the page of a running run looks for a newer one.
-REFRESH = 10
+DRAWN_BY = f"matplotlib {matplotlib.__version__} on {platform.system()} {platform.machine()}"
 # The share of the time that a watch may compute, since the run needs the machine.
 _SHARE = 0.2
 
@@ -87,13 +58,24 @@ def write_report(run: RunDirectory) -> Path:
     rows = run.rounds() if snapshot.rows is None and proven.rounds else snapshot.rows or []
     summary = snapshot.summary if snapshot.ended else None
     summary = summary_so_far(snapshot, proven) if summary is None else summary
-    pictures = {name: run.path / f"{name}.png" for name in ("accuracy", "clip", "guarantees")}
     with _complete(run.path):
-        plots.accuracy_plot(pictures["accuracy"], rows, summary)
-        plots.clip_plot(pictures["clip"], rows)
-        plots.guarantee_plot(pictures["guarantees"], [cell.as_json() for cell in proven.cells])
-        shown = {name: _embedded(path) for name, path in pictures.items()}
-        page = _render("run.html.j2", **_content(proven, snapshot, summary, rows), pictures=shown)
+        audits = kept_audit(run.path)
+        pictures = {name: as_address(path) for name, path in draw(run.path, proven, summary, rows, audits).items()}
+        shown = Shown(
+            version=__version__,
+            head=proven.content.heads[-1],
+            name=run.path.name,
+            stage=snapshot.stage,
+            go_on=how_to_go_on(run),
+            summary=summary,
+            cautions=_cautions(run, proven.settings),
+            evaluations=evaluations_shown(run.path),
+            audits=None if audits is None else {name: audits[name] for name in ("cells", "size")},
+            pictures={name: digest_of(picture) for name, picture in pictures.items()},
+            drawn_by=DRAWN_BY,
+            **of_rows(rows),
+        )
+        page = rendered(proven, shown, pictures)
     if _ended_since(snapshot):
         return write_report(run)
     write_text(run.path / REPORT, page)
@@ -103,65 +85,52 @@ def write_report(run: RunDirectory) -> Path:
     return run.path / REPORT
 
 
-def _content(
-    proven: Proven, snapshot: Snapshot, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Everything that the page shows but its pictures, by the names of its template."""
-    run, measured = snapshot.run, summary["accuracy"] or summary.get("error") or {}
-    again, left_open = repeated(run, command(proven.settings))
-    return {
-        "name": run.path.name,
-        "summary": summary,
-        "measured": size(measured),
-        "size_and_count": size_and_count(measured),
-        "errors": ERRORS,
-        "promised": promised_words(proven),
-        "reached": reached_words(summary, proven.content.plan.rounds),
-        "observers": observer_rows(proven.cells, proven.content.plan.server_sees),
-        "server": server_words(proven),
-        "plan_words": plan_words(proven, summary["rounds"]),
-        "refresh": refresh(snapshot),
-        "ending": ending_words(snapshot, summary),
-        "warning": warning(snapshot),
-        "simulation": proven.simulation,
-        "chosen": chosen_words(proven),
-        "guarantees": guarantee_rows(proven),
-        "unverified": proven.unverified,
-        "dishonest": _sentence(dishonest_words(proven.content.plan)),
-        "too_long": _too_long(rows),
-        "whole_numbers": proven.content.plan.secure is not None,
-        "claims": Markup(embedded(claims(proven))),
-        "clip_words": clip_words(rows),
-        "held": sum(row.get("clip_mode") == "holding" for row in rows),
-        "rounds": len(rows),
-        "cautions": _cautions(run, proven.settings),
-        "evaluations": evaluations_section(run.path),
-        "audits": audits_section(run.path),
-        "holds": HOLDS,
-        "why_above": why_above(proven.cells),
-        "relations": relation_rows(proven.cells),
-        "relation_columns": RELATION_COLUMNS,
-        "not_covered": NOT_COVERED,
-        "settings": settings_shown(proven.settings),
-        "command": again,
-        "open_words": left_open,
-        "seed": proven.settings.run.seed,
-    }
+def draw(
+    folder: Path,
+    proven: Proven,
+    summary: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    audits: Mapping[str, Any] | None,
+) -> dict[str, Path]:
+    """Draw the pictures of a page into a folder; their paths by their names."""
+    pictures = {name: folder / f"{name}.png" for name in ("accuracy", "clip", "guarantees")}
+    plots.accuracy_plot(pictures["accuracy"], rows, summary)
+    plots.clip_plot(pictures["clip"], rows)
+    plots.guarantee_plot(pictures["guarantees"], [cell.as_json() for cell in proven.cells])
+    if audits is not None:
+        pictures["audit"] = folder / AUDIT_PLOT
+        audit_plot(pictures["audit"], audits["cells"])
+    return pictures
+
+
+def check_pictures(snapshot: Snapshot, proven: Proven) -> str:
+    """Draw the pictures of report.html again, and compare; one that was drawn by another library is not.
+
+    Returns:
+        What was found, in a line.
+
+    Raises:
+        InputError: One is another picture; names it.
+    """
+    assert snapshot.page is not None
+    shown = shown_in(snapshot.page)
+    if shown.drawn_by != DRAWN_BY:
+        return f"its pictures were drawn by {shown.drawn_by}, not by {DRAWN_BY}, so they were not compared"
+    if snapshot.rows is None:
+        return "its pictures were not compared, for rounds.jsonl is not there"
+    with TemporaryDirectory() as folder:
+        paths = draw(Path(folder), proven.as_of(shown.head), shown.summary, snapshot.rows[: shown.rounds], shown.audits)
+        for name, path in paths.items():
+            if digest_of(as_address(path)) != shown.pictures[name]:
+                raise InputError(
+                    f"{snapshot.run.path / REPORT}: the picture {name} is not what the run's numbers give; if nobody "
+                    f"edited it, write it again: dpfedmeta report {snapshot.run.path}"
+                )
+    return "its pictures are those that the run's numbers give"
 
 
 def _ended_since(snapshot: Snapshot) -> bool:
     return snapshot.stage == "running" and stage_of(snapshot.run) != "running"
-
-
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]
-
-
-def _too_long(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the first rounds whose release is longer than honest clients give, and count the others."""
-    found = [_sentence(too_long_words(row)) for row in rows if TOO_LONG in row]
-    more = len(found) - _MOST_SHOWN
-    return [*found[:_MOST_SHOWN], *([f"The same holds for {more} more rounds (see rounds.jsonl)"] if more > 0 else [])]
 
 
 def _cautions(run: RunDirectory, settings: Settings) -> Sequence[str]:
@@ -188,11 +157,11 @@ def write_comparison(groups: Sequence[Group], path: Path) -> Path:
             "clip": comparison_plots.bound_plot(beside["clip"], groups),
             "signal": comparison_plots.signal_plot(beside["signal"], groups),
         }
-        pictures = {name: _embedded(beside[name]) for name, something in drawn.items() if something}
+        pictures = {name: as_address(beside[name]) for name, something in drawn.items() if something}
         bracketed = costliest_relation(groups)
         cells = dict.fromkeys(cell for group in groups for cell in group.epsilons)
         stated = {cell: {group.adjacencies.get(cell, "") for group in groups} for cell in cells}
-        page = _render(
+        page = render(
             "comparison.html.j2",
             beside=bracketed,
             brackets=bracketed and in_brackets(bracketed),
@@ -222,70 +191,9 @@ def _complete(*runs: Path) -> Iterator[None]:
         raise InputError(f"{where}: {ROUNDS} or {SUMMARY} is incomplete or of another version ({error!r})") from error
 
 
-def _embedded(path: Path) -> str:
+def as_address(path: Path) -> str:
+    """A picture as a data: address."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-
-
-def _render(template: str, **values: Any) -> str:
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["epsilon"] = rounded_up
-    environment.filters["delta"] = asked
-    environment.filters["percent"] = _percent
-    environment.filters["row_label"] = row_label
-    style = Markup(_text("page.css"))
-    return environment.from_string(_text(template)).render(style=style, **values)
-
-
-def _text(name: str) -> str:
-    return (resources.files("dpfedmeta.reporting.html") / name).read_text(encoding="utf-8")
-
-
-def _percent(value: Any) -> str:
-    if not value:
-        return "not evaluated"
-    if isinstance(value, Measured):
-        value = value.as_json()
-    return f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}"
-
-
-def ending_words(snapshot: Snapshot, summary: Mapping[str, Any]) -> str:
-    """Return a sentence that says how the run ended and how long it took, or what its present state is."""
-    if snapshot.words is not None:
-        return f"{snapshot.words}."
-    speed = f"{summary['clients_per_second']:.0f} clients/s"
-    if summary.get("times"):
-        took = f"{at_most(summary['seconds'])} of training (about {speed}; {summary['times']})"
-    else:
-        took = f"{clock(summary['seconds'])} of training ({speed})"
-    return f"{summary['status']} after {took}."
-
-
-def warning(snapshot: Snapshot) -> str | None:
-    """Return the warning about all numbers of the page; None where the run completed, or its budget ended it."""
-    planned = counted_words(snapshot.content.plan.rounds, "round")
-    if snapshot.stage == "interrupted":
-        done = len(snapshot.rows or ())
-        # A round that was cut off is charged, and has no row.
-        more = f" ({snapshot.rounds - done} more charged)" if snapshot.rounds > done else ""
-        return (
-            f"INTERRUPTED after {done} of {planned}{more}, to which all results refer; "
-            f"go on with: {how_to_go_on(snapshot.run)}"
-        )
-    if snapshot.stage == DIVERGED:
-        return f"DIVERGED after {snapshot.rounds} of {planned}; {NOT_FINITE}"
-    if snapshot.words is None:
-        return None
-    return (
-        f"{snapshot.words}. Accuracies and the epsilon spent are for these rounds; the epsilon promised is for all "
-        "rounds."
-    )
-
-
-def refresh(snapshot: Snapshot) -> Markup:
-    """Lets a browser read the page again while the run goes on; the page of its end has no such line."""
-    if snapshot.stage != "running":
-        return Markup()
-    return Markup('<meta http-equiv="refresh" content="{}">').format(REFRESH)
 
 
 def watch(runs: Sequence[RunDirectory], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:

@@ -62,15 +62,17 @@ class Snapshot:
     @property
     def words(self) -> str | None:
         """State of a running or stopped run, and what to do about it; None: it has ended or was interrupted."""
-        so_far = f"{self.rounds} of {counted_words(self.content.plan.rounds, 'round')}"
-        if self.stage == "running":
-            return f"running: {so_far} so far"
-        if self.stage == "stopped":
-            return (
-                f"stopped after {so_far} and does not say how (killed, or a crash?); go on with: "
-                f"{how_to_go_on(self.run)}"
-            )
-        return None
+        return state_words(self.stage, self.rounds, self.content.plan.rounds, how_to_go_on(self.run))
+
+
+def state_words(stage: str, rounds: int, planned: int, go_on: str) -> str | None:
+    """State of a running or stopped run after so many charged rounds; None: it has ended or was interrupted."""
+    so_far = f"{rounds} of {counted_words(planned, 'round')}"
+    if stage == "running":
+        return f"running: {so_far} so far"
+    if stage == "stopped":
+        return f"stopped after {so_far} and does not say how (killed, or a crash?); go on with: {go_on}"
+    return None
 
 
 def stage_of(run: RunDirectory) -> Stage:

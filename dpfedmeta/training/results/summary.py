@@ -76,7 +76,7 @@ def summary_of(
 def summary_so_far(snapshot: Snapshot, proven: Proven) -> dict[str, Any]:
     """Summary so far of a run that has not ended, in the form of summary.json; None: not known yet."""
     run, settings, plan = snapshot.run, proven.settings, proven.content.plan
-    planned = run.read_json(PLAN) if (run.path / PLAN).exists() else {}
+    planned = run.read_json(PLAN)
     population = {name: getattr(plan, name) for name in ("clients", "cohort", "sampler", "max_participations")}
     return {
         "status": snapshot.stage,
@@ -84,9 +84,9 @@ def summary_so_far(snapshot: Snapshot, proven: Proven) -> dict[str, Any]:
         "dataset": settings.dataset,
         "task": sizes_of_clients(settings),
         "rounds": proven.rounds,
-        "population": population | ({"statement": planned["population"]} if "population" in planned else {}),
+        "population": population | {"kind": planned["population"]["kind"], "statement": planned["population"]},
         "aggregation": aggregation(settings.aggregation.mode, plan),
-        "begins_with": planned.get("begins_with"),
+        "begins_with": planned["begins_with"],
         **dict.fromkeys(f"accuracy{name}" for name in ACCURACIES),
         "guarantees": [cell.as_json() for cell in proven.cells],
         "planned": [cell.as_json() for cell in proven.promised],

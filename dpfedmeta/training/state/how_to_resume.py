@@ -43,14 +43,13 @@ def check_simulated(run: RunDirectory) -> None:
         )
 
 
-def repeated(run: RunDirectory, command: str) -> tuple[str, str]:
+def repeated(kind: str | None, command: str) -> tuple[str, str]:
     """(command, what it leaves open) that makes a run like this one again.
 
     Args:
-        run: The run.
+        kind: Of its clients.
         command: That makes it of simulated clients, beginning with `dpfedmeta train`.
     """
-    kind = kind_of_clients(run)
     if kind == ASKED:
         words = command.replace("dpfedmeta train", f"{SERVER} --keys KEYS --roster ROSTER", 1)
         return words, "KEYS is the operator's folder and ROSTER the file of the clients' cards."

@@ -24,7 +24,7 @@ from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html import page as page_module
 from dpfedmeta.reporting.html.page import warning, watch, write_report
-from dpfedmeta.reporting.html.privacy_statement import COMPARED, check_report
+from dpfedmeta.reporting.html.run_page import AGREES, check_report
 from dpfedmeta.training.results import snapshot
 from dpfedmeta.training.results.snapshot import read_run, stage_of
 from dpfedmeta.training.verification.verify import audit
@@ -177,7 +177,7 @@ def test_the_page_of_a_running_run_reads_itself_again_and_stays_true(writer):
         assert '<meta http-equiv="refresh"' in page
         assert "running: 3 of 8 rounds so far" in page
         writer.rounds(2)
-        assert verified(writer.run) == [f"report.html, written after 3 rounds, agrees{COMPARED}"]
+        assert verified(writer.run) == [f"report.html, written after 3 rounds, {AGREES}"]
         shown = str(json.loads(page.split('id="guarantees">')[1].split("</script>")[0])["guarantees"][0]["epsilon"])
         (writer.run.path / "report.html").write_text(page.replace(shown, "0.001", 1))
         with pytest.raises(InputError, match=r"report\.html: guarantees \(client, public\)"):
@@ -187,11 +187,11 @@ def test_the_page_of_a_running_run_reads_itself_again_and_stays_true(writer):
     writer.end("completed")
     with only_writer(writer.run.path):
         # Its last page is still to be written.
-        assert verified(writer.run) == [f"report.html, written after 3 rounds, agrees{COMPARED}"]
+        assert verified(writer.run) == [f"report.html, written after 3 rounds, {AGREES}"]
     with pytest.raises(InputError, match=r"3 charges, but the run has 8; write it again: dpfedmeta report"):
         verified(writer.run)
     assert "refresh" not in write_report(writer.run).read_text()
-    assert verified(writer.run) == [f"report.html agrees{COMPARED}"]
+    assert verified(writer.run) == [f"report.html {AGREES}"]
 
 
 def test_a_page_that_a_run_outruns_while_it_is_drawn_is_never_shown(writer, monkeypatch):
@@ -211,7 +211,7 @@ def test_a_page_that_a_run_outruns_while_it_is_drawn_is_never_shown(writer, monk
     monkeypatch.setattr(page_module, "write_text", lambda path, text: written.append(text) or write_text(path, text))
     write_report(writer.run)
     assert ["refresh" in text for text in written] == [False]
-    assert verified(writer.run) == [f"report.html agrees{COMPARED}"]
+    assert verified(writer.run) == [f"report.html {AGREES}"]
 
 
 def test_a_watched_page_follows_the_run_to_its_end(writer, monkeypatch):
@@ -284,7 +284,7 @@ def test_a_training_process_is_verified_and_reported_while_it_writes(tiny_task_f
         training.kill()
     assert training.returncode == 0
     assert looked >= 10
-    assert verified(run) == [f"report.html agrees{COMPARED}"]
+    assert verified(run) == [f"report.html {AGREES}"]
 
 
 def test_a_round_that_was_cut_off_is_charged_and_not_done(writer):
