@@ -81,7 +81,7 @@ def test_terms_are_those_of_their_plan():
     plan = replace(PLAN, earlier=before, relation="in-place", **GIVEN)
     terms = Terms.of(plan)
     assert {field.name: getattr(terms, field.name) for field in fields(Terms)} == {
-        **GIVEN, "before": PLAN.phases, "by_absence": False, "relation": "in-place",
+        **GIVEN, "before": PLAN.phases, "relation": "in-place",
     }  # fmt: skip
 
 

@@ -82,12 +82,12 @@ DRAWN, GIVEN = FRESH_GENERATOR, GENERATOR
 @pytest.mark.parametrize(
     ("given", "generator", "taken"),
     [
-        (None, DRAWN, True), (None, GIVEN, False), (None, "another", False), (11, GIVEN, True), (11, DRAWN, False),
+        (None, DRAWN, True), (None, GIVEN, True), (None, "another", False), (11, GIVEN, True), (11, DRAWN, False),
         (11, "another", False),
     ],
 )  # fmt: skip
 def test_a_noise_key_goes_on_in_streams_that_it_may_draw_from(tmp_path, given, generator, taken):
-    """In a simulation in those of its seed alone, else in fresh ones."""
+    """In a simulation in those of its seed alone; else, also with the key of a simulation, in fresh ones."""
     kept = kept_for(tmp_path, RUN)
     (kept.folder / "noise.json").write_text(json.dumps({"seed": 5, "generator": generator}))
     if not taken:

@@ -275,7 +275,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
     ids=["laughs", "long", "broken", "no text"],
 )
 def test_settings_that_grow_without_bound_are_not_read(honest, monkeypatch, text, words):
-    monkeypatch.setattr(signed_plan, "offered_settings", None)
+    monkeypatch.setattr(signed_plan, "resolve_text", None)
     content = json.loads(honest.signed.text) | {"settings": text}
     said, log = asked(honest, signed_text(honest, content))
     assert said is Said.DECLINED

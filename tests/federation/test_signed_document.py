@@ -8,7 +8,7 @@ import pytest
 
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.config.load import offered_text, resolve
+from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.config.run_settings import RunSettings, TrackSettings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.random.random_sources import GENERATOR
@@ -150,7 +150,7 @@ def test_an_offer_says_nothing_that_is_the_server_s_alone(tiny_strokes, name):
     plain, own = (resolve("dp-agr", "strokes", None, given) for given in ({}, {name: OF_THE_SERVER[name]}))
     assert own != plain
     task = replace(tiny_strokes.task, name="strokes")
-    assert offered_text(for_clients(own, task)) == offered_text(for_clients(plain, task))
+    assert to_yaml(for_clients(own, task)) == to_yaml(for_clients(plain, task))
 
 
 SERVER = Identity(bytes(31) + b"\1")
@@ -184,7 +184,7 @@ def test_an_offer_has_all_keys_of_its_kind_and_no_other(kind, key):
 
 @pytest.mark.parametrize("kind", OFFERS)
 @pytest.mark.parametrize(("change", "said"), [
-    ({"format": "dpfedmeta federation plan 2"}, "has format 'dpfedmeta federation plan 2', but this client has"),
+    ({"format": "dpfedmeta federation plan 1"}, "has format 'dpfedmeta federation plan 1', but this client has"),
     ({"generator": "another"}, f"has generator 'another', but this client has {GENERATOR!r}"),
 ])  # fmt: skip
 def test_both_versions_are_named_where_the_form_is_another(kind, change, said):

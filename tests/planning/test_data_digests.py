@@ -171,7 +171,7 @@ def test_clients_of_the_callers_own_are_not_exchanged_for_those_of_the_data_set(
     with pytest.raises(InputError, match="resume it without a population of your own"):
         go_on(other, from_pairs(pairs, SHAPE))
     go_on(run, from_pairs(pairs, SHAPE))
-    assert events(run)[:2] == [(0, 0), (0, 1)]
+    assert events(run)[:2] == [(0, 0), (1, 0)]
 
 
 def test_without_a_digest_a_round_done_again_has_noise_of_its_own(tiny_task_file, tmp_path, monkeypatch, pairs):

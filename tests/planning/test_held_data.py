@@ -1,13 +1,12 @@
 """Digests of what clients hold: each difference by itself, and what is known where a digest is missing."""
 
-import json
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
+from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.planning.data_digests import HeldData, changed_since, check_data, keep_data, kept_data
 
 MADE = HeldData(sha256="a" * 64, own=False, clients=None, decoded="b" * 64, source="omniglot")
@@ -61,17 +60,6 @@ def test_whatever_differs_is_refused_by_its_own_name(run, kept, held, words):
         check_data(run, held, "omniglot")
 
 
-@pytest.mark.parametrize("kind", ["own", "virtual"])
-def test_earlier_versions_said_in_their_plan_whose_clients_they_were(run, kind):
-    (run.secret / "data.json").write_text(json.dumps({"sha256": MADE.sha256}))
-    run.write_json(PLAN, {"population": {"kind": kind}})
-    due = HeldData(sha256=MADE.sha256, own=kind == "own", clients=None, decoded=None, source=None)
-    assert kept_data(run) == due
-    # What the file says itself is stronger.
-    keep_data(run, MADE)
-    assert not kept_data(run).own
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"sha256": 3}', '{"sha256": "a"}', None])
 def test_a_damaged_file_is_named(run, text):
     if text is not None:
@@ -82,7 +70,7 @@ def test_a_damaged_file_is_named(run, text):
 
 @pytest.mark.parametrize(
     ("kept", "now", "said"),
-    [("b", "b", False), ("b", "d", True), (None, "d", False), ("lost", "d", False)],
+    [("b", "b", False), ("b", "d", True), ("lost", "d", False)],
 )
 def test_an_evaluation_on_other_images_says_so(run, kept, now, said):
     if kept != "lost":

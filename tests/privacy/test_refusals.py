@@ -239,7 +239,7 @@ def test_a_line_has_the_kinds_of_its_numbers(change):
 
 def test_a_plan_is_extended_when_all_its_rounds_are_charged_and_in_no_other_way():
     lines = [{**LINE, "round": number} for number in range(6)]
-    plan, read = _read_lines(PLAN, 99, [*lines, {"extended_to": 8}])
+    plan, read = _read_lines(PLAN, [*lines, {"extended_to": 8}])
     # The first line and the extension hold no charge.
     assert (plan.rounds, plan.ends, [line is None for line in read]) == (8, (6,), [True, *[False] * 6, True])
     for wrong in (
@@ -249,9 +249,9 @@ def test_a_plan_is_extended_when_all_its_rounds_are_charged_and_in_no_other_way(
         [*lines, {"extended_to": 6}],
     ):
         with pytest.raises((ValueError, RefusedPlan)):
-            _read_lines(PLAN, 99, wrong)
+            _read_lines(PLAN, wrong)
     with pytest.raises(ValueError, match="its first line holds an extended plan"):
-        _read_lines(PLAN.extended(8), 99, lines)
+        _read_lines(PLAN.extended(8), lines)
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -168,7 +168,8 @@ def _noise_seed(folder: Path, given: int | None) -> int:
             seed, generator = content["seed"], content["generator"]
         except (OSError, *DAMAGED_JSON) as error:
             raise InputError(f"{path}: the noise key of this run is damaged; restore it from a backup") from error
-        if generator != (FRESH_GENERATOR if given is None else GENERATOR):
+        # A key of a simulation goes on in streams that it never drew from.
+        if generator not in ([GENERATOR] if given is not None else [GENERATOR, FRESH_GENERATOR]):
             raise InputError(
                 f"{path}: this noise key is for another generator; continue with the version of dpfedmeta that made it"
             )

@@ -3,6 +3,7 @@ import json
 import pytest
 import yaml
 
+from dpfedmeta.accounting.ledger.hash_chain import VERSION
 from dpfedmeta.accounting.ledger.ledger import opening_line
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
@@ -64,7 +65,9 @@ def program(tmp_path):
     path.parent.mkdir()
     path.write_text(PROGRAM)
     plan = PrivacyPlan(clients=10, cohort=2.0, rounds=1, noise_multiplier=1.0)
-    path.with_name("ledger.json").write_text(json.dumps({**opening_line(plan), "previous": "0" * 64}))
+    path.with_name("ledger.json").write_text(
+        json.dumps({**opening_line(plan), "version": VERSION, "previous": "0" * 64})
+    )
     return path
 
 

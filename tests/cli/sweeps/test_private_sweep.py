@@ -314,7 +314,7 @@ def test_a_crash_between_the_mark_and_the_release_releases_the_run_of_the_mark(
     assert [path.parent for path in (tmp_path / "out").rglob("page")] == [best.path]
 
 
-def test_what_an_earlier_version_released_is_noted_and_stays(searched, drawn, named, tmp_path):
+def test_a_release_whose_note_is_lost_is_noted_again_and_stays(searched, drawn, named, tmp_path):
     drawn(0.0, [3])
     best, cost = searched()
     mark = (tmp_path / "out/released.json").read_text()

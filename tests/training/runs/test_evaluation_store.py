@@ -1,11 +1,9 @@
 import json
-from types import SimpleNamespace
 
 import pytest
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.training.results import evaluation_store
 from dpfedmeta.training.results.evaluation_store import (
     audited_cells,
     keep_audit,
@@ -17,7 +15,6 @@ from dpfedmeta.training.results.evaluation_store import (
     size,
     size_and_count,
     unfinished,
-    with_sizes,
 )
 
 
@@ -69,15 +66,6 @@ def test_every_evaluation_stays_and_the_same_one_replaces_itself(tmp_path):
     assert means.pop(name_of_evaluation(DIFFERENT[0])) == 0.5
     assert means.pop(name_of_evaluation(DIFFERENT[2])) == 0.25
     assert set(means.values()) == {0.9}
-
-
-def test_more_keys_of_a_file_of_its_own_and_an_older_evaluation(tmp_path):
-    (tmp_path / "evaluation.json").write_text(json.dumps(content(result(shots=1), result(ways=2))))
-    assert len(list(kept_evaluations(tmp_path))) == 2
-    path = keep_evaluation(tmp_path, content(result(shots=3)), [{"episodes": [0.5, 1.0]}])
-    assert "episodes" not in json.loads(path.read_text())
-    shots = [(each["results"][0]["shots"], each.get("episodes")) for each in kept_evaluations(tmp_path)]
-    assert sorted(shots) == [(1, None), (3, [0.5, 1.0]), (5, None)]
 
 
 def test_a_damaged_file_is_named(tmp_path):
@@ -160,23 +148,6 @@ def test_a_kept_audit_lacks_nothing_in_any_cell(tmp_path, key, place):
 
 
 SHAPE = {"ways": 7, "shots": 3, "queries": 11}
-
-
-@pytest.mark.parametrize(("accuracy", "episodes", "completed"), [
-    ({"mean": 0.5, "episodes": 9}, "fixed", True), ({"mean": 0.5, "images": 9}, "fixed", False),
-    ({"mean": 0.5, "episodes": 9}, "whole", False), ({"mean": 0.5, "episodes": 9, "ways": 2}, "fixed", False),
-    (None, "fixed", False),
-])  # fmt: skip
-def test_sizes_of_an_earlier_summary_follow_from_its_settings(monkeypatch, accuracy, episodes, completed):
-    monkeypatch.setattr(evaluation_store, "evaluation_shape", lambda settings: SimpleNamespace(**SHAPE))
-    for steps in (None, 5):
-        settings = SimpleNamespace(
-            population=SimpleNamespace(episodes=episodes), evaluation=SimpleNamespace(steps=steps),
-            meta=SimpleNamespace(steps=4),
-        )  # fmt: skip
-        found = with_sizes({"accuracy": accuracy, "rounds": 3}, settings)
-        due = {**SHAPE, "steps": steps or 4, **accuracy} if completed else accuracy
-        assert found == {"accuracy": due, "rounds": 3}
 
 
 def test_the_protocol_in_words_has_each_of_its_numbers():

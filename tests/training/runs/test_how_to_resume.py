@@ -203,7 +203,6 @@ def test_a_run_whose_last_line_a_crash_tore_is_known_all_the_same(tmp_path, torn
         with run.ledger.open("a") as file:
             file.write('{"round": 1, "cl')
     assert resume.identity_of(run).config == "algo: x"
-    resume.check_same_sums(run)
     run.write_json("summary.json", {"status": "completed", "rounds": 3})
     run.weights.parent.mkdir()
     save_weights(run.weights, {"w": torch.zeros(1)})

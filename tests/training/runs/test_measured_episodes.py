@@ -76,19 +76,6 @@ def test_evaluate_prints_and_keeps_every_number(ended, dpfedmeta):
     assert "2-way 3-shot; 6 queries per class; 7 steps; 8 episodes" in page
 
 
-def test_a_summary_of_an_earlier_version_is_labelled_from_its_settings(ended, tmp_path):
-    path, _ = ended
-    written = (path / "summary.json").read_text()
-    old = json.loads(written)
-    for name in ("ways", "shots", "queries", "steps"):
-        del old["accuracy"][name]
-    try:
-        (path / "summary.json").write_text(json.dumps(old))
-        assert "4-way 1-shot, 6 queries per class, 7 adaptation steps" in latex_table([Group.of("it", [path])])
-    finally:
-        (path / "summary.json").write_text(written)
-
-
 @pytest.mark.parametrize("name", ["ways", "shots", "queries"])
 def test_a_label_that_is_not_that_of_the_settings_is_found(ended, dpfedmeta, name):
     path, _ = ended

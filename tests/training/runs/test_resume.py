@@ -669,7 +669,8 @@ def test_other_data_and_other_settings_are_refused(tiny_task_file, tmp_path, mon
         settings_of_run(run, {"server.rounds": "9"})
     (run.path / "config.yaml").write_text("algo: maml\n")
     assert settings_of_run(run, {}).algo == "dp-agrlr-micro"
-    (run.secret / "data.json").write_text('{"sha256": "0"}')
+    held = json.loads((run.secret / "data.json").read_text())
+    (run.secret / "data.json").write_text(json.dumps({**held, "sha256": "0"}))
     with pytest.raises(InputError, match="training images"):
         resume(run)
 

@@ -1,32 +1,36 @@
 """A run that another process writes: a ledger and rows that grow under a held lock, without a training."""
 
 import contextlib
-import json
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 
 import pytest
 
 from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
+from dpfedmeta.accounting.ledger.plan_json import constants
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import being_written, ending, only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, create, write_text
+from dpfedmeta.data.populations.population_statement import _statement
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html import page as page_module
-from dpfedmeta.reporting.html.page import warning, watch, write_report
-from dpfedmeta.reporting.html.run_page import AGREES, check_report
+from dpfedmeta.reporting.html.page import watch, write_report
+from dpfedmeta.reporting.html.run_page import AGREES, check_report, shown_in
 from dpfedmeta.training.results import snapshot
 from dpfedmeta.training.results.snapshot import read_run, stage_of
+from dpfedmeta.training.results.summary import aggregation
+from dpfedmeta.training.verification.due_words import due_cautions
 from dpfedmeta.training.verification.verify import audit
 
 GIVEN = {"server.rounds": "8", "server.noise_multiplier": "1.0", "population.clients": "1000"}
@@ -41,6 +45,16 @@ class Writer:
         self.plan = make_privacy(self.settings, load_task("strokes")[0])
         write_text(self.run.path / "config.yaml", to_yaml(self.settings))
         self.ledger = Ledger(self.run.ledger, self.plan, RunIdentity(config=to_yaml(self.settings)))
+        self.clients = asdict(_statement(self.settings.population.kind, self.plan.clients, form=-1, records=160))
+        planned = {
+            "planned": [cell.as_json() for cell in guarantees(self.plan)],
+            "privacy": constants(self.plan),
+            "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in self.plan.phases],
+            "population": self.clients,
+            "begins_with": None,
+            "cautions": due_cautions(self.settings),
+        }
+        self.run.write_json("plan.json", planned)
 
     def round(self):
         done = self.ledger.rounds
@@ -62,9 +76,13 @@ class Writer:
         plan, names = self.plan, ("clients", "cohort", "sampler", "max_participations")
         accuracies = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
         ended = {
-            "status": status, "algo": self.settings.algo, "dataset": "strokes", "rounds": self.ledger.rounds,
+            "status": status, "algo": self.settings.algo, "dataset": "strokes", "rounds": len(self.run.rounds()),
             "task": {name: getattr(self.settings.task, name) for name in ("ways", "shots", "queries")},
-            "population": {name: getattr(plan, name) for name in names},
+            "population": {
+                **{name: getattr(plan, name) for name in names},
+                "kind": self.clients["kind"], "statement": self.clients,
+            },
+            "aggregation": aggregation(self.settings.aggregation.mode, plan), "begins_with": None,
             **dict.fromkeys(f"accuracy{name}" for name in accuracies),
             "guarantees": [cell.as_json() for cell in spent(plan, self.ledger.charges)],
             "planned": [cell.as_json() for cell in guarantees(plan)],
@@ -178,7 +196,7 @@ def test_the_page_of_a_running_run_reads_itself_again_and_stays_true(writer):
         assert "running: 3 of 8 rounds so far" in page
         writer.rounds(2)
         assert verified(writer.run) == [f"report.html, written after 3 rounds, {AGREES}"]
-        shown = str(json.loads(page.split('id="guarantees">')[1].split("</script>")[0])["guarantees"][0]["epsilon"])
+        shown = str(shown_in(page).summary["guarantees"][0]["epsilon"])
         (writer.run.path / "report.html").write_text(page.replace(shown, "0.001", 1))
         with pytest.raises(InputError, match=r"report\.html: guarantees \(client, public\)"):
             verified(writer.run)
@@ -196,7 +214,7 @@ def test_the_page_of_a_running_run_reads_itself_again_and_stays_true(writer):
 
 def test_a_page_that_a_run_outruns_while_it_is_drawn_is_never_shown(writer, monkeypatch):
     writer.rounds(3)
-    written, draw = [], page_module._render
+    written, draw = [], page_module.rendered
     held = contextlib.ExitStack()
     held.enter_context(only_writer(writer.run.path))
 
@@ -207,7 +225,7 @@ def test_a_page_that_a_run_outruns_while_it_is_drawn_is_never_shown(writer, monk
             held.close()
         return draw(*given, **values)
 
-    monkeypatch.setattr(page_module, "_render", draws)
+    monkeypatch.setattr(page_module, "rendered", draws)
     monkeypatch.setattr(page_module, "write_text", lambda path, text: written.append(text) or write_text(path, text))
     write_report(writer.run)
     assert ["refresh" in text for text in written] == [False]
@@ -291,4 +309,4 @@ def test_a_round_that_was_cut_off_is_charged_and_not_done(writer):
     writer.rounds(3)
     writer.ledger.charge(planned_charge(writer.plan, 3))
     writer.end("interrupted")
-    assert warning(read_run(writer.run)).startswith("INTERRUPTED after 3 of 8 rounds (1 more charged), to which")
+    assert "INTERRUPTED after 3 of 8 rounds (1 more charged), to which" in write_report(writer.run).read_text()
