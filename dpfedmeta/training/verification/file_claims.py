@@ -31,7 +31,7 @@ from dpfedmeta.training.verification.replan import settings_of_ledger
 
 # Epsilons of one ledger differ in their last digits from machine to machine.
 _ALIKE = 1e-6
-_NEVER = "accuracies, pictures, and how many records clients have (measure again: dpfedmeta evaluate RUN --out DIR)"
+_NEVER = "accuracies, what is drawn of them, and how many records clients have (measure again: dpfedmeta evaluate RUN --out DIR)"
 # Constants of the plan that stand beside the guarantees.
 POPULATION = ("clients", "cohort", "sampler", "max_participations")
 
