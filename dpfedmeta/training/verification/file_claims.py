@@ -28,10 +28,14 @@ from dpfedmeta.training.results.summary import SIMULATION, aggregation
 from dpfedmeta.training.verification.chosen_run import CHOSEN, cells_of_choice, choice_words, verified_selection
 from dpfedmeta.training.verification.due_words import due_beginning, due_cautions, is_about_clients
 from dpfedmeta.training.verification.replan import settings_of_ledger
+from dpfedmeta.training.verification.unproven_words import check_words, check_written
 
 # Epsilons of one ledger differ in their last digits from machine to machine.
 _ALIKE = 1e-6
-_NEVER = "accuracies, what is drawn of them, and how many records clients have (measure again: dpfedmeta evaluate RUN --out DIR)"
+_NEVER = (
+    "accuracies, what is drawn of them, names, and how many records clients have (measure again: dpfedmeta evaluate "
+    "RUN --out DIR)"
+)
 # Constants of the plan that stand beside the guarantees.
 POPULATION = ("clients", "cohort", "sampler", "max_participations")
 
@@ -142,6 +146,8 @@ def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
         due = due_cautions(proven.settings)
         if due is not None:
             check(path, "cautions", stated["cautions"], due)
+        check_words(path, PLAN, stated)
+        check_written(path, stated)
     return ["plan.json agrees"]
 
 
@@ -179,6 +185,8 @@ def check_summary(snapshot: Snapshot, proven: Proven) -> list[str]:
         check(path, "extended_from", stated.get("extended_from", []), list(proven.content.plan.ends))
         due = aggregation(settings.aggregation.mode, proven.content.plan)
         check(path, "aggregation", stated["aggregation"], json_of(due))
+        check_words(path, SUMMARY, stated)
+        check_written(path, stated)
     return ["summary.json agrees" if snapshot.ended else "summary.json, of an earlier interruption, agrees"]
 
 

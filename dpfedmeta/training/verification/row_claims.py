@@ -18,13 +18,14 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
-from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.core.files.run_directory import ROUNDS, RunDirectory
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.planning.policy_from_settings import OWN
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.training.results.round_rows import TOO_LONG, cell, delta_at_limit
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.verification.file_claims import Proven, complete
+from dpfedmeta.training.verification.unproven_words import check_words
 
 # Rows whose epsilons are computed again (about 40 ms each); the others may not fall from line to line.
 _EVENLY, _EARLY = 16, 8
@@ -61,6 +62,8 @@ def check_rows(snapshot: Snapshot, proven: Proven) -> list[str]:
                     f"{path}, line {number}: epsilons.{fallen}: states {after[fallen]!r} after {before[fallen]!r}, "
                     "but epsilon never falls from round to round"
                 )
+        for number, row in enumerate(rows, start=1):
+            check_words(f"{path}, line {number}", ROUNDS, row)
     long = sum(TOO_LONG in row for row in rows)
     if long:
         remarks = [*remarks, f"rounds.jsonl: {long} releases are longer than honest clients give ({TOO_LONG})"]

@@ -1,0 +1,90 @@
+"""Words in a run's files that no ledger proves: each has a closed form, so that no sentence can stand in its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import PLAN, ROUNDS, SUMMARY
+from dpfedmeta.training.state.private_timings import COARSE
+
+_NAME = r"[\w .,+@/:-]{0,80}"  # of somebody, or of a machine
+_PROTOCOL = r"single model, [A-Za-z0-9 ,;:()-]{0,300}"  # no decimals, and no sign of equality
+_SCORE = r"(accuracy|error)(_\w+)?"
+# By the names of the keys, with dots between; of a list all entries have one name. "": its words are compared.
+FORMS: Mapping[str, Mapping[str, str]] = {
+    SUMMARY: {
+        r"(algo|dataset|encoder|begins_with|simulation|chosen|status)": "",
+        r"(population|aggregation|task|guarantees|planned|ledger|rounds|extended_from)(\..+)?": "",
+        rf"{_SCORE}\.protocol": _PROTOCOL,
+        rf"{_SCORE}(\.[\w ]+)?": r"[a-z ]{1,40}",
+        r"seconds|clients_per_second|peak_memory_mb": "",
+        r"times": re.escape(COARSE),
+        r"records": r"[\w ]{1,40}",
+        r"judged_on": rf"\d+ public (clients?|classes) in {_NAME}",
+        r"versions\.[\w-]+": r"\d[\w.+-]{0,60}",
+        r"made_by\.commit": r"[0-9a-f]{40}( \+ changes)?",
+        r"made_by\.source": r"[0-9a-f]{16}",
+        r"made_by\.day": r"\d{4}-\d\d-\d\d",
+        r"made_by\.(system|processor|cores)": _NAME,
+        r"audited\.\w+": r".{0,300}",  # of audit.json, and as free
+    },
+    PLAN: {
+        r"(planned|begins_with|cautions|privacy|population|phases)(\..+)?": "",
+        r"cost\.(seconds|clients_per_second)": "",
+        r"code\..+": r"[0-9a-f]{8,64}",
+        r"clip_policy": r"[\w.:<>-]{1,200}",
+    },
+    ROUNDS: {
+        r"epsilons(\..+)?": "",
+        r"clip_mode": r"[\w -]{1,40}",
+        r"[a-z_]+(\.[\w ]+)?": r"[0-9a-f]{64}|[a-z ]{1,40}",
+    },
+}  # fmt: skip
+
+
+def check_words(path: Path | str, name: str, content: Mapping[str, Any]) -> None:
+    """Refuse an entry that no such file has, and words in the place of a name or a number.
+
+    Args:
+        path: For errors.
+        name: Of the file: summary.json, plan.json or rounds.jsonl.
+        content: What it states, or one of its lines.
+
+    Raises:
+        InputError: Names the entry and its value.
+    """
+    forms = [(re.compile(key), re.compile(value)) for key, value in FORMS[name].items()]
+    for key, value in _leaves(content):
+        due = next((form for known, form in forms if known.fullmatch(key)), None)
+        if due is None:
+            raise InputError(f"{path}: {key}: states {value!r}, but no {name} has such an entry")
+        if isinstance(value, str) and due.pattern and not due.fullmatch(value):
+            raise InputError(f"{path}: {key}: states {value!r}, which is none of the words that a run writes there")
+
+
+def check_written(path: Path, content: Mapping[str, Any]) -> None:
+    """Refuse a JSON file that is not as a run writes it: one with a key twice says two things.
+
+    Raises:
+        InputError: It is written otherwise.
+    """
+    if path.read_text(encoding="utf-8") != json.dumps(content, indent=2) + "\n":
+        raise InputError(
+            f"{path}: is not written as a run writes it: a key stands there twice, or something else was edited"
+        )
+
+
+def _leaves(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(content, Mapping) and content:
+        for name, value in content.items():
+            yield from _leaves(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(content, list) and content:
+        for value in content:
+            yield from _leaves(value, key)
+    else:
+        yield key, content
