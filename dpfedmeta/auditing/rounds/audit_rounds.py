@@ -86,10 +86,8 @@ class RoundsVerdict:
         return refuting is not None and refuting > self.promised.epsilon
 
     def __str__(self) -> str:
-        promised = (
-            f"(client, public) epsilon {asked(self.promised.epsilon)} at delta {asked(self.promised.delta)}, "
-            f"{self.relation},"
-        )
+        epsilon, delta = asked(self.promised.epsilon), asked(self.promised.delta)
+        promised = f"(client, public) epsilon {epsilon} at delta {delta}, {self.relation},"
         seen = f"{self.rounds} round(s) a run, {self.calls:,} calls"
         if self._by_comparison:
             return f"refuted: {promised} does not hold; {self.compared}; {seen}"

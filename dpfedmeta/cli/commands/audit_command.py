@@ -25,6 +25,7 @@ SUMMARY = "attack the running program: lower bounds on epsilon, beside the promi
 
 NOT_CONFIRMED = "a first sample was above the promise, which happens by chance; a larger second one does not confirm it"
 _AUDITS = ("distinguish", "many-runs", "one-run", "one-shot")
+_OF_FUNCTION = ("promise", "like", "badge", "releases_alone", "relation")
 
 
 def options_of() -> argparse.ArgumentParser:
@@ -89,21 +90,10 @@ def main(words: Sequence[str], console: Console) -> int:
     options, given = made.parse_known_args(typed)[0], given_settings(made, typed)
     check_output("--plot", options.plot, PICTURE_ENDINGS)
     if options.function is not None:
-        beside = {
-            "function",
-            "promise",
-            "like",
-            "badge",
-            "releases_alone",
-            "relation",
-            "runs",
-            "audit_seed",
-            "strict",
-            "json",
-        }
+        beside = {"function", *_OF_FUNCTION, "runs", "audit_seed", "strict", "json"}
         check_alone(made, options, "--function", {*beside, "algo", "dataset", "config"})
         return _of_function(options, run, given, console)
-    for name in ("promise", "like", "badge", "releases_alone", "relation"):
+    for name in _OF_FUNCTION:
         if getattr(options, name) not in (None, False):
             raise InputError(f"--{name.replace('_', '-')} belongs to --function")
     if run is not None:
