@@ -73,8 +73,8 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument(
         "--relation",
         choices=("add-remove", "zero-out"),
-        help="the other world of the promise: a client is not there (add-remove, the default), or its place stays and "
-        "its update counts as nothing, where the list of clients is public (--function)",
+        help="the promise is for a client that comes or goes (add-remove, the default), or whose update counts as "
+        "nothing in its place (zero-out) (--function)",
     )
     made.add_argument("--like", metavar="MODULE:MODEL", help="names and shapes of an update (default: MODULE:LIKE)")
     made.add_argument("--badge", type=Path, metavar="SVG", help="also write a badge (--function)")
