@@ -182,7 +182,7 @@ def _protocol(split: RecordSplit, targets: TargetKind, given: Sequence[bool], en
 
 def _people(run: TrainedRun, data: Path) -> list[Person]:
     if not data.exists():
-        raise InputError(f"--on {data}: not there; give a folder of images, a CSV file or a .npz file")
+        raise InputError(f"--on {data}: not there; give a folder of images, or a .csv, .parquet or .npz file")
     task, columns = run.task, _columns(run.task.source, data)
     contents = people_contents(data, task.form, columns, task.pixel_range)
     contents = labelled(str(data), contents, task.labels, task.targets)

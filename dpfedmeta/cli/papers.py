@@ -317,5 +317,9 @@ def write_all(console: Console, options: argparse.Namespace, of: Account) -> int
     if events is not None:
         read = json.loads(events)["read_by"]
         said = f"{read['accountant']} of dp-accounting reads epsilon {rounded_up(read['epsilon'])} from it"
+        if read["arguments"]["neighboring_relation"] == "REPLACE_ONE":
+            # Its accountant of losses takes no sampling without replacement.
+            promised = rounded_up(of.cells[0].epsilon)
+            said += f", for our {promised}: of cohorts of a fixed size it has RDP alone, which bounds more loosely"
         console.print(f"{options.events}: {said}", highlight=False, soft_wrap=True, markup=False)
     return DONE

@@ -97,7 +97,7 @@ def check_columns(path: Path, names: Sequence[str]) -> None:
 
 def _numbers_rows(name: str) -> bool:
     plain = re.sub(r"[\W_]+", "", name.lower())
-    return plain in _NUMBERING or re.fullmatch(r"(unnamed|level)\d+(level\d+)?", plain) is not None
+    return plain in _NUMBERING or re.fullmatch(r"(unnamed|(index)?level)\d+(level\d+)?", plain) is not None
 
 
 def has_names(given: object) -> bool:

@@ -35,7 +35,7 @@ def task_names() -> list[str]:
 def load_task(
     name: str, data_folder: Path | None = None, encoding: Encoding | None = None
 ) -> tuple[Task, dict[str, Split]]:
-    """A built-in task by name, a task file by path, or data of the user's own: a folder, a CSV file, a .npz file.
+    """A built-in task by name, a task file by path, or data of the user's own: a folder or a file.
 
     Args:
         name: As --dataset.
@@ -73,7 +73,7 @@ def _loaded(name: str, data_folder: Path | None) -> tuple[Task, dict[str, Split]
             text = read_text(path)
         except (OSError, WrongEncoding) as error:
             raise InputError(f"{where}: cannot be read ({error})") from error
-    elif path.is_dir() or (path.suffix.lower() in (".csv", ".npz") and path.is_file()):
+    elif path.is_dir() or (path.suffix.lower() in (".csv", ".parquet", ".npz") and path.is_file()):
         return _own_task(path), {}
     elif path.is_absolute() and not path.exists():
         raise InputError(f"dataset = {name}: no such task; {not_there(name)}")
@@ -82,11 +82,11 @@ def _loaded(name: str, data_folder: Path | None) -> tuple[Task, dict[str, Split]
         if path.is_file():
             raise InputError(
                 f"dataset = {name}: a file of a kind that is not read; give a task file (.yaml), a table with commas "
-                "(.csv), arrays (.npz), or a folder of images"
+                "(.csv, .parquet), arrays (.npz), or a folder of images"
             )
         raise InputError(
             f"dataset = {name}: no such task{nearest(name, task_names())}; known are {known}, or the path of a task "
-            "file (.yaml), of a folder of images, or of a .csv or .npz file"
+            "file (.yaml), of a folder of images, or of a .csv, .parquet or .npz file"
         )
     task = _beside(_parse(text, where), path.parent)
     if not isinstance(task.split, str):

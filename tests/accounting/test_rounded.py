@@ -199,7 +199,10 @@ def test_an_audit_is_rounded_down_and_its_promise_up():
     from dpfedmeta.privacy.rounds.promise import PromisedCell
 
     promised = PromisedCell(epsilon=1.4999, delta=1e-5)
-    verdict = RoundsVerdict(promised=promised, audited=2.4959, confirmed=2.4959, runs=10, seed=0)
+    verdict = RoundsVerdict(
+        promised=promised, audited=2.4959, confirmed=2.4959, relation="add-remove", rounds=1, calls=10,
+        runs=10, seed=0,
+    )  # fmt: skip
     assert "epsilon is at least 2.49," in str(verdict)
     assert "epsilon >= 2.49 " in badge_words(verdict, "day")
     assert "lower bound 1.49 " in badge_words(replace(verdict, audited=1.4999, confirmed=None), "day")

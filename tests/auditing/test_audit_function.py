@@ -1,11 +1,13 @@
 """`audit --function`: what it prints, writes and refuses, and the words of its badge."""
 
+import inspect
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from dpfedmeta.auditing.rounds.audit_rounds import RoundsVerdict, badge_words, draw_badge
+from dpfedmeta.auditing.rounds.audit_rounds import RoundsVerdict, audit_rounds, badge_words, draw_badge
 from dpfedmeta.privacy.rounds.promise import PromisedCell
 from tests.conftest import dpfedmeta
 
@@ -27,6 +29,11 @@ def honest(state, updates, generator):
 
 def quiet(state, updates, generator):
     return state, {name: sum(update[name] for update in updates.values()) for name in LIKE}
+
+
+def counted(state, updates, generator):
+    state, released = honest(state, updates, generator)
+    return state, {**released, "clients": np.array([len(updates)])}
 
 
 number = 3
@@ -58,10 +65,28 @@ def test_a_right_function_is_not_refuted_and_a_wrong_one_is(folder):
     assert found["refuted"] is False
     assert found["promised"] == {"unit": "client", "observer": "public", "epsilon": 1.5, "delta": 1e-5}
     assert found["seed"] == 4
+    assert (found["relation"], found["rounds"]) == ("add-remove", 1)
+    assert found["calls"] > 2 * 400
     shown = audit(folder, "quiet", "--strict", "--badge", "badge.svg", code=1).out
-    assert "refuted: (client, public) epsilon 1.5 at delta 1e-05 does not hold" in shown
+    assert "refuted: (client, public) epsilon 1.5 at delta 1e-05, add-remove, does not hold" in shown
+    assert re.search(r"; 1 round\(s\) a run, [\d,]+ calls\n", shown)
     tree = ElementTree.parse(folder / "badge.svg")
     assert "promise broken: no epsilon holds, 400 runs" in tree.getroot().attrib["aria-label"]
+
+
+def test_the_relation_says_whether_a_count_breaks_the_promise(folder):
+    assert json.loads(audit(folder, "counted", "--json").out)["refuted"] is True
+    assert json.loads(audit(folder, "counted", "--relation", "zero-out", "--json").out)["refuted"] is False
+
+
+def test_without_rounds_it_makes_as_many_as_the_function_behind_it_and_the_help_says_so(folder):
+    given = ("--promise", "0.1", "--runs", "100", "--audit-seed", "4", "--json")
+    found = json.loads(dpfedmeta("audit", "--function", "theirs48:quiet", *given, folder=folder).out)
+    usual = inspect.signature(audit_rounds).parameters
+    assert found["rounds"] == usual["rounds"].default
+    shown = " ".join(dpfedmeta("audit", "--help", folder=folder).out.split())
+    rounds, clients = usual["rounds"].default, usual["clients"].default
+    assert f"--rounds ({rounds} here), --clients ({clients}) and --delta (1e-5)" in shown
 
 
 @pytest.mark.parametrize(
@@ -70,6 +95,7 @@ def test_a_right_function_is_not_refuted_and_a_wrong_one_is(folder):
         (("--function", "theirs48:honest"), "--promise is missing"),
         (("--promise", "1.5", "--algo", "dp-agr"), "--promise belongs to --function"),
         (("--releases-alone", "--algo", "dp-agr"), "--releases-alone belongs to --function"),
+        (("--relation", "zero-out", "--algo", "dp-agr"), "--relation belongs to --function"),
         (("--function", "theirs48:nothing", "--promise", "1"), "has no nothing"),
         (("--function", "theirs48:number", "--promise", "1"), "expected a function"),
         (("--function", "theirs48:honest", "--like", "theirs48:number", "--promise", "1"), "like: a mapping"),
@@ -112,7 +138,14 @@ def test_what_does_not_fit_is_said_in_a_line(folder, words, said):
 @pytest.mark.parametrize("confirmed", [None, 2.5])
 def test_a_badge_never_says_private(tmp_path, confirmed):
     verdict = RoundsVerdict(
-        promised=PromisedCell(epsilon=1.5, delta=1e-5), audited=0.31, confirmed=confirmed, runs=2000, seed=1
+        promised=PromisedCell(epsilon=1.5, delta=1e-5),
+        audited=0.31,
+        confirmed=confirmed,
+        relation="add-remove",
+        rounds=8,
+        calls=12_000,
+        runs=2000,
+        seed=1,
     )
     draw_badge(tmp_path / "badge.svg", verdict)
     text = (tmp_path / "badge.svg").read_text()

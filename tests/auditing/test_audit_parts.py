@@ -316,19 +316,22 @@ def test_the_share_is_the_one_with_the_largest_bound_of_the_first_run():
 
 
 PROMISE = PromisedCell(epsilon=1.5, delta=1e-5)
+ABOUT = {"relation": "add-remove", "rounds": 8, "calls": 12_000}
 
 
 @pytest.mark.parametrize(("bound", "confirmed", "refuted"), [
     (0.5, None, False), (1.6, 1.5, False), (1.6, 1.5001, True), (1.6, 0.0, False), (math.inf, math.inf, True),
 ])  # fmt: skip
 def test_a_verdict_is_that_of_the_second_sample(bound, confirmed, refuted):
-    verdict = RoundsVerdict(promised=PROMISE, audited=bound, confirmed=confirmed, runs=200, seed=7)
+    verdict = RoundsVerdict(promised=PROMISE, audited=bound, confirmed=confirmed, **ABOUT, runs=200, seed=7)
     assert verdict.refuted == refuted
     content = verdict.as_json()
     assert content["audited"] == (bound if math.isfinite(bound) else None)
     assert content["confirmed"] == (confirmed if confirmed is not None and math.isfinite(confirmed) else None)
     assert (content["runs"], content["seed"], content["promised"]["epsilon"]) == (200, 7, 1.5)
+    assert (content["relation"], content["rounds"], content["calls"]) == ("add-remove", 8, 12_000)
     assert ("does not hold" in str(verdict)) == refuted
+    assert str(verdict).endswith("; 8 round(s) a run, 12,000 calls")
 
 
 @pytest.mark.parametrize(("given", "words"), [

@@ -154,6 +154,13 @@ def test_what_does_not_fit_is_refused(given, words):
         audited(honest, **given)
 
 
+def test_releases_alone_are_judged_under_the_same_relation():
+    """How many clients there are is refuted for add-remove, and shows nothing where the place of the client stays."""
+    usual = {"clients": 3, "rounds": 1, "runs": 200}
+    assert not audited(counts, **usual, relation="zero-out").refuted
+    assert audited(quiet, **usual, relation="zero-out").refuted
+
+
 @pytest.mark.parametrize("function", [quiet, descends, counts])
 def test_rounds_without_noise_are_refuted_whichever_way_they_move(function):
     found = audited(function, clients=3, rounds=1, runs=200)
@@ -166,6 +173,7 @@ NAN, INF = float("nan"), float("inf")
 OUT_OF_RANGE = [
     *((name, value) for name in ("clients", "rounds", "runs") for value in (-1, 0, 1.5, True, NAN, "4", None, 10**9)),
     *(("length", value) for value in (0, 0.0, -1.0, NAN, INF, -INF, 1e-320, 9e-10, 1.1e12, "3", True, None)),
+    *(("relation", value) for value in (None, "replace-one", "row-deleted", True)),
     *(("seed", value) for value in (-1, 2**63, 1.5, True, "1", NAN)),
     *(("promise", value) for value in (None, 1.5, {"epsilon": 1.5, "delta": 1e-5})),
     *(("like", value) for value in (None, [], {}, {"w": np.zeros(0)}, {"w": [[], 1]})),

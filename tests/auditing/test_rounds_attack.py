@@ -109,6 +109,7 @@ def writes(state, updates, generator):
 
 def trial(function=writes, **changes):
     given = {"like": LIKE, "clients": 10, "rounds": 2, "length": 100.0, "delta": 1e-5, "miss": 0.05}
+    given["relation"] = "add-remove"
     return AuditedRounds(function=function, **given | changes)
 
 

@@ -114,12 +114,15 @@ MISTAKES = {
 }  # fmt: skip
 
 
-def compared(function, delta=1e-5, runs=400, seed=1, like=LIKE, rounds=2, clients=10):
+def compared(
+    function, delta=1e-5, runs=400, seed=1, like=LIKE, rounds=2, clients=10, promised=1.0, relation="add-remove"
+):
     zeros = {name: np.zeros(value.shape) for name, value in like.items()}
     trial = AuditedRounds(
-        function=function, like=zeros, clients=clients, rounds=rounds, length=100.0, delta=delta, miss=0.05
-    )
-    return SameRandomness(trial=trial, seed=seed).compare(runs)
+        function=function, like=zeros, clients=clients, rounds=rounds, length=100.0, delta=delta, miss=0.05,
+        relation=relation,
+    )  # fmt: skip
+    return SameRandomness(trial=trial, seed=seed).compare(runs, promised)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.__qualname__.partition(".")[0])
@@ -169,11 +172,62 @@ def test_rounds_add_up_and_so_does_noise_that_is_kept():
     assert math.isinf(compared(planted.one_seed, like=planted.LIKE, rounds=4).refuting)
 
 
+@pytest.mark.parametrize("relation", ["add-remove", "zero-out"])
 @pytest.mark.parametrize("right", list(right_functions()), ids=lambda each: each.name)
-def test_right_functions_raise_no_alarm(right):
+def test_right_functions_raise_no_alarm(right, relation):
     given = {"like": {"w": np.zeros(right.size)}, "rounds": right.rounds, "clients": CLIENTS}
-    found = compared(right.function, right.delta, **given)
+    found = compared(right.function, right.delta, **given, promised=right.epsilon, relation=relation)
     assert found.refuting is None or found.refuting <= right.epsilon
+
+
+def beside(**of):
+    """Rounds that keep their promise, and a number beside them that says only who is there."""
+    return lambda state, updates, generator: (
+        state, noisy(clipped(updates), generator) | {name: made(updates) for name, made in of.items()},
+    )  # fmt: skip
+
+
+ABOUT = [
+    beside(count=lambda updates: np.array([len(updates)])),
+    beside(listed=lambda updates: np.isin(np.arange(10), list(updates)).astype(float)),
+    beside(names=lambda updates: np.array(sorted(updates))),
+    lambda state, updates, generator: beside(**{f"client {each}": lambda _: np.ones(1) for each in updates})(
+        state, updates, generator
+    ),
+    beside(weight=lambda updates: np.full(1, 1 / len(updates))),
+]
+NAMES = ["count", "mask", "list", "names of arrays", "denominator"]
+
+
+@pytest.mark.parametrize("epsilon", [2.0, *(pytest.param(each, marks=pytest.mark.slow) for each in (8.0, 30.0))])
+@pytest.mark.parametrize("rounds", ABOUT, ids=NAMES)
+def test_a_number_that_says_who_is_there_breaks_a_promise_of_add_and_remove_alone(rounds, epsilon):
+    given = {"promise": dp.Promise(epsilon=epsilon, delta=1e-5), "like": LIKE, "rounds": 1, "runs": 1000, "seed": 1}
+    found = dp.audit_rounds(rounds, **given)
+    assert found.refuted
+    assert "add-remove, does not hold" in str(found)
+    assert "one that is not there" in str(found) or "a client is not there" in str(found)
+    kept = dp.audit_rounds(rounds, **given, relation="zero-out")
+    assert not kept.refuted
+    # The noisy mean beside it is seen as ever.
+    assert 0.7 * gaussian_epsilon(1 / Z, 1e-5) < kept.compared.epsilon < gaussian_epsilon(1 / Z, 1e-5)
+
+
+def test_a_mean_over_who_is_there_keeps_its_promise_where_the_list_is_public():
+    given = {"rounds": 1, "promised": gaussian_epsilon(1 / Z, 1e-5)}
+    assert compared(divided_by_who_is_there, **given, clients=3).refuting > given["promised"]
+    assert compared(divided_by_who_is_there, **given, clients=3, relation="zero-out").refuting <= given["promised"]
+
+
+def test_what_refutes_a_promise_of_eight_is_looked_at_so_often_that_a_rare_coin_would_have_failed():
+    """Some hundred runs bound epsilon by 4, whatever they show."""
+    found = compared(ABOUT[0], rounds=1, promised=8.0)
+    assert found.runs > 10 * math.exp(8)
+    assert found.without_form > 8.0
+    assert math.isinf(found.refuting)
+    assert "number 0 of 'count' in round 0 is always the same beside one that is not there" in found.finding
+    assert compared(another_name, rounds=1, promised=6.0).refuting > 6.0
+    assert compared(rarely_wrong(math.exp(-5)), rounds=1, promised=8.0).refuting < 8.0
 
 
 @pytest.mark.slow
@@ -182,7 +236,7 @@ def test_right_functions_raise_no_alarm_in_a_hundred_tries(right):
     for seed in range(100):
         found = compared(
             right.function, right.delta, seed=seed, like={"w": np.zeros(right.size)}, rounds=right.rounds,
-            clients=CLIENTS,
+            clients=CLIENTS, promised=right.epsilon,
         )  # fmt: skip
         assert found.refuting is None or found.refuting <= right.epsilon
 
@@ -241,10 +295,21 @@ def bound_by_noisy_quantile(state, updates, generator):
     return bound * math.exp(-2 * (share - 0.5)), {"w": (total + generator.normal(0, 4 * bound, total.shape)) / 10}
 
 
+def rarely_wrong(probability):
+    """Two coins that are as rarely wrong about who is there: in most audits of some hundred runs they never are."""
+
+    def rounds(state, updates, generator):
+        there = [(client in updates) != (generator.random() < probability) for client in (0, 5)]
+        return state, noisy(clipped(updates), generator) | {"there": np.array(there, dtype=float)}
+
+    return rounds
+
+
 # Epsilon at 1e-5, or more, of two rounds.
 TWO = gaussian_epsilon(math.sqrt(2), 1e-5)
 OTHER_RIGHT = {
-    rare_coin: (1, 1, 8.0), over_a_threshold: (20, 2, TWO), values_over_a_threshold: (20, 2, TWO),
+    rare_coin: (1, 1, 8.0), rarely_wrong(math.exp(-8)): (20, 1, 8.0 + gaussian_epsilon(1 / Z, 1e-5)),
+    over_a_threshold: (20, 2, TWO), values_over_a_threshold: (20, 2, TWO),
     rounded(1.0, 1): (1, 1, gaussian_epsilon(0.5, 1e-5)), rounded(1.0, 20): (20, 1, gaussian_epsilon(0.5, 1e-5)),
     nothing_of_nobody: (20, 2, TWO), says_what_it_sees: (20, 2, TWO),
     over_a_noisy_count: (20, 2, gaussian_epsilon(math.sqrt(2 * (1 / 16 + 1 / 16)), 1e-5)),
@@ -257,7 +322,7 @@ OTHER_RIGHT = {
 def test_functions_whose_releases_change_their_form_with_the_noise_raise_no_alarm(right, seed):
     """What follows from a private release costs nothing, however it looks under the same random numbers."""
     size, rounds, epsilon = OTHER_RIGHT[right]
-    found = compared(right, like={"w": np.zeros(size)}, rounds=rounds, seed=seed)
+    found = compared(right, like={"w": np.zeros(size)}, rounds=rounds, seed=seed, promised=epsilon)
     assert found.refuting is None or found.refuting <= epsilon
 
 
@@ -268,7 +333,7 @@ def test_a_movement_counts_as_the_same_only_as_a_whole(differ):
     runs = PairedRuns(
         count=count, parts=[(0, "w")], without=drawn.normal(size=(count, 1)), moved=np.ones((count, 1)),
         checked=drawn.normal(size=(count, 1)) if differ else np.ones((count, 1)), sizes=np.zeros((2, count, 1)),
-        constant=None, keeps_state=True, form="", with_form=count, without_form=count,
+        constant=None, keeps_state=True, form=(), with_form=count, without_form=count,
     )  # fmt: skip
     kinds = [each.kind for each in all_evidence(runs, 1e-5) if each.score > 0]
     assert kinds == ([] if differ else ["movement"])
@@ -332,5 +397,9 @@ def test_assert_private_fails_a_test_where_a_promise_breaks(assert_private):  # 
     assert_private(planted.honest, epsilon=planted.PROMISE.epsilon, delta=1e-5, rounds=1, clients=2, runs=100)
     with pytest.raises(pytest.fail.Exception, match="does not hold"):
         assert_private(noise_is_off_by_the_sensitivity, epsilon=8, delta=1e-5, rounds=1, clients=2)
+    given = {"epsilon": 2, "delta": 1e-5, "rounds": 1, "runs": 100}
+    with pytest.raises(pytest.fail.Exception, match=r"'count' in round 0 .* where a client is not there"):
+        assert_private(ABOUT[0], **given, like=LIKE)
+    assert assert_private(ABOUT[0], **given, like=LIKE, relation="zero-out").relation == "zero-out"
     with pytest.raises(InputError, match="give like="):
         assert_private(dict, epsilon=8, delta=1e-5)

@@ -142,13 +142,15 @@ def test_all_records_of_a_client_s_table_are_its_own_whatever_name_stands_beside
 
 def test_a_folder_is_no_table_and_a_table_no_folder(tmp_path):
     (tmp_path / "images").mkdir()
-    with pytest.raises(InputError, match=r"images: a folder, but the plan counts with vectors; give a CSV file"):
+    with pytest.raises(
+        InputError, match=r"images: a folder, but the plan counts with vectors; give a \.csv, \.parquet"
+    ):
         opened(tmp_path / "images", tmp_path)
     pictures = Task(name="pictures", source=NOWHERE, image_size=28, channels=1)
     path = write(tmp_path / "clinic.csv", rows_of(0))
     with pytest.raises(InputError, match="column path: missing"):
         opened(path, tmp_path, columns=(), task=pictures)
-    with pytest.raises(InputError, match=r"absent.csv: not there; --data names a folder of images, a CSV file"):
+    with pytest.raises(InputError, match=r"absent.csv: not there; --data names a folder of images, or a \.csv, "):
         own_digests(tmp_path / "absent.csv")
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -15,7 +15,7 @@ from dpfedmeta.auditing.audit_request import MOST_RUNS, check_audit_seed, fresh_
 from dpfedmeta.auditing.estimators.many_runs import SECOND_MISS, SECOND_SAMPLE
 from dpfedmeta.auditing.rounds.any_framework import as_numpy_rounds, shape_of
 from dpfedmeta.auditing.rounds.movement_bounds import Comparison
-from dpfedmeta.auditing.rounds.rounds_attack import AuditedRounds, Rounds, Update
+from dpfedmeta.auditing.rounds.rounds_attack import AuditedRounds, ClientRelation, Rounds, Update
 from dpfedmeta.auditing.rounds.same_randomness import SameRandomness
 from dpfedmeta.auditing.trade_off_function import ThresholdTest, most_epsilon
 from dpfedmeta.core.errors import InputError
@@ -45,10 +45,16 @@ class RoundsVerdict:
             where that refutes the promise; None: the first bound is within the promise, or `compared` refutes it.
         runs: Runs of the first sample; 0: none was needed, since `compared` refutes the promise.
         seed: Seed of the audit, from the operating system unless one was given.
+        relation: Under which the promise was judged.
+        rounds: Of each run; nothing is known of later ones.
+        calls: How often the function was called, in all.
         compared: What the same random numbers show, with the client's update and without; None: not asked for.
     """
 
     promised: PromisedCell
+    relation: ClientRelation
+    rounds: int
+    calls: int
     audited: float
     confirmed: float | None
     runs: int
@@ -59,16 +65,22 @@ class RoundsVerdict:
         """Return the finding as JSON; a bound of inf is null."""
         return {
             "promised": asdict(self.promised),
+            "relation": self.relation,
             "compared": None if self.compared is None else _finite(asdict(self.compared)),
             **_finite({"audited": self.audited, "confirmed": self.confirmed}),
             "refuted": self.refuted,
+            "rounds": self.rounds,
             "runs": self.runs,
+            "calls": self.calls,
             "seed": self.seed,
         }
 
     @property
     def refuted(self) -> bool:
-        """True if the promise does not hold; of a program that keeps it, with probability 0.001 at most."""
+        """True if the promise does not hold; of a program that keeps it, with probability 0.001 at most.
+
+        Of one whose promise is above 8.8, if it tosses no coin that 80,000 runs need not show.
+        """
         return self._by_comparison or (self.confirmed is not None and self.confirmed > self.promised.epsilon)
 
     @property
@@ -77,15 +89,18 @@ class RoundsVerdict:
         return refuting is not None and refuting > self.promised.epsilon
 
     def __str__(self) -> str:
-        promised = f"(client, public) epsilon {asked(self.promised.epsilon)} at delta {asked(self.promised.delta)}"
+        epsilon, delta = asked(self.promised.epsilon), asked(self.promised.delta)
+        promised = f"(client, public) epsilon {epsilon} at delta {delta}, {self.relation},"
+        seen = f"{self.rounds} round(s) a run, {self.calls:,} calls"
         if self._by_comparison:
-            return f"refuted: {promised} does not hold; {self.compared}"
+            return f"refuted: {promised} does not hold; {self.compared}; {seen}"
         if self.refuted:
-            return f"refuted: {promised} does not hold; epsilon is at least {rounded_down(self.confirmed)}, at 99.9%"
+            bound = rounded_down(self.confirmed)
+            return f"refuted: {promised} does not hold; epsilon is at least {bound}, at 99.9%; {seen}"
         same = "" if self.compared is None else f". With the same random numbers: {self.compared}"
         return (
             f"no violation of {promised} found; lower bound {rounded_down(self.audited)} at 95%, {self.runs} runs, "
-            f"which show at most {rounded_down(_most_shown(self.runs, self.promised.delta))}{same}"
+            f"which show at most {rounded_down(_most_shown(self.runs, self.promised.delta))}{same}; {seen}"
         )
 
 
@@ -98,6 +113,7 @@ def audit_rounds(
     rounds: int = 8,
     runs: int = 2000,
     length: float = 100.0,
+    relation: ClientRelation = "add-remove",
     same_randomness: bool = True,
     seed: int | None = None,
 ) -> RoundsVerdict:
@@ -112,7 +128,7 @@ def audit_rounds(
     Args:
         function: One round: from its state, the update of each client by number, and a generator for cohort and noise,
             to the next state and what is released. It is called with made-up updates.
-        promise: What all rounds together shall keep, about a client towards the public; a client is added or removed.
+        promise: What all rounds together shall keep, about a client towards the public.
         like: Names and shapes of an update. Tensors of torch: the function gets tensors and a `torch.Generator`; arrays
             of JAX: arrays and a key of `jax.random`.
         clients: All clients.
@@ -120,6 +136,9 @@ def audit_rounds(
         runs: Runs of the first sample.
         length: L2 norm of the longest canary's update, far above any clip bound; a hundredth of it is an ordinary
             update. From 1e-9 to 1e12.
+        relation: add-remove: in the other world the client is not there, so a number without noise that says who is
+            there, such as a count, breaks any promise. zero-out: its place stays and its update counts as nothing, for
+            promises whose list of clients is public.
         same_randomness: False: attack releases alone. Then what so many runs cannot refute is refused.
         seed: Of the audit; None: from the operating system.
 
@@ -140,6 +159,8 @@ def audit_rounds(
             )
     if isinstance(length, bool) or not isinstance(length, int | float) or not _SHORTEST <= length <= _LONGEST:
         raise InputError(f"audit_rounds: length = {length!r}, expected a number from {_SHORTEST} to {_LONGEST:g}")
+    if relation not in get_args(ClientRelation):
+        raise InputError(f"audit_rounds: relation = {relation!r}, expected 'add-remove' or 'zero-out'")
     if not isinstance(promise, PromisedCell):
         raise InputError(f"audit_rounds: promise = {promise!r}, expected dpfedmeta.Promise(...)")
     if promise.unit != "client":
@@ -148,19 +169,24 @@ def audit_rounds(
         _check_enough(runs, promise)
     seed = fresh_seed() if seed is None else check_audit_seed(seed)
     zeros = _zeros(like)
+    counted = _Counted(as_numpy_rounds(function, like))
     trial = AuditedRounds(
-        function=as_numpy_rounds(function, like),
+        function=counted,
         like=zeros,
         clients=clients,
         rounds=rounds,
         length=length,
         delta=promise.delta,
         miss=_MISS,
+        relation=relation,
     )
     judges = max(_FEWEST, runs // _SHARE)
-    compared = SameRandomness(trial=trial, seed=seed).compare(judges) if same_randomness else None
+    compared = SameRandomness(trial=trial, seed=seed).compare(judges, promise.epsilon) if same_randomness else None
     bound = compared.without_form if compared else 0.0
-    found = RoundsVerdict(promised=promise, audited=bound, confirmed=None, runs=0, seed=seed, compared=compared)
+    found = RoundsVerdict(
+        promised=promise, relation=relation, rounds=rounds, calls=counted.calls, audited=bound, confirmed=None, runs=0,
+        seed=seed, compared=compared,
+    )  # fmt: skip
     if found.refuted:
         return found
     generator = np.random.default_rng(seed)
@@ -174,7 +200,18 @@ def audit_rounds(
     confirmed = None
     if audited > promise.epsilon:
         confirmed = _confirmed(sample, SECOND_SAMPLE * runs, attack.test, promise)
-    return replace(found, audited=audited, confirmed=confirmed, runs=runs)
+    return replace(found, audited=audited, confirmed=confirmed, runs=runs, calls=counted.calls)
+
+
+class _Counted:
+    """Rounds, and how often they were called."""
+
+    def __init__(self, function: Rounds) -> None:
+        self._function, self.calls = function, 0
+
+    def __call__(self, state: Any, updates: Mapping[int, Update], generator: np.random.Generator) -> Any:
+        self.calls += 1
+        return self._function(state, updates, generator)
 
 
 def _confirmed(

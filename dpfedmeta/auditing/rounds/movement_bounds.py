@@ -32,6 +32,8 @@ _FEWEST_ALIKE = 8
 # Noise that would be as improbable if it were normal gets no bound (Shapiro and Wilk).
 _NOT_NORMAL = 0.02
 _MOST_TESTED = 5000
+# The most runs that look whether something is the same in all: enough to refute 8.8.
+_MOST_ALIKE = 80_000
 # Below this share of the movement there is no noise.
 _NOTHING = 1e-9
 # Of an accountant's cohort: its client is drawn with a probability in steps of one in so many.
@@ -87,7 +89,8 @@ class ConstantNumber:
     """A number of a release that is the same in all runs without the client's update.
 
     Attributes:
-        where: Which one, in words.
+        part: Round and name of its array.
+        place: In that array.
         runs: How many with the update have another value.
         usual: Its value without the update.
         value: The last other value.
@@ -96,12 +99,18 @@ class ConstantNumber:
             coin's or a threshold's, does that.
     """
 
-    where: str
+    part: tuple[int, str]
+    place: int
     runs: int
     usual: float
     value: float
     steady: bool
     follows: bool = False
+
+    @property
+    def where(self) -> str:
+        """Which one, in words."""
+        return f"number {self.place} of {self.part[1]!r} in round {self.part[0]}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,7 +126,7 @@ class PairedRuns:
         sizes: [2, runs, parts], how far each part is from its mean, with the update and without.
         constant: The number without randomness that moves most often; None: there is none.
         keeps_state: True if the function returned a state.
-        form: Names, shapes or an exception, in words, of those that tell most.
+        form: Names, shapes or an exception, by round, of those that tell most.
         with_form: How many runs with the update have that form.
         without_form: How many without it.
     """
@@ -130,7 +139,7 @@ class PairedRuns:
     sizes: FloatArray
     constant: ConstantNumber | None
     keeps_state: bool
-    form: str
+    form: Sequence[str]
     with_form: int
     without_form: int
 
@@ -176,6 +185,22 @@ def no_bound(runs: int, finding: str) -> Comparison:
     return Comparison(runs=runs, moved=0.0, noise=None, epsilon=None, refuting=None, without_form=0.0, finding=finding)
 
 
+def told_always(runs: int, delta: float, finding: str) -> Comparison:
+    """The finding that something told the two worlds apart in so many runs of each, none excepted."""
+    return replace(
+        no_bound(runs, finding), epsilon=math.inf, refuting=math.inf,
+        without_form=_by_counts(runs, 0, runs, delta, MISS),
+    )  # fmt: skip
+
+
+def runs_that_refute(epsilon: float, delta: float, miss: float) -> int:
+    """Runs of each world after which something that always tells them apart refutes a promise; not above the most."""
+    runs = math.ceil(math.exp(min(epsilon, math.log(_MOST_ALIKE))))
+    while runs < _MOST_ALIKE and _by_counts(runs, 0, runs, delta, miss) <= epsilon:
+        runs = math.ceil(1.1 * runs)
+    return min(runs, _MOST_ALIKE)
+
+
 def all_evidence(runs: PairedRuns, delta: float) -> Iterator[Evidence]:
     """Everything that shows the client in these runs, with its bound at 95%."""
     plain = Evidence(kind="form", parts=(), weights=np.zeros(0), moved=np.zeros(0), score=0.0, sums=np.zeros(0))
@@ -210,8 +235,9 @@ def judged(choice: Evidence, runs: PairedRuns, delta: float, other: str) -> Comp
     """
     if choice.kind == "form":
         with_, without = runs.with_form, runs.without_form
+        what = "; ".join(dict.fromkeys(runs.form))
         return _counted(
-            choice, runs, delta, _by_form, f"{with_} runs of a client and {without} of one that {other}: {runs.form}"
+            choice, runs, delta, _by_form, f"{with_} runs of a client and {without} of one that {other}: {what}"
         )
     if choice.kind == "constant":
         what = "a number" if runs.constant is None else runs.constant.where

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from dpfedmeta.core.random.random_sources import FloatArray
 Update = Mapping[str, FloatArray]
 # (state, update of each client, generator) -> (next state, release: arrays by name); the first state is None.
 Rounds = Callable[[Any, Mapping[int, Update], np.random.Generator], tuple[Any, Mapping[str, Any]]]
+# The world without the canary: it is not there, or its place stays and what it sends counts as nothing.
+ClientRelation = Literal["add-remove", "zero-out"]
 
 # Lengths of a canary, in shares of the longest: far above any bound, as long as others' updates, below all of them.
 _LENGTHS = (1.0, 1e-2, 1e-4)
@@ -85,6 +87,7 @@ class AuditedRounds:
         length: Of the longest canary.
         delta: Of the promise.
         miss: One less the confidence of the first bound.
+        relation: Of the promise.
     """
 
     function: Rounds
@@ -94,6 +97,7 @@ class AuditedRounds:
     length: float
     delta: float
     miss: float
+    relation: ClientRelation
 
     def worlds(self) -> Iterator[World]:
         """Each length of a canary at each place among others' updates; and the longest among zeros, by patterns."""
@@ -191,9 +195,9 @@ class AuditedRounds:
                     if world.ordinary
                     else {name: np.zeros(value.shape) for name, value in self.like.items()}
                 )
-            elif there:
+            elif there or self.relation == "zero-out":
                 own = self._turned if turned else self._signs
-                updates[client] = {name: value * (scale if sends else 0.0) for name, value in own.items()}
+                updates[client] = {name: value * (scale if there and sends else 0.0) for name, value in own.items()}
         return updates
 
     def _score(self, generator: np.random.Generator, world: World, there: bool) -> FloatArray:

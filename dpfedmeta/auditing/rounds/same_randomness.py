@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from dpfedmeta.auditing.rounds.any_framework import seeded_everywhere
 from dpfedmeta.auditing.rounds.movement_bounds import (
+    REFUTING_MISS,
     Comparison,
     ConstantNumber,
     Evidence,
@@ -25,6 +26,8 @@ from dpfedmeta.auditing.rounds.movement_bounds import (
     all_evidence,
     judged,
     no_bound,
+    runs_that_refute,
+    told_always,
 )
 from dpfedmeta.auditing.rounds.rounds_attack import AuditedRounds, World
 from dpfedmeta.core.errors import InputError
@@ -68,20 +71,29 @@ class SameRandomness:
     trial: AuditedRounds
     seed: int
 
-    def compare(self, runs: int) -> Comparison:
+    def compare(self, runs: int, promised: float) -> Comparison:
         """Choose by some runs what shows most, and judge it by `runs` others.
+
+        What told the worlds apart in all runs, such as a count of clients, is looked at until it refutes the promise or
+        fails once.
+
+        Args:
+            runs: That judge, in each world.
+            promised: Epsilon.
 
         Raises:
             InputError: A release is no arrays of numbers, or not finite.
         """
-        first, second = np.random.SeedSequence(self.seed).spawn(2)
+        first, second, third = np.random.SeedSequence(self.seed).spawn(3)
         if not self._repeats(first.spawn(1)[0]):
             return no_bound(runs, "the function draws from a source that neither its generator nor a seed reaches")
         seeds = first.spawn(FIRST)
         best: tuple[_Neighbours, _Look, Evidence] | None = None
+        signs = list[_Sign]()
         for neighbours in self._neighbours():
             look = _Look.of(self._pairs(neighbours, seeds[:_FIRST_LOOK]))
             found = self._looked(neighbours, look, seeds)
+            signs.extend(_Sign.all_of(neighbours, found))
             for evidence in all_evidence(found, self.trial.delta):
                 if evidence.score > (best[2].score if best else 0.0):
                     best = neighbours, look, evidence
@@ -89,7 +101,25 @@ class SameRandomness:
             return replace(no_bound(runs, "nothing shows the client"), epsilon=0.0, refuting=0.0)
         neighbours, look, evidence = best
         again = self._looked(neighbours, look, second.spawn(runs))
-        return judged(evidence, again, self.trial.delta, neighbours.words())
+        most = judged(evidence, again, self.trial.delta, neighbours.words())
+        if most.refuting is not None and most.refuting > promised:
+            return most
+        for sign, seed in zip(signs, third.spawn(len(signs)), strict=True):
+            count = runs_that_refute(promised, self.trial.delta, REFUTING_MISS / len(signs))
+            if self._always(sign, count, seed):
+                return told_always(count, self.trial.delta, str(sign))
+        return most
+
+    def _always(self, sign: _Sign, count: int, seed: np.random.SeedSequence) -> bool:
+        """True if a sign told the two worlds apart in each of so many new runs of them."""
+        rounds = self.trial.rounds if sign.number is None else sign.number.part[0] + 1
+        generator = np.random.default_rng(seed)
+        with seeded_everywhere(int(seed.generate_state(1)[0])):
+            return all(
+                sign.seen(self._released(sign.neighbours, sends, generator, rounds)) is sends
+                for _ in range(count)
+                for sends in (True, False)
+            )
 
     def _looked(self, neighbours: _Neighbours, look: _Look, seeds: Sequence[np.random.SeedSequence]) -> PairedRuns:
         """Numbers of pairs of runs; where one has no randomness, also whether it follows the client's update."""
@@ -108,7 +138,8 @@ class SameRandomness:
     def _neighbours(self) -> Iterator[_Neighbours]:
         for world in self.trial.worlds():
             yield _Neighbours(world=world, absent=False)
-            if world.pattern == 1 and world.length == 1.0 and world.place == 0:
+            first = world.pattern == 1 and world.length == 1.0 and world.place == 0
+            if first and self.trial.relation == "add-remove":
                 yield _Neighbours(world=world, absent=True)
 
     def _repeats(self, seed: np.random.SeedSequence) -> bool:
@@ -136,22 +167,25 @@ class SameRandomness:
             raise InputError(f"audit_rounds: with the client's update and without it, the function {one.form[0]}")
 
     def _run(self, neighbours: _Neighbours, sends: bool, seed: np.random.SeedSequence) -> _Run:
-        state, kept, found, form = None, False, list[dict[str, FloatArray]](), list[str]()
-        generator, world = np.random.default_rng(seed), neighbours.world
         with seeded_everywhere(int(seed.generate_state(1)[0])):
-            for round_ in range(self.trial.rounds):
-                updates = self.trial.updates(
-                    world, sends or not neighbours.absent, sends and round_ % world.pattern == 0, neighbours.turned
-                )
-                try:
-                    state, released = self.trial.function(state, updates, generator)
-                except InputError:
-                    raise
-                except Exception as error:
-                    return _Run(released=(), form=(f"raised {raised(error)}",), kept=kept)
-                kept = kept or state is not None
-                found.append(_numbers(released))
-                form.append(", ".join(f"{name!r} {value.shape}" for name, value in found[-1].items()))
+            return self._released(neighbours, sends, np.random.default_rng(seed), self.trial.rounds)
+
+    def _released(self, neighbours: _Neighbours, sends: bool, generator: np.random.Generator, rounds: int) -> _Run:
+        state, kept, found, form = None, False, list[dict[str, FloatArray]](), list[str]()
+        world = neighbours.world
+        for round_ in range(rounds):
+            updates = self.trial.updates(
+                world, sends or not neighbours.absent, sends and round_ % world.pattern == 0, neighbours.turned
+            )
+            try:
+                state, released = self.trial.function(state, updates, generator)
+            except InputError:
+                raise
+            except Exception as error:
+                return _Run(released=(), form=(f"raised {raised(error)}",), kept=kept)
+            kept = kept or state is not None
+            found.append(_numbers(released))
+            form.append(", ".join(f"{name!r} {value.shape}" for name, value in found[-1].items()))
         return _Run(released=tuple(found), form=tuple(form), kept=kept)
 
 
@@ -168,6 +202,48 @@ class _Run:
     released: tuple[dict[str, FloatArray], ...]
     form: tuple[str, ...]
     kept: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Sign:
+    """Sign that was seen in all runs with the client's update and in none without it, or the other way round.
+
+    Attributes:
+        neighbours: Where.
+        number: A number of a release that has another value than without the update; None: it is a form.
+        form: Names and shapes of the releases, or what was raised.
+        with_update: Whether runs with the update have the form.
+    """
+
+    neighbours: _Neighbours
+    number: ConstantNumber | None = None
+    form: tuple[str, ...] = ()
+    with_update: bool = True
+
+    @classmethod
+    def all_of(cls, neighbours: _Neighbours, runs: PairedRuns) -> Iterator[_Sign]:
+        """Of these runs."""
+        if abs(runs.with_form - runs.without_form) == runs.count:
+            yield cls(neighbours=neighbours, form=tuple(runs.form), with_update=runs.with_form > 0)
+        if runs.constant is not None and runs.constant.runs == len(runs.moved) == runs.count:
+            yield cls(neighbours=neighbours, number=runs.constant)
+
+    def seen(self, run: _Run) -> bool | None:
+        """True if a run looks like one with the update; None: like neither."""
+        if self.number is None:
+            return (run.form == self.form) == self.with_update
+        round_, name = self.number.part
+        values = run.released[round_].get(name) if len(run.released) > round_ else None
+        if values is None or values.size <= self.number.place:
+            return None
+        return bool(values.flat[self.number.place] != self.number.usual)
+
+    def __str__(self) -> str:
+        without = f"one that {self.neighbours.words()}"
+        if self.number is not None:
+            return f"{self.number.where} is always the same beside {without}, and always another where a client sends"
+        worlds = ("a client", without) if self.with_update else (without, "a client")
+        return f"all runs of {worlds[0]} and none of {worlds[1]}: {'; '.join(dict.fromkeys(self.form))}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -294,17 +370,17 @@ class _Changes:
             return None
         place = int(counts.argmax())
         return ConstantNumber(
-            where=f"number {place} of {name!r} in round {round_}", runs=int(counts[place]),
+            part=(round_, name), place=place, runs=int(counts[place]),
             usual=float(self.start.flat[place]), value=float(self.last.flat[place]),
             steady=not self.varied.flat[place],
         )  # fmt: skip
 
 
-def _telling(forms: Counter[tuple[bool, tuple[str, ...]]]) -> tuple[str, int, int]:
-    """(Form that tells most, in words; how many runs with the client's update have it, how many without)."""
+def _telling(forms: Counter[tuple[bool, tuple[str, ...]]]) -> tuple[tuple[str, ...], int, int]:
+    """(Form that tells most, how many runs with the client's update have it, how many without)."""
     seen = {form: (forms[True, form], forms[False, form]) for _, form in forms}
     form, counts = max(seen.items(), key=lambda each: abs(each[1][0] - each[1][1]))
-    return "; ".join(dict.fromkeys(form)), *counts
+    return form, *counts
 
 
 def _numbers(released: Any) -> dict[str, FloatArray]:

@@ -25,6 +25,7 @@ SUMMARY = "attack the running program: lower bounds on epsilon, beside the promi
 
 NOT_CONFIRMED = "a first sample was above the promise, which happens by chance; a larger second one does not confirm it"
 _AUDITS = ("distinguish", "many-runs", "one-run", "one-shot")
+_OF_FUNCTION = ("promise", "like", "badge", "releases_alone", "relation")
 
 
 def options_of() -> argparse.ArgumentParser:
@@ -60,13 +61,20 @@ def options_of() -> argparse.ArgumentParser:
     made.add_argument(
         "--function",
         metavar="MODULE:ROUND",
-        help="attack rounds that somebody wrote: round(state, updates by client, generator) -> (state, release)",
+        help="attack rounds that somebody wrote: round(state, updates by client, generator) -> (state, release). Of "
+        "the settings, --rounds (8 here), --clients (10) and --delta (1e-5) go with it",
     )
     made.add_argument(
         "--promise", type=float, metavar="EPSILON", help="(client, public) of all its rounds (--function)"
     )
     made.add_argument(
         "--releases-alone", action="store_true", help="do not compare under the same random numbers (--function)"
+    )
+    made.add_argument(
+        "--relation",
+        choices=("add-remove", "zero-out"),
+        help="the promise is for a client that comes or goes (add-remove, the default), or whose update counts as "
+        "nothing in its place (zero-out) (--function)",
     )
     made.add_argument("--like", metavar="MODULE:MODEL", help="names and shapes of an update (default: MODULE:LIKE)")
     made.add_argument("--badge", type=Path, metavar="SVG", help="also write a badge (--function)")
@@ -82,10 +90,10 @@ def main(words: Sequence[str], console: Console) -> int:
     options, given = made.parse_known_args(typed)[0], given_settings(made, typed)
     check_output("--plot", options.plot, PICTURE_ENDINGS)
     if options.function is not None:
-        beside = {"function", "promise", "like", "badge", "releases_alone", "runs", "audit_seed", "strict", "json"}
+        beside = {"function", *_OF_FUNCTION, "runs", "audit_seed", "strict", "json"}
         check_alone(made, options, "--function", {*beside, "algo", "dataset", "config"})
         return _of_function(options, run, given, console)
-    for name in ("promise", "like", "badge", "releases_alone"):
+    for name in _OF_FUNCTION:
         if getattr(options, name) not in (None, False):
             raise InputError(f"--{name.replace('_', '-')} belongs to --function")
     if run is not None:
@@ -146,8 +154,10 @@ def _of_function(options: argparse.Namespace, run: Path | None, given: dict[str,
     if run is not None or options.algo or options.dataset or options.config:
         raise InputError("--function: needs no run, --algo, --dataset or --config; leave them out")
     check_output("--badge", options.badge, (".svg",))
-    sizes = {"server.rounds": 4, "population.clients": 10}
-    numbers = {name: _number(name, given.pop(name, str(usual)), int) for name, usual in sizes.items()}
+    sizes = {"server.rounds": "rounds", "population.clients": "clients"}
+    named = {own: _number(name, given.pop(name), int) for name, own in sizes.items() if name in given}
+    if options.relation is not None:
+        named["relation"] = options.relation
     delta = _number("privacy.client.delta", given.pop("privacy.client.delta", "1e-5"))
     if given:
         raise InputError(f"--{next(iter(given))}: is no setting of a function; known are --rounds, --clients, --delta")
@@ -159,11 +169,10 @@ def _of_function(options: argparse.Namespace, run: Path | None, given: dict[str,
     function = own_object("--function", options.function)
     like = own_object("--like", options.like or f"{module}:LIKE")
     promise = PromisedCell(epsilon=options.promise, delta=delta)
-    counts = {"clients": numbers["population.clients"], "rounds": numbers["server.rounds"], "runs": options.runs}
     try:
         found = audit_rounds(
-            function, promise=promise, like=like, seed=options.audit_seed,
-            same_randomness=not options.releases_alone, **counts,
+            function, promise=promise, like=like, seed=options.audit_seed, runs=options.runs,
+            same_randomness=not options.releases_alone, **named,
         )  # fmt: skip
     except InputError:
         raise

@@ -31,7 +31,7 @@ def options_of() -> argparse.ArgumentParser:
         settings=False,
         program="dpfedmeta check-task",
     )
-    made.add_argument("task", help="a built-in task, a task file, a folder of images, or a .csv or .npz file")
+    made.add_argument("task", help="a built-in task, a task file, a folder of images, or a .csv, .parquet or .npz file")
     made.add_argument(
         "--client", action="store_true", help="the data are one real client's own: say what of them takes part"
     )

@@ -277,7 +277,7 @@ def _client_parser() -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="PATH",
-        help="folder of images (CLASS/IMAGE, or train/CLASS/IMAGE), or a .csv or .npz file with a column class",
+        help="folder of images (CLASS/IMAGE, or train/CLASS/IMAGE), or a .csv, .parquet or .npz file with classes",
     )
     made.add_argument("--invitation", type=Path, metavar="FILE", help="file from the server's operator")
     made.add_argument("--identity", type=Path, metavar="KEY", help="secret key from `federate keys`")

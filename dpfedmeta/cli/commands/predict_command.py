@@ -24,13 +24,15 @@ SUMMARY = "predictions of a personal model for the records of a table"
 def options_of() -> argparse.ArgumentParser:
     """The command's own options."""
     made = parser(
-        "Predict the class, or the number, of each record of a CSV file by a client's own model. Columns are found by "
+        "Predict the class, or the number, of each record of a table by a client's own model. Columns are found by "
         "their names and standardised by the model's own constants; nothing leaves the machine.",
         settings=False,
         program="dpfedmeta predict",
     )
     made.add_argument("model", type=Path, help="file of PersonalModel.save, such as HOME/personal.safetensors")
-    made.add_argument("records", type=Path, help="CSV file with the columns of the model's task; others are refused")
+    made.add_argument(
+        "records", type=Path, help="CSV or Parquet file with the columns of the model's task; others are refused"
+    )
     made.add_argument("--out", type=Path, metavar="FILE.csv", help="write them there, for this user alone; else print")
     made.add_argument("--json", action="store_true", help="print JSON and nothing else")
     return made

@@ -1,4 +1,4 @@
-"""Tables that say of every record whose it is: CSV files with the columns client, class and split."""
+"""Tables that say of every record whose it is: CSV or Parquet files with the columns client, class and split."""
 
 import csv
 import math
@@ -18,6 +18,7 @@ from dpfedmeta.data.missing import is_missing, number_of
 from dpfedmeta.data.names import check_spellings, is_shortened, missing_classes, splits_of, surely_public
 from dpfedmeta.data.parts import check_classes_are_no_parts, check_clients_are_no_parts, part_of, parts_taken
 from dpfedmeta.data.storage.decoded_cache import SPLITS, ClassEntry, Split, check_classes
+from dpfedmeta.data.storage.parquet_lines import open_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +193,7 @@ _NO_TABLES = (
 def _lines(path: Path, *, ours: bool = True) -> list[Line]:
     """The lines that are not blank; the first of them are the columns, checked: whether one of them is `ours`."""
     try:
-        with open_text(path) as file:
+        with open_lines(path) as file:
             reader = csv.reader(file, strict=True)
             found = [(reader.line_num, tuple(fields)) for fields in reader if any(field.strip() for field in fields)]
     except UNREADABLE as error:
@@ -234,7 +235,7 @@ def single_lines(path: Path, most: int | None = None) -> tuple[tuple[str, ...], 
     """
     lines, odd = list[Line](), list[str]()
     try:
-        with open_text(path, "surrogateescape") as file:
+        with open_lines(path, "surrogateescape") as file:
             reader = csv.reader(file, strict=True)
             first = next((fields for fields in reader if any(field.strip() for field in fields)), [])
             "".join(first).encode()

@@ -1,4 +1,4 @@
-"""Lists of image files: a CSV file with the columns path and class, perhaps client and split."""
+"""Lists of image files: a CSV or Parquet file with the columns path and class, perhaps client and split."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def reader_of(path: Path, form: RecordForm) -> str:
         InputError: They are a folder, and the form is of no images.
     """
     if path.is_dir() and form.kind != "images":
-        raise InputError(f"{path}: a folder, but the plan counts with {form.kind}; give a CSV file or a .npz file")
+        raise InputError(f"{path}: a folder, but the plan counts with {form.kind}; give a .csv, .parquet or .npz file")
     return {"images": "folder" if path.is_dir() else "manifest"}.get(form.kind, form.kind)
 
 

@@ -139,7 +139,7 @@ def sound_rows(path: Path, reader: str, task: Task | None = None, columns: Seque
         InputError: There is no such file or folder, it has other columns or arrays, or no row is sound.
     """
     if not path.exists():
-        raise InputError(f"{path}: not there; --data names a folder of images, a CSV file or a .npz file")
+        raise InputError(f"{path}: not there; --data names a folder of images, or a .csv, .parquet or .npz file")
     if reader in IMAGE_READERS:
         units, odd = _images(path, reader)
 
@@ -282,7 +282,7 @@ def any_rows(path: Path) -> SoundRows:
         InputError: As of `sound_rows`.
     """
     if not path.exists():
-        raise InputError(f"{path}: not there; --data names a folder of images, a CSV file or a .npz file")
+        raise InputError(f"{path}: not there; --data names a folder of images, or a .csv, .parquet or .npz file")
     return sound_rows(path, reader_name(path))
 
 

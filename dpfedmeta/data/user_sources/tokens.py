@@ -1,4 +1,4 @@
-"""Sequences of tokens: a CSV file with the columns class and tokens, or NumPy's .npz with the array records."""
+"""Sequences of tokens: a table with the columns class and tokens, or NumPy's .npz with the array records."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     """The sequences of a file; shorter ones are padded with 0.
 
     Args:
-        path: A .csv or .npz file.
+        path: A .csv, .parquet or .npz file.
         form: Length and vocabulary.
         splits: Of classes, where a list beside the task file says so.
         ways: How many classes each part needs.

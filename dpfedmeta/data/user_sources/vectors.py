@@ -1,4 +1,4 @@
-"""Vectors: a CSV file of numbers with a column class, or NumPy's .npz with the arrays records and classes."""
+"""Vectors: a table of numbers with a column class, or NumPy's .npz with the arrays records and classes."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def contents(path: Path, form: RecordForm, splits: Mapping[str, Split], ways: in
     """The vectors of a file.
 
     Args:
-        path: A .csv or .npz file.
+        path: A .csv, .parquet or .npz file.
         form: How many numbers a record has.
         splits: Of classes, where a list beside the task file says so.
         ways: How many classes each part needs.

@@ -211,7 +211,7 @@ def standardised(dataset: str, records: Images, data_folder: str | os.PathLike[s
 
 
 def columns_of(given: Any) -> tuple[str, Mapping[str, Any]]:
-    """(What it is, each column by its name), of a CSV file or of what a program holds."""
+    """(What it is, each column by its name), of a table on disk or of what a program holds."""
     if isinstance(given, str | os.PathLike):
         return str(given), read_columns(Path(given))
     return "records", by_name(given)
