@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
+from dpfedmeta.accounting.ledger.comparison import check, json_of
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
 from dpfedmeta.accounting.ledger.published import check_releases, not_verified
 from dpfedmeta.accounting.other_accountants import second_opinion
@@ -13,7 +14,7 @@ from dpfedmeta.analytics.execute import found_digest, plan_content, summary_cont
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
-from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending, check_same
+from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
 
 
 def is_analysis(path: Path) -> bool:
@@ -36,7 +37,7 @@ def verify(run: RunDirectory) -> VerifiedSpending:
     content = read_content(run.ledger, torn=not complete)
     request = check_request(run.ledger, content)
     cells = spent(content.plan, content.charges, content.lines)
-    check_same(run.path / PLAN, "", run.read_json(PLAN), plan_content(request, content.plan))
+    check(run.path / PLAN, "", run.read_json(PLAN), json_of(plan_content(request, content.plan)))
     remarks = [f"{len(content.charges)} charges, hash chain intact", "its request fits its plan", "plan.json agrees"]
     other = second_opinion(phases_of(content.charges), content.plan.client_delta)
     if other is not None:
@@ -66,7 +67,7 @@ def check_request(path: Path, content: LedgerContent) -> Request:
         InputError: It gives another plan.
     """
     request = Request.from_text(content.identity.config, f"{path}, line 1: identity.config")
-    check_same(path, "plan", plan_content(request, content.plan), plan_content(request, request.planned()))
+    check(path, "plan", json_of(plan_content(request, content.plan)), json_of(plan_content(request, request.planned())))
     return request
 
 
@@ -90,10 +91,10 @@ def check_counted(folders: Sequence[str]) -> list[str]:
 
 def _check_summary(run: RunDirectory, request: Request, content: LedgerContent) -> list[str]:
     stated = run.read_json(SUMMARY)
-    due = summary_content(request, content, stated.get("found", {}))
+    due = json_of(summary_content(request, content, stated.get("found", {})))
     asked = ("status", "analysis", "clients", "cohort", "sampler", "simulation")
     for name in (*asked, "server_sees", "guarantees", "planned", "ledger"):
-        check_same(run.path / SUMMARY, name, stated.get(name), due.get(name))
+        check(run.path / SUMMARY, name, stated.get(name), due.get(name))
     try:
         text = statement(stated, request.analysis.words(stated["found"]), spent(content.plan, content.charges))
     except DAMAGED_JSON as error:

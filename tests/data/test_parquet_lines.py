@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from decimal import Decimal
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -27,16 +26,14 @@ from dpfedmeta.data.user_sources.sound_rows import any_rows
 from tests.conftest import dpfedmeta
 from tests.training.personal.test_named_records import COLUMNS, DEVIATION, MEAN, TRAIN, rows, said
 
-needs_pyarrow = pytest.mark.skipif(
-    find_spec("pyarrow") is None,
-    reason="pyarrow is not installed (the extra parquet)",
-)
 TEXTS = ("class", "client", "split", "path", "tokens")
 
 
 def as_parquet(path, header, lines):
     """Columns of numbers as numbers, blanks as nulls; all others as text, classes and clients as categories."""
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+    from pyarrow import parquet
+
     columns = {}
     for place, name in enumerate(header):
         held = [None if line[place] == "" else line[place] for line in lines]
@@ -90,7 +87,6 @@ def tables(folder):
     yield "listed", ["class", "path"], listed, None
 
 
-@needs_pyarrow
 def test_a_table_is_the_same_through_every_reader(tmp_path):
     for name, header, lines, keys in tables(tmp_path):
         files = both(tmp_path, name, header, lines)
@@ -119,7 +115,6 @@ def test_a_table_is_the_same_through_every_reader(tmp_path):
         assert blocks[0].tobytes() == blocks[1].tobytes()
 
 
-@needs_pyarrow
 def test_rows_of_a_real_client_are_judged_alike_one_by_one(tmp_path):
     header, lines = people_rows(blanks=2)
     lines[3][3] = float("inf")
@@ -133,7 +128,6 @@ def test_rows_of_a_real_client_are_judged_alike_one_by_one(tmp_path):
     assert one.digests() == two.digests()
 
 
-@needs_pyarrow
 def test_checks_trainings_and_predictions_are_the_same_bit_for_bit(tmp_path):
     told, header, lines = [], *people_rows()
     ill, records = rows(60, 99)
@@ -166,7 +160,6 @@ def test_checks_trainings_and_predictions_are_the_same_bit_for_bit(tmp_path):
         assert one == two
 
 
-@needs_pyarrow
 def test_numbers_keep_all_their_bits_and_everything_else_is_spelled_as_in_csv(tmp_path):
     import pyarrow as pa
     from pyarrow import parquet
@@ -208,7 +201,6 @@ COLUMNS_OF_OTHERS = {
 }  # fmt: skip
 
 
-@needs_pyarrow
 @pytest.mark.parametrize("kind", COLUMNS_OF_OTHERS)
 def test_columns_that_csv_has_no_one_spelling_of_are_refused(tmp_path, kind):
     import pyarrow as pa
@@ -232,7 +224,6 @@ def refused(path):
     return one
 
 
-@needs_pyarrow
 @pytest.mark.parametrize("bent", ["cut", "begun", "empty", "csv", "header", "footer", "page"])
 def test_a_damaged_file_is_one_line(tmp_path, bent):
     path = as_parquet(tmp_path / "t.parquet", ["class", "x"], [["a", 1.5 * place] for place in range(200)])
@@ -248,7 +239,6 @@ def test_a_damaged_file_is_one_line(tmp_path, bent):
         assert "\n" not in str(caught.value)
 
 
-@needs_pyarrow
 @pytest.mark.parametrize(("name", "what"), [("_MOST_VALUES", "400 values"), ("_MOST_BYTES", "bytes, unpacked")])
 def test_what_a_file_says_of_itself_is_compared_before_anything_is_decoded(tmp_path, monkeypatch, name, what):
     from pyarrow import parquet
@@ -261,7 +251,6 @@ def test_what_a_file_says_of_itself_is_compared_before_anything_is_decoded(tmp_p
     )
 
 
-@needs_pyarrow
 def test_few_bytes_that_become_much_text_end_where_the_limit_is(tmp_path, monkeypatch):
     """A category of some length that every row repeats."""
     path = as_parquet(tmp_path / "t.parquet", ["class", "x"], [["a" * 5000, 1] for _ in range(2000)])
@@ -271,7 +260,6 @@ def test_few_bytes_that_become_much_text_end_where_the_limit_is(tmp_path, monkey
         read_table(path)
 
 
-@needs_pyarrow
 def test_an_index_of_pandas_is_a_numbering_of_rows(tmp_path):
     path = as_parquet(tmp_path / "t.parquet", ["class", "x", "__index_level_0__"], [["a", 1.5, 7], ["b", 2.5, 8]])
     assert "column __index_level_0__: a numbering of the rows" in refused(path)

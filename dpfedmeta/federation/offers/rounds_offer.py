@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dpfedmeta.accounting.ledger.comparison import check, json_of
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import Params
@@ -23,7 +24,6 @@ from dpfedmeta.federation.wire_format import LEAST_BOUND, MOST_BOUND, MOST_BYTES
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content
 from dpfedmeta.privacy.rounds.round_sum import form_of
-from dpfedmeta.privacy.rounds.verify_rounds import check_same
 
 _WHERE = "ClientRounds: offer"
 # Keys that the client computes again.
@@ -96,8 +96,8 @@ def opened_rounds(text: bytes) -> RoundsOffer:
         run, form = _run(content["run"]), _form(content["form"])
         request = RoundsRequest.from_text(content["request"], _WHERE)
         check_rounds(request, _WHERE)
-        due = json.loads(json.dumps(plan_content(request.planned, request.guarantees)))
-        check_same(Path(_WHERE), "", {key: content[key] for key in _COMPUTED}, due)
+        due = json_of(plan_content(request.planned, request.guarantees))
+        check(Path(_WHERE), "", {key: content[key] for key in _COMPUTED}, due)
         return RoundsOffer(run=run, request=request, form=form, record=_record(content["record"]))
     except InputError as error:
         raise InputError(shortened(error)) from None

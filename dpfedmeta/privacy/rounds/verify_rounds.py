@@ -1,14 +1,11 @@
 """Verification of the rounds of a caller's own loop: recomputed from the ledger, compared with every file beside it."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.charges import Charge
+from dpfedmeta.accounting.ledger.comparison import check, json_of
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, held_releases, phases_of, read_content, spent
 from dpfedmeta.accounting.ledger.published import check_releases, not_verified
 from dpfedmeta.accounting.other_accountants import second_opinion
@@ -19,8 +16,6 @@ from dpfedmeta.core.files.run_directory import PLAN, RELEASES, RunDirectory
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content, plan_of_rounds
 from dpfedmeta.privacy.rounds.stored_release import load_release, stored_rounds
-
-_ALIKE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +54,9 @@ def verify_rounds(run: RunDirectory) -> VerifiedSpending:
     content = read_content(run.ledger, torn=True)
     request = RoundsRequest.from_text(content.identity.config, f"{run.ledger}, line 1: identity.config")
     cells = spent(content.plan, content.charges, content.lines)
-    due = plan_of_rounds(request)
-    check_same(run.ledger, "plan", plan_content(content.plan), {key: due[key] for key in due if key != "loop"})
-    check_same(run.path / PLAN, "", run.read_json(PLAN), due)
+    due = json_of(plan_of_rounds(request))
+    check(run.ledger, "plan", json_of(plan_content(content.plan)), {key: due[key] for key in due if key != "loop"})
+    check(run.path / PLAN, "", run.read_json(PLAN), due)
     released = _check_releases(run, content)
     bound = check_releases(run.ledger, content, released, f"{run.path / RELEASES}")
     rounds = len({charge.round for charge in content.charges})
@@ -107,28 +102,6 @@ def _check_releases(run: RunDirectory, content: LedgerContent) -> list[str]:
             raise InputError(
                 f"{where} states a sensitivity of {release.sensitivity:g} for a bound of {release.bound:g}"
             )
-        check_same(
-            run.path, f"deviation of round {round_}", release.deviation, due * release.sensitivity / event.cohort
-        )
+        check(run.path, f"deviation of round {round_}", release.deviation, due * release.sensitivity / event.cohort)
         digests.append(release.digest)
     return digests
-
-
-def check_same(path: Path, name: str, stated: Any, due: Any) -> None:
-    """Check that two values are alike but for the last digits of numbers.
-
-    Raises:
-        InputError: They are not.
-    """
-    if isinstance(due, Mapping) and isinstance(stated, Mapping):
-        for key in sorted({*due, *stated}):
-            check_same(path, f"{name}.{key}".lstrip("."), stated.get(key), due.get(key))
-        return
-    if isinstance(due, list | tuple) and isinstance(stated, list | tuple) and len(due) == len(stated):
-        for place, (left, right) in enumerate(zip(stated, due, strict=True)):
-            check_same(path, f"{name}[{place}]", left, right)
-        return
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (stated, due))
-    alike = numbers and math.isclose(stated, due, rel_tol=_ALIKE)
-    if stated != due and not alike:
-        raise InputError(f"{path}: {name}: states {stated!r}, but the ledger gives {due!r}")

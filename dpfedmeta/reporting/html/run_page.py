@@ -14,6 +14,7 @@ from typing import Any, cast
 from jinja2 import Environment
 from markupsafe import Markup
 
+from dpfedmeta.accounting.ledger.comparison import check, complete, json_of
 from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_rows
 from dpfedmeta.accounting.relations.relations import NOT_COVERED
 from dpfedmeta.accounting.rounded import asked, rounded_up
@@ -36,7 +37,7 @@ from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import clock
 from dpfedmeta.training.terminal.tables import HOLDS, why_above
 from dpfedmeta.training.verification.due_words import due_cautions
-from dpfedmeta.training.verification.file_claims import Proven, check, check_claims, check_statements, complete, json_of
+from dpfedmeta.training.verification.file_claims import Proven, check_claims, check_statements
 
 # Rounds with a release that is too long, in a report.
 _MOST_SHOWN = 5

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.ledger.comparison import check, complete, json_of
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, spent
 from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.ledger.published import not_verified
@@ -18,7 +16,7 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, DIVERGED, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.client_spec import sizes_of_clients
@@ -30,8 +28,6 @@ from dpfedmeta.training.verification.due_words import due_beginning, due_caution
 from dpfedmeta.training.verification.replan import settings_of_ledger
 from dpfedmeta.training.verification.unproven_words import check_words, check_written
 
-# Epsilons of one ledger differ in their last digits from machine to machine.
-_ALIKE = 1e-6
 _NEVER = (
     "accuracies, what is drawn of them, names, and how many records clients have (measure again: dpfedmeta evaluate "
     "RUN --out DIR)"
@@ -265,52 +261,3 @@ def check_cells(
     for cell, own in zip(stated, found, strict=True):
         due, where = json_of(own.as_json()), f"{key} {own.name}"
         check(path, where, cell, due)
-
-
-def check(path: Path, key: str, stated: Any, found: Any) -> None:
-    """Check that a file states the recomputed value, down to each number of a list or an object.
-
-    Raises:
-        InputError: Names the first difference, with both values.
-    """
-    if isinstance(found, dict) and isinstance(stated, dict):
-        for name in [*found, *(name for name in stated if name not in found)]:
-            missing = "nothing" if name not in stated else None
-            if missing or name not in found:
-                raise _contradiction(path, f"{key}.{name}", missing or stated[name], found.get(name, "nothing"))
-            check(path, f"{key}.{name}", stated[name], found[name])
-    elif isinstance(found, list) and isinstance(stated, list) and len(found) == len(stated):
-        for number, (left, right) in enumerate(zip(stated, found, strict=True)):
-            check(path, f"{key}[{number}]", left, right)
-    elif not _same(stated, found):
-        raise _contradiction(path, key, stated, found)
-
-
-def _contradiction(path: Path, key: str, stated: object, found: object) -> InputError:
-    return InputError(f"{path}: {key}: states {stated!r}, but the ledger adds up to {found!r}")
-
-
-def _same(stated: object, found: object) -> bool:
-    if isinstance(stated, bool) or isinstance(found, bool):
-        return stated is found
-    if isinstance(stated, float) and isinstance(found, float):
-        return math.isclose(stated, found, rel_tol=_ALIKE)
-    return stated == found
-
-
-def json_of(value: Any) -> Any:
-    """Return the value in the form in which it would come back from a JSON file."""
-    return json.loads(json.dumps(value))
-
-
-@contextmanager
-def complete(path: Path) -> Iterator[None]:
-    """Report an entry that a file lacks, or that means nothing, as an error of that file, in one line."""
-    try:
-        yield
-    except InputError as error:
-        if str(path.parent) in str(error):
-            raise
-        raise type(error)(f"{path}: {error}") from error
-    except DAMAGED_JSON as error:
-        raise InputError(f"{path}: incomplete or of another version ({error!r})") from error

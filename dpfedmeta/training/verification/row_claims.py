@@ -11,6 +11,7 @@ from typing import Any
 from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.honest_norm import planned_deviation
+from dpfedmeta.accounting.ledger.comparison import complete
 from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.ledger.published import check_releases
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, running_grid
@@ -24,7 +25,7 @@ from dpfedmeta.planning.policy_from_settings import OWN
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.training.results.round_rows import TOO_LONG, cell, delta_at_limit
 from dpfedmeta.training.results.snapshot import Snapshot
-from dpfedmeta.training.verification.file_claims import Proven, complete
+from dpfedmeta.training.verification.file_claims import Proven
 from dpfedmeta.training.verification.unproven_words import check_words
 
 # Rows whose epsilons are computed again (about 40 ms each); the others may not fall from line to line.

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dpfedmeta.accounting.ledger.comparison import check
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
@@ -23,7 +24,7 @@ from dpfedmeta.training.results.run_archive import check_manifest, manifest
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.state.private_timings import seconds_before
-from dpfedmeta.training.verification.file_claims import check, check_plan_file, check_summary
+from dpfedmeta.training.verification.file_claims import check_plan_file, check_summary
 from dpfedmeta.training.verification.verify import audit, left_out, realised
 
 TINY = {

@@ -97,7 +97,7 @@ def test_a_summary_that_states_less_is_found(run):
     summary = run.read_json("summary.json")
     summary["guarantees"][2]["epsilon"] /= 2
     run.write_json("summary.json", summary)
-    with pytest.raises(InputError, match=r"guarantees \(record, server\)\.epsilon: .* the ledger adds up to"):
+    with pytest.raises(InputError, match=r"guarantees \(record, server\)\.epsilon: .* the ledger gives"):
         audit(run)
 
 

@@ -1,11 +1,12 @@
 """What a file states is compared with what is due: nothing more, nothing less, nothing else, at any depth."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from dpfedmeta.accounting.ledger.comparison import check, json_of
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.privacy.rounds.verify_rounds import check_same
 
 DUE = {"a": 1.5, "b": {"c": [1, 2.0, {"d": None}], "e": "text"}, "f": [], "g": True, "formula": "2.345"}
 OTHERS = {
@@ -35,10 +36,15 @@ OTHERS = {
 def test_whatever_differs_is_found_and_named(what):
     for stated, due in ((OTHERS[what], DUE), (DUE, OTHERS[what])):
         with pytest.raises(InputError, match=r"^plan\.json: .*states .*but the ledger gives"):
-            check_same(Path("plan.json"), "", stated, due)
+            check(Path("plan.json"), "", stated, due)
 
 
-def test_last_digits_of_numbers_may_differ():
-    check_same(Path("plan.json"), "", DUE, DUE)
-    check_same(Path("plan.json"), "", {**DUE, "a": 1.5 * (1 + 1e-15)}, {**DUE, "b": {
-        "c": (1, 2, {"d": None}), "e": "text"}})  # fmt: skip
+def test_last_digits_of_numbers_may_differ_upwards_rather_than_downwards():
+    check(Path("plan.json"), "", DUE, DUE)
+    for factor, same in ((1 + 9e-7, True), (1 + 2e-6, False), (1 - 9e-10, True), (1 - 2e-9, False)):
+        with nullcontext() if same else pytest.raises(InputError, match="a: states"):
+            check(Path("plan.json"), "", {**DUE, "a": 1.5 * factor}, DUE)
+
+
+def test_tuples_come_back_as_lists():
+    assert json_of({"a": (1, 2.0, {"d": None})}) == {"a": [1, 2.0, {"d": None}]}
