@@ -13,7 +13,7 @@ from dpfedmeta.core.files.run_directory import PLAN, ROUNDS, SUMMARY
 from dpfedmeta.training.state.private_timings import COARSE
 
 _NAME = r"[\w .,+@/:-]{0,80}"  # of somebody, or of a machine
-_PROTOCOL = r"single model, [A-Za-z0-9 ,;:()-]{0,300}"  # no decimals, and no sign of equality
+_PROTOCOL = r"single model[A-Za-z0-9 ,;:()-]{0,300}"  # no decimals, and no sign of equality
 _SCORE = r"(accuracy|error)(_\w+)?"
 # By the names of the keys, with dots between; of a list all entries have one name. "": its words are compared.
 FORMS: Mapping[str, Mapping[str, str]] = {
@@ -27,10 +27,10 @@ FORMS: Mapping[str, Mapping[str, str]] = {
         r"records": r"[\w ]{1,40}",
         r"judged_on": rf"\d+ public (clients?|classes) in {_NAME}",
         r"versions\.[\w-]+": r"\d[\w.+-]{0,60}",
-        r"made_by\.commit": r"[0-9a-f]{40}( \+ changes)?",
+        r"made_by\.commit": r"[0-9a-f]{7,40}( \+ changes)?",
         r"made_by\.source": r"[0-9a-f]{16}",
         r"made_by\.day": r"\d{4}-\d\d-\d\d",
-        r"made_by\.(system|processor|cores)": _NAME,
+        r"made_by\.(system|processor|cores)": r"[\w .,+@/:()-]{0,100}",
         r"audited\.\w+": r".{0,300}",  # of audit.json, and as free
     },
     PLAN: {

@@ -72,11 +72,12 @@ class Writer:
         for _ in range(count):
             self.round()
 
-    def end(self, status):
+    def end(self, status, released=None):
         plan, names = self.plan, ("clients", "cohort", "sampler", "max_participations")
         accuracies = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
         ended = {
-            "status": status, "algo": self.settings.algo, "dataset": "strokes", "rounds": len(self.run.rounds()),
+            "status": status, "algo": self.settings.algo, "dataset": "strokes",
+            "rounds": self.ledger.rounds if released is None else released,
             "task": {name: getattr(self.settings.task, name) for name in ("ways", "shots", "queries")},
             "population": {
                 **{name: getattr(plan, name) for name in names},
@@ -308,5 +309,5 @@ def test_a_training_process_is_verified_and_reported_while_it_writes(tiny_task_f
 def test_a_round_that_was_cut_off_is_charged_and_not_done(writer):
     writer.rounds(3)
     writer.ledger.charge(planned_charge(writer.plan, 3))
-    writer.end("interrupted")
+    writer.end("interrupted", released=3)
     assert "INTERRUPTED after 3 of 8 rounds (1 more charged), to which" in write_report(writer.run).read_text()
