@@ -109,3 +109,117 @@ def test_numbers_of_a_policy_of_ones_own_are_floats_or_refused_before_a_charge(t
     assert policy_run(cut, kind, place) == whole
     assert len(read_content(cut / "ledger.jsonl").charges) == 3
     verify_rounds(RunDirectory(cut))
+
+
+# An edited loop: what is refused or said comes before anything more is charged.
+
+LIVE = SMALL | {"noise_seed": None, "rounds": 6, "clip": dp.clip.Constant(1.0)}
+
+
+def doubled(client):
+    return {"w": np.full(3, 2.0 * (client % 7))}
+
+
+def added(round_, function):
+    for client in round_.cohort:
+        round_.add(client, function(client))
+
+
+def mapped(round_, function):
+    round_.map(function)
+
+
+def some_rounds(path, do, function, rounds=None, after=0, **changes):
+    with dp.PrivateRounds(**LIVE, run_dir=path, **changes) as private:
+        for round_ in private.after(after):
+            if round_.number == rounds:
+                break
+            do(round_, function)
+            round_.release()
+    return charged(path)
+
+
+def charged(path):
+    return len(read_content(path / "ledger.jsonl").charges)
+
+
+@pytest.mark.parametrize("after", [0, 2], ids=["from the first", "after(2)"])
+def test_an_edited_function_spends_nothing_of_what_is_left(tmp_path, after):
+    path = tmp_path / "mine"
+    before = some_rounds(path, mapped, update, 2)
+    for function in (doubled, lambda client: 1 / 0):
+        with pytest.raises(
+            InputError, match=r"\(2\) are not done again, and all others would be charged for the edited"
+        ):
+            some_rounds(path, mapped, function, after=after)
+        assert charged(path) == before == 3  # the third was begun
+    # Its owner may want it, and it is then the function of these rounds.
+    assert some_rounds(path, mapped, doubled, 4, after, changed_code=True) == 5
+    with pytest.raises(InputError, match=r"\(4\) are not done again"):
+        some_rounds(path, mapped, lambda client: 1 / 0, after=4)
+    assert some_rounds(path, mapped, doubled) == LIVE["rounds"]
+    some_rounds(path, mapped, lambda client: 1 / 0)  # all come from disk, and nothing is left to spend
+
+
+def test_a_loop_that_asks_clients_itself_is_told_before_more_is_charged(tmp_path, capsys):
+    path = tmp_path / "mine"
+    some_rounds(path, added, update, 2)
+    assert capsys.readouterr().err == ""
+    with dp.PrivateRounds(**LIVE, run_dir=path) as private:
+        next(iter(private)).release()
+        said = capsys.readouterr().err
+        assert "rounds 0 to 1 come from disk, and nobody is asked." in said
+        assert "If the loop was edited, stop it and give another run_dir: 4 more would be charged." in said
+    assert charged(path) == 3  # the third was begun
+
+
+def test_a_loop_with_two_functions_goes_on_with_either(tmp_path):
+    path = tmp_path / "mine"
+    with dp.PrivateRounds(**LIVE, run_dir=path) as private:
+        for round_ in private:
+            if round_.number == 4:
+                break
+            round_.map(update if round_.number < 2 else doubled)
+            round_.release()
+    assert some_rounds(path, mapped, doubled) == LIVE["rounds"]
+
+
+# Updates and models that are not finite.
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308])
+def test_what_is_not_finite_is_told_of_before_a_charge_and_of_one_client_never(tmp_path, value, capsys):
+    def fails_for(clients):
+        return lambda client: {"w": np.full(3, value if client in clients else 1.0)}
+
+    tries = {
+        "everybody": lambda round_: round_.map(fails_for(range(1000))),
+        "rehearse": lambda round_: round_.map(fails_for([-1]), rehearse=-1),
+    }
+    if not np.isfinite(value):  # 1e308 has no finite length, and is a number
+        tries["model"] = lambda round_: round_.map(lambda model, client: update(client), {"w": np.full(3, value)})
+    for name, attempt in tries.items():
+        with dp.PrivateRounds(**LIVE, run_dir=tmp_path / name) as private:
+            with pytest.raises(InputError, match="not finite"):
+                attempt(next(iter(private)))
+            with pytest.raises(InputError, match="not finite; it would count as zero"):
+                private.check_update({"w": np.full(3, value)})
+        assert charged(tmp_path / name) == 0
+    # One client's data are nobody's business: its update is zero, without a word.
+    assert some_rounds(tmp_path / "one", mapped, fails_for([0, 7])) == LIVE["rounds"]
+    with dp.PrivateRounds(**LIVE, run_dir=tmp_path / "data") as private:
+        next(iter(private)).map(lambda data, client: update(client), {client: {"w": value} for client in range(9)})
+    assert capsys.readouterr().err == ""
+
+
+def test_a_model_that_diverged_costs_one_round_and_not_all_that_are_left(tmp_path):
+    path, model = tmp_path / "mine", {"w": np.zeros(3)}
+    with (
+        dp.PrivateRounds(**LIVE, run_dir=path) as private,
+        np.errstate(all="ignore"),
+        pytest.raises(InputError, match="round 2: the model given to map is not finite"),
+    ):
+        for round_ in private:
+            round_.map(lambda model, client: update(client), model)
+            model = {"w": round_.release()["w"].astype(np.float64) * 1e300 + model["w"] * 1e20}
+    assert charged(path) == 3
