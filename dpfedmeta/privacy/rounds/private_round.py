@@ -209,8 +209,9 @@ def _is_broken(given: object, form: Params | None) -> bool:
     if form is None or not isinstance(given, Mapping) or given.keys() != form.keys():
         return False
     found = real_arrays(given)
-    same = found is not None and all(found[name].shape == form[name].shape for name in form)
-    return same and not all(np.isfinite(value).all() for value in found.values())
+    if found is None or any(found[name].shape != form[name].shape for name in form):
+        return False
+    return not all(np.isfinite(value).all() for value in found.values())
 
 
 def client_number(client: Any) -> int:
