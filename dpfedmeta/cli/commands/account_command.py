@@ -75,7 +75,8 @@ def _add_kept(made: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="recompute what a run spent from its ledger alone; several copies of one run: what they spent together",
+        help="recompute what a run spent from its ledger alone; several copies of one run, or several loops: "
+        "what they spent together",
     )
     other.add_argument(
         "--statement",

@@ -2,6 +2,8 @@
 
 import decimal
 import fractions
+import json
+import shutil
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +11,14 @@ import pytest
 import torch
 
 import dpfedmeta as dp
-from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.ledger.ledger import phases_of, read_content
+from dpfedmeta.accounting.observers.four_guarantees import client_public_epsilon
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.params import norm
 from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
+from tests.conftest import dpfedmeta
 
 SMALL = {
     "clients": 1000, "cohort": 100, "rounds": 3, "like": {"w": np.zeros(3)}, "noise_seed": 3,
@@ -129,10 +134,10 @@ def mapped(round_, function):
     round_.map(function)
 
 
-def some_rounds(path, do, function, rounds=None, after=0, **changes):
-    with dp.PrivateRounds(**LIVE, run_dir=path, **changes) as private:
+def some_rounds(path, do, function, stop=None, after=0, **changes):
+    with dp.PrivateRounds(**LIVE | changes, run_dir=path) as private:
         for round_ in private.after(after):
-            if round_.number == rounds:
+            if round_.number == stop:
                 break
             do(round_, function)
             round_.release()
@@ -223,3 +228,34 @@ def test_a_model_that_diverged_costs_one_round_and_not_all_that_are_left(tmp_pat
             round_.map(lambda model, client: update(client), model)
             model = {"w": round_.release()["w"].astype(np.float64) * 1e300 + model["w"] * 1e20}
     assert charged(path) == 3
+
+
+# One client in several loops.
+
+
+def test_several_loops_over_the_same_clients_add_up_and_copies_of_one_do_not(tmp_path):
+    given = {"clients": 1000, "cohort": 100, "rounds": 3}
+    for name, changes in {
+        "one": {},
+        "two": {"rounds": 5},
+        "banded": {"noise": "toeplitz"},
+        "few": {"clients": 900},
+    }.items():
+        some_rounds(tmp_path / name, mapped, update, **given | changes)
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+
+    def verified(*names, **how):
+        return dpfedmeta("account", "--verify", *(str(tmp_path / name) for name in names), **how)
+
+    said = verified("one", "two").out
+    charges = [read_content(tmp_path / name / "ledger.jsonl").charges for name in ("one", "two")]
+    together = client_public_epsilon([phase for each in charges for phase in phases_of(each)], 1e-5)
+    assert 4.0 < together < 8.0
+    assert f"add-remove, delta = 1e-05: epsilon = {rounded_up(together, 4)}; at most " in said
+    assert "If client k is the same client in each (no ledger says so)" in said
+    assert "verified: " in said
+    content = json.loads(dpfedmeta("account", "--verify", *(str(tmp_path / n) for n in ("one", "two")), "--json").out)
+    assert content["client_public"] == together
+    assert " for one alone" in verified("one", "banded").out
+    assert "holds the same rounds as" in verified("one", "copy", code=2).error
+    assert "these loops differ in clients" in verified("one", "few", code=2).error
