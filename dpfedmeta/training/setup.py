@@ -192,6 +192,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         clients = client_side(plan, clients_of, source, device)
         if options.elsewhere is None:
             check_some_sound(clients_of, clients.data_form, plan.whole or plan.shape)
+        if own and options.elsewhere is None and (plan.private or settings.record.enabled):
+            clients.check_own_code()
         alike = check_together(workers, dataset, options.population, device, opened, roots)
         check_enough_work(workers, clients, plan.privacy.at(0).cohort)
         yield RunContext(
