@@ -285,8 +285,8 @@ def _client_parser() -> argparse.ArgumentParser:
         "--check",
         type=Path,
         metavar="YAML",
-        help="what a plan (`federate plan --out`) promises and a limit (or --home) allows; computes a round, sends "
-        "nothing; says ONLY NOISE if it is that",
+        help="what a plan (`federate plan --out`) promises and a limit (or --home) allows. It computes a round and "
+        "sends nothing; ONLY NOISE if it is that",
     )
     made.add_argument("--home", type=Path, metavar="DIR", help="folder for ledger, log and model (beside the key)")
     made.add_argument("--unit", choices=("record", "client"), default="record", help="what is protected (record)")
