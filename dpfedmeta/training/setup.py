@@ -145,8 +145,10 @@ class RunContext:
         planned, participations = planned_of(self.plan, self.dataset.task), self.plan.privacy.expected_participations
         clients = self.statement.text if self.repeatable else f"{self.statement.text}\n  {NO_DIGEST}"
         minutes = participations / rate / 60 if rate else None
-        made_by: dict[str, str] | None = {} if self.held.own else None
-        room = room_of(self.plan.settings, self.plan.privacy, run=run, made_by=made_by)
+        room = None
+        if self.plan.settings.population.register is not None:
+            made_by: dict[str, str] | None = {} if self.held.own else None
+            room = room_of(self.plan.settings, self.plan.privacy, run=run, made_by=made_by)
         return replace(planned, clients=clients, room=room, minutes=minutes, clients_per_second=rate)
 
 
