@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpfedmeta as dp
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.secure_aggregation import Client, Identities, Round, Server, agreed
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
@@ -29,7 +30,8 @@ for name in algorithms:
     print(
         f"{name:16}",
         "  ".join(
-            f"{unit}/{observer} {epsilon:.3g}" for (unit, observer), epsilon in zip(cells, found[name], strict=True)
+            f"{unit}/{observer} {rounded_up(epsilon)}"
+            for (unit, observer), epsilon in zip(cells, found[name], strict=True)
         ),
     )
 

@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpfedmeta as dp
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.episodes.episode import draw_episode
 from dpfedmeta.data.episodes.shape import EpisodeShape
@@ -37,7 +38,7 @@ print(planned.guarantees)
 
 # %%
 run = dp.train(settings, quiet=True)
-print(f"{run.status}: accuracy {run.accuracy}, spent {run.guarantees.of('client', 'public').epsilon:.3f}")
+print(f"{run.status}: accuracy {run.accuracy}, spent {rounded_up(run.guarantees.of('client', 'public').epsilon)}")
 
 # %% [markdown]
 # ## Along training

@@ -7,6 +7,7 @@
 import matplotlib.pyplot as plt
 
 import dpfedmeta as dp
+from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.sweeps.tuning_cost import compose
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.run_plan import make_plan
@@ -36,7 +37,9 @@ for name, rule in rules.items():
     last = [row for row in runs[name].rounds if row["validation_accuracy"] is not None][-1]
     validation[name] = last["validation_accuracy"], last["validation_ci95"]
     spent = runs[name].guarantees.of("client", "public").epsilon
-    print(f"{name:14} validation {validation[name][0]:.1%} ± {100 * validation[name][1]:.1f}, epsilon {spent:.3f}")
+    print(
+        f"{name:14} validation {validation[name][0]:.1%} ± {100 * validation[name][1]:.1f}, epsilon {rounded_up(spent)}"
+    )
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", width_ratios=[3, 2])
@@ -78,7 +81,7 @@ place.plot(counts, together, "o-", color="#0072b2", label="all rounds composed")
 place.plot(counts, [1.5 * count for count in counts], "s--", color="#d55e00", label="epsilons added")
 place.set(xlabel="runs over the same clients", ylabel="epsilon of (client, public)")
 place.legend()
-print(f"one run {together[0]:.2f}, all six {together[-1]:.2f}")
+print(f"one run {rounded_up(together[0])}, all six {rounded_up(together[-1])}")
 
 # %% [markdown]
 # [More on sweeps](../sweeps.md); [what the policies do with full runs](../policies.md#clip-policies-at-one-guarantee).

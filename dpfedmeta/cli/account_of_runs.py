@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.arguments import DONE, print_json
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.pydantic_errors import counted_words
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def account_of_runs(console: Console, options: argparse.Namespace, chosen: Seque
             return _of_no_training(console, options, runs[0], kind)
     if options.realised is not None:
         return _realised(console, runs[0], options.json)
+    if all(_kind_of(path) == "loop" for path in chosen):
+        return _of_loops(console, options, runs)
     return _of_copies(console, options, runs) if len(runs) > 1 else _of_run(console, options, runs[0])
 
 
@@ -173,6 +175,43 @@ def _of_no_training(console: Console, options: argparse.Namespace, run: RunDirec
     code = show_cells(console, options, found.plan, found.guarantees, title, of_run)
     _show_remarks(console, options, found.remarks, found.unverified)
     return code
+
+
+def _of_loops(console: Console, options: argparse.Namespace, runs: Sequence[RunDirectory]) -> int:
+    """What several loops over the same clients spend together; whether the clients are the same no ledger says."""
+    from dpfedmeta.accounting.ledger.ledger import read_content
+    from dpfedmeta.accounting.rounded import asked
+    from dpfedmeta.cli.sweeps.tuning_cost import compose
+
+    names: dict[str, Path] = {}
+    for run in runs:
+        name = read_content(run.ledger, torn=True).identity.run
+        if name in names:
+            raise InputError(f"--verify: {run.path} holds the same rounds as {names[name]}; name each loop once")
+        names[name] = run.path
+    found = [_verified_otherwise(run, "loop") for run in runs]
+    try:
+        cost = compose([each.plan for each in found])
+    except RefusedPlan as error:
+        raise RefusedPlan(f"--verify: {str(error).replace('the runs of this sweep', 'these loops')}") from None
+    simulation = next((each.simulation for each in found if each.simulation), None)
+    content = {"runs": cost.runs, "clients": cost.clients, "adjacency": cost.adjacency, "delta": cost.client_delta}
+    if options.json:
+        print_json({**content, "client_public": cost.client_public, "single": cost.single, "simulation": simulation})
+        return DONE
+    lines = [
+        f"{cost.runs} loops of {cost.clients:,} clients each, counted with all their planned rounds. If client k is "
+        "the same client in each (no ledger says so), then all together:",
+        f"  (client, public), {cost.adjacency}, delta = {asked(cost.client_delta)}: epsilon = "
+        f"{rounded_up(cost.client_public, 4)}; at most {rounded_up(cost.single, 4)} for one alone",
+        "This holds for loops whose numbers (clients, cohort, rounds, promise) were fixed before the first was "
+        "released. Towards the server nothing is promised: it sees each update.",
+        *([simulation] if simulation else []),
+    ]
+    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+    remarks = [f"{run.path}: {each}" for run, one in zip(runs, found, strict=True) for each in one.remarks]
+    _show_remarks(console, options, remarks, "; ".join(dict.fromkeys(each.unverified for each in found)))
+    return DONE
 
 
 def _show_remarks(console: Console, options: argparse.Namespace, remarks: Sequence[str], unverified: str) -> None:

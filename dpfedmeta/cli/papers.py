@@ -39,11 +39,12 @@ TO_FILL_IN = "TO FILL IN"
 _DIGITS = 4
 _FACT = re.compile(r"\{(\w+)\}")
 Clients = Literal["real", "named", "simulated", "unknown"]
+# Who held the records of clients that were played by one machine is said with the cautions (who_the_clients_are).
 _HELD: Mapping[Clients, str] = {
     "real": "Each client keeps its records, and sends one vector in a round that it is in.",
-    "named": "The clients are those that the data name; one machine held all records and played every client.",
-    "simulated": "The clients are simulated: one machine held all records and played every client.",
-    "unknown": "Who the clients are, and who held their records, stands in no ledger: whoever ran it says so.",
+    "named": "The clients are those that the data name.",
+    "simulated": "The clients are simulated.",
+    "unknown": "Who the clients are stands in no ledger: whoever ran it says so.",
 }
 
 # What the server sees of a round, and which other clients are the public.
@@ -129,14 +130,15 @@ def who_the_clients_are(settings: Settings | None) -> str | None:
     """Say of simulated clients that they are nobody, and of people's that one machine read all their records."""
     if settings is None or settings.population.kind == "real":
         return None
+    kind, alone = settings.population.kind, "one machine held all records and played every client"
     if clients_of(settings) != "simulated":
         return (
-            "one machine held all records and played every client (population.kind = "
-            f"{settings.population.kind}), so whoever ran it read them all, whatever is promised towards the server"
+            f"{alone} (population.kind = {kind}), so whoever ran it read them all, whatever is promised towards the "
+            "server"
         )
     return (
-        f"the clients are simulated (population.kind = {settings.population.kind}): each is made of records of "
-        "the data set, so nothing is promised to the people in it"
+        f"the clients are simulated (population.kind = {kind}): {alone}, and each is made of records of the data set, "
+        "so nothing is promised to the people in it"
     )
 
 

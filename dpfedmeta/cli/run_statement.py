@@ -111,6 +111,10 @@ def site_lines(home: Path) -> list[str]:
         f"{asked(budget.delta)}, for one {whose}{of}, over {ledger.participations:,} participations in {len(runs)} "
         "runs",
         f"Limit: {limit}{rounds}, over all runs",
+        *(
+            f"Limit before: {words}, changed after {counted_words(count, 'participation')} (no date is kept)"
+            for words, count in ledger.former_limits
+        ),
         *([] if left is None else [f"Left: {_further(left)}"]),
         *(
             f"  if {RELATIONS[name].words} ({name}): {_or_nothing(epsilon)}"

@@ -37,6 +37,7 @@ from dpfedmeta.core.params import Params, host
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.core.random.random_sources import Purpose
 from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.client.client_home import check_newest, name_home, note_answered
 from dpfedmeta.federation.client.client_state import asked_digest, forgotten, kept_for
 from dpfedmeta.federation.offers.plan_limits import PlanLimits
 from dpfedmeta.federation.offers.rounds_offer import check_rounds, is_bound, opened_rounds, shortened
@@ -173,7 +174,9 @@ class ClientRounds:
         says and never more than was promised here; a message beyond it is declined. A charge is on disk before a record
         counts. A round is answered once. The last one asked again gets the same bytes, whatever update is handed over;
         asked otherwise (another bound, another plan), or once another round was answered, it is declined. A folder that
-        was restored from a backup can answer one more message than it counts, with noise of its own. Without `record`
+        was restored from a backup is refused on the machine that wrote it (its user's register of homes). Elsewhere,
+        or without the register, it can answer again what it does not count, each time with noise of its own. Without
+        `record`
         in the offer the server sees exact messages, clipped; then participations alone are counted.
 
     Attributes:
@@ -231,10 +234,26 @@ class ClientRounds:
         self._run, self._text, self._folder = opened.run, text, Path(folder)
         self._promise = Promise(epsilon=epsilon, delta=delta, participations=participations, relation=relation)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._watched = self._watch(accept=change_limit)
         self._kept = kept_for(self._folder, bytes.fromhex(self._run))
         self._ledger(change=change_limit)
 
+    def _watch(self, *, accept: bool) -> bool:
+        """Whether this machine's register notices an older copy of the folder; refuse one that it knows."""
+        try:
+            name_home(self._folder)
+            told = check_newest(self._folder, accept=accept)
+        except OSError as error:
+            told = f"{error.filename}: cannot be written, so an older copy of {self._folder} would not be noticed"
+            print(f"ClientRounds: {told}", file=sys.stderr)
+            return False
+        if told is not None:
+            print(f"ClientRounds: {told}", file=sys.stderr)
+        return True
+
     def _ledger(self, *, change: bool = False) -> ClientLedger:
+        if self._watched:
+            check_newest(self._folder)
         ledger = ClientLedger(self._folder / _LEDGER, self._promise.budget(), change=change)
         lost = forgotten(self._folder, ledger.charged())
         if lost is not None:
@@ -285,6 +304,8 @@ class ClientRounds:
                 self._kept.begin(attempt)
                 run, plan = self._run, self._limits.name
                 ledger.charge(number, self._cost, run=run, question=asked, fresh=draw_fresh(), plan=plan)
+                if self._watched:
+                    note_answered(self._folder)
             elif before != asked:
                 raise InputError(f"ClientRounds: round {number} was charged for another question, and is declined")
             elif not self._kept.began(attempt):

@@ -2,13 +2,13 @@
 
 import os
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger, open_own_ledger
 from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
@@ -22,6 +22,7 @@ from dpfedmeta.data.repeated_images import different
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.sound_rows import any_rows
 from dpfedmeta.federation.client.client_budget import Promise, check_allowed, left_of_run
+from dpfedmeta.federation.client.client_home import check_newest
 from dpfedmeta.federation.client.signed_participation import ClientSetup
 from dpfedmeta.federation.client.training_participation import Joined, join
 from dpfedmeta.federation.offers.signed_plan import SignedPlan, opened_plan, sign_plan
@@ -48,20 +49,23 @@ class PreFlight:
     signed: SignedPlan
 
 
-def pre_flight(data: Path, config: Path, promise: Promise | None = None) -> PreFlight:
+def pre_flight(data: Path, config: Path, promise: Promise | None = None, spent: Path | None = None) -> PreFlight:
     """Join a plan and compute the message of its first round, as `federate client` does, in a home that is dropped.
 
     Args:
         data: The site's own.
         config: Settings of the plan (`federate plan --out`); the task file that they name lies here or beside them,
             with its table, which names the columns.
-        promise: The client's limit, as if nothing of it was spent; None: none is compared.
+        promise: The client's limit; None: that of `spent`, or none is compared.
+        spent: The client's home, whose ledger says what is spent already; None: nothing is.
 
     Raises:
-        InputError: The plan or its task cannot be read or made.
+        InputError: The plan or its task cannot be read or made, or the home has no ledger, or another limit.
         RefusedPlan: There is no such plan.
     """
     signed, said = _signed(config), list[str]()
+    before = None if spent is None else _ledger_of(spent, promise)
+    promise = before[1] if before else promise
     lines = [f"{data}: one client of {config}, as federate client --data {data} would take part"]
     try:
         rows = any_rows(data)
@@ -83,7 +87,10 @@ def pre_flight(data: Path, config: Path, promise: Promise | None = None) -> PreF
             _compute(joined)
         held = joined.images.holdings(0)
         records = joined.images.labelled()[0] if held else np.zeros((0, 1))
-        allowed, limit = _allowed(joined, promise, Path(home))
+        ledger = (
+            None if promise is None else before[0] if before else ClientLedger(Path(home, LEDGER), promise.budget())
+        )
+        allowed, limit = _allowed(joined, promise, ledger)
     sound = not any(line.startswith(_NOISE) for line in said)
     counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(held.items()))
     if held:
@@ -98,20 +105,35 @@ def pre_flight(data: Path, config: Path, promise: Promise | None = None) -> PreF
     return PreFlight(lines=tuple(lines), sound=sound and allowed, signed=signed)
 
 
-def _allowed(joined: Joined, promise: Promise | None, home: Path) -> tuple[bool, str]:
-    """(True if a limit of which nothing is spent allows a round; how many)."""
-    if promise is None:
+def _ledger_of(home: Path, promise: Promise | None) -> tuple[ClientLedger, Promise]:
+    """SECRET: a home's ledger and its limit, which the one that was given may not differ from; nothing is written."""
+    if not (home / LEDGER).is_file():
+        raise InputError(f"--home {home}: has no ledger, so nothing is spent; leave --home out before the first run")
+    check_newest(home, keep=False)
+    ledger, budget = open_own_ledger(home / LEDGER)
+    kept = replace(
+        promise or Promise(participations=1), **{each.name: getattr(budget, each.name) for each in fields(budget)}
+    )
+    if promise is not None and promise != kept:
+        raise InputError(f"{home}: has the limit {kept.words}; give the same one, or leave it out")
+    return ledger, kept
+
+
+def _allowed(joined: Joined, promise: Promise | None, ledger: ClientLedger | None) -> tuple[bool, str]:
+    """(True if the limit allows a round beside what the ledger holds; how many)."""
+    if promise is None or ledger is None:
         return True, "no limit was given (--epsilon), so none was compared with what this plan spends"
     signed, why = joined.signed, ""
     privacy, count = signed.privacy, 0
     try:
         promise.floors.check(privacy, rough=signed.plan.settings.aggregation.rough)
         check_allowed(privacy, promise)
-        ledger = ClientLedger(home / LEDGER, promise.budget())
         count = left_of_run(privacy, promise, ledger, signed.run.hex(), joined.limits)
     except Refused as error:
         why = f": {error}"
-    return count > 0, f"your limit allows {count} of {counted_words(privacy.rounds, 'round')}{why}"
+    spent = f" beside the {counted_words(ledger.participations, 'participation')} of before"
+    allows = f"your limit allows {count} of {counted_words(privacy.rounds, 'round')}"
+    return count > 0, f"{allows}{spent if ledger.participations else ''}{why}"
 
 
 def _signed(config: Path) -> SignedPlan:

@@ -1,13 +1,16 @@
 """Checks made before anything heavy is imported: names, folders, settings that do not fit each other."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.config.dataset_names import task_of
-from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.config.settings import Settings, clients_made_by
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.plugins.user_code import check_there
 from dpfedmeta.core.pydantic_errors import nearest
 from dpfedmeta.data.populations.capacity_checks import check_said
@@ -30,6 +33,10 @@ from dpfedmeta.planning.network_trial.pretraining_overlap import check_built_in
 from dpfedmeta.planning.policy_from_settings import check_clip
 from dpfedmeta.planning.privacy.solve import check_asked, check_constants
 from dpfedmeta.privacy.clip_policy import clip_limits
+
+if TYPE_CHECKING:
+    from dpfedmeta.accounting.ledger.population_register import Room
+    from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 
 
 def check_first(settings: Settings, data_folder: Path | None = None, *, simulated: bool = True) -> None:
@@ -128,3 +135,37 @@ def _check_model(settings: Settings) -> None:
             f"model.initial = {initial}: cannot be read (there is no such file or folder); expected "
             f"{', '.join(BUILT_IN)}, a run directory, or a safetensors file"
         )
+
+
+def room_of(
+    settings: Settings, privacy: PrivacyPlan, *, run: str = "", made_by: Mapping[str, str] | None = None
+) -> Room | None:
+    """Ask the register of the settings' population, where there is one, whether the plan has room in it.
+
+    Args:
+        settings: Settings of the plan.
+        privacy: The plan.
+        run: Name of a run that may be in it.
+        made_by: Settings that made the clients; None: those of `settings`.
+
+    Raises:
+        InputError: It cannot be read, or is of other clients.
+        RefusedPlan: Such a plan cannot be counted in it.
+    """
+    if settings.population.register is None:
+        return None
+    from dpfedmeta.accounting.ledger.population_register import room_for
+
+    made_by = clients_made_by(settings) if made_by is None else made_by
+    return room_for(Path(settings.population.register), privacy, run=run, made_by=made_by)
+
+
+def check_room(settings: Settings, room: Room | None) -> None:
+    """Refuse a plan that its register has no room for, once it was told why.
+
+    Raises:
+        RefusedPlan: It has none.
+    """
+    if room is not None and not room.fits:
+        what_fits = room.words.rpartition("; ")[2]
+        raise RefusedPlan(f"population.register = {settings.population.register}: no room for this plan; {what_fits}")

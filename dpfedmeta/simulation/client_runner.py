@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -10,8 +10,10 @@ from torch import Tensor
 
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.noise_cost import Noise
+from dpfedmeta.core.errors import InputError, OwnCodeFailed
 from dpfedmeta.core.params import Params, dimension, flatten, unflatten, zeros_like
-from dpfedmeta.core.plugins.user_code import own_failures
+from dpfedmeta.core.plugins.own_function import spread_over
+from dpfedmeta.core.plugins.user_code import is_own, own_failures
 from dpfedmeta.core.random.keyed_streams import for_message
 from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretSource
 from dpfedmeta.data.episodes.episode import Episode, null_episode
@@ -234,19 +236,100 @@ class ClientRunner:
     def _of_group(
         self, context: ClientContext, bound: float, round_: int, group: Sequence[int], held: Sequence[Episode | None]
     ) -> Iterator[Params | Released[RecordUnit, Params] | None]:
-        layer = self.algorithm.record_layer()
-        if layer is not None and not layer.of_sum:
+        if (null := self._null) is not None:
             # Data that are not sound are null records, as at a real client. Its message is noise then: one record more
             # or less moves what is seen by no more than that record. (To a sum that carries the noise it adds 0.)
-            form = self.data_form
-            null = null_episode(form.image, *(self.algorithm.needs.counts or (1, 1)), form.targets.blank)
             held = [null if episode is None else episode for episode in held]
-        noises = [self._noise(round_, client) for client, episode in zip(group, held, strict=True) if episode]
-        found = iter(self.algorithm.messages(context, [each for each in held if each], bound, noises))
-        for episode in held:
-            with own_failures("while a client computed", private=math.isfinite(bound) or bool(self.record_noises)):
-                message = next(found) if episode else None
+        private = math.isfinite(bound) or bool(self.record_noises)
+        computing = [(client, episode) for client, episode in zip(group, held, strict=True) if episode]
+        noises = [self._noise(round_, client) for client, _ in computing]
+        found = iter(self.algorithm.messages(context, [episode for _, episode in computing], bound, noises))
+        for place, episode in enumerate(held):
+            with own_failures("while a client computed", private=private):
+                try:
+                    message = next(found) if episode else None
+                except Exception as error:
+                    if not private or not is_own(error):
+                        raise
+                    # One of the group may have failed for all that were computed at once.
+                    left = computing[sum(map(bool, held[:place])) :]
+                    found = (self._alone(context, bound, round_, *each) for each in left)
+                    message = next(found)
             yield message
+
+    @property
+    def _null(self) -> Episode | None:
+        """Null records, of which a message under promises for records is noise alone; None without such a message."""
+        layer, form = self.algorithm.record_layer(), self.data_form
+        if layer is None or layer.of_sum:
+            return None
+        return null_episode(form.image, *(self.algorithm.needs.counts or (1, 1)), form.targets.blank)
+
+    def _alone(
+        self, context: ClientContext, bound: float, round_: int, client: int, episode: Episode
+    ) -> Params | Released[RecordUnit, Params]:
+        """A client's message; where code of the user's own fails on its data, that of a client without any.
+
+        Under a promise an end of the run would tell of the data, so only what fails on made-up data too is raised.
+        """
+        try:
+            return self._message(context, bound, round_, client, episode)
+        except Exception as error:
+            if not is_own(error):
+                raise
+            try:
+                self._message(context, bound, round_, client, self._made_up(episode))
+            except Exception:
+                raise error from None
+            null = self._null
+            return {} if null is None else self._message(context, bound, round_, client, null)
+
+    def _message(
+        self, context: ClientContext, bound: float, round_: int, client: int, episode: Episode
+    ) -> Params | Released[RecordUnit, Params]:
+        (message,) = self.algorithm.messages(context, [episode], bound, [self._noise(round_, client)])
+        return message
+
+    def _made_up(self, like: Episode) -> Episode:
+        """Made-up records and labels, as many as a client's."""
+        form, generator = self.network.form, torch.Generator().manual_seed(0)
+        parts = dict[str, Tensor]()
+        for part, most in (("support", like.support_images), ("query", like.query_images)):
+            images = torch.rand(most.shape, generator=generator)
+            images = images if form.vocabulary is None else (1 + images * (form.vocabulary - 1)).floor()
+            numbers = self.algorithm.adaptation.targets.numbers
+            # Class by class, as episodes have them.
+            classes = torch.arange(len(most)) * self.network.ways // max(len(most), 1)
+            labels = torch.linspace(-1.0, 1.0, len(most)) if numbers else classes
+            parts |= {f"{part}_images": images.to(most), f"{part}_labels": labels.to(getattr(like, f"{part}_labels"))}
+        return replace(like, **parts)
+
+    def check_own_code(self) -> None:
+        """Refuse code of the user's own that fails for all of a few clients, before a round is charged.
+
+        One client's data decide over it only where all others that are tried fail too.
+
+        Raises:
+            InputError: It fails for all; says where, if that is the same for all.
+        """
+        weights, problems = self.algorithm.initial(self.network, self.weights_seed), set[str]()
+        learned = self.algorithm.learned(self.network, weights)
+        context = self.context({name: value.to(self.device) for name, value in learned.items()})
+        for client in spread_over(self.population.clients):
+            try:
+                (episode,) = self.held_by([client])
+                if episode is not None:
+                    with own_failures("while a client computed", private=True):
+                        self._message(context, 1.0, 0, client, episode)
+                    return
+            except OwnCodeFailed as error:
+                problems.add(str(error))
+        if problems:
+            same = f": {problems.pop()}" if len(problems) == 1 else ""
+            raise InputError(
+                f"code of your own fails for each of {len(spread_over(self.population.clients))} clients, picked from "
+                f"all {self.population.clients:,}; nothing was charged{same}"
+            )
 
     def context(self, model: Params) -> ClientContext:
         """Return the state that clients of this machine share while they compute."""

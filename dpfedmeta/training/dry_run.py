@@ -19,6 +19,7 @@ from dpfedmeta.learning.models.spec import BUILT_IN
 from dpfedmeta.learning.models.weight_shapes import built_in_channels, check_convolutions
 from dpfedmeta.planning.client_population import clients_of, training_part
 from dpfedmeta.planning.client_spec import evaluation_shape, network_spec, whole_shape
+from dpfedmeta.planning.early_checks import check_room, room_of
 from dpfedmeta.planning.network_trial.pretraining_overlap import check_built_in
 from dpfedmeta.planning.policy_from_settings import clip_policy
 from dpfedmeta.training.tracking.callbacks import Callback, tell
@@ -54,7 +55,9 @@ def forecast(
 
     started = time.perf_counter()
     with prepared(settings, options or RunOptions(), lambda text: tell(callbacks, "on_remark", text)) as made:
-        tell(callbacks, "on_plan", made.planned())
+        planned = made.planned()
+        tell(callbacks, "on_plan", planned)
+        check_room(settings, planned.room)
         if seconds is None or made.public is None:
             return None
         spent = before + time.perf_counter() - started
@@ -121,4 +124,5 @@ def plan_without_network(settings: Settings, data_folder: Path | None = None) ->
         for split, pool in (("val", dataset.val), ("test", dataset.test)):
             check_shape(pool, evaluation_shape(settings), split)
     planned = planned_with(settings, privacy, guarantees(privacy), task)
-    return replace(planned, clients=population_statement(clients, published=dataset.task.published).text)
+    stated = population_statement(clients, published=dataset.task.published).text
+    return replace(planned, clients=stated, room=room_of(settings, privacy))

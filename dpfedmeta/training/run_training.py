@@ -101,13 +101,14 @@ def run_training(
         rate = None
         if made.public is not None and options.elsewhere is None:
             rate = clients_per_second(made.public, made.workers, made.plan.privacy.cohort, 0.0)
-        tell(callbacks, "on_plan", made.planned(rate))
         run = options.resume
+        known = "" if run is None else identity_of(run).run
+        tell(callbacks, "on_plan", made.planned(rate, known))
         # Clients elsewhere run no code of the server's.
         allowed = options.changed_code or options.elsewhere is not None
         if run is not None and (changed := check_same_code(run, made.own, allowed=allowed)):
             say(changed)
-        _reserve("" if run is None else identity_of(run).run, made, keep=False)
+        _reserve(known, made, keep=False)
         if run is None:
             name = default_name(settings) if settings.run.name is None else settings.run.name
             run = create(Path(settings.run.dir), name, partial(_first_files, made=made, options=options, rate=rate))

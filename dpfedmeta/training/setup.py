@@ -33,6 +33,7 @@ from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
 from dpfedmeta.planning.client_population import training_part
 from dpfedmeta.planning.data_digests import NO_DIGEST, HeldData, check_data, held_data
+from dpfedmeta.planning.early_checks import room_of
 from dpfedmeta.planning.network_trial.device_test import check_same_on
 from dpfedmeta.planning.network_trial.pretraining_overlap import check_origins
 from dpfedmeta.planning.network_trial.synthetic_clients import rehearsal_of
@@ -134,12 +135,21 @@ class RunContext:
     clients: ClientRunner
     public: ClientRunner | None
 
-    def planned(self, rate: float | None = None) -> Planned:
-        """Return the plan's guarantees for display; with `rate` in clients per second, also the expected minutes."""
+    def planned(self, rate: float | None = None, run: str = "") -> Planned:
+        """Return the plan's guarantees for display.
+
+        Args:
+            rate: Clients per second; with it also the expected minutes.
+            run: Name of the run that goes on; empty: a new one.
+        """
         planned, participations = planned_of(self.plan, self.dataset.task), self.plan.privacy.expected_participations
         clients = self.statement.text if self.repeatable else f"{self.statement.text}\n  {NO_DIGEST}"
         minutes = participations / rate / 60 if rate else None
-        return replace(planned, clients=clients, minutes=minutes, clients_per_second=rate)
+        room = None
+        if self.plan.settings.population.register is not None:
+            made_by: dict[str, str] | None = {} if self.held.own else None
+            room = room_of(self.plan.settings, self.plan.privacy, run=run, made_by=made_by)
+        return replace(planned, clients=clients, room=room, minutes=minutes, clients_per_second=rate)
 
 
 @contextmanager
@@ -183,6 +193,8 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
         clients = client_side(plan, clients_of, source, device)
         if options.elsewhere is None:
             check_some_sound(clients_of, clients.data_form, plan.whole or plan.shape)
+        if own and options.elsewhere is None and (plan.private or settings.record.enabled):
+            clients.check_own_code()
         alike = check_together(workers, dataset, options.population, device, opened, roots)
         check_enough_work(workers, clients, plan.privacy.at(0).cohort)
         yield RunContext(

@@ -70,6 +70,25 @@ def test_a_home_that_took_no_part_and_one_without_a_limit(tmp_path):
     assert "epsilon = infinite (no bound is stated)" in trusting
 
 
+def test_a_limit_that_was_changed_is_not_hidden(home):
+    """Lowered, raised before anything else was counted, and then by the number of participations."""
+    path, page = home / "ledger.jsonl", said(home).out
+    assert "Limit before" not in page
+    ledger = ClientLedger(path, RecordBudget(epsilon=20.0, delta=1e-5), change=True)
+    assert ledger.former_limits == [("epsilon 30, delta 1e-05", 5)]
+    for limit in (RecordBudget(epsilon=40.0, delta=1e-5), RecordBudget(epsilon=40.0, delta=1e-5, participations=9)):
+        ledger = ClientLedger(path, limit, change=True)
+        ledger.charge(ledger.participations, ONE, run="cc" * 16)
+    page = said(home).out
+    found = [line for line in page.splitlines() if line.startswith("Limit")]
+    assert found == [
+        "Limit: epsilon = 40, and 9 participations, over all runs",
+        "Limit before: epsilon 30, delta 1e-05, changed after 5 participations (no date is kept)",
+        "Limit before: epsilon 20, delta 1e-05, changed after 5 participations (no date is kept)",
+        "Limit before: epsilon 40, delta 1e-05, changed after 6 participations (no date is kept)",
+    ]
+
+
 def test_what_a_run_costs_besides_is_its_own(tmp_path):
     ledger = ClientLedger(tmp_path / "ledger.jsonl", RecordBudget(epsilon=30.0, delta=1e-5, participations=4))
     ledger.charge(0, ONE, run="a", cost=RunCost(rare=5e-6))

@@ -85,8 +85,10 @@ def test_an_edited_function_is_tried_where_a_run_goes_on(tmp_path):
         round_ = next(iter(private))
         round_.map(update, MODEL)
         round_.release()
-    with made(tmp_path) as private, pytest.raises(dp.InputError, match="modle"):
-        next(iter(private.after(1))).map(misspelt, MODEL)
+    for changed, words in ((False, "is not the one of its rounds so far"), (True, "modle")):
+        with made(tmp_path, changed_code=changed) as private, pytest.raises(dp.InputError, match=words):
+            next(iter(private.after(1))).map(misspelt, MODEL)
+        assert len(charges(tmp_path)) == 1
 
 
 def test_those_tried_are_spread_over_all():

@@ -88,6 +88,29 @@ def test_hospitals_train_on_two_thirds_and_are_judged_on_the_rest(people, tmp_pa
     assert rows["each alone: softmax regression"][-1] == "+0.000 ± 0.000"
 
 
+def test_with_missing_values_all_patients_train_and_are_judged(people, tmp_path, capsys, monkeypatch):
+    write_hospitals(tmp_path)
+    monkeypatch.setitem(sys.modules, "people", people)
+    spec = importlib.util.spec_from_file_location("example_missing", FOLDER / "missing.py")
+    missing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(missing)
+    few = {"server.rounds": 2, "meta.steps": 2, "evaluation.steps": 2, "evaluation.every": 2}
+    missing.main(["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--trials", "2"], few)
+    shown = capsys.readouterr().out
+    assert "'cleveland': (10, 9)" in shown
+    for way in ("dropped | complete", "missing | complete", "missing | all"):
+        assert (
+            f"| {way} | this run, before adaptation | 0." in shown
+            or f"| {way} | this run, before adaptation | 1." in shown
+        )
+    trained = {
+        way: (tmp_path / "out" / f"{way}-0" / "people.csv").read_text().splitlines() for way in ("dropped", "missing")
+    }
+    gaps = {way: sum("?" in line for line in lines) for way, lines in trained.items()}
+    assert gaps["dropped"] == 0 < gaps["missing"]
+    assert [len(lines[0].split(",")) for lines in trained.values()] == [16, 19]
+
+
 @pytest.mark.parametrize(
     ("labels", "judges"),
     [

@@ -186,14 +186,69 @@ def test_an_answer_that_is_not_kept_any_more_is_not_computed_again(client, tmp_p
     assert again == mine.message(1, 2.0, rows(5.0))
 
 
-def test_a_ledger_that_was_rolled_back_beside_a_newer_answer_is_refused(client, tmp_path):
+def test_a_ledger_that_was_rolled_back_beside_a_newer_answer_is_refused(client, tmp_path, monkeypatch):
     mine = client(epsilon=50.0)
     mine.message(0, 2.0, rows(0.1))
     shutil.copy(tmp_path / "client/ledger.jsonl", tmp_path / "old")
     mine.message(1, 2.0, rows(0.1))
     shutil.copy(tmp_path / "old", tmp_path / "client/ledger.jsonl")
+    with pytest.raises(dp.InputError, match="is an older copy"):
+        mine.message(1, 2.0, rows(0.7))
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "of another machine"))
     with pytest.raises(dp.InputError, match="knows nothing of this answer"):
         mine.message(1, 2.0, rows(0.7))
+
+
+def test_a_folder_that_was_restored_answers_nothing_on_its_machine_and_says_less_nowhere(
+    client, tmp_path, monkeypatch, capsys
+):
+    """A backup of all of it, keys, ledger and last answer: it would answer again what it does not count."""
+    folder, backup = tmp_path / "client", tmp_path / "backup"
+    mine = client(epsilon=50.0)
+    first = mine.message(0, 2.0, rows(0.1))
+    shutil.copytree(folder, backup)
+    later, spent = mine.message(1, 2.0, rows(0.1)), mine.spent
+    shutil.rmtree(folder)
+    shutil.copytree(backup, folder)
+    before = (folder / "ledger.jsonl").read_bytes()
+    for act in (
+        lambda: mine.message(1, 2.0, rows(0.1)),
+        lambda: mine.message(2, 2.0, rows(0.1)),
+        lambda: mine.spent,
+        lambda: client(epsilon=50.0),
+    ):
+        with pytest.raises(dp.InputError, match="is an older copy; on this machine its ledger went on to line 3"):
+            act()
+    assert (folder / "ledger.jsonl").read_bytes() == before
+    # Its owner lowers the limit by what was lost; the same round has another noise than before.
+    lowered = client(epsilon=49.0, change_limit=True)
+    assert "it is taken all the same" in capsys.readouterr().err
+    assert lowered.message(1, 2.0, rows(0.1)) not in (first, later)
+    assert lowered.spent == spent
+    assert client(epsilon=49.0).message(2, 2.0, rows(0.1))
+    # Another machine knows nothing of it, and says so.
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "of another machine"))
+    shutil.rmtree(folder)
+    shutil.copytree(backup, folder)
+    assert client(epsilon=50.0).message(1, 2.0, rows(0.1)) not in (first, later)
+    assert "was not used on this machine before; its ledger counts 1 answers" in capsys.readouterr().err
+
+
+def test_two_copies_of_a_folder_do_not_answer_by_turns(client, tmp_path):
+    mine = client(epsilon=50.0)
+    mine.message(0, 2.0, rows(0.1))
+    shutil.copytree(tmp_path / "client", tmp_path / "copy")
+    copied = client(folder="copy", epsilon=50.0)
+    copied.message(1, 2.0, rows(0.1))
+    with pytest.raises(dp.InputError, match="is an older copy"):
+        mine.message(1, 2.0, rows(0.1))
+
+
+def test_without_a_register_it_is_said_that_an_older_copy_goes_unnoticed(client, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "file"))
+    assert client(epsilon=50.0).message(0, 2.0, rows(0.1))
+    assert "an older copy of" in capsys.readouterr().err
 
 
 def test_beyond_the_promise_a_round_is_declined_and_nothing_is_charged(client, tmp_path):

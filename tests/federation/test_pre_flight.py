@@ -7,6 +7,10 @@ import shutil
 import pytest
 import yaml
 
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
+from dpfedmeta.accounting.participation_cost import Spending
+from dpfedmeta.accounting.relations.relations import RELATIONS
+from dpfedmeta.federation.client.client_budget import Promise
 from dpfedmeta.federation.pre_flight import pre_flight
 from dpfedmeta.federation.site_plan import Sites, settings_of
 from tests.conftest import dpfedmeta
@@ -157,7 +161,8 @@ def test_what_the_plan_promises_is_said_before_somebody_takes_part(site, tmp_pat
     refused = dpfedmeta(*words, "--epsilon", "0.5", folder=tmp_path, code=2).out
     assert "your limit allows 0 of 2 rounds: a single round would cost" in refused
     assert "this client takes part" not in refused
-    assert "--home: does not go with --check" in dpfedmeta(*words, "--home", "h", folder=tmp_path, code=2).error
+    assert "--stay: does not go with --check" in dpfedmeta(*words, "--stay", folder=tmp_path, code=2).error
+    assert "--home h: has no ledger" in dpfedmeta(*words, "--home", "h", folder=tmp_path, code=2).error
 
 
 def test_a_limit_that_allows_some_rounds_says_how_many(site, tmp_path):
@@ -168,3 +173,20 @@ def test_a_limit_that_allows_some_rounds_says_how_many(site, tmp_path):
     assert "your limit allows 1 of 2 rounds\n" in dpfedmeta(*words, folder=tmp_path).out
     refused = dpfedmeta(*words, "--colluding", "2", folder=tmp_path, code=2).out
     assert "your limit allows 0 of 2 rounds: the plan counts with" in refused
+
+
+def test_a_home_that_spent_already_has_less_left(site, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    data, home = write(tmp_path / "own.csv", HEADER, rows(60)), tmp_path / "home"
+    home.mkdir()
+    promise, words = Promise(epsilon=30.0, participations=3), ("federate", "client", "--data", str(data))
+    words += ("--check", str(site / "plan-2.yaml"), "--home", str(home))
+    ledger = ClientLedger(home / "ledger.jsonl", promise.budget())
+    for number, due in ((0, "allows 2 of 2 rounds beside the 1 participation of before"), (1, "allows 1 of 2 rounds")):
+        ledger.charge(number, Spending(mus=dict.fromkeys(RELATIONS, 0.1), relation="row-deleted"), run="ab")
+        before = (home / "ledger.jsonl").read_bytes()
+        assert f"your limit {due}" in dpfedmeta(*words).out
+        assert (home / "ledger.jsonl").read_bytes() == before
+    ledger.charge(2, Spending(mus=dict.fromkeys(RELATIONS, 0.1), relation="row-deleted"), run="ab")
+    assert "your limit allows 0 of 2 rounds beside the 3 participations of before" in dpfedmeta(*words, code=2).out
+    assert "has the limit a record: epsilon <= 30" in dpfedmeta(*words, "--epsilon", "2", code=2).error

@@ -1,5 +1,6 @@
 """Learners of one's own that all send a squashed meta-gradient, each by overriding something else. One file."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -192,6 +193,31 @@ class Late(Maml):
         if float(images.max()) > 0.0 and int((images == images.max()).sum()) > 1:
             raise ValueError(f"secret {float(images.sum())}")
         return super().gradient(context, episode)
+
+
+def is_odd(episode):
+    """Whether this is one of the clients, about a third of them, whose data a learner below does not like."""
+    images = episode.support_images
+    return float(images.max()) > 0.9 and int((images == images.max()).sum()) % 3 == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sometimes(Maml):
+    """Fails at some clients alone."""
+
+    def gradient(self, context, episode):
+        if is_odd(episode):
+            raise ValueError(f"secret {float(episode.support_images.sum())}")
+        return super().gradient(context, episode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotFinite(Maml):
+    """Sends what is not finite for the same clients."""
+
+    def gradient(self, context, episode):
+        found = super().gradient(context, episode)
+        return {name: value * math.nan for name, value in found.items()} if is_odd(episode) else found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,5 +121,5 @@ class Fewer(Maml):
 
 WRONG |= {
     "Unlike": "its gradient or gradients returned another message where several clients are computed at once",
-    "Fewer": "its messages sent 1 messages for 2 clients",
+    "Fewer": "its messages sent 1 message for 2 clients",
 }

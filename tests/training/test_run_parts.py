@@ -216,9 +216,10 @@ def test_workers_are_as_many_as_wanted_and_no_more_than_cores(monkeypatch, devic
 def test_what_a_run_is_told_to_take_is_its_participations_over_the_speed(monkeypatch, rate, minutes, repeatable):
     monkeypatch.setattr(setup, "planned_of", lambda plan, task: SimpleNamespace())
     monkeypatch.setattr(setup, "replace", lambda planned, **values: values)
+    settings = SimpleNamespace(population=SimpleNamespace(register=None))
     made = SimpleNamespace(
-        plan=SimpleNamespace(privacy=SimpleNamespace(expected_participations=6000.0)), repeatable=repeatable,
-        dataset=SimpleNamespace(task=None), statement=SimpleNamespace(text="sixty clients"),
+        plan=SimpleNamespace(privacy=SimpleNamespace(expected_participations=6000.0), settings=settings),
+        repeatable=repeatable, dataset=SimpleNamespace(task=None), statement=SimpleNamespace(text="sixty clients"),
     )  # fmt: skip
     found = setup.RunContext.planned(made, rate)
     assert (found["minutes"], found["clients_per_second"]) == (minutes, rate)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,9 @@ class ClientLedger:
         with the relation's mu of each, with what discrete noise costs more and rare events take off delta in all runs
         together. For the relation that is counted it is never more than the budget: a participation that would exceed
         it, or in which that relation does not hold, is declined.
+
+    Attributes:
+        former_limits: Limits that others replaced, in words, each with the participations that were counted by then.
     """
 
     def __init__(self, path: Path, budget: RecordBudget, *, change: bool = False) -> None:
@@ -121,6 +125,8 @@ class ClientLedger:
         self._budget = budget
         self._chain, lines = continue_or_start(path, {"budget": budget.header()}, _WHAT, _is_ledger)
         stated = [line["budget"] for line in lines if "budget" in line]
+        by_then = accumulate(int("budget" not in line) for line in lines)
+        ends = [count for count, line in zip(by_then, lines, strict=True) if "budget" in line][1:]
         lines = [line for line in lines if "budget" not in line]
         try:
             self._mus = [_mus(line) for line in lines]
@@ -142,6 +148,8 @@ class ClientLedger:
         if stated[-1] != budget.header():
             _check_change(path, stated[-1], budget, change, self._shared())
             self._chain.append({"budget": budget.header()})
+            ends.append(len(lines))
+        self.former_limits = [(_limit_words(each), end) for each, end in zip(stated, ends, strict=False)]
 
     @property
     def relation(self) -> Relation | None:
@@ -350,18 +358,18 @@ def _check_change(path: Path, stated: Mapping[str, Any], budget: RecordBudget, c
             f"--relation {next((each for each in RELATIONS if each in shared), 'zero-out')}"
         )
     if not change:
-        words = ", ".join(f"{name} {value}" for name, value in _limits(stated))
         raise InputError(
-            f"{path}: has the limit {words}; give the same one, or set another from now on by --change-limit (in "
-            "Python change_limit=True); what was spent stays counted"
+            f"{path}: has the limit {_limit_words(stated)}; give the same one, or set another from now on by "
+            "--change-limit (in Python change_limit=True); what was spent stays counted"
         )
 
 
-def _limits(stated: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name in ("epsilon", "delta", "participations", "relation"):
-        if name in stated:
-            value = stated[name]
-            yield name, value if isinstance(value, str) else "none" if value is None else asked(value)
+def _limit_words(stated: Mapping[str, Any]) -> str:
+    found = [(name, stated[name]) for name in ("epsilon", "delta", "participations", "relation") if name in stated]
+    return ", ".join(
+        f"{name} {value if isinstance(value, str) else 'none' if value is None else asked(value)}"
+        for name, value in found
+    )
 
 
 def _together(one: RunCost, other: RunCost) -> RunCost:

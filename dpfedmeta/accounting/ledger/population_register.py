@@ -28,16 +28,19 @@ from dpfedmeta.accounting.ledger.registered_budget import (
     replaced_epsilon,
 )
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.accounting.rounded import asked, rounded_down, rounded_up
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
 from dpfedmeta.core.files.atomic_files import SECRET, whole_lines
 from dpfedmeta.core.files.run_directory import ANALYSIS
+from dpfedmeta.core.pydantic_errors import counted_words
 
 _WHAT = "register"
 # Orders that a register may count in. Twice an order has to be one that is computed quickly.
 _ORDERS = range(2, 513)
 # Share of delta that exact composition counts with; divergences have the rest.
 _EXACT = 0.1
+# The most by which a plan's noise is multiplied to find room for it.
+_MOST_NOISE = 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +209,8 @@ def reserve(
             _check_same_clients(path, found.runs[0], plan, made_by)
         if before is not None and before.plan == plan:
             return found
-        cost = replaced_cost(plan, found.order)
-        made = Registered(run=run, data=data, made_by=made_by, plan=plan, cost=cost)
-        if not cost <= (found.left + (before.cost if before else 0.0)) * ROUNDING and not _by_events(found, made):
+        made = Registered(run=run, data=data, made_by=made_by, plan=plan, cost=replaced_cost(plan, found.order))
+        if not _fits(found, made):
             raise RefusedPlan(
                 f"{path}: epsilon = {rounded_up(found.spent, 4)} of {asked(found.epsilon)} is spent at "
                 f"delta = {asked(found.delta)}, which leaves too little for this run; plan it with more noise or fewer "
@@ -224,12 +226,86 @@ def reserve(
         return _read(path, lineage)
 
 
-def _by_events(found: PopulationRegister, made: Registered) -> bool:
-    """Return whether exact composition keeps this run and all others within the promise."""
-    after = replace(found, events=found.events | events_of(made.plan))
+def _fits(found: PopulationRegister, made: Registered) -> bool:
+    """Return whether divergences, or exact composition, keep this run and all others within the promise."""
+    before = math.fsum(each.cost for each in found.runs if each.run == made.run)
+    return made.cost <= (found.left + before) * ROUNDING or _exact_with(found, made) <= found.epsilon
+
+
+def _exact_with(found: PopulationRegister, made: Registered) -> float:
+    after = _with(found, made)
+    return after.exact(after.runs)
+
+
+def _with(found: PopulationRegister, made: Registered) -> PopulationRegister:
+    """The register as it would be with this run, which counts once."""
     others = [each if each.run != made.run else max(each, made, key=_cost) for each in found.runs]
     known = any(each.run == made.run for each in found.runs)
-    return after.exact(others if known else [*others, made]) <= found.epsilon
+    runs = tuple(others if known else [*others, made])
+    return replace(found, runs=runs, events=found.events | events_of(made.plan))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """Answer of a register to a plan: what it holds, what the plan needs, and whether that fits."""
+
+    words: str
+    fits: bool
+
+
+def room_for(path: Path, plan: PrivacyPlan, *, run: str = "", made_by: Mapping[str, str] | None = None) -> Room:
+    """Ask a register whether a plan has room in it; nothing is reserved, and the digest of the data is not compared.
+
+    Args:
+        path: The register.
+        plan: The whole plan.
+        run: Name of the run, where it is in the register already.
+        made_by: As of `reserve`.
+
+    Raises:
+        InputError: The register is damaged, lost a line, or is of other clients.
+        RefusedPlan: The plan has no plain Renyi divergence.
+    """
+    found, made_by = read_register(path), dict(made_by or {})
+    if found.runs:
+        _check_same_clients(path, found.runs[0], plan, made_by)
+    made = Registered(run=run, data="", made_by=made_by, plan=plan, cost=replaced_cost(plan, found.order))
+    after, fits = _with(found, made), _fits(found, made)
+    head = (
+        f"register {path.name}: {counted_words(len(found.runs), 'run')} in it spend epsilon = "
+        f"{rounded_up(found.spent, 4)} of {asked(found.epsilon)} at delta = {asked(found.delta)} (client, public, "
+        f"replaced); left is a divergence of {rounded_down(max(0.0, found.left))} of order {found.order}; this plan "
+        f"needs {rounded_up(made.cost)}"
+    )
+    if fits:
+        return Room(words=f"{head}: fits, and then epsilon = {rounded_up(after.spent, 4)} is spent", fits=True)
+    return Room(words=f"{head}: does not fit; {_what_fits(found, made)}", fits=False)
+
+
+def _what_fits(found: PopulationRegister, made: Registered) -> str:
+    """Words for the least noise with which a plan of these rounds would fit, found to 1%."""
+    from dpfedmeta.accounting.observers.four_guarantees import guarantees
+
+    def fits(noise: float) -> bool:
+        plan = replace(made.plan, noise_multiplier=noise)
+        return _fits(found, replace(made, plan=plan, cost=replaced_cost(plan, found.order)))
+
+    low = made.plan.noise_multiplier or 1.0
+    high = _MOST_NOISE * low
+    if not fits(high):
+        # Rounds that are all the same are counted exactly, and other ones beside them are not.
+        same = next((each.plan.noise_multiplier for each in found.runs if each.plan.noise_multiplier), None)
+        if same is not None and fits(same):
+            return f"with --noise-multiplier {asked(same)} it does: only the same rounds as before still fit"
+        return "no noise makes room for it: do without a further run over these clients, or with fewer rounds"
+    while high > 1.01 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    cell = guarantees(replace(made.plan, noise_multiplier=high))[0]
+    return (
+        f"with --noise-multiplier {rounded_up(high)} it does, or with --epsilon {rounded_down(cell.epsilon)} where the "
+        "noise is solved for it"
+    )
 
 
 def _cost(each: Registered) -> float:

@@ -75,7 +75,8 @@ def _add_kept(made: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="recompute what a run spent from its ledger alone; several copies of one run: what they spent together",
+        help="recompute what a run spent from its ledger alone; several copies of one run, or several loops: "
+        "what they spent together",
     )
     other.add_argument(
         "--statement",
@@ -195,7 +196,7 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     options, settings = parse_with_settings(
         made, words, default_dataset="omniglot", keep_both=lambda given: given.solve in ("rounds", "cohort")
     )
-    from dpfedmeta.planning.early_checks import check_first
+    from dpfedmeta.planning.early_checks import check_first, check_room, room_of
 
     if options.advise:
         from dpfedmeta.cli.advise import show
@@ -216,7 +217,12 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
 
         notes = (*cautions(settings, task), *weak_targets(settings))
         return write_all(console, options, account_of_plan(settings, plan, notes))
-    code = show_cells(console, options, plan, guarantees(plan), "What this plan promises", word=word)
+    room = room_of(settings, plan)
+    of_plan = None if room is None else {"register": room.words}
+    code = show_cells(console, options, plan, guarantees(plan), "What this plan promises", of_plan, word=word)
     for caution in (*cautions(settings, task), *weak_targets(settings)) if not options.json else ():
         console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
+    if room is not None and not options.json:
+        console.print(room.words, highlight=False, soft_wrap=True, markup=False)
+    check_room(settings, room)
     return code

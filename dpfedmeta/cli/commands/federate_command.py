@@ -285,8 +285,8 @@ def _client_parser() -> argparse.ArgumentParser:
         "--check",
         type=Path,
         metavar="YAML",
-        help="what a plan (`federate plan --out`) promises and a limit allows; computes a round, sends nothing; says "
-        "ONLY NOISE if it is that",
+        help="what a plan (`federate plan --out`) promises and a limit (or --home) allows. It computes a round and "
+        "sends nothing; ONLY NOISE if it is that",
     )
     made.add_argument("--home", type=Path, metavar="DIR", help="folder for ledger, log and model (beside the key)")
     made.add_argument("--unit", choices=("record", "client"), default="record", help="what is protected (record)")
@@ -329,7 +329,7 @@ def _client(words: Sequence[str], console: Console) -> int:
     made = _client_parser()
     options = made.parse_args(words)
     if options.check is not None:
-        check_alone(made, options, "--check", {"data", "check", *_LIMITS})
+        check_alone(made, options, "--check", {"data", "check", "home", *_LIMITS})
         return _checked(options, console)
     for name in ("invitation", "identity"):
         if getattr(options, name) is None:
@@ -392,7 +392,7 @@ def _checked(options: argparse.Namespace, console: Console) -> int:
     from dpfedmeta.federation.pre_flight import pre_flight
     from dpfedmeta.planning.caveats import cautions, weak_targets
 
-    found = pre_flight(options.data, options.check, promise)
+    found = pre_flight(options.data, options.check, promise, options.home)
     plan, task = found.signed.plan, found.signed.task
     notes = (*cautions(plan.settings, task), *weak_targets(plan.settings))
     lines = (*cell_lines(plan.planned, plan.privacy.server_sees), *(f"note: {note}" for note in notes), *found.lines)

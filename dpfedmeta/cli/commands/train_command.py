@@ -76,7 +76,7 @@ def on_workers(words: Sequence[str], console: Console, workers: Workers | None, 
     if options.calibration is not None and not 0 < options.calibration <= 600:
         raise InputError(f"--calibration {options.calibration}: a number of seconds above 0, at most 600")
     from dpfedmeta.core.files.run_directory import check_name, check_new
-    from dpfedmeta.planning.early_checks import check_first
+    from dpfedmeta.planning.early_checks import check_first, check_room
 
     mark = None if launch is None else {"launch": launch.name, "words": list(words)}
     if launch is not None and mark is not None and not options.dry_run and _goes_on(settings, launch, mark):
@@ -97,6 +97,7 @@ def on_workers(words: Sequence[str], console: Console, workers: Workers | None, 
             from dpfedmeta.training.terminal.progress import Terminal
 
             Terminal(console).on_plan(planned)
+            check_room(settings, planned.room)
             return _dry(None, console)
     return _train(settings, options, console, workers, mark)
 

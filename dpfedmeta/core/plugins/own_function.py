@@ -170,18 +170,24 @@ def _names(code: CodeType) -> Iterator[str]:
 class FunctionNotes:
     """SECRET: digests of the functions that rounds were computed with; they lie in the server's own folder."""
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, run: RunDirectory, *, changed: bool = False) -> None:
         """Read those that are there.
+
+        Args:
+            run: The run.
+            changed: Whether another function may go on.
 
         Raises:
             InputError: The file is damaged.
         """
         self._path, self._run, self._told = run.secret / FUNCTIONS, run.path, False
         self._noted: list[tuple[int, str]] = []
+        self._changed, self._since = changed, 0
         content = self._path.read_bytes() if self._path.exists() else b""
         try:
             for line in content[: end_of_whole_lines(content)].decode().splitlines():
                 body: Mapping[str, Any] = json.loads(line)
+                self._since = len(self._noted) if body.get("changed") else self._since
                 self._noted.append((int(body["round"]), str(body["code"])))
         except DAMAGED_JSON as error:
             raise InputError(f'{self._path}: damaged: a line is not {{"round": ..., "code": ...}}') from error
@@ -192,17 +198,41 @@ class FunctionNotes:
 
     def note(self, round_: int, code: str) -> None:
         """Note the function of a round and of those after it."""
-        append_lines(self._path, [{"round": round_, "code": code}], SECRET)
+        changed = {"changed": True} if self._changed and self._noted else {}
+        append_lines(self._path, [{"round": round_, "code": code, **changed}], SECRET)
         self._noted.append((round_, code))
 
-    def tell_stored(self, first: int, released: int, code: str = "") -> None:
-        """Say once, on standard error, that rounds come from disk, and whether the code is theirs."""
+    def check_same(self, code: str, released: int) -> None:
+        """Refuse another function than that of the released rounds, before more is charged.
+
+        Raises:
+            InputError: It is another one. Where rounds had several, the digests alone do not tell an edit.
+        """
+        if self._changed or self.holds(code) or len({known for _, known in self._noted[self._since :]}) != 1:
+            return
+        raise InputError(
+            f"{self._run}: the function given to map is not the one of its rounds so far: released rounds "
+            f"({released}) are not done again, and all others would be charged for the edited one. Give another "
+            "run_dir, or changed_code=True to PrivateRounds to go on with it from here"
+        )
+
+    def tell_stored(self, first: int, released: int, code: str = "", left: int = 0) -> None:
+        """Say once, on standard error, that rounds come from disk, and whether the code is theirs.
+
+        Args:
+            first: The first of them.
+            released: How many rounds are released.
+            code: Digest of the function given to `map`; empty: the loop asks clients itself.
+            left: How many rounds such a loop charges next.
+        """
         if self._told:
             return
         self._told = True
         latest = max((round_ for round_, _ in self._noted if round_ <= first), default=None)
         before = [known for round_, known in self._noted if round_ == latest]
-        same = ""
+        same = (
+            f" If the loop was edited, stop it and give another run_dir: {left} more would be charged." if left else ""
+        )
         if code and before:
             same = (
                 " The function given to map is the one that they came from."

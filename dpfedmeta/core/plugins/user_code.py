@@ -116,6 +116,11 @@ def _own_line(error: BaseException) -> str | None:
     return f", at {own[-1].filename}, line {own[-1].lineno}" if own else None
 
 
+def is_own(error: Exception) -> bool:
+    """Return whether code of the user's own had a part in an exception."""
+    return not isinstance(error, MemoryError) and _own_line(error) is not None
+
+
 @contextmanager
 def own_failures(while_: str, *, private: bool) -> Iterator[None]:
     """Say in one line what code of the user's own raises, without its words where these may tell of a client's data.

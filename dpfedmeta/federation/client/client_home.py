@@ -25,6 +25,8 @@ _WRITTEN = ".ledger"
 _REGISTER, _LOCK = "homes", ".lock"
 _DIGEST_CHARACTERS = 32
 _LINE = b"\n"
+# Of a folder that no key took part from.
+_NOBODY = ("",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +85,26 @@ def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
         for other in _homes(register):
             if other.name != mine.name and _share(mine, other):
                 raise InputError(_elsewhere(data, other))
-        if keep and mine != before:
+        if keep and mine != _home_at(home):
             _write(home, register, mine)
             if before is None and not _ledger_of(home):
                 # From here on a home that is gone is one whose spending is not known.
                 _note_ledger(register, mine, b"")
+
+
+def name_home(folder: Path) -> None:
+    """Give a folder a name in this machine's register, so that an older copy of it is noticed (`ClientRounds`).
+
+    It belongs to no key and to no records: what those spent elsewhere is not looked for.
+
+    Raises:
+        OSError: The register cannot be read or written.
+    """
+    with _register() as register:
+        if _home_at(folder) is None:
+            mine = Home(name=secrets.token_hex(16), identities=_NOBODY, place=str(folder.resolve()))
+            _write(folder, register, mine)
+            _note_ledger(register, mine, _ledger_of(folder))
 
 
 def open_home(home: Path, data: Path, private: bytes, *, accept: bool = False, keep: bool = True) -> str | None:
@@ -322,6 +339,8 @@ def _share(mine: Home, other: Home) -> bool:
 def _of_identity(home: Path, identity: str) -> Home | None:
     """The home as it is on disk; refused where it belongs to another key."""
     found = _home_at(home)
+    if found is not None and found.identities == _NOBODY:
+        return replace(found, identities=(identity,))
     if found is not None and identity not in found.identities:
         raise InputError(
             f"{home}: is the home of another key ({found.identities[-1][:8]}), with the ledger of its records. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import MutableMapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from numbers import Real
@@ -176,13 +177,41 @@ def next_bound(
         raise InputError(
             f"{where} its next_bound gives {answer!r:.80}, expected (state, bound), with a state as initial() gives"
         )
-    following, bound = answer
+    following, bound = map(_plain, answer)
     if isinstance(bound, Real) and not isinstance(bound, bool):
-        bound = float(bound)  # numpy's too
+        bound = float(bound)
     problem = bound_problem(bound) if bounded else None
     if problem is not None:
         raise InputError(f"{where} its next_bound gives {problem}")
-    return following, bound
+    return _as_stored(following, where), bound
+
+
+def _as_stored(state: Any, where: str) -> Any:
+    """A state as it comes back from disk: a run that goes on after a crash has no other one."""
+    arrays: dict[str, Any] = {}
+    try:
+        text = json.dumps(packed(asdict(state), arrays))
+        return TypeAdapter(type(state)).validate_python(unpacked(json.loads(text), arrays))
+    except (PydanticUserError, ValidationError, ValueError, TypeError) as error:
+        raise InputError(
+            f"{where} its next_bound gives {state!r:.120}, which cannot be stored and read again; let its state hold "
+            "numbers, text, and tuples or arrays of them, as they are annotated"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """Scalars of numpy and torch, and arrays of no dimension, as Python's own, wherever a state holds them."""
+    if isinstance(value, np.floating):
+        return float(value)  # one of 80 bits has no other way
+    if getattr(value, "ndim", None) == 0:
+        return _plain(value.item())
+    if isinstance(value, tuple | list) and type(value) in (tuple, list):
+        return type(value)(map(_plain, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        held = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
+        made = {name: _plain(each) for name, each in held.items()}
+        return value if all(made[name] is held[name] for name in held) else replace(value, **made)
+    return value
 
 
 def check_answers(policy: ClipPolicy[Any], name: str, form: Params, *, bounded: bool = True) -> None:

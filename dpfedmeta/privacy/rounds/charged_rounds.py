@@ -64,6 +64,7 @@ class ChargedRounds:
         remarks: What was mended after a crash, a line each.
         simulation: Whether the noise seed was chosen.
         functions: SECRET: what the caller's functions are known by.
+        began: Whether a round was begun in this process.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class ChargedRounds:
         source: SecretSource,
         *,
         per_layer: bool = False,
+        changed_code: bool = False,
     ) -> None:
         """Take the locks, and read and mend what is there.
 
@@ -85,17 +87,18 @@ class ChargedRounds:
             form: Names and shapes of an update, as zeros; None: the first one says them.
             source: Secret randomness; the one of the run.
             per_layer: Whether each layer of an update is clipped on its own.
+            changed_code: Whether rounds may go on with another function than those before.
 
         Raises:
             InputError: Another process is at these rounds, or a file is damaged or missing.
             RefusedPlan: The ledger is of another plan.
         """
         self.run, self.plan, self.form = run, request.planned, form
-        self.simulation, self.functions = request.simulation, FunctionNotes(run)
+        self.simulation, self.functions = request.simulation, FunctionNotes(run, changed=changed_code)
         self._policy, self._per_layer, self.attachment = policy, per_layer, policy.attachment
         self._mechanism = mechanism_of(self.plan)
         check_mechanism(self._mechanism, self.plan)
-        self._stack, self._closed, self._process = ExitStack(), False, os.getpid()
+        self._stack, self._closed, self._process, self.began = ExitStack(), False, os.getpid(), False
         try:
             self._open(source, request)
         except BaseException:
@@ -166,10 +169,13 @@ class ChargedRounds:
             )
         self.form = form if self.form is None else self.form
 
-    @property
-    def charged(self) -> bool:
-        """True once a round is charged."""
-        return bool(self._journal.ledger.charges)
+    def allows(self) -> bool:
+        """Return whether the budget allows the round that is due; if not, the rounds have ended."""
+        with self._whole():
+            allowed = self._journal.allows(self.released, self._inputs())
+            if not allowed:
+                self._end_with("budget")
+        return allowed
 
     @property
     def spent(self) -> FourGuarantees:
@@ -180,14 +186,18 @@ class ChargedRounds:
         """Return the release of a round that is done."""
         return self._intact(load_release(self.run, number))
 
+    def _inputs(self) -> str:
+        """Digest of what the round that is due is computed from."""
+        # An attempt that came to two sums is used up; the next one has a question of its own.
+        question = f"{self._question} {self._sums.used_up(self.released)}"
+        return round_inputs(self.released, {}, self.bound, question)
+
     def begin(self) -> Cohort | None:
         """SECRET: the cohort of the round that is due, charged and on disk; None: the budget does not allow it."""
         if self._attempt is None:
-            number = self.released
+            self.began = True
             with self._whole():
-                # An attempt that came to two sums is used up; the next one has a question of its own.
-                question = f"{self._question} {self._sums.used_up(number)}"
-                self._attempt = self._journal.begin(number, round_inputs(number, {}, self.bound, question))
+                self._attempt = self._journal.begin(self.released, self._inputs())
                 if self._attempt is None:
                     self._end_with("budget")
         return self._attempt

@@ -5,16 +5,17 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from dpfedmeta.accounting.events.guarantee import FourGuarantees
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, append_text
-from dpfedmeta.core.params import host, same_kind
+from dpfedmeta.core.params import Params, host, same_kind
 from dpfedmeta.core.plugins.own_function import check_rehearsed, check_some_work, code_digest, on_copies
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds
-from dpfedmeta.privacy.rounds.round_sum import RoundSum, problem_of_update
+from dpfedmeta.privacy.rounds.round_sum import RoundSum, problem_of_update, real_arrays
 from dpfedmeta.privacy.rounds.stored_release import StoredRelease
 from dpfedmeta.privacy.samplers import Cohort
 
@@ -35,6 +36,7 @@ class PrivateRound:
     def __init__(
         self,
         rounds: ChargedRounds,
+        number: int,
         cohort: Cohort | None,
         stored: StoredRelease | None = None,
         *,
@@ -44,11 +46,12 @@ class PrivateRound:
 
         Args:
             rounds: Where it is charged and released.
-            cohort: SECRET: whom to ask; None: round 0, which is charged once somebody is to be asked.
+            number: Number of the round.
+            cohort: SECRET: whom to ask; None: the round is charged once somebody is to be asked.
             stored: Its release, where that is stored already.
             like: The caller's model, whose kind of arrays a release has; None: numpy's.
         """
-        self.number = 0 if cohort is None else cohort.round
+        self.number = number
         self.bound = rounds.bound if stored is None else stored.bound
         self.repeated = stored is not None
         self._rounds, self._stored, self._like = rounds, stored, like
@@ -61,7 +64,7 @@ class PrivateRound:
         self._rounds.check_process()
         if self._begun is None:
             cohort = self._rounds.begin()
-            assert cohort is not None  # the first charge of a plan is within its budget
+            assert cohort is not None  # `allows` said so
             self._begun = cohort, self._rounds.empty_sum(cohort)
         return self._begun
 
@@ -101,8 +104,9 @@ class PrivateRound:
         client for which the function fails counts as zero; why is in `run_dir/secret/client-errors.txt`. In a
         simulation (`noise_seed`) its error is raised.
 
-        Where this code was not used in this run before, eight clients, spread over all, are tried first; before round 0
-        that is before the charge.
+        Where this code was not used in this run before, eight clients, spread over all, are tried first: in the first
+        round of a process before its charge. There a function is refused that is not the one of the rounds so far,
+        unless `changed_code` was given.
 
         Args:
             function: The caller's own.
@@ -110,12 +114,21 @@ class PrivateRound:
             rehearse: A public or made-up client, tried first in every round; its error is raised, since it is nobody's.
 
         Raises:
-            InputError: The function fails for all that were tried. Its error is told where it is the same for all.
+            InputError: The function fails for all that were tried, and its error is told where it is the same for all.
+                Or it was edited, or a model that is given is not finite.
         """
         call, code = on_copies(function, given), code_digest(function)
         if self._stored is not None:
             self._rounds.functions.tell_stored(self.number, self._rounds.released, code)
+        if self._rounds.released and not (self._rounds.ended or self._rounds.began):
+            self._rounds.functions.check_same(code, self._rounds.released)
+        if self._stored is not None:
             return
+        if any(_is_broken(each, self._rounds.form) for each in given):
+            raise InputError(
+                f"PrivateRounds: round {self.number}: the model given to map is not finite any more, so all updates "
+                "would count as zero; take smaller steps, in another run_dir or from an earlier model (private.after)"
+            )
         if rehearse is not None:
             check_rehearsed(call, rehearse, self._problem)
         if not self._rounds.functions.holds(code):
@@ -158,7 +171,8 @@ class PrivateRound:
                 once.)
         """
         if self.repeated:
-            self._rounds.functions.tell_stored(self.number, self._rounds.released)
+            left = self._rounds.plan.rounds - self._rounds.released
+            self._rounds.functions.tell_stored(self.number, self._rounds.released, left=left)
         while self._stored is None:
             cohort, total = self._asked()
             self._stored = self._rounds.release(total, cohort)
@@ -188,6 +202,16 @@ class PrivateRound:
         self._begun = cohort, self._rounds.empty_sum(cohort)
         for call in self._calls:
             self._add_all(call)
+
+
+def _is_broken(given: object, form: Params | None) -> bool:
+    """Return whether a model is not finite; what has other names and shapes may be data of anybody."""
+    if form is None or not isinstance(given, Mapping) or given.keys() != form.keys():
+        return False
+    found = real_arrays(given)
+    if found is None or any(found[name].shape != form[name].shape for name in form):
+        return False
+    return not all(np.isfinite(value).all() for value in found.values())
 
 
 def client_number(client: Any) -> int:

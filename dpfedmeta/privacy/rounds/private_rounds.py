@@ -96,6 +96,7 @@ class PrivateRounds:
         max_participations: int | None = None,
         noise_seed: int | None = None,
         secure_rng: bool = False,
+        changed_code: bool = False,
     ) -> None:
         """Solve the noise and begin; or go on, where `run_dir` has these rounds already.
 
@@ -114,6 +115,8 @@ class PrivateRounds:
             max_participations: Rounds that one client joins at most.
             noise_seed: A chosen seed, for simulations: no guarantee towards whoever knows it.
             secure_rng: Noise and cohorts from the operating system; a round that is done again is charged again.
+            changed_code: Go on with another function given to `map` than that of the rounds so far; else that is
+                refused before anything more is charged.
 
         Raises:
             InputError: Something does not fit, or another process is at these rounds.
@@ -155,7 +158,9 @@ class PrivateRounds:
         self.run = begun(Path(run_dir), request, noise_seed, secure_rng=secure_rng)
         per_layer = isinstance(clip, ClipSettings) and clip.scope == "per-layer"
         source = source_of(self.run, noise_seed)
-        self._rounds = ChargedRounds(self.run, request, policy, form, source, per_layer=per_layer)
+        self._rounds = ChargedRounds(
+            self.run, request, policy, form, source, per_layer=per_layer, changed_code=changed_code
+        )
         # The locks go when the last reference goes, however that is.
         weakref.finalize(self, self._rounds.close)
 
@@ -213,13 +218,14 @@ class PrivateRounds:
                     f"PrivateRounds: round {self.released} was not released; call round.release() before the next one"
                 )
             stored = self._rounds.stored(number) if number < self.released else None
-            # Nothing is charged before the caller's function has been tried; the budget allows a first round.
-            waits = stored is None and not self._rounds.charged
+            # In a new process nothing is charged before the caller's function has been looked at.
+            waits = stored is None and not self._rounds.began
+            if waits and not self._rounds.allows():
+                return
             cohort = self._rounds.begin() if stored is None and not waits else Cohort(round=number, clients=_NOBODY)
             if cohort is None:
                 return
-            cohort = None if waits else cohort
-            yield PrivateRound(self._rounds, cohort, stored, like=self._like)
+            yield PrivateRound(self._rounds, number, None if waits else cohort, stored, like=self._like)
 
     def check_update(self, update: object) -> None:
         """Check a made-up update, so that a mistake in its form is seen before it silently counts as zero.

@@ -92,6 +92,11 @@ class Journal:
         with deferred():
             return self._charge(event)
 
+    def allows(self, round_: int, inputs: str) -> bool:
+        """Return whether `begin` would give a cohort; nothing is charged."""
+        done = self.reproducible and self.charged(round_, inputs) is not None
+        return done or self._affordable(planned_charge(self.plan, round_))
+
     def last_question(self, round_: int, inputs: str) -> str:
         """Return the inputs of the last attempt that was made because those before it were used up.
 

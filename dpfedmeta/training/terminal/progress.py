@@ -53,7 +53,8 @@ class Terminal(Callback):
         self._relation = next((f" ({cell.adjacency})" for cell in planned.guarantees if cell.unit == "record"), "")
         title = Text.assemble((planned.settings.algo, "bold"), f" on {planned.dataset}")
         self._console.print(title, highlight=False, soft_wrap=True)
-        for line in filter(None, (*planned.noise, *planned.network, planned.begins_with, planned.clients)):
+        room = planned.room and planned.room.words
+        for line in filter(None, (*planned.noise, *planned.network, planned.begins_with, planned.clients, room)):
             self._say(f"  {line}")
         if planned.minutes is not None:
             self._say(

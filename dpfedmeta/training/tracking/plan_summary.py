@@ -26,6 +26,7 @@ from dpfedmeta.training.state.private_timings import hides_times_of
 from dpfedmeta.training.terminal.tables import as_text, guarantee_table, noise_lines
 
 if TYPE_CHECKING:
+    from dpfedmeta.accounting.ledger.population_register import Room
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
     from dpfedmeta.planning.run_plan import Plan
 
@@ -62,6 +63,7 @@ class Planned:
         hides_times: Whether its rows have no times.
         final_validations: How many validations the final evaluation takes as long as, about.
         clients: What the clients are made of; None: the data were not opened.
+        room: Answer of its population's register; None: it has none, or was not asked.
         minutes: Of training on this machine; None: not measured.
         clients_per_second: Likewise.
     """
@@ -78,6 +80,7 @@ class Planned:
     hides_times: bool
     final_validations: float
     clients: str | None = None
+    room: Room | None = None
     minutes: float | None = None
     clients_per_second: float | None = None
 
@@ -94,7 +97,7 @@ class Planned:
         return f"{self.settings.algo} on {self.dataset} {promise}"
 
     def __repr__(self) -> str:
-        said = (*self.noise, *self.network, self.begins_with, self.clients)
+        said = (*self.noise, *self.network, self.begins_with, self.clients, self.room and self.room.words)
         lines = [f"{self.settings.algo} on {self.dataset}", *(f"  {line}" for line in said if line)]
         lines += [repr(self.guarantees), *(f"note: {caution}" for caution in self.cautions)]
         return "\n".join([*lines, *filter(None, (self.simulation,))])

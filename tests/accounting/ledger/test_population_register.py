@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,13 @@ from dpfedmeta.accounting.divergences.rdp import moments_of
 from dpfedmeta.accounting.ledger.charges import planned_charge
 from dpfedmeta.accounting.ledger.hash_chain import HashChain, heads_of, read_chain
 from dpfedmeta.accounting.ledger.ledger import Budget, phases_of
-from dpfedmeta.accounting.ledger.population_register import begin_register, check_reserved, read_register, reserve
+from dpfedmeta.accounting.ledger.population_register import (
+    begin_register,
+    check_reserved,
+    read_register,
+    reserve,
+    room_for,
+)
 from dpfedmeta.accounting.ledger.registered_budget import charged_cost, replaced_cost, replaced_epsilon
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
@@ -293,6 +300,70 @@ def test_the_command_shows_what_all_runs_reserved(tmp_path, monkeypatch):
     content = json.loads(dpfedmeta("account", "--population", str(path), "--json").out)
     assert content["spent"] == found.spent
     assert "belongs to --population" in dpfedmeta("account", "--promise", "4", "1e-6", code=2).error
+
+
+AFTER = {
+    "nothing": [],
+    "the same rounds": [PLAN] * 3,
+    "other noise": [PLAN, replace(PLAN, noise_multiplier=3.0)],
+    "little left": [replace(PLAN, cohort=400.0, noise_multiplier=1.6)],
+}
+
+
+@pytest.mark.parametrize("held", AFTER.values(), ids=AFTER)
+@pytest.mark.parametrize("noise", [5.0, 0.9, 0.6, 0.3])
+def test_a_plan_is_told_before_the_run_whether_it_fits(register, held, noise):
+    """What is told is what `reserve` does, and the noise that is named fits."""
+    for number, each in enumerate(held):
+        reserve(register, run=f"run-{number}", data="d", plan=each)
+    before, plan = register.read_bytes(), replace(PLAN, cohort=400.0, noise_multiplier=noise)
+    found, room = read_register(register), room_for(register, plan)
+    assert register.read_bytes() == before
+    assert f"spend epsilon = {rounded_up(found.spent, 4)} of 4 at delta = 1e-06" in room.words
+    if room.fits:
+        reserved = reserve(register, run="next", data="d", plan=plan)
+        assert room.words.endswith(f": fits, and then epsilon = {rounded_up(reserved.spent, 4)} is spent")
+        assert room_for(register, plan, run="next").fits  # it has its room
+        return
+    with pytest.raises(RefusedPlan, match="leaves too little"):
+        reserve(register, run="next", data="d", plan=plan)
+    named, epsilon = re.search(
+        r"--noise-multiplier (\S+) it does(?:, or with --epsilon (\S+) where)?", room.words
+    ).groups()
+    louder = replace(plan, noise_multiplier=float(named))
+    assert not room_for(register, replace(louder, noise_multiplier=0.98 * float(named))).fits
+    if epsilon is None:  # what is left is for the same rounds alone
+        assert found.spent < 4.0 < found.renyi
+    else:
+        assert guarantees(louder)[0].epsilon == pytest.approx(float(epsilon), rel=0.02)
+    assert reserve(register, run="next", data="d", plan=louder).spent <= 4.0
+
+
+def test_a_register_that_no_noise_makes_room_in_says_so(register):
+    reserve(register, run="all", data="d", plan=noise_that_costs(register, read_register(register).left))
+    assert "does not fit; no noise makes room for it" in room_for(register, replace(WHOLE, rounds=5_000_000)).words
+    with pytest.raises(InputError, match=r"counts clients with population\.clients = 20"):
+        room_for(register, PLAN)
+
+
+def test_plan_and_dry_run_say_whether_they_fit(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    path = begin_register(tmp_path / "people.jsonl", 4.0, 1e-6).path
+    words = ("--algo", "dp-agr", "--dataset", "strokes", "--clients", "4000", "--cohort", "200", "--rounds", "100")
+    words += ("--population.register", str(path))
+    for command in (("account",), ("train", "--dry-run")):
+        told = dpfedmeta(*command, *words, "--noise-multiplier", "0.6", code=2)
+        assert "register people.jsonl: 0 runs in it spend epsilon = 0 of 4" in told.out
+        assert "does not fit; with --noise-multiplier 1.36 it does, or with --epsilon 2.29" in told.out
+        assert "no room for this plan; with --noise-multiplier 1.36 it does" in told.error
+        for followed in (("--noise-multiplier", "1.36"), ("--epsilon", "2.29")):
+            assert ": fits, and then epsilon = " in dpfedmeta(*command, *words, *followed).out
+    made = json.loads(dpfedmeta("account", *words, "--epsilon", "2.29", "--json").out)
+    assert "fits, and then epsilon = " in made["register"]
+    assert "begin a register" in dpfedmeta("account", *words[:-1], str(tmp_path / "none"), code=2).error
+    reserve(path, run="other", data="d", plan=PLAN, made_by=MADE_BY)
+    for command in (("account",), ("train", "--dry-run")):
+        assert "its clients are others" in dpfedmeta(*command, *words, code=2).error
 
 
 def noise_that_costs(register, divergence):

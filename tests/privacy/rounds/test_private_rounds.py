@@ -1196,8 +1196,8 @@ def test_the_kernel_runs_without_torch_and_loads_nothing_above_it(tmp_path, nois
     assert "dpfedmeta.privacy.rounds.private_rounds" in loaded
     assert not [name for name in loaded if name.partition(".")[2].partition(".")[0] in ABOVE]
     lines = sum(Path(file).read_text().count("\n") for file in loaded.values())
-    # docs/kernel.md says what is in it; it grew last for copies of what a client is given and for forked processes.
-    assert 5_000 < lines <= 12_200, f"{len(loaded)} files, {lines} lines"
+    # docs/kernel.md says what is in it; it grew last for own policies' states and edited functions.
+    assert 5_000 < lines <= 12_400, f"{len(loaded)} files, {lines} lines"
 
 
 def test_the_example_of_the_class_runs():
