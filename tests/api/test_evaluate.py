@@ -27,7 +27,7 @@ from dpfedmeta.learning.evaluation import few_shot
 from dpfedmeta.learning.models.initial_weights import initial_weights
 from dpfedmeta.planning.client_spec import network_spec
 from dpfedmeta.planning.data_digests import held_data, keep_data
-from dpfedmeta.reporting.html.evaluation_section import evaluations_section
+from dpfedmeta.reporting.html.evaluation_section import evaluations_section, evaluations_shown
 
 SMALL = {"model.width": "4", "task.ways": "3", "task.shots": "2", "evaluation.queries": "3", "meta.steps": "2"}
 
@@ -194,7 +194,7 @@ def test_images_that_changed_since_the_run_began_are_said(run, tiny_task_file, t
         found, printed = evaluated(tmp_path, run)
         words = "HAVE CHANGED since this run began"
         assert (words in printed.replace("\n", " "), words in (found["note"] or "")) == (changed, changed)
-        assert (words in str(evaluations_section(run))) is changed
+        assert (words in str(evaluations_section(evaluations_shown(run)))) is changed
     (run / "secret/data.json").unlink()
     assert words not in evaluated(tmp_path, run)[1]
 
@@ -252,7 +252,7 @@ def test_a_run_that_did_not_end_as_planned_is_labelled_wherever_its_accuracy_is(
     assert (found["status"], found["rounds"]) == ("interrupted", 12)
     label = f"INTERRUPTED after 12 of {found['planned_rounds']} rounds"
     assert label in printed
-    section = evaluations_section(run)
+    section = evaluations_section(evaluations_shown(run))
     assert label in section
     assert ">3-way 2-shot; 3 queries per class; 2 steps; 3 episodes, seed 0; " in section
     with only_writer(run):

@@ -18,6 +18,7 @@ from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory, append_lines, create
+from dpfedmeta.data.episodes.shape import ASKED
 from dpfedmeta.data.populations.population_statement import _statement
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
@@ -103,7 +104,8 @@ def line(plan, number, noise):
 
 def summary_of(settings, plan, ledger):
     population = {name: getattr(plan, name) for name in ("clients", "cohort", "sampler", "max_participations")}
-    said = asdict(_statement(settings.population.kind, plan.clients, form=-1, records=160))
+    kind = settings.population.kind
+    said = asdict(_statement(ASKED if kind == "real" else kind, plan.clients, form=-1, records=160))
     simulated = settings.run.noise_seed is not None
     return {
         "status": "completed" if ledger.rounds == plan.rounds else "interrupted",

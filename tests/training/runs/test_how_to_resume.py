@@ -20,7 +20,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.from_pairs import from_pairs
 from dpfedmeta.data.populations.population_statement import asked_statement, population_statement
 from dpfedmeta.training.state import resume
-from dpfedmeta.training.state.how_to_resume import check_simulated, how_to_go_on, repeated
+from dpfedmeta.training.state.how_to_resume import check_simulated, how_to_go_on, kind_of_clients, repeated
 from dpfedmeta.training.state.resume import begun_by, keep_launch
 
 SHAPE = EpisodeShape(ways=2, shots=1, queries=1)
@@ -41,7 +41,7 @@ def test_a_federation_goes_on_by_its_server(tmp_path):
     assert "--resume" not in how_to_go_on(run)
     with pytest.raises(InputError, match=r"belongs to a federation.*federate server"):
         check_simulated(run)
-    words, left_open = repeated(run, COMMAND)
+    words, left_open = repeated(kind_of_clients(run), COMMAND)
     assert words.startswith("dpfedmeta federate server --keys KEYS --roster ROSTER --algo maml")
     assert "KEYS" in left_open
 
@@ -50,8 +50,8 @@ def test_clients_of_the_callers_own_are_handed_over_again(tmp_path):
     run = run_of(tmp_path, population_statement(from_pairs([], SHAPE)).kind)
     check_simulated(run)
     assert "population=..." in how_to_go_on(run)
-    assert repeated(run, COMMAND)[0] == COMMAND
-    assert "population=..." in repeated(run, COMMAND)[1]
+    assert repeated(kind_of_clients(run), COMMAND)[0] == COMMAND
+    assert "population=..." in repeated(kind_of_clients(run), COMMAND)[1]
 
 
 @pytest.mark.parametrize("kind", ["virtual", "shards", None])
@@ -59,7 +59,7 @@ def test_simulated_clients_go_on_by_train(tmp_path, kind):
     run = run_of(tmp_path, kind)
     check_simulated(run)
     assert how_to_go_on(run) == f"dpfedmeta train --resume {run.path}"
-    assert repeated(run, COMMAND) == (COMMAND, "")
+    assert repeated(kind_of_clients(run), COMMAND) == (COMMAND, "")
 
 
 def test_no_statement_says_which_unit_is_protected():
