@@ -1,14 +1,18 @@
 """Moments of tables: clients with rows of their own, shared labels, numbers to predict, classes of their own."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 import yaml
 
 import dpfedmeta as dp
-from dpfedmeta.core.errors import RefusedPlan
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import load_weights
+from dpfedmeta.learning.algorithms import moments
 from dpfedmeta.learning.record_dp.closed_heads import NearbyLine, PosteriorMeans
+from tests.conftest import dpfedmeta
 
 ALGORITHMS = ("moments-agr", "moments-agrlr", "moments-agrlr-secure")
 KINDS = {
@@ -43,8 +47,8 @@ def table_of(kind, folder, clients=6):
     return folder / "people.yaml"
 
 
-def settings_of(kind, algo, folder, **given):
-    file = table_of(kind, folder)
+def settings_of(kind, algo, folder, clients=6, **given):
+    file = table_of(kind, folder, clients)
     more = {"task.ways": 2} if kind == "own" else {}
     if algo == "moments-agrlr-secure" and kind == "own":
         more |= {"meta.own.scale": 30}  # So few clients could not draw their shares of the noise.
@@ -81,6 +85,62 @@ def test_nothing_is_promised_of_whole_clients_whose_rows_are_added_as_whole_numb
     given = {"privacy.client.epsilon": 8.0, "privacy.client.delta": 1e-3}
     with pytest.raises(RefusedPlan, match="nothing bounds a client as a whole"):
         dp.train(settings_of("labels", "moments-agrlr-secure", tmp_path, **given), quiet=True)
+
+
+SUMS = "moments-agrlr-secure"
+ALL: dict[str, object] = {"meta.own.directions": None}
+ALONE: dict[str, object] = {"population.clients": 1, "population.cohort": 1}
+FIXED: dict[str, object] = {"population.sampler": "fixed", "population.cohort": 6}
+# What everybody may know: kind of the labels, preset, most entries of a message, settings, and words of the one line.
+REFUSED: dict[str, tuple[str, str, int, dict[str, object], str]] = {
+    "directions": ("own", SUMS, 40, {"meta.own.directions": 4}, "41 entries .* most 40; give --meta.own.directions 3 "),
+    "all columns": ("own", SUMS, 40, ALL, "41 entries .* give --meta.own.directions 3 or fewer"),
+    "labels": ("labels", SUMS, 39, ALL, "40 entries .* uses all numbers of a record: leave columns out, down to 3"),
+    "numbers": ("numbers", SUMS, 35, ALL, "36 entries .* down to 3"),
+    "one client": ("labels", SUMS, 41, ALONE, "the sum of one client alone is its message"),
+    "one of own labels": ("own", SUMS, 41, ALONE, "--algo moments-agrlr"),
+    "fixed phases": ("own", "moments-then-gradients", 41, FIXED, "two phases whose cohorts have fixed sizes"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_public_things_are_refused_in_one_line_before_anything_is_spent(case, tmp_path, monkeypatch):
+    kind, algo, most, given, words = REFUSED[case]
+    clients = 1 if given is ALONE else 6
+    monkeypatch.setattr(moments, "MOST_ENTRIES", most)
+    with pytest.raises((InputError, RefusedPlan), match=words) as refused:
+        dp.train(settings_of(kind, algo, tmp_path, clients=clients, **given), quiet=True)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+# Rows beside those of a client, and what its owner hears of them; a column is of every row.
+WRONG_ROWS = {
+    "a class with one record": ("own", "a,train,lonely,1,2,3,4", "one record, which moments find no pair for: lonely"),
+    "shared labels need no pair": ("labels", "a,train,unsure,1,2,3,4", None),
+    "an unlisted label": ("labels", "a,train,strange,1,2,3,4", r"line 22: class 'strange': outside the task's public"),
+    "no number": ("own", "a,train,a-1,nan,2,3,4", r"1 records are wrong and left out: .* line 22, number 1: nan"),
+    "a constant column": ("own", None, r"one number in all records, which tell nothing: x0 \(7\)"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ROWS)
+def test_the_owner_hears_of_rows_that_count_as_nothing_and_a_run_says_nothing(case, tmp_path, capsys):
+    kind, row, words = WRONG_ROWS[case]
+    file = table_of(kind, tmp_path)
+    head, *rows = (tmp_path / "people.csv").read_text().splitlines()
+    train = [f"a,{line.partition(',')[2]}" for line in rows if ",train," in line and "unsure" not in line][:20]
+    if row is None:
+        train = [",".join([*line.split(",")[:3], "7", *line.split(",")[4:]]) for line in train]
+    (tmp_path / "people.csv").write_text("\n".join([head, *train, *([row] if row else [])]))
+    told = dpfedmeta("check-task", str(file), "--client", "--ways", "2", "--shots", "1", "--task.queries", "1").out
+    assert re.search(words, told) if words else "find no pair" not in told
+    if case not in ("a class with one record", "a constant column"):
+        return  # Simulations refuse the others, and real clients leave them out (federation/test_unsound_rows.py).
+    (tmp_path / "people.csv").write_text("\n".join([head, *train, *([row] if row else []), *rows]))
+    dp.train(dp.Settings.preset("moments-agrlr", file, {**FEW, "task.ways": 2, "run.dir": str(tmp_path)}), quiet=False)
+    shown = capsys.readouterr()
+    assert not re.search(words, shown.out + shown.err)
 
 
 def head(*rows):

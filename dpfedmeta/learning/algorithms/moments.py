@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 # Names of the weights of the networks that are solved for.
 CENTRE, MATRIX = f"{BODY}layers.1.centre", f"{BODY}layers.1.matrix"
+# Entries of a message's matrices: nobody is asked for more.
+MOST_ENTRIES = 10_000_000
 _GAUSSIAN = (f"{BODY}layers.0.centre", f"{BODY}layers.0.matrix", f"{HEAD}weight", f"{HEAD}bias")
 
 
@@ -102,6 +104,7 @@ class SentMoments(NoRecordNoise, NetworkWeights):
     Settings: ClassVar[type] = MomentSettings
     network_name: ClassVar[str] = METRIC
     solved_names: ClassVar[tuple[str, ...]] = (CENTRE, MATRIX)
+    smaller: ClassVar[str] = "give --meta.own.directions {} or fewer"
     plain_steps: ClassVar[bool] = False
     sends: ClassVar[Sends] = "update"
     few_shot: ClassVar[bool] = True
@@ -116,8 +119,8 @@ class SentMoments(NoRecordNoise, NetworkWeights):
         """Build the method from the settings; of shared labels and numbers to predict `MomentsOfTargets`.
 
         Raises:
-            InputError: Records are no vectors, there is no model to solve for, or a client has no two records of a
-                class.
+            InputError: Records are no vectors or too long, there is no model to solve for, or a client has no two
+                records of a class.
         """
         own, kind = own or MomentSettings(), cls if targets_of(task).masked else MomentsOfTargets
         if task.form.kind != "vectors":
@@ -132,6 +135,12 @@ class SentMoments(NoRecordNoise, NetworkWeights):
             )
         rows = settings.record.enabled and holds_rows(settings.population.kind, task)
         moments, adaptation = kind.of_targets(settings, task, own)
+        if moments.entries > MOST_ENTRIES:
+            fitting = moments.most_numbers(MOST_ENTRIES)
+            raise InputError(
+                f"meta.method = moments: {moments.entries:,} entries of second moments in a message, and sums carry at "
+                f"most {MOST_ENTRIES:,}; {kind.smaller.format(fitting)}"
+            )
         return kind(
             moments=moments,
             client=episode_shape(settings),
@@ -270,6 +279,7 @@ class MomentsOfTargets(SentMoments):
 
     network_name: ClassVar[str] = GAUSSIAN
     solved_names: ClassVar[tuple[str, ...]] = _GAUSSIAN
+    smaller: ClassVar[str] = "a model for everybody uses all numbers of a record: leave columns out, down to {}"
 
     @classmethod
     def of_targets(cls, settings: RunSettings, task: Task, own: MomentSettings) -> tuple[BlockMoments, Adaptation]:

@@ -9,7 +9,7 @@ is their difference, cut. Both are over n, the public number of records, and in 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.relations.relations import MomentBlocks
@@ -69,6 +69,10 @@ class SecondMoments(BlockMoments):
             MomentBlock(name=TOTAL, size=self.directions + 1, weight=1.0),
             MomentBlock(name=WITHIN, size=self.directions, weight=self.pair_weight, share=0.5),
         )
+
+    def of_size(self, size: int) -> SecondMoments:
+        """The same with so many directions."""
+        return replace(self, directions=size)
 
     def message(self, *records: Tensor) -> Params:
         """SECRET: the moments of one client's records, over their number.

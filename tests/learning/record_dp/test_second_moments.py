@@ -200,3 +200,12 @@ def test_the_more_noise_the_more_of_the_metric_is_the_encoders_own():
     assert max(shown[-2:]) < 0.1
     assert scores[0] > start + 0.2
     assert min(scores) > start - 0.02
+
+
+@pytest.mark.parametrize("moments", CASES, ids=str)
+def test_the_most_numbers_are_those_whose_entries_still_fit(moments):
+    for entries in (1, 50, 10_000_000):
+        size = moments.most_numbers(entries)
+        assert size == 0 or moments.of_size(size).entries <= entries
+        assert moments.of_size(size + 1).entries > entries
+    assert moments.most_numbers(10_000_000) == 2235
