@@ -19,7 +19,7 @@ from dpfedmeta.federation.client.local_data import NullRecords, OwnRecords, open
 from dpfedmeta.federation.offers.offered_settings import form_of, task_of
 from dpfedmeta.learning.targets.regression import Regression
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
-from dpfedmeta.training.personal import load_personal
+from dpfedmeta.training.personal.personal_model import load_personal
 from tests.federation.silos import CLIENTS, NOISE, SEED, Silos
 
 COLUMNS = ("age", "pulse")
