@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from dpfedmeta.privacy.clip_policies import choices as clip
     from dpfedmeta.privacy.rounds.private_rounds import PrivateRounds
     from dpfedmeta.privacy.rounds.promise import Promise
-    from dpfedmeta.training.personal import Initialisation, PersonalModel, load, load_personal
+    from dpfedmeta.training.personal.personal_model import Initialisation, PersonalModel, load, load_personal
+    from dpfedmeta.training.personal.solved_model import SolvedRun, load_solved
     from dpfedmeta.training.personal.user_inputs import standardised
     from dpfedmeta.training.tracking.callbacks import Callback, CallbackFailed
 
@@ -51,6 +52,7 @@ __all__ = [
     "RefusedPlan",
     "Run",
     "Settings",
+    "SolvedRun",
     "__version__",
     "audit",
     "audit_rounds",
@@ -59,6 +61,7 @@ __all__ = [
     "flower",
     "load",
     "load_personal",
+    "load_solved",
     "plan",
     "sign_rounds",
     "standardised",
@@ -70,20 +73,22 @@ _HOME = {
     "CallbackFailed": "training.tracking.callbacks",
     "ClientRounds": "federation.client_rounds",
     "Evaluation": "api.evaluate",
-    "Initialisation": "training.personal",
+    "Initialisation": "training.personal.personal_model",
     "InputError": "core.errors",
-    "PersonalModel": "training.personal",
+    "PersonalModel": "training.personal.personal_model",
     "PrivateRounds": "privacy.rounds.private_rounds",
     "Promise": "privacy.rounds.promise",
     "RecordRelease": "federation.client_rounds",
     "RefusedPlan": "core.errors",
     "Run": "api.run",
     "Settings": "config.settings",
+    "SolvedRun": "training.personal.solved_model",
     "audit": "api.audit",
     "audit_rounds": "auditing.rounds.audit_rounds",
     "evaluate": "api.evaluate",
-    "load": "training.personal",
-    "load_personal": "training.personal",
+    "load": "training.personal.personal_model",
+    "load_personal": "training.personal.personal_model",
+    "load_solved": "training.personal.solved_model",
     "plan": "api.plan",
     "sign_rounds": "federation.client_rounds",
     "standardised": "training.personal.user_inputs",

@@ -42,7 +42,7 @@ def _run(words: Sequence[str]) -> None:
         sys.exit(0)
     from dpfedmeta.core.dependencies import check_dependencies
 
-    check_dependencies()
+    check_dependencies(words[0])
     from dpfedmeta.cli.arguments import run_command
 
     # Inside, so that Ctrl-C while libraries are imported is an interruption as well.

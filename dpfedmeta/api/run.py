@@ -23,7 +23,7 @@ from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, RunDirectory
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.learning.evaluation.accuracy import Accuracy
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.training.personal import Initialisation, PersonalModel, load
+from dpfedmeta.training.personal.personal_model import Initialisation, PersonalModel, load
 from dpfedmeta.training.personal.user_inputs import Images, Labels
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.terminal.tables import as_text

@@ -9,6 +9,8 @@ _NEEDED = (
     "torch", "opacus", "dp_accounting", "wandb", "numpy", "scipy", "pydantic", "yaml", "PIL", "safetensors",
     "matplotlib", "jinja2", "markupsafe", "rich", "requests", "platformdirs", "numba", "cryptography", "cloudpickle",
 )  # fmt: skip
+# Of models that are a matrix a command needs neither; of others it checks again.
+_SPARED = {"predict": ("torch", "opacus")}
 
 
 def missing() -> list[str]:
@@ -25,9 +27,9 @@ def remedy() -> str:
     return f"type: {pip} (or make demo in {root}; on Linux with TORCH=cpu, which keeps CUDA out)"
 
 
-def check_dependencies() -> None:
-    """Leave in one line where something is missing: a checkout that was never installed."""
-    lacking = missing()
+def check_dependencies(command: str = "") -> None:
+    """Leave in one line where something is missing that a command always needs: a checkout that was never installed."""
+    lacking = [name for name in missing() if name not in _SPARED.get(command, ())]
     if lacking:
         what = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
         print(f"error: dpfedmeta is not installed for this Python: it lacks {what}; {remedy()}", file=sys.stderr)

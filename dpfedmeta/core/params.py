@@ -78,6 +78,24 @@ def plain_tensor(values: Any) -> Tensor:
     return torch.as_tensor(np.require(in_order(given), requirements="W") if isinstance(given, np.ndarray) else given)
 
 
+def library_of(values: Any) -> Any:
+    """numpy, or PyTorch, by the kind of an array: what both have under one name and with one meaning."""
+    if is_numpy(values):
+        return np
+    import torch
+
+    return torch
+
+
+def plain_array(values: Any) -> npt.NDArray[Any]:
+    """Arrays, series by place, lists and tensors as a numpy array."""
+    if not hasattr(values, "detach"):
+        return in_order(np.asarray(values))
+    # Of floats all kinds: some are numpy's no more.
+    found: npt.NDArray[Any] = (values.double() if values.is_floating_point() else values).numpy(force=True)
+    return found
+
+
 def same_kind(values: npt.NDArray[Any], like: Any) -> Any:
     """A numpy array as what `like` is: a numpy array, or a tensor on its device."""
     if is_numpy(like):

@@ -1,17 +1,22 @@
 """A look at the data of one real client, for their owner: what takes part, and whether a plan can use it."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed, reasons
-from dpfedmeta.data.columns import TARGET
+from dpfedmeta.data.columns import TARGET, constant_columns
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.missing import MissingValues, look_for_missing
+from dpfedmeta.data.task import OwnSource, Task
+from dpfedmeta.data.task_file import TASK_ENDINGS, load_task
 from dpfedmeta.data.user_sources.csv_table import check_spelled_alike
 from dpfedmeta.data.user_sources.readers import columns_in, reader_name
-from dpfedmeta.data.user_sources.sound_rows import SoundRows, any_rows
+from dpfedmeta.data.user_sources.sound_rows import SoundRows, any_rows, sound_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +69,21 @@ def inspect_client(path: Path, shape: EpisodeShape) -> ClientReport:
     """Read the data of one real client as `federate client --data` does; nothing leaves the machine.
 
     Args:
-        path: A folder of images, a list of them, or a table.
+        path: A folder of images, a list of them, or a table; or a task file of it, whose constants rows must keep to.
         shape: Of a client's episode in the plan.
 
     Raises:
         InputError: No row of them is sound; says why.
     """
-    all_rows, reader = any_rows(path), reader_name(path)
-    found = all_rows.looked_at()
+    task = None
+    if path.suffix.lower() in TASK_ENDINGS:
+        task, _ = load_task(str(path))
+        if not isinstance(task.source, OwnSource):
+            raise InputError(f"{path}: names no data; give the client's own, or a task file of them")
+        path = Path(task.source.path)
+    reader = reader_name(path)
+    all_rows = any_rows(path) if task is None else sound_rows(path, reader, task, columns_in(reader, path))
+    found = all_rows.looked_at() if task is None or task.form.kind == "images" else all_rows
     held = found.digests()
     if {label for label, _ in held} == {TARGET}:
         # Numbers to predict have no classes.
@@ -84,7 +96,11 @@ def inspect_client(path: Path, shape: EpisodeShape) -> ClientReport:
         repeated=len(held) - len(set(held)),
         shape=shape,
         unsound=found.unsound,
-        remarks=(*_remarks(found), *missing_remarks(all_rows)),
+        remarks=(
+            *_remarks(found),
+            *lone_classes((label for label, _ in held), task),
+            *missing_remarks(all_rows if task is None else any_rows(path), task.missing if task else None),
+        ),
     )
 
 
@@ -102,7 +118,7 @@ def _remarks(found: SoundRows) -> tuple[str, ...]:
 
 
 def missing_remarks(found: SoundRows, known: MissingValues | None = None) -> tuple[str, ...]:
-    """SECRET: where values of a table are missing, or look so.
+    """SECRET: where values of a table are missing, or look so, and which columns say nothing.
 
     Args:
         found: Rows under any plan.
@@ -110,7 +126,21 @@ def missing_remarks(found: SoundRows, known: MissingValues | None = None) -> tup
     """
     if not (names := found.names()):
         return ()
-    return look_for_missing([values[: len(names)] for values in found.values], names, known)[-1]
+    numbers, absent, words = look_for_missing([values[: len(names)] for values in found.values], names, known)
+    return (*words, *constant_columns(names, np.where(absent, np.nan, numbers)))
+
+
+def lone_classes(labels: Iterable[str], task: Task | None = None) -> tuple[str, ...]:
+    """SECRET: classes of clients' own with a single record, of which moments make no pair.
+
+    Args:
+        labels: Of all records.
+        task: Theirs, if it is known: shared labels and numbers to predict need no pairs.
+    """
+    if task is not None and (task.labels or task.targets or task.shared_classes):
+        return ()
+    lone = [label for label, count in Counter(labels).items() if count == 1 and label != TARGET]
+    return (f"class(es) with one record, which moments find no pair for: {listed(lone)}",) if lone else ()
 
 
 def describe_client(report: ClientReport) -> list[str]:

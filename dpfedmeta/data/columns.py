@@ -230,6 +230,20 @@ def telling_columns(columns: Sequence[str], records: Any, labels: Sequence[str])
     return tuple(said)
 
 
+def constant_columns(columns: Sequence[str], records: Any) -> tuple[str, ...]:
+    """SECRET: columns in which all records have one number, which says nothing; as of `telling_columns`, NaN left out.
+
+    Args:
+        columns: Names of the features.
+        records: [n, features].
+    """
+    if len(records) < _FEWEST_ROWS:
+        return ()
+    held = [values[np.isfinite(values)] for values in np.asarray(records, dtype=np.float64).T]
+    same = [f"{name} ({own[0]:g})" for name, own in zip(columns, held, strict=True) if len({*own.tolist()}) == 1]
+    return (f"column(s) with one number in all records, which tell nothing: {listed(same)}",) if same else ()
+
+
 def owning_columns(columns: Sequence[str], records: Any) -> tuple[str, ...]:
     """Question about columns whose values look like names of owners: few whole numbers, each with several rows.
 

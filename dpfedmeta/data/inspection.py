@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.data.client_inspection import lone_classes
 from dpfedmeta.data.dataset import Dataset, open_dataset
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape, Kind, WholeShape
@@ -202,7 +203,7 @@ def inspect_task(
         repeated=repeated,
         across_splits=across,
         problem=problem,
-        remarks=(*_remarks(task), *changed, *_of_range(task, modes)),
+        remarks=(*_remarks(task), *changed, *_of_range(task, modes), *(_lone(pools["train"], task) if pools else ())),
         predicts_numbers=task.targets is not None,
     )
     return report, dataset
@@ -215,6 +216,11 @@ def _remarks(task: Task) -> tuple[str, ...]:
         return READERS[own.reader].remarks(Path(own.path), task, public=False) if isinstance(own, OwnSource) else ()
     except InputError:
         return ()
+
+
+def _lone(pool: ClassPool, task: Task) -> tuple[str, ...]:
+    """SECRET: those of a training client's own classes that have a single record."""
+    return lone_classes((name for name, count in zip(pool.names, pool.counts, strict=True) for _ in range(count)), task)
 
 
 def _split(pool: ClassPool, task: Task, able: int | None) -> SplitReport:

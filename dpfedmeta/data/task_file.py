@@ -25,6 +25,8 @@ from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.data.user_sources.csv_table import not_a_part
 from dpfedmeta.data.user_sources.readers import READERS, not_there, reader_name
 
+TASK_ENDINGS = (".yaml", ".yml")
+
 
 def task_names() -> list[str]:
     """Names of the built-in tasks."""
@@ -67,7 +69,7 @@ def _loaded(name: str, data_folder: Path | None) -> tuple[Task, dict[str, Split]
     if name in task_names():
         folder = resources.files("dpfedmeta.tasks")
         where, text = f"tasks/{name}.yaml", (folder / f"{name}.yaml").read_text(encoding="utf-8")
-    elif path.suffix.lower() in (".yaml", ".yml") and path.is_file():
+    elif path.suffix.lower() in TASK_ENDINGS and path.is_file():
         where = str(path)
         try:
             text = read_text(path)

@@ -58,7 +58,7 @@ FEATURES = {
     r"participation_(pattern|ledger)|cyclic_sampler|compare_noises|cli/advise",
     "check-ins": r"check_ins|random_allocation|replaced_allocation|allocated_cost",
     "own data": r"user_sources/|data/(inspection|names|parts|repeated)|populations/(from_|capacity)|task_file|"
-    r"check_task|image_codecs|user_inputs",
+    r"check_task|image_codecs|user_inputs|solved_model",
     "whole clients, people, targets": r"whole|people|own_records|own_test|targets|target_kind|held_out_clients|natural",
     "encoders": r"data/encoders|adapters|encode_command|pretraining_overlap|prototype_gradients",
     "ranks and GPU": r"simulation/distributed|gpu_batches|gpu_sampling|device_test",

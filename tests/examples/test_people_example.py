@@ -167,7 +167,8 @@ def test_patients_adapt_on_the_first_recordings_and_no_model_sees_the_time(peopl
     assert {"this run, adapted", "all data in one place"} <= rows.keys()
 
 
-def test_real_hospitals_are_asked_for_the_plan_of_the_simulation(people, tmp_path, monkeypatch):
+@pytest.mark.parametrize("moments", [False, True], ids=["gradients", "moments"])
+def test_real_hospitals_are_asked_for_the_plan_of_the_simulation(people, tmp_path, monkeypatch, moments):
     """With records promised, under sums: the command line of the server has every setting of the example."""
     from dpfedmeta.cli.arguments import given_settings
     from dpfedmeta.cli.commands.train_command import options_of
@@ -177,11 +178,16 @@ def test_real_hospitals_are_asked_for_the_plan_of_the_simulation(people, tmp_pat
     federation = importlib.import_module("federation")
     monkeypatch.delitem(sys.modules, "federation")
     task = people.POPULATIONS["heart"]
-    words = [*federation.settings_of(1.0, 4), "--algo", "dp-agrlr-secure"]
-    settings = resolve(
-        "dp-agrlr-secure", str(people.write_task(task, tmp_path)), None, given_settings(options_of(), words)
-    )
+    algo = "moments-agrlr-secure" if moments else "dp-agrlr-secure"
+    words = [*federation.settings_of(task, 1.0, 4, moments=moments), "--algo", algo]
+    settings = resolve(algo, str(people.write_task(task, tmp_path)), None, given_settings(options_of(), words))
     assert (settings.privacy.record.epsilon, settings.privacy.record.delta) == (1.0, 1e-4)
     assert (settings.population.clients, settings.population.cohort, settings.population.episodes) == (4, 4, "fixed")
     assert settings.aggregation.mode == "secure"
+    if moments:
+        assert (settings.server.rounds, settings.model.name, settings.population.kind) == (1, "gaussian", "real")
+        # Four withstand one that tells all it knows, and none that is lost; of more, one may be.
+        assert (settings.aggregation.dropout, settings.privacy.client.colluding) == (0.0, 1)
+        assert f"--aggregation.dropout {1 / 24}" in " ".join(federation.settings_of(task, 1.0, 24, moments=True))
+        return
     assert settings.meta.learn == "all"

@@ -14,6 +14,7 @@ from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.federation.client.local_data import OwnRecords
 from dpfedmeta.federation.wire_format import Said
+from dpfedmeta.learning.algorithms import moments
 from dpfedmeta.learning.algorithms.moments_then_gradients import PHASE
 from tests.federation.sessions import open_session
 from tests.federation.silos import NOISE
@@ -67,7 +68,6 @@ def changed(session, **own):
     ("algo", "own", "words"),
     [
         ("moments-agr", {"directions": 65}, "a record has 64 numbers"),
-        ("moments-agr", {"directions": 3000}, "numbers of second moments, and a client of a federation takes at most"),
         ("moments-agr", {"directions": "8; rm"}, "meta.own.directions"),
         ("moments-agr", {"constant": 0.0}, "meta.own.constant"),
         ("moments-agr", {"pair_weight": -1.0}, "meta.own.pair_weight"),
@@ -86,6 +86,14 @@ def test_constants_beyond_a_methods_own_limits_are_declined(silos, tmp_path, alg
     said, log = asked(session, changed(session, **own))
     assert said is Said.DECLINED
     assert words in log
+
+
+def test_a_client_declines_more_second_moments_than_sums_carry(silos, tmp_path, monkeypatch):
+    session = open_session(silos, tmp_path, "moments-agr", **ENCODED)
+    monkeypatch.setattr(moments, "MOST_ENTRIES", 9**2 + 8**2)
+    said, log = asked(session, changed(session, directions=9))
+    assert said is Said.DECLINED
+    assert "181 entries of second moments in a message, and sums carry at most 145; give --meta.own.directions 8" in log
 
 
 @pytest.mark.parametrize("given", [{}, SUMS], ids=["messages", "sums"])

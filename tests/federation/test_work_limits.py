@@ -39,10 +39,6 @@ REACHED = {
         {"task.ways": "2", "task.shots": "1000", "task.queries": "1000", "meta.steps": "10", "model.width": "115"},
         {"task.ways": "2", "task.shots": "1000", "task.queries": "1000", "meta.steps": "10", "model.width": "116"},
     ),
-    "numbers of second moments": (
-        {"meta.method": "moments", "meta.own.directions": "2235"},
-        {"meta.method": "moments", "meta.own.directions": "2236"},
-    ),
 }
 
 

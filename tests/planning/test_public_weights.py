@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.training.personal import load
+from dpfedmeta.training.personal.personal_model import load
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.state.resume import settings_of_run

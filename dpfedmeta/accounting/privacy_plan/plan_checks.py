@@ -120,6 +120,11 @@ def _check_rounds(plan: PrivacyPlan) -> None:
 
 def _check_secure(plan: PrivacyPlan, secure: SecureRounds) -> None:
     check("server_sees", plan.server_sees, plan.server_sees == "sum", "sum with secure aggregation")
+    if plan.clients == 1:
+        raise RefusedPlan(
+            "population.clients = 1 with secure aggregation: the sum of one client alone is its message; use "
+            "--aggregation messages, with noise in the message itself (--algo moments-agrlr or dp-agrlr-micro)"
+        )
     check("noise_multiplier", plan.noise_multiplier, plan.noise_multiplier is not None, "a clip bound and a noise")
     check("noise_site", plan.noise_site, plan.noise_site == "server", "server: the clients add the noise anyway")
     check("schedule", plan.schedule, not plan.schedule, "no changes between rounds")

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, check_output, parser, print_json
+from dpfedmeta.core.dependencies import check_dependencies
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
 from dpfedmeta.core.files.run_checks import check_outside_runs
@@ -48,16 +49,15 @@ def main(words: Sequence[str], console: Console) -> int:
         if not path.exists():
             raise InputError(f"{path}: not there")
     from dpfedmeta.data.columns import other_units
-    from dpfedmeta.training.personal.personal_model import load_personal
     from dpfedmeta.training.personal.user_inputs import columns_of
 
-    model = load_personal(options.model)
+    model = _loaded(options.model)
     if model.form.records != "vectors":
         raise InputError(f"{options.model}: takes {model.form.records}, and this command tables; see dp.load_personal")
     _, held = columns_of(options.records)
     rows = [dict(row) for row in _rows(model, options.records)]
     # For the owner of the records; standard output holds predictions alone.
-    raw = model.form.tensor(held).double().numpy() * (model.form.deviation or 1.0) + (model.form.mean or 0.0)
+    raw = model.form.vectors(held).astype("float64") * (model.form.deviation or 1.0) + (model.form.mean or 0.0)
     for line in other_units(model.form.columns, raw, model.form.mean, model.form.deviation):
         print(f"{options.records}: {line}", file=sys.stderr)
     predicted, said = [row["predicted"] for row in rows], held.get("target" if model.targets else "class", [])
@@ -81,6 +81,19 @@ def main(words: Sequence[str], console: Console) -> int:
     if judged:
         console.print(judged, highlight=False, soft_wrap=True, markup=False)
     return DONE
+
+
+def _loaded(path: Path) -> Any:
+    """Without PyTorch where the model needs none."""
+    from dpfedmeta.training.personal.solved_model import load_solved_model
+
+    solved = load_solved_model(path)
+    if solved is not None:
+        return solved
+    check_dependencies()
+    from dpfedmeta.training.personal.personal_model import load_personal
+
+    return load_personal(path)
 
 
 def _rows(model: Any, records: Path) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -100,9 +100,9 @@ def _without_nulls(records: Tensor) -> Tensor:
     return records[~records.isnan().all(1)]
 
 
-def are_tokens(records: Tensor, vocabulary: int) -> bool:
+def are_tokens(records: Any, vocabulary: int) -> bool:
     """Return whether all records are sequences of whole numbers in range(vocabulary), none only padding (0)."""
-    whole = bool(((records >= 0) & (records < vocabulary) & (records == records.floor())).all())
+    whole = bool(((records >= 0) & (records < vocabulary) & (records % 1 == 0)).all())
     return whole and bool((records > 0).any(1).all())
 
 

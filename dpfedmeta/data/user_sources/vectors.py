@@ -11,7 +11,15 @@ import numpy as np
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed, nearest
-from dpfedmeta.data.columns import OWNERS, TARGET, feature_words, owning_columns, telling_columns, unlike_columns
+from dpfedmeta.data.columns import (
+    OWNERS,
+    TARGET,
+    constant_columns,
+    feature_words,
+    owning_columns,
+    telling_columns,
+    unlike_columns,
+)
 from dpfedmeta.data.episodes.class_pool import FloatRecords
 from dpfedmeta.data.episodes.shape import RecordForm
 from dpfedmeta.data.missing import FloatRows, MissingValues, look_for_missing, names_of, number_of, remedies
@@ -99,7 +107,9 @@ def remarks(path: Path, task: Task, *, public: bool) -> tuple[str, ...]:
     seen, absent, lost = look_for_missing([written[number] for number in chosen], columns, task.missing, what)
     # What is no number is refused where the records are opened.
     sound = bool(np.isfinite(seen).all())
-    lost = (*lost, *unlike_columns(columns, np.where(absent, np.nan, seen), task.mean, task.deviation))
+    held = np.where(absent, np.nan, seen)
+    same = () if public else constant_columns(columns, held)
+    lost = (*lost, *same, *unlike_columns(columns, held, task.mean, task.deviation))
     told = telling_columns(columns, seen, labels) if sound else ()
     pixels = (_PIXELS,) if sound and _look_like_pixels(seen) else ()
     owning = () if pixels or any(row.client for row in rows) else owning_columns(columns, seen)

@@ -12,8 +12,6 @@ from dpfedmeta.data.task import Task
 
 # Methods whose inner steps are not differentiated through, so that one step at a time is held.
 _STEP_BY_STEP = ("fomaml", "reptile", "fedavg", "protonet")
-# Methods that send the second moments of records: numbers grow with the square of a record's.
-_SECOND_MOMENTS = ("moments", "moments-then-gradients")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +51,6 @@ class Work:
         deep = max(shape[0], width) if self.task.form.vocabulary is None else shape[0] * width
         return at_once * max(places, 1) * deep
 
-    @property
-    def squares(self) -> int:
-        """Numbers of second moments in a message; 0: none, or of features of an encoder, which are few."""
-        if self.settings.meta.method not in _SECOND_MOMENTS:
-            return 0
-        given, shape = self.settings.meta.own.get("directions"), self.task.form.shape
-        size = given if type(given) is int else shape[0] * (len(shape) == 1)
-        return size**2 + (size + 1) ** 2
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkLimit:
@@ -99,12 +88,6 @@ WORK_LIMITS = (
         what="numbers of one layer held at once",
         most=2_000_000_000,
         of=lambda work: work.held,
-    ),
-    WorkLimit(
-        settings="meta.own.directions",
-        what="numbers of second moments",
-        most=10_000_000,
-        of=lambda work: work.squares,
     ),
 )
 

@@ -20,7 +20,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.task import holds_rows
 from dpfedmeta.learning.algorithms.maml import message_rows, whole_client_trial
 from dpfedmeta.learning.algorithms.protonet import CosinePrototypes
-from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.adaptation import Adaptation, InnerRule
 from dpfedmeta.learning.meta.algorithm import (
     ClientContext,
     ClientNoise,
@@ -34,7 +34,7 @@ from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.meta.target_kind import targets_of
 from dpfedmeta.learning.models.spec import BODY, HEAD
 from dpfedmeta.learning.models.weight_shapes import GAUSSIAN, METRIC
-from dpfedmeta.learning.record_dp.closed_heads import NearbyLine, PosteriorMeans
+from dpfedmeta.learning.record_dp.closed_heads import NearbyLine, OwnClassMeans, PosteriorMeans
 from dpfedmeta.learning.record_dp.second_moments import SecondMoments
 from dpfedmeta.learning.record_dp.shared_moments import SharedMoments
 
@@ -48,10 +48,15 @@ if TYPE_CHECKING:
     from dpfedmeta.learning.models.spec import NetworkSpec
     from dpfedmeta.learning.record_dp.moment_blocks import BlockMoments, Rows
     from dpfedmeta.learning.record_dp.per_example_gradients import PerRecordGradients
+    from dpfedmeta.learning.record_dp.second_moments import SolvedMetric
 
 
 # Names of the weights of the networks that are solved for.
 CENTRE, MATRIX = f"{BODY}layers.1.centre", f"{BODY}layers.1.matrix"
+# Entries of a message's matrices: nobody is asked for more.
+MOST_ENTRIES = 10_000_000
+# R of standardised records with shared labels or numbers to predict.
+_RADIUS = 3.0
 _GAUSSIAN = (f"{BODY}layers.0.centre", f"{BODY}layers.0.matrix", f"{HEAD}weight", f"{HEAD}bias")
 
 
@@ -66,7 +71,10 @@ class MomentSettings:
     pair_weight: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False, description="beta, most of a pair")] = 8.0
     groups: Annotated[int, Field(ge=1, le=10_000, description="M, of rows by their hash; pairs are inside of them")] = 5
     records: Annotated[int, Field(ge=2, le=10**6, description="n0, of a client that holds any number of them")] = 200
-    radius: Annotated[float, Field(gt=0, le=1e6, description="R, shared labels: records are cut to this length")] = 3.0
+    radius: Annotated[
+        float | None,
+        Field(gt=0, le=1e6, description="R, records are cut to it; null: 3, and of own labels all come to length 1"),
+    ] = None
     label_weight: Annotated[float, Field(gt=0, le=100, description="v, most in the sum of a shared label")] = 1.0
     reach: Annotated[float, Field(gt=0, le=1e6, description="Y, numbers to predict are cut to it, in scales")] = 2.0
     prior: Annotated[float, Field(gt=0, le=1e9, description="kappa, records that the model counts as at a client")] = (
@@ -100,8 +108,11 @@ class SentMoments(NoRecordNoise, NetworkWeights):
     most: int | None = None
     layout: AllRows | None = None
     Settings: ClassVar[type] = MomentSettings
+    rule: ClassVar[InnerRule] = CosinePrototypes()
+    solves_first: ClassVar[bool] = False
     network_name: ClassVar[str] = METRIC
     solved_names: ClassVar[tuple[str, ...]] = (CENTRE, MATRIX)
+    smaller: ClassVar[str] = "give --meta.own.directions {} or fewer"
     plain_steps: ClassVar[bool] = False
     sends: ClassVar[Sends] = "update"
     few_shot: ClassVar[bool] = True
@@ -116,10 +127,19 @@ class SentMoments(NoRecordNoise, NetworkWeights):
         """Build the method from the settings; of shared labels and numbers to predict `MomentsOfTargets`.
 
         Raises:
-            InputError: Records are no vectors, there is no model to solve for, or a client has no two records of a
-                class.
+            InputError: Records are no vectors or too long, there is no model to solve for, or a client has no two
+                records of a class.
         """
-        own, kind = own or MomentSettings(), cls if targets_of(task).masked else MomentsOfTargets
+        own, kind = own or MomentSettings(), cls
+        if not targets_of(task).masked:
+            kind = MomentsOfTargets
+        elif own.radius is not None:
+            kind = MomentsOfOwnClasses
+        if cls.solves_first and own.radius is not None:
+            raise InputError(
+                f"meta.own.radius = {own.radius:g} with meta.method = {settings.meta.method}: gradients are those of "
+                "prototypes by cosine, of records at length 1; use --meta.method moments, or leave out meta.own.radius"
+            )
         if task.form.kind != "vectors":
             raise InputError(
                 f"meta.method = moments: records are {task.form.words}, and moments are of vectors; give a public "
@@ -132,6 +152,12 @@ class SentMoments(NoRecordNoise, NetworkWeights):
             )
         rows = settings.record.enabled and holds_rows(settings.population.kind, task)
         moments, adaptation = kind.of_targets(settings, task, own)
+        if moments.entries > MOST_ENTRIES:
+            fitting = moments.most_numbers(MOST_ENTRIES)
+            raise InputError(
+                f"meta.method = moments: {moments.entries:,} entries of second moments in a message, and sums carry at "
+                f"most {MOST_ENTRIES:,}; {kind.smaller.format(fitting)}"
+            )
         return kind(
             moments=moments,
             client=episode_shape(settings),
@@ -143,7 +169,7 @@ class SentMoments(NoRecordNoise, NetworkWeights):
 
     @classmethod
     def of_targets(cls, settings: RunSettings, task: Task, own: MomentSettings) -> tuple[BlockMoments, Adaptation]:
-        """The message, and how a new client adapts: prototypes by cosine.
+        """The message, and how a new client adapts: prototypes by cosine, or posterior class means.
 
         Raises:
             InputError: More directions than numbers, or no pairs.
@@ -161,10 +187,9 @@ class SentMoments(NoRecordNoise, NetworkWeights):
             constant=own.constant,
             pair_bound=own.pair_bound,
             pair_weight=own.pair_weight,
+            radius=own.radius,
         )
-        return moments, Adaptation(
-            adapt="head", steps=0, lr=settings.meta.lr, rule=CosinePrototypes(), targets=targets_of(task)
-        )
+        return moments, Adaptation(adapt="head", steps=0, lr=settings.meta.lr, rule=cls.rule, targets=targets_of(task))
 
     @property
     def records(self) -> int:
@@ -180,11 +205,15 @@ class SentMoments(NoRecordNoise, NetworkWeights):
 
     def solved(self, mean: Params, deviation: float, size: int, width: int) -> Params:
         """The weights that follow from the mean of all messages, and the deviation of its noise."""
+        found = self.metric(mean, deviation, size, width)
+        return {CENTRE: found.centre, MATRIX: found.matrix}
+
+    def metric(self, mean: Params, deviation: float, size: int, width: int) -> SolvedMetric:
+        """The metric of the mean of all messages."""
         moments, each = self.moments, self.client.shots + self.client.queries
         assert isinstance(moments, SecondMoments)
         # Of any number of records most are in pairs, or half of them are not: no number is known.
-        found = moments.metric(mean, deviation, size, width, each if self.most is None else None)
-        return {CENTRE: found.centre, MATRIX: found.matrix}
+        return moments.metric(mean, deviation, size, width, each if self.most is None else None)
 
     @property
     def linear_head(self) -> bool:
@@ -262,6 +291,33 @@ class SentMoments(NoRecordNoise, NetworkWeights):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MomentsOfOwnClasses(SentMoments):
+    """The same of records that are cut to R (`meta.own.radius`), so that their length counts: a Gaussian model.
+
+    Records of a class differ equally in all directions of the matrix. A row of the head holds how much classes differ
+    in each, from which the posterior means of a new client's classes follow.
+    """
+
+    rule: ClassVar[InnerRule] = OwnClassMeans()
+    network_name: ClassVar[str] = GAUSSIAN
+    solved_names: ClassVar[tuple[str, ...]] = _GAUSSIAN
+
+    def initial(self, network: NetworkSpec, seed: int) -> Params:
+        """Return the network's weights; classes differ as much as their records, in all directions."""
+        weights = super().initial(network, seed)
+        head, bias = _GAUSSIAN[2:]
+        return {**weights, head: weights[head].new_ones(weights[head].shape), **zeros_like({bias: weights[bias]})}
+
+    def solved(self, mean: Params, deviation: float, size: int, width: int) -> Params:
+        """As of `SentMoments`: centre, matrix and head, in the records' own unit."""
+        assert isinstance(self.moments, SecondMoments)
+        radius = self.moments.radius or 1.0
+        found, ways = self.metric(mean, deviation, size, size), self.client.ways
+        head = found.between.expand(ways, -1).clone(), found.between.new_zeros(ways)
+        return dict(zip(_GAUSSIAN, (found.centre * radius, found.whitening / radius, *head), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
 class MomentsOfTargets(SentMoments):
     """The same with labels of one list, or numbers to predict: `shared_moments.SharedMoments`.
 
@@ -270,6 +326,7 @@ class MomentsOfTargets(SentMoments):
 
     network_name: ClassVar[str] = GAUSSIAN
     solved_names: ClassVar[tuple[str, ...]] = _GAUSSIAN
+    smaller: ClassVar[str] = "a model for everybody uses all numbers of a record: leave columns out, down to {}"
 
     @classmethod
     def of_targets(cls, settings: RunSettings, task: Task, own: MomentSettings) -> tuple[BlockMoments, Adaptation]:
@@ -287,7 +344,7 @@ class MomentsOfTargets(SentMoments):
         moments = SharedMoments(
             size=task.form.shape[0],
             constant=own.constant,
-            radius=own.radius,
+            radius=own.radius or _RADIUS,
             weight=own.label_weight,
             labels=0 if targets.numbers else targets.outputs(settings.task.ways),
             reach=own.reach,

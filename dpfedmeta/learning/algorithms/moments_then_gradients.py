@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.accounting.events.sampling import sampling_of
+from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.params import scaled, zeros_like
 from dpfedmeta.learning.algorithms.moments import CENTRE, MATRIX, MomentSettings, SentMoments
 from dpfedmeta.learning.algorithms.protonet import CosinePrototypes
@@ -73,12 +74,18 @@ class MomentsThenGradients(SentMoments):
 
         Raises:
             InputError: As of `SentMoments`, or the clip bound is no constant.
+            RefusedPlan: Cohorts of a fixed size.
         """
         own = own or PhaseSettings()
         if settings.clip.policy != "constant":
             raise InputError(
                 f"clip.policy = {settings.clip.policy} with meta.method = moments-then-gradients: gradients are "
                 "sent in units of one bound; use --clip.policy constant"
+            )
+        if sampling_of(settings.population.sampler).fixed_size:
+            raise RefusedPlan(
+                f"population.sampler = {settings.population.sampler} with meta.method = moments-then-gradients: "
+                "nothing is stated for two phases whose cohorts have fixed sizes; use --population.sampler poisson"
             )
         if settings.population.episodes == "whole":
             raise InputError(

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from dpfedmeta.core.params import library_of
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.algorithms.proto_maml import ProtoMaml
 from dpfedmeta.learning.meta.adaptation import InnerRule
 from dpfedmeta.learning.models.weight_shapes import ADAPTERS
+from dpfedmeta.learning.record_dp.closed_heads import members_of
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 
 if TYPE_CHECKING:
@@ -40,15 +42,13 @@ class CosinePrototypes:
 
     def start(self, head: Params, features: Callable[[], Tensor], labels: Tensor, ways: int) -> Params:
         """c_k / |c_k|; a class without a support record has 0, so its logit is 0."""
-        import torch
-
         if not len(labels):
             return head
         found = features()
-        members = (labels[:, None] == torch.arange(ways, device=labels.device)).to(found.dtype)
+        members = members_of(labels, ways, found)
         sums = members.T @ found
-        directions = sums / sums.square().sum(1, keepdim=True).add(1e-12).sqrt()
-        return {"head.weight": directions, "head.bias": found.new_zeros(ways)}
+        directions = sums / library_of(sums).sqrt((sums * sums).sum(1)[:, None] + 1e-12)
+        return {"head.weight": directions, "head.bias": 0.0 * members.sum(0)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,6 @@ from dpfedmeta.core.params import Params
 from dpfedmeta.data.episodes.episode import Episode
 from dpfedmeta.learning.meta.target_kind import Balance, record_weights
 from dpfedmeta.learning.models.layers.adapters import (
-    FLOOR,
-    SHARPNESS,
     Affine,
     LowRank,
     Metric,
@@ -19,6 +17,7 @@ from dpfedmeta.learning.models.layers.adapters import (
 )
 from dpfedmeta.learning.models.layers.stateless_layers import FewShotNetwork
 from dpfedmeta.learning.models.spec import BODY
+from dpfedmeta.learning.models.weight_shapes import FLOOR, SHARPNESS
 
 _ADAPTER, _EXPONENT = f"{BODY}layers.1.", f"{BODY}layers.3.exponent"
 

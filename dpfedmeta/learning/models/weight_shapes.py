@@ -29,6 +29,10 @@ Value = TypeVar("Value", bound=HasAxes)
 # Small networks on the features of an encoder (models.layers.adapters).
 ADAPTERS = ("affine", "identity", "low-rank")
 METRIC, GAUSSIAN = "metric", "gaussian"
+# Of adapters. Added to a squared length, so that vectors of zeros have a gradient.
+FLOOR = 1e-12
+# Logits of cosine prototypes before training are cosines times this.
+SHARPNESS = 16.0
 # Of those that take more, or others, than images.
 _TAKES: Mapping[str, tuple[Kind, ...]] = {
     **dict.fromkeys(ADAPTERS, ("vectors",)),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
@@ -147,6 +148,19 @@ class BlockMoments:
 
     parts: tuple[MomentBlock, ...]
     blocks: MomentBlocks
+
+    @property
+    def entries(self) -> int:
+        """Entries of all matrices: numbers of a message under sums."""
+        return sum(block.entries for block in self.parts)
+
+    def of_size(self, size: int) -> Self:
+        """The same of records with so many numbers."""
+        raise NotImplementedError
+
+    def most_numbers(self, entries: int) -> int:
+        """The most numbers of a record with no more than so many entries."""
+        return bisect_right(range(1, entries + 1), entries, key=lambda size: self.of_size(size).entries)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Forms of the blocks."""

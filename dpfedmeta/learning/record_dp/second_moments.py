@@ -9,7 +9,7 @@ is their difference, cut. Both are over n, the public number of records, and in 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.relations.relations import MomentBlocks
@@ -50,12 +50,14 @@ class SecondMoments(BlockMoments):
         constant: a, beside each record of length 1 at most.
         pair_bound: c, length to which the difference of two records of a class is cut; 2 cuts none.
         pair_weight: beta, the most that a pair adds to its block, where a record adds 1 to the other one.
+        radius: R, to which records are cut, and over which they are; None: each comes to length 1.
     """
 
     directions: int
     constant: float
     pair_bound: float
     pair_weight: float
+    radius: float | None = None
 
     @property
     def blocks(self) -> MomentBlocks:  # type: ignore[override]
@@ -69,6 +71,10 @@ class SecondMoments(BlockMoments):
             MomentBlock(name=TOTAL, size=self.directions + 1, weight=1.0),
             MomentBlock(name=WITHIN, size=self.directions, weight=self.pair_weight, share=0.5),
         )
+
+    def of_size(self, size: int) -> SecondMoments:
+        """The same with so many directions."""
+        return replace(self, directions=size)
 
     def message(self, *records: Tensor) -> Params:
         """SECRET: the moments of one client's records, over their number.
@@ -102,7 +108,7 @@ class SecondMoments(BlockMoments):
         import torch
 
         each, (raw, sound) = records.shape[1], sound_rows(records)
-        unit = shortened(raw, _ANY_LENGTH)[..., : self.directions]
+        unit = shortened(raw, self.radius or _ANY_LENGTH)[..., : self.directions]
         constants = torch.full_like(unit[..., :1], self.constant * ROUNDING)
         z = torch.cat([unit, constants], -1) * sound
         z = z.flatten(0, 1) / math.sqrt(1.0 + self.constant**2)
@@ -167,11 +173,16 @@ class SecondMoments(BlockMoments):
         noise = shown * (_drawn(count, of_total, public) - _drawn(count, of_within, public))
         found = _discriminant(within, between, kept * of_within * math.sqrt(2.0 * count), noise)
         if found is None:
-            return SolvedMetric(centre=torch.zeros(size), matrix=torch.eye(size, width), shown=0.0)
-        matrix = torch.zeros(size, width, dtype=torch.float64)
-        matrix[:count, : min(width, count)] = found[:, :width]
+            alike, ones = torch.eye(size, width), torch.ones(width)
+            return SolvedMetric(centre=torch.zeros(size), matrix=alike, whitening=alike, between=ones, shown=0.0)
+        whitening, above = found
+        matrices = whitening * (above / (above + 1.0)).sqrt(), whitening, above[None]
+        placed = [torch.zeros(size, width, dtype=torch.float64) for _ in matrices]
+        for place, own in zip(placed, matrices, strict=True):
+            place[: len(own), : min(width, count)] = own[:, :width]
         centre = torch.cat([centre, torch.zeros(size - count)]).float()
-        return SolvedMetric(centre=centre, matrix=matrix.float(), shown=shown)
+        matrix, whitening, between = (place.float() for place in placed)
+        return SolvedMetric(centre=centre, matrix=matrix, whitening=whitening, between=between[0], shown=shown)
 
 
 def _weighed(found: Tensor, target: Tensor, noise: float) -> tuple[Tensor, float]:
@@ -190,8 +201,8 @@ def _most(variance: float, numbers: int) -> float:
     return variance * (numbers + 2.0 * math.sqrt(2.0 * numbers))
 
 
-def _discriminant(within: Tensor, between: Tensor, edge: float, noise: Tensor) -> Tensor | None:
-    """[D, D], directions that whiten the one and order the other, each with its weight; None: noise hides all."""
+def _discriminant(within: Tensor, between: Tensor, edge: float, noise: Tensor) -> tuple[Tensor, Tensor] | None:
+    """[D, D], directions that whiten the one and order the other, and variances of the latter; None: noise hides it."""
     import torch
 
     values, vectors = torch.linalg.eigh(within)
@@ -199,7 +210,7 @@ def _discriminant(within: Tensor, between: Tensor, edge: float, noise: Tensor) -
     white = vectors @ torch.diag((values.clamp_min(0.0) + ridge).rsqrt()) @ vectors.T
     variances, directions = (found.flip(-1) for found in torch.linalg.eigh(white @ between @ white))
     above = (variances - _EDGE * float(torch.linalg.eigvalsh(white @ noise @ white)[-1])).clamp_min(0.0)
-    return white @ directions * (above / (above + 1.0)).sqrt() if bool(above.any()) else None
+    return (white @ directions, above) if bool(above.any()) else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -208,12 +219,16 @@ class SolvedMetric:
 
     Attributes:
         centre: See above.
-        matrix: See above.
+        matrix: Directions with their weights.
+        whitening: [d, k], the same, in each of which records of a class have variance 1.
+        between: [k], variance between classes in each of these.
         shown: How much of it is of the release, from 0 (the encoder's own metric) to 1.
     """
 
     centre: Any
     matrix: Any
+    whitening: Any
+    between: Any
     shown: float = 1.0
 
 

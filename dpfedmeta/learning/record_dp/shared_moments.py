@@ -8,7 +8,7 @@ stands in z itself. Every record adds its own terms, so clients may hold any num
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpfedmeta.accounting.relations.relations import MomentBlocks
@@ -78,6 +78,10 @@ class SharedMoments(BlockMoments):
             MomentBlock(name=TOTAL, size=z, weight=1.0),
             MomentBlock(name=CLASSES, size=z, weight=self.weight, labels=self.labels),
         )
+
+    def of_size(self, size: int) -> SharedMoments:
+        """The same of records with so many numbers."""
+        return replace(self, size=size)
 
     def rows(self, records: Tensor, targets: Tensor) -> Rows:
         """SECRET: z of each record; the sums by label have the same vectors.

@@ -43,7 +43,7 @@ class WholeMoments:
     @property
     def dimension(self) -> int:
         """All entries of all blocks."""
-        return sum(block.entries for block in self.moments.parts)
+        return self.moments.entries
 
     @property
     def blocks(self) -> MomentBlocks:

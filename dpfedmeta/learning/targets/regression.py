@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.params import library_of
 from dpfedmeta.data.episodes.targets import TargetRange
 
 if TYPE_CHECKING:
@@ -99,10 +100,10 @@ class Regression:
         error = outputs - targets.unsqueeze(-1)
         return error.clamp(-self.range.huber, self.range.huber) if self.range.loss == "huber" else error
 
-    def predicted(self, outputs: Tensor) -> Tensor:
-        """The output, cut to the public range; what is no number is its lower end."""
+    def predicted(self, outputs: Any) -> Any:
+        """The output, a tensor or an array, cut to the public range; what is no number is its lower end."""
         lowest, highest = self._ends()
-        return outputs.squeeze(-1).nan_to_num(nan=lowest).clamp(lowest, highest)
+        return library_of(outputs).nan_to_num(outputs.squeeze(-1), nan=lowest).clip(lowest, highest)
 
     def score(self, predicted: Tensor, targets: Tensor) -> float:
         """Mean absolute error, in the unit of the targets."""

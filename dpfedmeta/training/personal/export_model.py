@@ -57,7 +57,7 @@ class Predicting(nn.Module):
         outputs: Tensor = self.module(values.float())
         if self.targets is None:
             return outputs.softmax(1)
-        numbers = Regression(range=self.targets).predicted(outputs.double())
+        numbers: Tensor = Regression(range=self.targets).predicted(outputs.double())
         return numbers * self.targets.scale + self.targets.centre
 
     def _filled(self, values: Tensor, missing: MissingValues) -> Tensor:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from numbers import Integral, Real
@@ -34,17 +34,16 @@ from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.targets.regression import Regression
 from dpfedmeta.training.personal.user_inputs import (
+    DESCRIBED,
+    FORMAT,
+    Answers,
     Images,
     InputForm,
     Labels,
-    checked_labels,
-    checked_numbers,
-    places_of,
+    checked_names,
 )
 from dpfedmeta.training.results.trained_run import open_run
 
-FORMAT = "dpfedmeta personal model 1"
-_KEY = "dpfedmeta"
 _IMAGES_PER_CHUNK = 500
 
 
@@ -94,9 +93,8 @@ class PersonalModel:
     def predict(self, images: Images) -> Tensor:
         """Labels [n], int64, as they were given to `adapt`; or numbers [n], float64, in their own unit."""
         if self.targets is not None:
-            return Regression(range=self.targets).predicted(self.logits(images).double()) * self.targets.scale + (
-                self.targets.centre
-            )
+            numbers: Tensor = Regression(range=self.targets).predicted(self.logits(images).double())
+            return numbers * self.targets.scale + self.targets.centre
         return self.logits(images).argmax(1)
 
     def predict_names(self, images: Images) -> list[str]:
@@ -134,7 +132,7 @@ class PersonalModel:
         tensors = {name: value.detach().contiguous().clone() for name, value in self.module.state_dict().items()}
         check_outside_runs("PersonalModel.save:", target)
         try:
-            replace_file(target, save(tensors, metadata={_KEY: json.dumps(content)}), SECRET)
+            replace_file(target, save(tensors, metadata={DESCRIBED: json.dumps(content)}), SECRET)
         except (OSError, SafetensorError) as error:
             raise InputError(f"{target}: cannot be written ({error})") from error
 
@@ -181,7 +179,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Params]:
         with safe_open(path, framework="pt") as file:
             described: Mapping[str, str] = file.metadata() or {}
             tensors: Params = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        content = json.loads(described.get(_KEY, "null"))
+        content = json.loads(described.get(DESCRIBED, "null"))
     except (OSError, SafetensorError, *DAMAGED_JSON) as error:
         raise InputError(" ".join(str(error).split())) from error
     if not isinstance(content, dict):
@@ -281,18 +279,12 @@ class Initialisation:
             InputError: Images or labels do not fit, steps < 0, or the adaptation diverged.
         """
         targets = self.adaptation.targets
-        how, names = self._adaptation(steps, lr), _checked_names(class_names)
+        how = self._adaptation(steps, lr)
         check_same_rows(images, labels)
         support = self.form.tensor(images)
-        if isinstance(targets, Regression):
-            if names or ways is not None:
-                raise InputError("class_names, ways: the network predicts numbers; leave them out")
-            known, classes = checked_numbers(labels, len(support), targets.range), 1
-        else:
-            wanted, own_list = _wanted_ways(ways, names), not targets.masked
-            labels = places_of(labels, self.labels) if own_list and self.labels else labels
-            known, classes = checked_labels(labels, len(support), self.network.ways, wanted, shared=own_list)
-            names = names or (self.labels if own_list else ())
+        given = Answers(labels=labels, records=len(support), ways=ways, names=checked_names(class_names))
+        numbers, classes, names = given.known(targets, self.network.ways, self.labels)
+        known = torch.from_numpy(numbers)
         spec, weights = with_ways(self.network, self.weights, self.adaptation.targets.outputs(classes))
         network = build_network(spec)
         with torch.enable_grad():
@@ -317,23 +309,6 @@ class Initialisation:
         return replace(
             known, steps=known.steps if steps is None else int(steps), lr=known.lr if lr is None else float(lr)
         )
-
-
-def _checked_names(class_names: Iterable[object]) -> tuple[str, ...]:
-    """As they are kept in a file: text, each once."""
-    names = tuple(class_names)
-    odd = next((name for name in names if not isinstance(name, str)), None)
-    if odd is not None:
-        raise InputError(f"class_names: {odd!r} is no text; give class_names=[str(name) for name in names]")
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"class_names: {twice} stands there twice; give each class a name of its own")
-    return tuple(str(name) for name in names)
-
-
-def _wanted_ways(ways: int | None, class_names: Sequence[str]) -> int | None:
-    if class_names and ways not in (None, len(class_names)):
-        raise InputError(f"ways = {ways}, but there are {len(class_names)} class_names")
-    return len(class_names) if class_names else ways
 
 
 def load(path: str | os.PathLike[str]) -> Initialisation:

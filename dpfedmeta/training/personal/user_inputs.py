@@ -7,15 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.params import check_plain, plain_tensor
+from dpfedmeta.core.params import check_plain, plain_array, plain_tensor
 from dpfedmeta.core.pydantic_errors import listed
 from dpfedmeta.data.columns import by_name, has_names, in_public_order, numbers_of
 from dpfedmeta.data.episodes.episode import are_tokens
@@ -26,9 +24,23 @@ from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import read_columns
 from dpfedmeta.data.user_sources.readers import columns_in
+from dpfedmeta.learning.meta.target_kind import TargetKind
+from dpfedmeta.learning.targets.regression import Regression
 
-Images = Tensor | npt.NDArray[np.uint8] | npt.NDArray[np.floating] | Mapping[str, Any] | str | os.PathLike[str] | Any
-Labels = Tensor | npt.NDArray[np.integer] | npt.NDArray[np.floating] | Sequence[int] | Sequence[float] | Sequence[str]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Images: TypeAlias = (
+    "Tensor | npt.NDArray[np.uint8] | npt.NDArray[np.floating] | Mapping[str, Any] | str | os.PathLike[str] | Any"
+)
+Labels: TypeAlias = (
+    "Tensor | npt.NDArray[np.integer] | npt.NDArray[np.floating] | Sequence[int] | Sequence[float] | Sequence[str]"
+)
+
+FORMAT = "dpfedmeta personal model 1"
+"""Of the file of a personal model, also of one that needs no PyTorch (`solved_model`)."""
+DESCRIBED = "dpfedmeta"
+"""Key of a file's metadata, under which it is described in JSON."""
 
 # Standardised pixels lie within a few units of 0; larger ones are bytes that somebody turned into floats.
 _LARGEST = 50.0
@@ -96,8 +108,10 @@ class InputForm:
         Raises:
             InputError: Another shape or type, no image at all, or values that are neither.
         """
+        import torch
+
         if self.records != "images":
-            return self._numbers(images)
+            return torch.from_numpy(self.vectors(images))
         given = _tensor(images, "images")
         wanted = (self.channels, self.size, self.size)
         if given.ndim != 4 or tuple(given.shape[1:]) != wanted or not len(given):
@@ -117,20 +131,25 @@ class InputForm:
             )
         return given.float()
 
-    def _numbers(self, given: Images) -> Tensor:
+    def vectors(self, given: Images) -> npt.NDArray[np.float32]:
+        """Records that are no images, float32 [n, numbers]; as of `tensor`, and of arrays without PyTorch.
+
+        Raises:
+            InputError: As of `tensor`.
+        """
         named = isinstance(given, str | os.PathLike) or has_names(given)
         given, length = self.named(given) if named else given, self.channels if named else self.width
-        values = _tensor(given, self.records)
+        values = _array(given, self.records)
         if values.ndim != 2 or values.shape[1] != length or not len(values):
             raise InputError(f"{self.records}: expected [n, {length}] with n >= 1, got {list(values.shape)}")
-        if values.is_complex():
+        if values.dtype.kind == "c":
             raise InputError(f"{self.records}: expected numbers, got {values.dtype}")
         # Standardised before digits are rounded off.
-        values = values.double()
+        values = values.astype(np.float64)
         if self.missing is not None and not named:
-            names, own = names_of(self.columns, length), values.numpy(force=True)
-            values = torch.from_numpy(self.missing.filled(own, self.missing.absent(own, names), names))
-        if len(odd := torch.argwhere(~torch.isfinite(values.float())).tolist()):
+            names = names_of(self.columns, length)
+            values = self.missing.filled(values, self.missing.absent(values, names), names)
+        if len(odd := np.argwhere(~np.isfinite(_single(values))).tolist()):
             names = names_of(self.columns, self.width)
             said = [f"record {row + 1}, column {names[column]}: {values[row, column]:g}" for row, column in odd]
             raise InputError(f"{self.records}: {len(odd)} value(s) are missing, infinite or too large: {listed(said)}")
@@ -140,9 +159,9 @@ class InputForm:
                     f"tokens: expected whole numbers from 1 to {self.vocabulary - 1}, padded with 0, at least one "
                     "token in each sequence"
                 )
-            return values.float()
-        values = values - torch.tensor(self.mean, dtype=torch.float64) if self.mean else values
-        return (values / torch.tensor(self.deviation, dtype=torch.float64) if self.deviation else values).float()
+            return _single(values)
+        values = values - np.array(self.mean) if self.mean else values
+        return _single(values / np.array(self.deviation) if self.deviation else values)
 
     @property
     def width(self) -> int:
@@ -176,6 +195,8 @@ class InputForm:
         return self.missing.filled(numbers_of(where, self.columns, texts), absent, self.columns)
 
     def _standardised(self, images: Tensor) -> Tensor:
+        import torch
+
         pixels = images.float() / 255.0
         if self.mean:
             pixels = pixels - torch.tensor(self.mean).view(-1, 1, 1)
@@ -207,7 +228,7 @@ def standardised(dataset: str, records: Images, data_folder: str | os.PathLike[s
     task, _ = load_task(dataset, None if data_folder is None else Path(data_folder))
     source = task.source
     columns = columns_in(source.reader, Path(source.path)) if isinstance(source, OwnSource) else ()
-    return InputForm.of(task.form, *task.constants, columns=columns).tensor(records).numpy()
+    return InputForm.of(task.form, *task.constants, columns=columns).vectors(records)
 
 
 def columns_of(given: Any) -> tuple[str, Mapping[str, Any]]:
@@ -219,8 +240,8 @@ def columns_of(given: Any) -> tuple[str, Mapping[str, Any]]:
 
 def checked_labels(
     labels: Labels, images: int, trained_ways: int, ways: int | None, *, shared: bool = False
-) -> tuple[Tensor, int]:
-    """Labels [n], int64, and the number of classes.
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Labels [n] and the number of classes.
 
     Args:
         labels: A whole number for each image.
@@ -233,15 +254,15 @@ def checked_labels(
         InputError: Labels are no whole numbers, or too many or too few, or outside of 0 ... classes - 1, or a class
             has no image.
     """
-    if isinstance(labels, Iterable) and not isinstance(labels, Tensor) and _has_names(labels):
+    if isinstance(labels, Iterable) and _has_names(labels):
         raise InputError(
             "labels: are names, expected numbers; convert them with `names = sorted(set(labels)); labels = "
             "[names.index(label) for label in labels]`, and give the names as class_names=names"
         )
-    given = _tensor(labels, "labels")
-    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool or given.ndim != 1:
+    given = _array(labels, "labels")
+    if given.dtype.kind not in "iu" or given.ndim != 1:
         raise InputError(f"labels: expected whole numbers [n], got {given.dtype} of shape {list(given.shape)}")
-    given = given.long()
+    given = given.astype(np.int64)
     if len(given) != images:
         raise InputError(f"labels: got {len(given)} labels for {images} records")
     if ways is not None and (not isinstance(ways, Integral) or ways < 2):
@@ -265,13 +286,70 @@ def checked_labels(
     return given, classes
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Answers:
+    """Labels, or numbers to predict, that a client hands in with its records.
+
+    Attributes:
+        labels: As handed in.
+        records: How many records there are.
+        ways: Classes that were asked for; None: those that the labels have.
+        names: Of classes; empty: none were given.
+    """
+
+    labels: Labels
+    records: int
+    ways: int | None
+    names: tuple[str, ...]
+
+    def known(
+        self, targets: TargetKind, trained_ways: int, listed_labels: tuple[str, ...]
+    ) -> tuple[npt.NDArray[Any], int, tuple[str, ...]]:
+        """(Labels, or numbers in scales; number of classes; their names), as a model takes them.
+
+        Args:
+            targets: Kind of the model's.
+            trained_ways: Classes that it was trained with.
+            listed_labels: Its public list; empty: there is none.
+
+        Raises:
+            InputError: They do not fit.
+        """
+        if isinstance(targets, Regression):
+            if self.names or self.ways is not None:
+                raise InputError("class_names, ways: the network predicts numbers; leave them out")
+            return checked_numbers(self.labels, self.records, targets.range), 1, ()
+        shared = not targets.masked
+        labels = places_of(self.labels, listed_labels) if shared and listed_labels else self.labels
+        wanted = _wanted_ways(self.ways, self.names)
+        found, classes = checked_labels(labels, self.records, trained_ways, wanted, shared=shared)
+        return found, classes, self.names or (listed_labels if shared else ())
+
+
+def checked_names(class_names: Iterable[object]) -> tuple[str, ...]:
+    """As they are kept in a file: text, each once."""
+    names = tuple(class_names)
+    odd = next((name for name in names if not isinstance(name, str)), None)
+    if odd is not None:
+        raise InputError(f"class_names: {odd!r} is no text; give class_names=[str(name) for name in names]")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"class_names: {twice} stands there twice; give each class a name of its own")
+    return tuple(str(name) for name in names)
+
+
+def _wanted_ways(ways: int | None, class_names: Sequence[str]) -> int | None:
+    if class_names and ways not in (None, len(class_names)):
+        raise InputError(f"ways = {ways}, but there are {len(class_names)} class_names")
+    return len(class_names) if class_names else ways
+
+
 def places_of(labels: Any, listed_labels: tuple[str, ...]) -> Any:
     """Places of names in the public list; labels that are no names stay as they are.
 
     Raises:
         InputError: A name is not in it.
     """
-    if isinstance(labels, Tensor) or not isinstance(labels, Iterable) or not _has_names(labels):
+    if not isinstance(labels, Iterable) or not _has_names(labels):
         return labels
     names = [str(label) for label in labels]
     odd = next((name for name in names if name not in listed_labels), None)
@@ -280,22 +358,24 @@ def places_of(labels: Any, listed_labels: tuple[str, ...]) -> Any:
     return [listed_labels.index(name) for name in names]
 
 
-def checked_numbers(labels: Any, records: int, known: TargetRange) -> Tensor:
+def checked_numbers(labels: Any, records: int, known: TargetRange) -> npt.NDArray[np.float32]:
     """Numbers to predict [n], scaled as the network sees them.
 
     Raises:
         InputError: They are none, or too many or too few, or outside the public range.
     """
-    given = _tensor(labels, "labels")
-    if given.ndim != 1 or given.is_complex() or len(given) != records:
+    given = _array(labels, "labels")
+    if given.ndim != 1 or given.dtype.kind == "c" or len(given) != records:
         raise InputError(f"labels: expected {records} numbers [n], got {given.dtype} of shape {list(given.shape)}")
-    numbers = given.double()
+    numbers = given.astype(np.float64)
     if outside := known.outside(numbers.tolist()):
         raise InputError(f"labels: {float(numbers[outside[0]]):g} is outside the public range ({known.words})")
-    return ((numbers - known.centre) / known.scale).float()
+    return _single((numbers - known.centre) / known.scale)
 
 
 def _has_names(labels: Iterable[object]) -> bool:
+    if hasattr(labels, "detach"):  # a tensor holds numbers
+        return False
     try:
         return any(isinstance(label, str) for label in labels)
     except TypeError:  # an array without dimensions
@@ -308,3 +388,21 @@ def _tensor(values: Images | Labels, name: str) -> Tensor:
         return plain_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name}: is not an array of numbers ({error})") from error
+
+
+def _array(values: Images | Labels, name: str) -> npt.NDArray[Any]:
+    """The same without PyTorch, unless they are a tensor."""
+    check_plain(values, name, named=name == "labels")
+    try:
+        found = plain_array(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name}: is not an array of numbers ({error})") from error
+    if found.dtype.kind not in "biufc":
+        raise InputError(f"{name}: is not an array of numbers (of type {found.dtype})")
+    return found
+
+
+def _single(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """In float32; what is too large is infinite."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)

@@ -1,6 +1,7 @@
 """Moments of records: how far one record moves them, by search; and the metric that is solved for, by plain algebra."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +13,12 @@ from dpfedmeta.learning.record_dp.second_moments import TOTAL, WITHIN, SecondMom
 WAYS, EACH, SIZE = 3, 5, 6
 COUNT = WAYS * EACH
 CASES = [
-    SecondMoments(directions=directions, constant=constant, pair_bound=bound, pair_weight=weight)
-    for directions, constant, bound, weight in ((6, 0.3, 2.0, 8.0), (4, 0.3, 0.6, 1.5), (2, 1.0, 0.01, 0.2))
+    SecondMoments(directions=directions, constant=constant, pair_bound=bound, pair_weight=weight, radius=radius)
+    for directions, constant, bound, weight, radius in (
+        *((6, 0.3, 2.0, 8.0, None), (4, 0.3, 0.6, 1.5, None), (2, 1.0, 0.01, 0.2, None)),
+        # Records of length 1 and more are cut.
+        *((6, 0.3, 2.0, 8.0, 0.5), (4, 0.3, 0.6, 1.5, 0.5)),
+    )
 ]
 
 
@@ -163,6 +168,34 @@ def accuracy(records, metric):
     return float(torch.stack(right).mean())
 
 
+def nothing_of(size):
+    """The metric of the records themselves."""
+    alike = torch.eye(size)
+    return SolvedMetric(centre=torch.zeros(size), matrix=alike, whitening=alike, between=torch.ones(size), shown=0.0)
+
+
+def test_with_a_radius_a_records_length_counts_as_far_as_the_radius():
+    cut, records = replace(EXACT, radius=2.0), torch.zeros(1, 2, 8)
+    records[0, :, 0] = torch.tensor([1.0, 5.0])
+    (z, _), (u, _) = cut.rows(records)
+    torch.testing.assert_close(z[:, 0] * math.sqrt(1.09), torch.tensor([0.5, 1.0], dtype=torch.float64))
+    assert float(u[0, 0]) * cut.pair_bound == pytest.approx(-0.5)
+    assert EXACT.rows(records)[0][0][0, 0] == EXACT.rows(records)[0][0][1, 0]
+
+
+def test_variances_within_classes_are_one_and_those_between_are_what_is_said():
+    records = classes(0)
+    cut = replace(EXACT, radius=20.0)
+    found = cut.metric(mean_of(records, cut), 0.0, 8, 8, 10)
+    seen = (records.double() / 20.0 - found.centre.double()) @ found.whitening.double()
+    inside = (seen - seen.mean(1, keepdim=True)).square().mean((0, 1)) * 10 / 9
+    between = seen.mean(1).var(0) - inside / 10
+    # A ridge is added to the variances within.
+    assert float(inside[:2].max()) <= 1.05
+    torch.testing.assert_close(found.between[:2].double(), between[:2], rtol=0.05, atol=0.05)
+    torch.testing.assert_close(found.matrix, found.whitening * (found.between / (found.between + 1.0)).sqrt())
+
+
 def test_known_noise_decides_over_ridge_and_directions():
     """Where nothing but noise was released it is the metric of the records."""
     new, mean, scores = classes(1), mean_of(classes(0)), []
@@ -188,7 +221,7 @@ def test_the_edge_of_the_noise_is_the_largest_that_it_adds():
 def test_the_more_noise_the_more_of_the_metric_is_the_encoders_own():
     """Down to it alone, and over many draws of the noise no worse than that."""
     mean, new, own = mean_of(classes(0)), classes(1), generator(0)
-    start, shown, scores = accuracy(new, SolvedMetric(centre=torch.zeros(8), matrix=torch.eye(8))), [], []
+    start, shown, scores = accuracy(new, nothing_of(8)), [], []
     for deviation in (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0):
         found = []
         for _ in range(8):
@@ -200,3 +233,12 @@ def test_the_more_noise_the_more_of_the_metric_is_the_encoders_own():
     assert max(shown[-2:]) < 0.1
     assert scores[0] > start + 0.2
     assert min(scores) > start - 0.02
+
+
+@pytest.mark.parametrize("moments", CASES, ids=str)
+def test_the_most_numbers_are_those_whose_entries_still_fit(moments):
+    for entries in (1, 50, 10_000_000):
+        size = moments.most_numbers(entries)
+        assert size == 0 or moments.of_size(size).entries <= entries
+        assert moments.of_size(size + 1).entries > entries
+    assert moments.most_numbers(10_000_000) == 2235

@@ -186,7 +186,7 @@ BAD = [
     (images(), None, {}, "labels: is not an array of numbers"),
     (images(), 3, {}, "labels: expected whole numbers [n]"),
     (images(), np.array(3), {}, "labels: expected whole numbers [n]"),
-    (images(), np.array(LABELS, dtype=complex), {}, "labels: expected whole numbers [n], got torch.complex128"),
+    (images(), np.array(LABELS, dtype=complex), {}, "labels: expected whole numbers [n], got complex128"),
     (images(), LABELS, {"class_names": [1, 2, 3]}, "class_names: 1 is no text"),
     (images(), LABELS, {"class_names": ["a", "b", "a"]}, "class_names: a stands there twice"),
     (images(), LABELS, {"steps": 1.5}, "steps = 1.5"),
@@ -365,7 +365,7 @@ def test_an_offset_is_taken_off_before_digits_are():
 def test_labels_are_taken_exactly_where_each_class_has_an_image(labels, ways, shared, said):
     if isinstance(said, int):
         found, classes = checked_labels(labels, 3, 4, ways, shared=shared)
-        assert (found.tolist(), found.dtype, classes) == (labels, torch.int64, said)
+        assert (found.tolist(), found.dtype, classes) == (labels, np.int64, said)
         return
     with pytest.raises(InputError, match=re.escape(said)):
         checked_labels(labels, 3, 4, ways, shared=shared)

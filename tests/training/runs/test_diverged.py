@@ -10,7 +10,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.training import run_training as module
-from dpfedmeta.training.personal import load
+from dpfedmeta.training.personal.personal_model import load
 from dpfedmeta.training.results.run_archive import archive
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.terminal.progress import Terminal

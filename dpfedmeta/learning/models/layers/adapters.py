@@ -3,10 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-# Added to a squared length, so that vectors of zeros have a gradient.
-FLOOR = 1e-12
-# Logits of cosine prototypes before training are cosines times this.
-SHARPNESS = 16.0
+from dpfedmeta.learning.models.weight_shapes import FLOOR, SHARPNESS
+
 # Of the first weights of a low-rank residual: at 1.0 its first steps undo the encoder.
 _SPREAD = 0.1
 
