@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from dpfedmeta.accounting.ledger.comparison import check, json_of
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
 from dpfedmeta.accounting.ledger.published import check_releases, not_verified
 from dpfedmeta.accounting.other_accountants import second_opinion
@@ -13,6 +12,7 @@ from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import found_digest, plan_content, summary_content
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.files.comparison import check, json_of
 from dpfedmeta.core.files.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
 from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
 

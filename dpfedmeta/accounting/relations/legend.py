@@ -1,6 +1,6 @@
 """Legend of the tables of guarantees: what each relation of a record says, and its epsilons."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.relations.relations import NOT_COVERED, RELATIONS
@@ -10,7 +10,7 @@ EPSILONS = ("server", "public")
 RELATION_COLUMNS = (*EPSILONS, "epsilon of a record, if")
 
 
-def relation_rows(cells: Sequence[Guarantee], shown: Callable[[float], str] = rounded_up) -> list[tuple[str, str, str]]:
+def relation_rows(cells: Sequence[Guarantee]) -> list[tuple[str, str, str]]:
     """Return (epsilon towards the server, towards the public, words) of each relation that holds.
 
     A single row where they are the same in all; none where no relation was computed.
@@ -19,7 +19,7 @@ def relation_rows(cells: Sequence[Guarantee], shown: Callable[[float], str] = ro
         next((cell.relations for cell in cells if (cell.unit, cell.observer) == ("record", observer)), {})
         for observer in EPSILONS
     )
-    epsilons = {name: (shown(server[name]), shown(public[name])) for name in RELATIONS if name in server}
+    epsilons = {name: (rounded_up(server[name]), rounded_up(public[name])) for name in RELATIONS if name in server}
     if len(epsilons) > 1 and len(set(epsilons.values())) == 1:
         which = "every relation" if len(epsilons) == len(RELATIONS) else ", ".join(epsilons)
         return [(*next(iter(epsilons.values())), f"it differs in any way ({which})")]

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from dpfedmeta.accounting.ledger.comparison import check, json_of
 from dpfedmeta.accounting.privacy_plan.matrix_mechanism_plan import default_separation
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.comparison import check, json_of
 from dpfedmeta.core.params import Params
 from dpfedmeta.federation.offers.kept_settings import SETTINGS, TakenSetting
 from dpfedmeta.federation.offers.work_limits import fitting_problem

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.charges import Charge
-from dpfedmeta.accounting.ledger.comparison import check, json_of
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, held_releases, phases_of, read_content, spent
 from dpfedmeta.accounting.ledger.published import check_releases, not_verified
 from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.comparison import check, json_of
 from dpfedmeta.core.files.run_directory import PLAN, RELEASES, RunDirectory
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content, plan_of_rounds

@@ -14,11 +14,11 @@ from typing import Any, cast
 from jinja2 import Environment
 from markupsafe import Markup
 
-from dpfedmeta.accounting.ledger.comparison import check, complete, json_of
 from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_rows
 from dpfedmeta.accounting.relations.relations import NOT_COVERED
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.comparison import check, complete, json_of
 from dpfedmeta.core.files.run_directory import DIVERGED, REPORT
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.version import __version__

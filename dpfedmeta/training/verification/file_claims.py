@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.ledger.comparison import check, complete, json_of
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, spent
 from dpfedmeta.accounting.ledger.plan_json import constants, plan_of
 from dpfedmeta.accounting.ledger.published import not_verified
@@ -17,6 +16,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.comparison import check, complete, json_of
 from dpfedmeta.core.files.run_directory import CONFIG, DIVERGED, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.client_spec import sizes_of_clients
@@ -132,7 +132,7 @@ def check_plan_file(run: RunDirectory, proven: Proven) -> list[str]:
         return []
     stated, content = run.read_json(PLAN), proven.content
     with complete(path):
-        check_cells(path, "planned", stated["planned"], proven, proven.promised)
+        check_cells(path, "planned", stated["planned"], proven.promised)
         plan = json_of(constants(content.plan))
         check(path, "privacy", json_of(constants(plan_of(stated["privacy"]))), plan)
         phases = [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in content.plan.phases]
@@ -193,8 +193,8 @@ def check_claims(path: Path, stated: Mapping[str, Any], proven: Proven) -> None:
         InputError: One of them is another one; names it, with both values.
     """
     check(path, CHOSEN, stated.get(CHOSEN), proven.chosen)
-    check_cells(path, "guarantees", stated["guarantees"], proven, proven.cells)
-    check_cells(path, "planned", stated["planned"], proven, proven.promised)
+    check_cells(path, "guarantees", stated["guarantees"], proven.cells)
+    check_cells(path, "planned", stated["planned"], proven.promised)
     for name in POPULATION:
         check(path, f"population.{name}", stated["population"][name], getattr(proven.content.plan, name))
     check(path, "simulation", stated["simulation"], proven.simulation)
@@ -248,9 +248,7 @@ def _check_statement(path: Path, key: str, stated: Mapping[str, Any], proven: Pr
         raise InputError(f"{path}: {key}.text: states {stated['text']!r}, as no run of {stated['kind']} clients does")
 
 
-def check_cells(
-    path: Path, key: str, stated: Sequence[Mapping[str, Any]], proven: Proven, found: Sequence[Guarantee]
-) -> None:
+def check_cells(path: Path, key: str, stated: Sequence[Mapping[str, Any]], found: Sequence[Guarantee]) -> None:
     """Each of the four cells, by its name, once and in its order: who reads them by position shall read the same.
 
     Raises:

@@ -11,7 +11,6 @@ from typing import Any
 from dpfedmeta.accounting.divergences.pld_composition import GRIDS
 from dpfedmeta.accounting.events.events import Phase
 from dpfedmeta.accounting.honest_norm import planned_deviation
-from dpfedmeta.accounting.ledger.comparison import complete
 from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.ledger.published import check_releases
 from dpfedmeta.accounting.observers.four_guarantees import four_cells, running_grid
@@ -19,6 +18,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.comparison import complete
 from dpfedmeta.core.files.run_directory import ROUNDS, RunDirectory
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.planning.policy_from_settings import OWN

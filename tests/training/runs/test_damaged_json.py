@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpfedmeta.accounting.ledger.comparison import check
 from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.files.comparison import check
 from dpfedmeta.core.files.run_directory import RunDirectory, config_of
 from dpfedmeta.core.random.fresh_seeds import secret_of_run
 from dpfedmeta.planning.data_digests import kept_data

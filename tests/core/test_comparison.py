@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dpfedmeta.accounting.ledger.comparison import check, json_of
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.comparison import check, json_of
 
 DUE = {"a": 1.5, "b": {"c": [1, 2.0, {"d": None}], "e": "text"}, "f": [], "g": True, "formula": "2.345"}
 OTHERS = {
