@@ -1,3 +1,4 @@
+import os
 import stat
 
 import pytest
@@ -40,3 +41,12 @@ def test_one_that_is_there_stays_as_it_is(tmp_path):
     with pytest.raises(OSError, match="not empty"):
         write_folder(tmp_path / "made", CONTENTS)
     assert [path.name for path in tmp_path.rglob("*")] == ["made", "mine"]
+
+
+def test_what_a_killed_process_of_this_number_left_is_in_nobodys_way(tmp_path):
+    left = tmp_path / f".made.{os.getpid()}"
+    left.mkdir()
+    (left / "old.txt").write_text("half")
+    write_folder(tmp_path / "made", {"a.txt": b"whole"})
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["a.txt"]
+    assert not left.exists()

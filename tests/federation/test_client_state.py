@@ -1,7 +1,10 @@
 """What a client keeps of a run, by all that it is kept for."""
 
+import contextlib
 import itertools
 import json
+import os
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -197,3 +200,30 @@ def test_decoded_copies_go_where_a_record_came_or_went(tmp_path):
     assert (folder / "decoded.npy").exists()
     forget_other_records(folder, [("class", "1")])
     assert not (folder / "decoded.npy").exists()
+
+
+@pytest.mark.parametrize("place", ["os.rename", "os.unlink", "shutil.rmtree", "os.replace"])
+@pytest.mark.parametrize("at", range(4))
+def test_a_start_that_is_killed_while_records_are_forgotten_is_followed_by_one_that_forgets_them(
+    tmp_path, monkeypatch, place, at
+):
+    """Half of the folder, or one without its mark, was taken for the owner's own, and the home was lost."""
+    folder = tmp_path / "images"
+    forget_other_records(folder, [("class", "0")])
+    (folder / "decoded.npy").write_bytes(b"withdrawn")
+    module, name = {"os": os, "shutil": shutil}[place.split(".")[0]], place.split(".")[1]
+    real, calls = getattr(module, name), []
+
+    def killed(*given, **more):
+        calls.append(given)
+        if len(calls) > at:
+            raise KeyboardInterrupt
+        return real(*given, **more)
+
+    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+        patched.setattr(module, name, killed)
+        forget_other_records(folder, [("class", "1")])
+    for _ in range(2):
+        forget_other_records(folder, [("class", "1")])
+    assert [path.name for path in folder.iterdir()] == ["of.txt"]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"withdrawn"]

@@ -17,6 +17,8 @@ def write_folder(path: Path, contents: Mapping[str, bytes], mode: int = PUBLIC) 
         mode: Of each file.
     """
     staged = path.with_name(f".{path.name}.{os.getpid()}")
+    if staged.exists():  # of a killed process with this number: in a container each start has the same
+        shutil.rmtree(staged)
     try:
         staged.mkdir(mode=0o700 if mode == SECRET else 0o777)
         for name, content in contents.items():

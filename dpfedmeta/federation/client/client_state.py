@@ -13,6 +13,7 @@ import numpy as np
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.files.new_folder import write_folder
 from dpfedmeta.core.random.fresh_seeds import FRESH_GENERATOR, FreshSource
 from dpfedmeta.core.random.random_sources import GENERATOR, KeyedSource, draw_secret_seed
 from dpfedmeta.data.episodes.row_layout import KEY_BYTES
@@ -241,19 +242,22 @@ def forget_other_records(folder: Path, records: Iterable[tuple[str, str]]) -> No
     Raises:
         InputError: A folder of this name is there that no client made; it may be the owner's own data.
     """
-    mark = folder / _OF
+    mark, gone = folder / _OF, folder.with_name(f".{folder.name}.gone")
     digest = sha256(json.dumps(sorted(records)).encode()).hexdigest()
+    # Of a start that was killed while it removed them.
+    if gone.exists():
+        shutil.rmtree(gone)
     if mark.exists() and mark.read_text(encoding="utf-8") == digest:
         return
     if mark.exists():
-        shutil.rmtree(folder)
+        # Under another name at once: half of it, without its mark, would be taken for the owner's own.
+        shutil.rmtree(folder.rename(gone))
     elif folder.exists() and any(folder.iterdir()):
         raise InputError(
             f"{folder}: there is something already, and a home keeps decoded records in a folder of this name, which "
             "it removes when records come or go; give another --home, or move what is there"
         )
-    folder.mkdir(mode=0o700, exist_ok=True)
-    replace_file(mark, digest.encode(), SECRET)
+    write_folder(folder, {_OF: digest.encode()}, SECRET)
 
 
 def keep_offer(kept: Kept, offer: bytes) -> None:
