@@ -36,8 +36,8 @@ FORMS: Mapping[str, Mapping[str, str]] = {
     PLAN: {
         r"(planned|begins_with|cautions|privacy|population|phases)(\..+)?": "",
         r"cost\.(seconds|clients_per_second)": "",
-        r"code\..+": r"[0-9a-f]{8,64}",
-        r"clip_policy": r"[\w.:<>-]{1,200}",
+        r"code\..+": r"[\w.+-]{1,80}",
+        r"clip_policy": r"[\w.<>-]+(: \w+\(.*\))?",
     },
     ROUNDS: {
         r"epsilons(\..+)?": "",

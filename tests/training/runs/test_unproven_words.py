@@ -54,6 +54,9 @@ def test_what_runs_write_is_taken():
     check_words("there", SUMMARY, WRITTEN)
     row = {"round": 0, "clip_mode": "searching", "release": "aborted", "epsilons": {"a_b": None}}
     check_words("there", ROUNDS, row)
+    code = {"PIL": "installed", "mine": "unseen", "torch": "2.13.0+cpu", "own.py": "0" * 64}
+    for policy in ("__main__.Fixed", "mine.<locals>.Fixed: Fixed(rate=0.5, name='a b')"):
+        check_words("there", PLAN, {"code": code, "clip_policy": policy, "cautions": [], "cost": {"seconds": None}})
 
 
 @pytest.fixture
