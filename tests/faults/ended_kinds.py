@@ -35,6 +35,7 @@ from dpfedmeta.federation.identity.credentials import card_line, read_card, read
 from dpfedmeta.federation.identity.invitation import INVITATION, operator_identity, read_invitation
 from dpfedmeta.federation.server import training_server
 from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
+from dpfedmeta.reporting.html.run_page import BLOCK
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.training.personal.personal_model import load_personal
 from dpfedmeta.training.verification.verify import audit
@@ -73,8 +74,9 @@ class Kind:
 
 
 def text_of(path: Path) -> str:
-    """Without digests, times and places of one run."""
-    return _CHANGES.sub("*", path.read_text(encoding="utf-8"))
+    """Without digests, times and places of one run, and without the JSON that a page holds of them."""
+    whole = path.read_text(encoding="utf-8")
+    return _CHANGES.sub("*", re.sub(f"{re.escape(BLOCK)}.*?</script>", "", whole))
 
 
 def published_run(folder: Path) -> dict[str, object]:

@@ -139,7 +139,7 @@ def test_an_altered_claim_is_refused_by_every_command_that_states_it(dpfedmeta, 
         assert json.loads(dpfedmeta("account", option, run, "--json").out)["simulation"].startswith("simulation")
     page = (run / "report.html").read_text()
     (run / "report.html").write_text(page.replace("of 2,000 clients", "of 400,000 clients"))
-    assert "report.html: first paragraph: states" in dpfedmeta("account", "--verify", run, code=2).error
+    assert "report.html, line " in dpfedmeta("account", "--verify", run, code=2).error
     # Written anew, the page is the ledger's again; beside a summary that is not, none is written.
     dpfedmeta("report", run)
     assert (run / "report.html").read_text() == page
