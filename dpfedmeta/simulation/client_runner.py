@@ -15,7 +15,7 @@ from dpfedmeta.core.params import Params, dimension, flatten, unflatten, zeros_l
 from dpfedmeta.core.plugins.own_function import spread_over
 from dpfedmeta.core.plugins.user_code import is_own, own_failures
 from dpfedmeta.core.random.keyed_streams import for_message
-from dpfedmeta.core.random.random_sources import FloatArray, IntArray, Purpose, SecretSource
+from dpfedmeta.core.random.random_sources import FloatArray, IntArray, KeyedSource, Purpose, SecretSource
 from dpfedmeta.data.episodes.episode import Episode, null_episode
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, ClientContext, ClientNoise, form_problem, message_form
@@ -307,7 +307,8 @@ class ClientRunner:
     def check_own_code(self) -> None:
         """Refuse code of the user's own that fails for all of a few clients, before a round is charged.
 
-        One client's data decide over it only where all others that are tried fail too.
+        One client's data decide over it only where all others that are tried fail too. Messages are thrown away, so
+        their noise has a seed that everybody knows; the run's own is drawn for charged attempts alone.
 
         Raises:
             InputError: It fails for all; says where, if that is the same for all.
@@ -315,12 +316,13 @@ class ClientRunner:
         weights, problems = self.algorithm.initial(self.network, self.weights_seed), set[str]()
         learned = self.algorithm.learned(self.network, weights)
         context = self.context({name: value.to(self.device) for name, value in learned.items()})
+        tried = replace(self, source=KeyedSource(0))
         for client in spread_over(self.population.clients):
             try:
                 (episode,) = self.held_by([client])
                 if episode is not None:
                     with own_failures("while a client computed", private=True):
-                        self._message(context, 1.0, 0, client, episode)
+                        tried._message(context, 1.0, 0, client, episode)
                     return
             except OwnCodeFailed as error:
                 problems.add(str(error))

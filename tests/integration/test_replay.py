@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.core.files.run_directory import create
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.core.worker_pool import InProcess
+from dpfedmeta.data.populations.population_statement import _statement
 from dpfedmeta.learning.evaluation import Benchmark
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED, moved_by_a_client
@@ -83,6 +84,8 @@ def replay(tiny_strokes, tmp_path, plan, seed):
     assert status == "completed"
     rows = run.rounds()
     summary = summary_of(run, plan, state, status, (1.0, 1.0), {})
+    said = asdict(_statement(plan.settings.population.kind, plan.privacy.clients, form=-1, records=160))
+    summary["population"] |= {"kind": said["kind"], "statement": said}
     run.write_json("summary.json", summary)
     report = write_report(run).read_text().replace(run.path.name, "this-run")
     return state, json.dumps(rows), run.ledger.read_text(), run.weights.read_bytes(), report

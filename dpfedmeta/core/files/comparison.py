@@ -41,7 +41,7 @@ def _contradiction(path: Path, key: str, stated: object, found: object) -> Input
 def _same(stated: object, found: object) -> bool:
     if isinstance(stated, bool) or isinstance(found, bool):
         return stated is found
-    if isinstance(stated, float) and isinstance(found, int | float):
+    if isinstance(stated, float) and isinstance(found, float):
         return math.isclose(stated, found, rel_tol=_ABOVE if stated > found else _BELOW)
     return stated == found
 

@@ -66,7 +66,7 @@ def write_report(run: RunDirectory) -> Path:
             head=proven.content.heads[-1],
             name=run.path.name,
             stage=snapshot.stage,
-            go_on=how_to_go_on(run),
+            go_on=how_to_go_on(run) if snapshot.stage in ("stopped", "interrupted") else "",
             summary=summary,
             cautions=_cautions(run, proven.settings),
             evaluations=evaluations_shown(run.path),

@@ -58,7 +58,7 @@ class Shown:
         head: Hash of the ledger's last line when the page was written.
         name: Of the run's folder.
         stage: Whether the run went on, or how it ended.
-        go_on: Command that resumes it.
+        go_on: Command that resumes it; empty where the page names none.
         summary: Content of summary.json, or as far as it was known.
         rounds: Lines of rounds.jsonl.
         held: Rounds in which the clip policy was holding.
