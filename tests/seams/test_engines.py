@@ -282,6 +282,14 @@ def test_an_exception_at_one_client_counts_as_an_update_that_is_not_finite(
     assert exact == due or (engine == "chunked" and lengths == pytest.approx(others, rel=1e-3))
 
 
+@pytest.mark.parametrize("engine", sorted({*SOME.values()}))
+def test_code_of_ones_own_is_tried_without_the_key_of_the_run(engine, tiny_task_file, tmp_path):
+    """With a chosen seed everything passed; with a drawn key the trial before round 0 ended in a LookupError."""
+    algo, given = ENGINES[engine]
+    own = {**SHORT, **given, "meta.method": f"{OWN}:Sometimes", "run.noise_seed": "null", "server.rounds": "1"}
+    assert run_training(settings_of(tiny_task_file, tmp_path, algo, own))[1] == "completed"
+
+
 def test_targets_whose_loss_and_residuals_differ_are_refused(tiny_task_file):
     task, _ = load_task(str(tiny_task_file))
     assert targets_of(replace(task, kind=f"{OWN}:Said")) == own_learners.Said()
