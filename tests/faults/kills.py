@@ -41,6 +41,7 @@ KEYED = [
     ["--algo=dp-agr", "--run.noise_seed=12", "--rounds=80", "--run.checkpoint_every=7", "--run.workers=1",
      "--server.average=0.5"],
     ["--algo=dp-aqc", "--run.noise_seed=13", "--rounds=80", "--run.checkpoint_every=1", "--run.keep_checkpoints=1",
+     "--clip.count_noise=0.6",
      "--run.workers=1"],
     ["--algo=maml", "--run.noise_seed=14", "--rounds=80", "--run.checkpoint_every=20", "--run.workers=1"],
 ]  # fmt: skip
