@@ -71,7 +71,12 @@ def test_a_process_without_pytorch_adapts_keeps_and_predicts_the_same(kind, tmp_
     kept = dp.load_personal(tmp_path / "by-numpy.safetensors").predict(str(tmp_path / "new.csv"))
     np.testing.assert_allclose(kept.tolist(), expected, atol=1e-6 * scale)
     told = without_torch(PREDICTS, tmp_path, "by-torch.safetensors")
-    assert told == without_torch(PREDICTS, tmp_path, "by-numpy.safetensors")
+    again = without_torch(PREDICTS, tmp_path, "by-numpy.safetensors")
+    for one, other in zip(told["predictions"], again.pop("predictions"), strict=True):
+        # Numbers differ in their last digits, names do not.
+        close = one["predicted"] if kind != "numbers" else pytest.approx(one["predicted"], abs=1e-6 * scale)
+        assert {**other, "predicted": close} == {**one, "predicted": other["predicted"]}
+    assert again == {name: value for name, value in told.items() if name != "predictions"}
     shown = [row["predicted"] for row in told["predictions"]]
     assert (
         (shown == model.predict_names(str(tmp_path / "new.csv"))) if kind != "numbers" else np.allclose(shown, expected)
