@@ -1,5 +1,6 @@
 """A page is what the ledger and its own JSON give, byte for byte: whatever else stands in it is refused."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 from dataclasses import asdict, replace
 
 import pytest
+from jinja2 import UndefinedError
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
@@ -80,9 +82,9 @@ def test_whatever_else_stands_in_a_page_is_refused(finished, forged, name):
 
 
 # What no ledger proves, and the page says so: names, scores, and who drew it.
-FREE = {"name", "go_on", "evaluations", "audits", "drawn_by"}
+FREE = {"name"}
 OTHERWISE = {
-    "version": None,  # a page of another version is compared in its numbers alone
+    "version": "0.9.9",
     "pictures": None,  # check_pictures
     "head": "0" * 64, "stage": "interrupted", "rounds": 2, "held": 1, "clip": "The clip bound never moved.",
     "too_long": ["All is well."], "cautions": [], "name": "another", "go_on": "rm", "drawn_by": "hand",
@@ -132,16 +134,47 @@ def test_a_page_without_its_numbers_is_refused(forged, text):
         forged(text)
 
 
-def test_a_page_of_another_version_is_compared_in_its_numbers_alone_and_that_is_said(finished, forged):
+def test_a_page_of_another_version_is_refused_for_its_words_are_others(finished, forged):
     _, page, _ = finished
-    other = with_block(page, lambda content: content.update(version="0.9.9")).replace("<h1>", "<h1>A run: ")
-    assert forged(other) == [
-        "report.html is of dpfedmeta 0.9.9: its numbers agree, its text was not compared; write it again: dpfedmeta "
-        f"report {finished[0].path}"
-    ]
-    wrong = with_block(other, lambda content: content["summary"]["guarantees"][0].update(epsilon=0.1))
-    with pytest.raises(InputError, match=r"report\.html: guarantees \(client, public\)"):
-        forged(wrong)
+    with pytest.raises(InputError, match=r"report\.html: was written by dpfedmeta '0\.9\.9', .* write it again"):
+        forged(with_block(page, lambda content: content.update(version="0.9.9")).replace("<h1>", "<h1>A run: "))
+
+
+SAY = "Promised: (client, server) epsilon = 0.01"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": SAY}, {"go_on": SAY}, {"drawn_by": f"matplotlib 3.1\nverified: {SAY}"}, {"version": f"0\n{SAY}"},
+        {"rounds": 4, "clip": SAY, "too_long": [SAY]}, {"rounds": -1}, {"pictures": {}},
+        {"audits": {"cells": [{}], "size": SAY}},
+        {"evaluations": {"columns": [SAY], "rows": [{"measured": SAY, "accuracies": ["0.01"], "protocol": ""}]}},
+    ],
+)  # fmt: skip
+def test_no_sentence_stands_in_what_nobody_proves(finished, forged, change):
+    """Also where the page is rendered anew from it."""
+    _, page, proven = finished
+    shown = shown_in(page)
+    pictures = {digest_of(picture): picture for picture in run_page._PICTURE.findall(page)}
+    found = {name: pictures[digest] for name, digest in shown.pictures.items()}
+    changed = replace(shown, **change)
+    with contextlib.suppress(UndefinedError):
+        page = rendered(proven, changed, found)
+    with pytest.raises(InputError, match=r"report\.html: ") as refused:
+        forged(with_block(page, lambda content: content.update(change)))
+    assert "\n" not in str(refused.value)
+
+
+def test_without_its_summary_a_page_of_a_run_that_ended_states_nothing(finished, forged):
+    run, page, _ = finished
+    kept = (run.path / "summary.json").read_bytes()
+    (run.path / "summary.json").unlink()
+    try:
+        with pytest.raises(InputError, match=r"report\.html: (states scores of a run that ended|summary|status)"):
+            forged(with_block(page, lambda content: content["summary"].update(status=SAY)))
+    finally:
+        (run.path / "summary.json").write_bytes(kept)
 
 
 def test_an_exchanged_picture_is_refused_also_with_its_digest(finished, forged):

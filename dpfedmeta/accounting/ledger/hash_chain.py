@@ -155,13 +155,22 @@ def continue_or_start(
     """
     size, torn, first = *whole_lines(path), _opening(first)
     # A first line that a crash tore never counted; a file of something else stays as it is.
-    if not size and _line(first, _START)[0].encode().startswith(torn.strip(b"\0\n")[:9]):
+    begun = _line(first, _START)[0].encode().startswith(torn.strip(b"\0\n")[:9])
+    if not size and begun and not _is_whole(torn):
         path.unlink(missing_ok=True)
         return HashChain.start(path, first, mode=SECRET), [] if fits is None else [first]
     bodies, head = read_chain(path, what, torn=True)
     if not (bodies[0] == first if fits is None else fits(bodies[0])):
         raise InputError(f"{path}, line 1: this {what} was started as {bodies[0]}, not {first}")
     return HashChain(path, head, SECRET, lines=len(bodies), size=size), bodies[1:] if fits is None else bodies
+
+
+def _is_whole(line: bytes) -> bool:
+    """Return whether a line lacks nothing but its end: it may have counted, whoever cut that off."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except DAMAGED_JSON:
+        return False
 
 
 def _intact(text: str, previous: str) -> dict[str, Any] | None:

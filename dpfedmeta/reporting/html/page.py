@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,11 +17,12 @@ from jinja2 import UndefinedError
 
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.files.comparison import complete
 from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
 from dpfedmeta.core.version import __version__
 from dpfedmeta.reporting.compare.seed_groups import Group, costliest_relation, differing_settings, in_brackets
 from dpfedmeta.reporting.html.evaluation_section import evaluations_shown
-from dpfedmeta.reporting.html.run_page import Shown, digest_of, of_rows, render, rendered, shown_in
+from dpfedmeta.reporting.html.run_page import PICTURES, Shown, digest_of, of_rows, render, rendered, shown_in
 from dpfedmeta.reporting.html.top_of_page import best_words, compared_words
 from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
@@ -64,7 +66,7 @@ def write_report(run: RunDirectory) -> Path:
         shown = Shown(
             version=__version__,
             head=proven.content.heads[-1],
-            name=run.path.name,
+            name=re.sub(r"[^\w.+-]", "-", run.path.name)[:200],
             stage=snapshot.stage,
             go_on=how_to_go_on(run) if snapshot.stage in ("stopped", "interrupted") else "",
             summary=summary,
@@ -93,7 +95,7 @@ def draw(
     audits: Mapping[str, Any] | None,
 ) -> dict[str, Path]:
     """Draw the pictures of a page into a folder; their paths by their names."""
-    pictures = {name: folder / f"{name}.png" for name in ("accuracy", "clip", "guarantees")}
+    pictures = {name: folder / f"{name}.png" for name in PICTURES}
     plots.accuracy_plot(pictures["accuracy"], rows, summary)
     plots.clip_plot(pictures["clip"], rows)
     plots.guarantee_plot(pictures["guarantees"], [cell.as_json() for cell in proven.cells])
@@ -118,12 +120,13 @@ def check_pictures(snapshot: Snapshot, proven: Proven) -> str:
         return f"its pictures were drawn by {shown.drawn_by}, not by {DRAWN_BY}, so they were not compared"
     if snapshot.rows is None:
         return "its pictures were not compared, for rounds.jsonl is not there"
-    with TemporaryDirectory() as folder:
+    path = snapshot.run.path / REPORT
+    with TemporaryDirectory() as folder, complete(path):
         paths = draw(Path(folder), proven.as_of(shown.head), shown.summary, snapshot.rows[: shown.rounds], shown.audits)
-        for name, path in paths.items():
-            if digest_of(as_address(path)) != shown.pictures[name]:
+        for name, drawn in paths.items():
+            if digest_of(as_address(drawn)) != shown.pictures[name]:
                 raise InputError(
-                    f"{snapshot.run.path / REPORT}: the picture {name} is not what the run's numbers give; if nobody "
+                    f"{path}: the picture {name} is not what the run's numbers give; if nobody "
                     f"edited it, write it again: dpfedmeta report {snapshot.run.path}"
                 )
     return "its pictures are those that the run's numbers give"

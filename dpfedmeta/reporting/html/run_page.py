@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib import resources
 from itertools import zip_longest
+from shlex import quote
 from typing import Any, cast
 
-from jinja2 import Environment
+from jinja2 import Environment, UndefinedError
 from markupsafe import Markup
 
 from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_rows
@@ -19,30 +20,33 @@ from dpfedmeta.accounting.relations.relations import NOT_COVERED
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.comparison import check, complete, json_of
-from dpfedmeta.core.files.run_directory import DIVERGED, REPORT
+from dpfedmeta.core.files.run_directory import DIVERGED, REPORT, SUMMARY
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.version import __version__
 from dpfedmeta.planning.caveats import dishonest_words
 from dpfedmeta.reporting.compare.seed_groups import Measured
-from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluations_section
+from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluations_section, evaluations_shown
 from dpfedmeta.reporting.html.privacy_statement import chosen_words, guarantee_rows, plan_words, server_words
 from dpfedmeta.reporting.html.rerun_command import command, settings_shown
 from dpfedmeta.reporting.html.top_of_page import clip_words, observer_rows, promised_words, reached_words
-from dpfedmeta.training.results.evaluation_store import ERRORS, row_label, size, size_and_count
+from dpfedmeta.training.results.evaluation_store import ERRORS, kept_audit, row_label, size, size_and_count
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, Stage, state_words
 from dpfedmeta.training.results.summary import NOT_FINITE, summary_so_far
-from dpfedmeta.training.state.how_to_resume import repeated
+from dpfedmeta.training.state.how_to_resume import how_to_go_on, repeated
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import clock
 from dpfedmeta.training.terminal.tables import HOLDS, why_above
 from dpfedmeta.training.verification.due_words import due_cautions
 from dpfedmeta.training.verification.file_claims import Proven, check_claims, check_statements
+from dpfedmeta.training.verification.unproven_words import check_words
 
 # Rounds with a release that is too long, in a report.
 _MOST_SHOWN = 5
 # Seconds after which the page of a running run looks for a newer one.
 REFRESH = 10
+# Those of every page; one of an audit besides.
+PICTURES = ("accuracy", "clip", "guarantees")
 BLOCK = '<script type="application/json" id="shown">'
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
 AGREES = "agrees byte for byte with the ledger, and with the scores and names in it"
@@ -166,10 +170,11 @@ def rendered(proven: Proven, shown: Shown, pictures: Mapping[str, str]) -> str:
 def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
     """report.html is, byte for byte, the page that the ledger and its own JSON give.
 
-    While a run is written, the page may be of an earlier round, and shows what was proven by then.
+    While a run is written, the page may be of an earlier round, and shows what was proven by then. A page of another
+    version of the program has other words, so it is refused.
 
     Returns:
-        What was found, in a line. A page of another version of the program is compared in its numbers alone.
+        What was found, in a line.
 
     Raises:
         InputError: It is another page; names the first line that differs, or the number.
@@ -180,7 +185,8 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
     with complete(path):
         shown = shown_in(snapshot.page)
         now, proven = proven, proven.as_of(shown.head)
-        if proven is not now and snapshot.ended and not snapshot.written:
+        closed = snapshot.ended or now.content.closing is not None
+        if proven is not now and closed and not snapshot.written:
             raise InputError(
                 f"{path}: was written after {len(proven.content.charges)} charges, but the run has "
                 f"{len(now.content.charges)}; write it again: dpfedmeta report {snapshot.run.path}"
@@ -191,15 +197,13 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
         found = {digest_of(picture): picture for picture in _PICTURE.findall(snapshot.page)}
         gone = [name for name, digest in shown.pictures.items() if digest not in found]
         check(path, "pictures that are exchanged", gone, [])
-        page = rendered(proven, shown, {name: found[digest] for name, digest in shown.pictures.items()})
-        if page != snapshot.page and shown.version == __version__:
+        try:
+            page = rendered(proven, shown, {name: found[digest] for name, digest in shown.pictures.items()})
+        except UndefinedError as error:
+            raise InputError(f"{path}: incomplete or of another version ({error})") from error
+        if page != snapshot.page:
             raise _first_difference(path, snapshot.page, page)
     of = "" if proven is now else f", written after {counted_words(proven.rounds, 'round')},"
-    if page != snapshot.page:
-        return [
-            f"report.html{of} is of dpfedmeta {shown.version}: its numbers agree, its text was not compared; write it "
-            f"again: dpfedmeta report {snapshot.run.path}"
-        ]
     return [f"report.html{of} {AGREES}"]
 
 
@@ -215,19 +219,53 @@ def shown_in(page: str) -> Shown:
 
 def _check_shown(snapshot: Snapshot, proven: Proven, shown: Shown, *, latest: bool) -> None:
     """Compare it with the ledger, and with the files beside the page, as far as these are there."""
-    path = snapshot.run.path / REPORT
+    run, path = snapshot.run, snapshot.run.path / REPORT
+    if shown.version != __version__:
+        raise InputError(
+            f"{path}: was written by dpfedmeta {shown.version!r}, and this is {__version__}, whose words are others; "
+            f"write it again: dpfedmeta report {run.path}"
+        )
+    go_on = re.escape(how_to_go_on(run))
+    for place in (quote(str(run.path)), repr(str(run.path)), run.path.resolve().name):
+        go_on = go_on.replace(re.escape(place), r"\S+")
+    forms = {"name": r"[\w.+-]{1,200}", "go_on": f"({go_on})?", "drawn_by": r"matplotlib [\w.+-]+ on [\w-]+ [\w-]+"}
+    for name, form in forms.items():
+        if not re.fullmatch(form, getattr(shown, name)):
+            raise InputError(f"{path}: {name}: states {getattr(shown, name)!r}, which no page says there")
     check(path, "head", shown.head, proven.content.heads[-1])
+    check(path, "pictures", sorted(shown.pictures), sorted([*PICTURES, *(["audit"] if shown.audits else [])]))
     check_claims(path, shown.summary, proven)
     check_statements(path, shown.summary, proven)
+    check_words(path, SUMMARY, shown.summary)
+    if snapshot.summary is None and proven.content.closing is not None:
+        raise InputError(f"{path}: states scores of a run that ended, but {SUMMARY} is not there; restore it")
+    kept = kept_audit(run.path)
+    if shown.audits is not None:
+        audits = None if kept is None else {name: kept[name] for name in ("cells", "size")}
+        check(path, "audits", shown.audits, json_of(audits))
+    # One that was made since is not on the page.
+    now = _rows_of(evaluations_shown(run.path)) if shown.evaluations["rows"] else []
+    check(path, "evaluations that are not there", [r for r in _rows_of(shown.evaluations) if r not in now], [])
     if shown.stage in ("running", "stopped"):
         of_then = replace(snapshot, content=proven.content, stage=cast("Stage", shown.stage))
         check(path, "summary", shown.summary, json_of(summary_so_far(of_then, proven)))
-    if latest and snapshot.ended:
+    if latest and not snapshot.written and (shown.stage, snapshot.stage) != ("running", "stopped"):
         check(path, "stage", shown.stage, snapshot.stage)
+    if latest and snapshot.ended:
         check(path, "summary", shown.summary, json_of(snapshot.summary))
-    if snapshot.rows is not None and len(snapshot.rows) >= shown.rounds:
+    if snapshot.rows is not None:
+        check(path, "rounds", shown.rounds, min(max(0, shown.rounds), len(snapshot.rows)))
         for key, value in json_of(of_rows(snapshot.rows[: shown.rounds])).items():
             check(path, key, getattr(shown, key), value)
+
+
+def _rows_of(evaluations: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Rows by the names of their columns, without those that have nothing there."""
+    return [
+        {"measured": row["measured"], "protocol": row["protocol"]}
+        | {name: value for name, value in zip(evaluations["columns"], row["accuracies"], strict=True) if value}
+        for row in evaluations["rows"]
+    ]
 
 
 def _first_difference(path: Any, page: str, due: str) -> InputError:

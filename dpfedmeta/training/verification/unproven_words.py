@@ -13,29 +13,37 @@ from dpfedmeta.core.files.run_directory import PLAN, ROUNDS, SUMMARY
 from dpfedmeta.training.state.private_timings import COARSE
 
 _NAME = r"[\w .,+@/:-]{0,80}"  # of somebody, or of a machine
-_PROTOCOL = r"single model[A-Za-z0-9 ,;:()-]{0,300}"  # no decimals, and no sign of equality
+_NOTHING = r"(?!(?i:.*(epsilon|delta|promis|guarant|privat|server)))"  # is said of privacy
+_PROTOCOL = rf"{_NOTHING}single model[A-Za-z0-9 ,;:()-]{{0,300}}"  # no decimals, and no sign of equality
 _SCORE = r"(accuracy|error)(_\w+)?"
+_NO_WORDS = "(?!)"
+_CLIENTS = "kind|clients|records|images|clients_per_image|text"
 # By the names of the keys, with dots between; of a list all entries have one name. "": its words are compared.
 FORMS: Mapping[str, Mapping[str, str]] = {
     SUMMARY: {
-        r"(algo|dataset|encoder|begins_with|simulation|chosen|status)": "",
-        r"(population|aggregation|task|guarantees|planned|ledger|rounds|extended_from)(\..+)?": "",
+        r"(algo|dataset|encoder|begins_with|simulation|chosen)": "",
+        r"status": "completed|budget|interrupted|diverged|running|stopped",
+        r"(aggregation|guarantees|planned|ledger|rounds|extended_from)(\..+)?": "",
+        r"population\.(clients|cohort|sampler|max_participations|kind)": "",
+        rf"population\.statement\.({_CLIENTS})": "",
+        r"task\.[a-z_]+": "[a-z]{1,20}",
         rf"{_SCORE}\.protocol": _PROTOCOL,
         rf"{_SCORE}(\.[\w ]+)?": r"[a-z ]{1,40}",
-        r"seconds|clients_per_second|peak_memory_mb": "",
+        r"seconds|clients_per_second|peak_memory_mb": _NO_WORDS,
         r"times": re.escape(COARSE),
         r"records": r"[\w ]{1,40}",
         r"judged_on": rf"\d+ public (clients?|classes) in {_NAME}",
-        r"versions\.[\w-]+": r"\d[\w.+-]{0,60}",
+        r"versions(\.[\w-]+)?": r"\d[\w.+-]{0,60}",
         r"made_by\.commit": r"[0-9a-f]{7,40}( \+ changes)?",
         r"made_by\.source": r"[0-9a-f]{16}",
         r"made_by\.day": r"\d{4}-\d\d-\d\d",
-        r"made_by\.(system|processor|cores)": r"[\w .,+@/:()-]{0,100}",
+        r"made_by\.(system|processor|cores)": rf"{_NOTHING}[\w .,+@/:()-]{{0,100}}",
         r"audited\.\w+": r".{0,300}",  # of audit.json, and as free
     },
     PLAN: {
-        r"(planned|begins_with|cautions|privacy|population|phases)(\..+)?": "",
-        r"cost\.(seconds|clients_per_second)": "",
+        r"(planned|begins_with|cautions|privacy|phases)(\..+)?": "",
+        rf"population\.({_CLIENTS})": "",
+        r"cost\.(seconds|clients_per_second)": _NO_WORDS,
         r"code\..+": r"[\w.+-]{1,80}",
         r"clip_policy": r"[\w.<>-]+(: \w+\(.*\))?",
     },

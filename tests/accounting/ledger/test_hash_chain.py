@@ -237,3 +237,15 @@ def test_a_chain_of_another_version_is_refused_and_stays_as_it_is(tmp_path, vers
         with pytest.raises(InputError, match=words):
             read(path, "ledger")
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("version", [VERSION, VERSION - 1])
+def test_a_first_line_that_lacks_its_end_alone_is_never_started_again(tmp_path, version):
+    """It was whole once: somebody cut one character off, and what was spent would be forgotten."""
+    path = tmp_path / "c"
+    HashChain.start(path, {"plan": 1, "version": version})
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="truncated"):
+        continue_or_start(path, {"plan": 1}, "client's ledger")
+    assert path.read_bytes() == before

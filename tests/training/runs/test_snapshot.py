@@ -26,7 +26,7 @@ from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html import page as page_module
 from dpfedmeta.reporting.html.page import watch, write_report
-from dpfedmeta.reporting.html.run_page import AGREES, check_report, shown_in
+from dpfedmeta.reporting.html.run_page import AGREES, check_report, rendered, shown_in
 from dpfedmeta.training.results import snapshot
 from dpfedmeta.training.results.snapshot import read_run, stage_of
 from dpfedmeta.training.results.summary import aggregation
@@ -215,7 +215,7 @@ def test_the_page_of_a_running_run_reads_itself_again_and_stays_true(writer):
 
 def test_a_page_that_a_run_outruns_while_it_is_drawn_is_never_shown(writer, monkeypatch):
     writer.rounds(3)
-    written, draw = [], page_module.rendered
+    written, draw = [], rendered
     held = contextlib.ExitStack()
     held.enter_context(only_writer(writer.run.path))
 

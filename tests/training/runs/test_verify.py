@@ -22,6 +22,7 @@ from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError, RefusedPlan
+from dpfedmeta.core.files.comparison import check
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.run_plan import make_plan
@@ -30,7 +31,8 @@ from dpfedmeta.reporting.html.run_page import AGREES, check_report
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.run_training import run_training
-from dpfedmeta.training.verification import file_claims as claims_beside
+from dpfedmeta.training.verification.due_words import due_beginning
+from dpfedmeta.training.verification.file_claims import check_summary
 from dpfedmeta.training.verification.row_claims import _chosen, check_rows
 from dpfedmeta.training.verification.verify import audit, realised
 from tests.reporting.test_page import written_run
@@ -109,7 +111,7 @@ def test_whatever_a_summary_lacks_is_one_line_about_it(run, spoiled):
         content = {key: value for key, value in summary.items() if key != name}
         run.write_json("summary.json", content if spoiled == "missing" else content | {name: spoiled})
         try:
-            claims_beside.check_summary(read_run(run), proven)
+            check_summary(read_run(run), proven)
         except InputError as error:
             refused.append(str(error))
     assert len(refused) >= 6
@@ -701,6 +703,4 @@ def test_the_sentence_about_what_a_run_began_with_is_compared_exactly(tmp_path, 
     model = SimpleNamespace(encoder=encoder, initial=initial)
     proven = SimpleNamespace(settings=SimpleNamespace(model=model))
     with nullcontext() if agrees else pytest.raises(InputError, match="begins_with: states"):
-        claims_beside.check(
-            tmp_path / "summary.json", "begins_with", said, claims_beside.due_beginning(said, proven.settings)
-        )
+        check(tmp_path / "summary.json", "begins_with", said, due_beginning(said, proven.settings))
