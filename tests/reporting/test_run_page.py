@@ -166,6 +166,18 @@ def test_no_sentence_stands_in_what_nobody_proves(finished, forged, change):
     assert "\n" not in str(refused.value)
 
 
+def test_audits_that_nobody_made_are_refused(finished, forged):
+    """With a picture of theirs, so that nothing is missing."""
+    _, page, proven = finished
+    shown = shown_in(page)
+    pictures = {digest_of(picture): picture for picture in run_page._PICTURE.findall(page)}
+    digests = {**shown.pictures, "audit": shown.pictures["clip"]}
+    changed = replace(shown, audits={"cells": [], "size": SAY}, pictures=digests)
+    text = rendered(proven, changed, {name: pictures[digest] for name, digest in digests.items()})
+    with pytest.raises(InputError, match=r"report\.html: audits: states"):
+        forged(text)
+
+
 def test_without_its_summary_a_page_of_a_run_that_ended_states_nothing(finished, forged):
     run, page, _ = finished
     kept = (run.path / "summary.json").read_bytes()
