@@ -178,7 +178,7 @@ def _of_no_training(console: Console, options: argparse.Namespace, run: RunDirec
 
 
 def _of_loops(console: Console, options: argparse.Namespace, runs: Sequence[RunDirectory]) -> int:
-    """What several loops over the same clients spend together; whether the clients are the same no ledger says."""
+    """The spending of several loops over the same clients together; whether the clients are the same no ledger says."""
     from dpfedmeta.accounting.ledger.ledger import read_content
     from dpfedmeta.accounting.rounded import asked
     from dpfedmeta.cli.sweeps.tuning_cost import compose

@@ -176,8 +176,7 @@ class ClientRounds:
         asked otherwise (another bound, another plan), or once another round was answered, it is declined. A folder that
         was restored from a backup is refused on the machine that wrote it (its user's register of homes). Elsewhere,
         or without the register, it can answer again what it does not count, each time with noise of its own. Without
-        `record`
-        in the offer the server sees exact messages, clipped; then participations alone are counted.
+        `record` in the offer the server sees exact messages, clipped; then participations alone are counted.
 
     Attributes:
         record: What is done to the gradients of records; None: an update is handed over, and clipped.
@@ -239,7 +238,7 @@ class ClientRounds:
         self._ledger(change=change_limit)
 
     def _watch(self, *, accept: bool) -> bool:
-        """Whether this machine's register notices an older copy of the folder; refuse one that it knows."""
+        """Refuse an older copy of the folder that this machine's register knows; return if it would notice one."""
         try:
             name_home(self._folder)
             told = check_newest(self._folder, accept=accept)

@@ -166,6 +166,5 @@ def check_room(settings: Settings, room: Room | None) -> None:
     Raises:
         RefusedPlan: It has none.
     """
-    if room is not None and not room.fits:
-        what_fits = room.words.rpartition("; ")[2]
-        raise RefusedPlan(f"population.register = {settings.population.register}: no room for this plan; {what_fits}")
+    if room is not None and room.remedy is not None:
+        raise RefusedPlan(f"population.register = {settings.population.register}: no room for this plan; {room.remedy}")

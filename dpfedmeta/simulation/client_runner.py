@@ -271,6 +271,7 @@ class ClientRunner:
         """A client's message; where code of the user's own fails on its data, that of a client without any.
 
         Under a promise an end of the run would tell of the data, so only what fails on made-up data too is raised.
+        Nothing of these is the client's, neither records nor how many there are.
         """
         try:
             return self._message(context, bound, round_, client, episode)
@@ -278,7 +279,7 @@ class ClientRunner:
             if not is_own(error):
                 raise
             try:
-                self._message(context, bound, round_, client, self._made_up(episode))
+                self._message(context, bound, round_, client, self._made_up())
             except Exception:
                 raise error from None
             null = self._null
@@ -290,19 +291,18 @@ class ClientRunner:
         (message,) = self.algorithm.messages(context, [episode], bound, [self._noise(round_, client)])
         return message
 
-    def _made_up(self, like: Episode) -> Episode:
-        """Made-up records and labels, as many as a client's."""
-        form, generator = self.network.form, torch.Generator().manual_seed(0)
-        parts = dict[str, Tensor]()
-        for part, most in (("support", like.support_images), ("query", like.query_images)):
-            images = torch.rand(most.shape, generator=generator)
-            images = images if form.vocabulary is None else (1 + images * (form.vocabulary - 1)).floor()
-            numbers = self.algorithm.adaptation.targets.numbers
+    def _made_up(self) -> Episode:
+        """Made-up records and labels, as many as the plan states, or two for each output of the network."""
+        vocabulary, ways, numbers = self.network.form.vocabulary, self.network.ways, self.data_form.targets.numbers
+        generator, parts = torch.Generator().manual_seed(0), dict[str, Tensor]()
+        sizes = self.algorithm.needs.counts or (2 * ways, 2 * ways)
+        for part, size in zip(("support", "query"), sizes, strict=True):
+            images = torch.rand(size, *self.data_form.image, generator=generator)
+            parts[f"{part}_images"] = images if vocabulary is None else (1 + images * (vocabulary - 1)).floor()
             # Class by class, as episodes have them.
-            classes = torch.arange(len(most)) * self.network.ways // max(len(most), 1)
-            labels = torch.linspace(-1.0, 1.0, len(most)) if numbers else classes
-            parts |= {f"{part}_images": images.to(most), f"{part}_labels": labels.to(getattr(like, f"{part}_labels"))}
-        return replace(like, **parts)
+            classes = torch.arange(size) * ways // size
+            parts[f"{part}_labels"] = torch.linspace(-1.0, 1.0, size) if numbers else classes
+        return Episode(**parts).to(self.device)
 
     def check_own_code(self) -> None:
         """Refuse code of the user's own that fails for all of a few clients, before a round is charged.
@@ -317,7 +317,7 @@ class ClientRunner:
         learned = self.algorithm.learned(self.network, weights)
         context = self.context({name: value.to(self.device) for name, value in learned.items()})
         tried = replace(self, source=KeyedSource(0))
-        for client in spread_over(self.population.clients):
+        for client in (few := spread_over(self.population.clients)):
             try:
                 (episode,) = self.held_by([client])
                 if episode is not None:
@@ -329,7 +329,7 @@ class ClientRunner:
         if problems:
             same = f": {problems.pop()}" if len(problems) == 1 else ""
             raise InputError(
-                f"code of your own fails for each of {len(spread_over(self.population.clients))} clients, picked from "
+                f"code of your own fails for each of {len(few)} clients, picked from "
                 f"all {self.population.clients:,}; nothing was charged{same}"
             )
 

@@ -212,6 +212,16 @@ class Sometimes(Maml):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FailsAtLarge(Maml):
+    """Fails at clients with many records."""
+
+    def gradient(self, context, episode):
+        if len(episode.support_labels) + len(episode.query_labels) > 50:
+            raise ValueError("too large")
+        return super().gradient(context, episode)
+
+
+@dataclass(frozen=True, kw_only=True)
 class NotFinite(Maml):
     """Sends what is not finite for the same clients."""
 

@@ -126,6 +126,28 @@ def test_a_hostile_client_touches_no_other_contribution_and_no_noise(side_of, su
     )
 
 
+def larger(episode):
+    return replace(episode, **{name: torch.cat([value] * 9) for name, value in vars(episode).items()})
+
+
+def test_own_code_that_fails_at_large_clients_ends_no_private_run(tiny_strokes, side_of):
+    """Their size is theirs: made-up data of as many records would fail too, and the end of the run would tell of it."""
+    own = {**SMALL, "meta.method": "tests.seams.own_learners:FailsAtLarge"}
+    algorithm = make_plan(resolve("dp-agr", "strokes", None, own), tiny_strokes.task).algorithm
+    _, side, model = side_of("dp-agr")
+    side = replace(side, algorithm=algorithm, population=Hostile(side.population, 2, larger))
+    (large,) = side.held_by([2])
+    assert len(large.support_labels) + len(large.query_labels) > 50
+    assert torch.equal(side.clipped_sum(model, 0.3, 0, (2, 1))[0], side.clipped_sum(model, 0.3, 0, (1,))[0])
+
+
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "dp-agrlr-micro", "dp-aqc"])
+def test_made_up_data_have_the_form_of_the_plan(side_of, algo):
+    """Data of another form would fail in anybody's code, and each failure would end the run."""
+    _, side, _ = side_of(algo)
+    assert side.data_form.held(SimpleNamespace(episode=lambda _: side._made_up()), 0) is not None
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("algo", ["dp-agr", "dp-agr in 3", "dp-aqc"])
 @pytest.mark.parametrize("how", HOSTILE)

@@ -74,7 +74,7 @@ def _opening(first: Mapping[str, Any]) -> dict[str, Any]:
 def _check_version(first: Mapping[str, Any], path: Path, what: str) -> None:
     version = first.get("version")
     if type(version) is not int:
-        raise InputError(f"{path}: not a {what}: its first line says no version")
+        raise InputError(f"{path}: not a {what}: its first line has no whole number as version")
     if version != VERSION:
         wrote = "dpfedmeta 0.3 or before" if version < VERSION else "a later dpfedmeta"
         raise InputError(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpfedmeta.accounting.events.events import Earlier
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Change, PrivacyPlan
 from dpfedmeta.accounting.relations.relations import MomentBlocks
-
-if TYPE_CHECKING:
-    from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
 
 
 def plan_of(stated: Mapping[str, Any]) -> PrivacyPlan:
@@ -24,34 +21,34 @@ def plan_of(stated: Mapping[str, Any]) -> PrivacyPlan:
         TypeError: One is none of a plan.
         RefusedPlan: No guarantee can be computed for a constant.
     """
-    if absent := [constant.name for constant in fields(PrivacyPlan) if constant.name not in stated]:
-        raise LookupError(absent[0])  # its default would be a constant that nobody stated
-    given = dict(stated)
-    record, secure, correlation = (given.pop(name) for name in ("record", "secure", "correlation"))
-    schedule = tuple(Change(**change) for change in given.pop("schedule"))
-    ends = tuple(given.pop("ends"))
-    earlier = tuple(Earlier.from_json(each) for each in given.pop("earlier"))
-    return PrivacyPlan(
-        **given,
-        schedule=schedule,
-        ends=ends,
-        earlier=earlier,
-        record=_record_of(record) if record else None,
-        secure=_secure_of(secure) if secure else None,
-        correlation=Correlation(**correlation) if correlation else None,
-    )
+    secure = stated["secure"]
+    if secure is not None:
+        # Inside: what belongs to sums of whole numbers is loaded where there are such.
+        from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+
+        secure = _made(SecureRounds, secure)
+    parts = {
+        "schedule": tuple(_made(Change, each) for each in stated["schedule"]),
+        "ends": tuple(stated["ends"]),
+        "earlier": tuple(Earlier.from_json(each) for each in stated["earlier"]),
+        "record": None if stated["record"] is None else _record_of(stated["record"]),
+        "secure": secure,
+        "correlation": None if stated["correlation"] is None else _made(Correlation, stated["correlation"]),
+    }
+    plan: PrivacyPlan = _made(PrivacyPlan, {**stated, **parts})
+    return plan
 
 
-def _secure_of(stated: Mapping[str, Any]) -> SecureRounds:
-    # Inside: what belongs to sums of whole numbers is loaded where there are such.
-    from dpfedmeta.accounting.privacy_plan.secure_round import SecureRounds
+def _made(form: type[Any], stated: Mapping[str, Any]) -> Any:
+    """A form of its constants; one that is left out is refused, for its default would be one that nobody stated."""
+    if absent := [constant.name for constant in fields(form) if constant.init and constant.name not in stated]:
+        raise LookupError(absent[0])
+    return form(**stated)
 
-    return SecureRounds(**stated)
 
-
-def _record_of(stated: Mapping[str, Any]) -> RecordLayer:
-    blocks = stated["blocks"]
-    return RecordLayer(**{**stated, "blocks": None if blocks is None else MomentBlocks(**blocks)})
+def _record_of(stated: Mapping[str, Any]) -> Any:
+    blocks = None if stated["blocks"] is None else _made(MomentBlocks, stated["blocks"])
+    return _made(RecordLayer, {**stated, "blocks": blocks})
 
 
 def constants(plan: PrivacyPlan) -> dict[str, Any]:

@@ -247,10 +247,10 @@ def _with(found: PopulationRegister, made: Registered) -> PopulationRegister:
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """Answer of a register to a plan: what it holds, what the plan needs, and whether that fits."""
+    """Answer of a register to a plan: what it holds, what the plan needs, and what would fit (None: the plan does)."""
 
     words: str
-    fits: bool
+    remedy: str | None
 
 
 def room_for(path: Path, plan: PrivacyPlan, *, run: str = "", made_by: Mapping[str, str] | None = None) -> Room:
@@ -278,8 +278,8 @@ def room_for(path: Path, plan: PrivacyPlan, *, run: str = "", made_by: Mapping[s
         f"needs {rounded_up(made.cost)}"
     )
     if fits:
-        return Room(words=f"{head}: fits, and then epsilon = {rounded_up(after.spent, 4)} is spent", fits=True)
-    return Room(words=f"{head}: does not fit; {_what_fits(found, made)}", fits=False)
+        return Room(words=f"{head}: fits, and then epsilon = {rounded_up(after.spent, 4)} is spent", remedy=None)
+    return Room(words=f"{head}: does not fit; {(remedy := _what_fits(found, made))}", remedy=remedy)
 
 
 def _what_fits(found: PopulationRegister, made: Registered) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 
-# Numbers of one ledger differ in their last digits from machine to machine; a stated one is hardly ever smaller.
+# How far a stated number may be from the recomputed one, as machines differ: less where it is smaller (claims more).
 _ABOVE, _BELOW = 1e-6, 1e-9
 
 

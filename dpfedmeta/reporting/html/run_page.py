@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib import resources
 from itertools import zip_longest
-from shlex import quote
 from typing import Any, cast
 
 from jinja2 import Environment, UndefinedError
@@ -93,7 +92,7 @@ class Shown:
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the page shows of the lines of rounds.jsonl."""
+    """The entries of a page that the lines of rounds.jsonl give."""
     found = [_sentence(too_long_words(row)) for row in rows if TOO_LONG in row]
     more = len(found) - _MOST_SHOWN
     further = [f"The same holds for {more} more rounds (see rounds.jsonl)"] if more > 0 else []
@@ -208,7 +207,7 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
 
 
 def shown_in(page: str) -> Shown:
-    """What a page says that no ledger proves.
+    """The entries of a page that no ledger proves.
 
     Raises:
         ValueError: It does not hold it.
@@ -225,9 +224,8 @@ def _check_shown(snapshot: Snapshot, proven: Proven, shown: Shown, *, latest: bo
             f"{path}: was written by dpfedmeta {shown.version!r}, and this is {__version__}, whose words are others; "
             f"write it again: dpfedmeta report {run.path}"
         )
-    go_on = re.escape(how_to_go_on(run))
-    for place in (quote(str(run.path)), repr(str(run.path)), run.path.resolve().name):
-        go_on = go_on.replace(re.escape(place), r"\S+")
+    # The directory may have been another one then.
+    go_on = re.sub("'?PLACE'?", r"\\S+", re.escape(how_to_go_on(run, "PLACE")))
     forms = {"name": r"[\w.+-]{1,200}", "go_on": f"({go_on})?", "drawn_by": r"matplotlib [\w.+-]+ on [\w-]+ [\w-]+"}
     for name, form in forms.items():
         if not re.fullmatch(form, getattr(shown, name)):

@@ -60,7 +60,7 @@ BODIES: Mapping[str, Callable[[Arrays, Array], Array]] = {
     METRIC: _by_metric,
     GAUSSIAN: _by_gaussian,
 }
-"""What networks that are solved for do before their head, as `learning.models.registry` builds them."""
+"""The bodies of networks that are solved for, before their head, as `learning.models.registry` builds them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

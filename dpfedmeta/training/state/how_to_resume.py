@@ -18,17 +18,17 @@ def kind_of_clients(run: RunDirectory) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def how_to_go_on(run: RunDirectory) -> str:
-    """Command that resumes the run."""
-    kind = kind_of_clients(run)
+def how_to_go_on(run: RunDirectory, place: str | None = None) -> str:
+    """Command that resumes the run; `place` stands for its directory and its name."""
+    kind, path, name = kind_of_clients(run), place or str(run.path), place or run.path.resolve().name
     if kind == ASKED:
-        return f"the command that began it ({SERVER} ... --run.name {run.path.resolve().name}), typed again"
+        return f"the command that began it ({SERVER} ... --run.name {name}), typed again"
     if kind == OWN:
         return (
-            f"dpfedmeta.train(resume={str(run.path)!r}, population=...) from Python, or, of a federation, the "
-            f"{SERVER} that began it"
+            f"dpfedmeta.train(resume={path!r}, population=...) from Python, or, of a federation, the {SERVER} that "
+            f"began it"
         )
-    return f"dpfedmeta train --resume {quote(str(run.path))}"
+    return f"dpfedmeta train --resume {quote(path)}"
 
 
 def check_simulated(run: RunDirectory) -> None:

@@ -1,4 +1,4 @@
-"""Words in a run's files that no ledger proves: each has a closed form, so that no sentence can stand in its place."""
+"""Words in a run's files that no ledger proves: each has a form, and what fits none is refused."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dpfedmeta.core.files.run_directory import PLAN, ROUNDS, SUMMARY
 from dpfedmeta.training.state.private_timings import COARSE
 
 _NAME = r"[\w .,+@/:-]{0,80}"  # of somebody, or of a machine
-_NOTHING = r"(?!(?i:.*(epsilon|delta|promis|guarant|privat|server)))"  # is said of privacy
-_PROTOCOL = rf"{_NOTHING}single model[A-Za-z0-9 ,;:()-]{{0,300}}"  # no decimals, and no sign of equality
+_NOT_OF_PRIVACY = r"(?!(?i:.*(epsilon|delta|promis|guarant|privat|server)))"
+_PROTOCOL = rf"{_NOT_OF_PRIVACY}single model[A-Za-z0-9 ,;:()-]{{0,300}}"  # no decimals, and no sign of equality
 _SCORE = r"(accuracy|error)(_\w+)?"
 _NO_WORDS = "(?!)"
 _CLIENTS = "kind|clients|records|images|clients_per_image|text"
@@ -37,7 +37,7 @@ FORMS: Mapping[str, Mapping[str, str]] = {
         r"made_by\.commit": r"[0-9a-f]{7,40}( \+ changes)?",
         r"made_by\.source": r"[0-9a-f]{16}",
         r"made_by\.day": r"\d{4}-\d\d-\d\d",
-        r"made_by\.(system|processor|cores)": rf"{_NOTHING}[\w .,+@/:()-]{{0,100}}",
+        r"made_by\.(system|processor|cores)": rf"{_NOT_OF_PRIVACY}[\w .,+@/:()-]{{0,100}}",
         r"audited\.\w+": r".{0,300}",  # of audit.json, and as free
     },
     PLAN: {

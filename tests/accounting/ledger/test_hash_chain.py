@@ -221,9 +221,9 @@ def test_a_line_that_a_crash_tore_gives_way_to_the_next_one_only_in_a_ledger_tha
             VERSION + 1,
             f"has version {VERSION + 1}, which a later dpfedmeta wrote, .*the dpfedmeta that wrote it$",
         ),
-        (None, "not a ledger: its first line says no version"),
-        (True, "not a ledger: its first line says no version"),
-        (float(VERSION), "not a ledger: its first line says no version"),
+        (None, "not a ledger: its first line has no whole number as version"),
+        (True, "not a ledger: its first line has no whole number as version"),
+        (float(VERSION), "not a ledger: its first line has no whole number as version"),
     ],
 )
 def test_a_chain_of_another_version_is_refused_and_stays_as_it_is(tmp_path, version, words):

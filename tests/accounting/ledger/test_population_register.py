@@ -320,10 +320,10 @@ def test_a_plan_is_told_before_the_run_whether_it_fits(register, held, noise):
     found, room = read_register(register), room_for(register, plan)
     assert register.read_bytes() == before
     assert f"spend epsilon = {rounded_up(found.spent, 4)} of 4 at delta = 1e-06" in room.words
-    if room.fits:
+    if room.remedy is None:
         reserved = reserve(register, run="next", data="d", plan=plan)
         assert room.words.endswith(f": fits, and then epsilon = {rounded_up(reserved.spent, 4)} is spent")
-        assert room_for(register, plan, run="next").fits  # it has its room
+        assert room_for(register, plan, run="next").remedy is None  # it has its room
         return
     with pytest.raises(RefusedPlan, match="leaves too little"):
         reserve(register, run="next", data="d", plan=plan)
@@ -331,7 +331,7 @@ def test_a_plan_is_told_before_the_run_whether_it_fits(register, held, noise):
         r"--noise-multiplier (\S+) it does(?:, or with --epsilon (\S+) where)?", room.words
     ).groups()
     louder = replace(plan, noise_multiplier=float(named))
-    assert not room_for(register, replace(louder, noise_multiplier=0.98 * float(named))).fits
+    assert room_for(register, replace(louder, noise_multiplier=0.98 * float(named))).remedy is not None
     if epsilon is None:  # what is left is for the same rounds alone
         assert found.spent < 4.0 < found.renyi
     else:
