@@ -28,11 +28,12 @@ from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory, crea
 from dpfedmeta.core.plugins.user_code import own_sources, unseen
 from dpfedmeta.core.random.fresh_seeds import keep_secret, new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
+from dpfedmeta.planning.caveats import SIMULATION
 from dpfedmeta.planning.user_modules import own_modules
 from dpfedmeta.privacy.rounds.cohort_log import redrawn
 from dpfedmeta.privacy.rounds.promise import plan_content as of_plan
 from dpfedmeta.privacy.rounds.round_journal import Journal
-from dpfedmeta.training.results.summary import SIMULATION, versions
+from dpfedmeta.training.results.summary import versions
 
 _DATA = "data.json"
 

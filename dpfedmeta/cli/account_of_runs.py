@@ -129,15 +129,15 @@ def account_of(run: RunDirectory) -> Account:
 
 def _of_settings(run: RunDirectory, settings: Settings, plan: PrivacyPlan) -> Sequence[str]:
     """The cautions of the run's plan, and how many rounds it may come to."""
-    from dpfedmeta.core.files.run_directory import PLAN
-    from dpfedmeta.planning.caveats import weak_targets
+    from dpfedmeta.core.files.run_directory import PLAN, SUMMARY
+    from dpfedmeta.planning.caveats import TaskFacts, cautions, weak_targets
+    from dpfedmeta.training.results.facts import DESCRIBED
     from dpfedmeta.training.state.extend import limited
-    from dpfedmeta.training.verification.due_words import due_cautions
 
-    due = due_cautions(settings)
-    if due is None:  # the task is not here
-        due = run.read_json(PLAN).get("cautions", []) if (run.path / PLAN).exists() else []
-    found = [*due, *weak_targets(settings)]
+    # Compared with the ledger by now.
+    described = [run.read_json(name)[DESCRIBED] for name in (PLAN, SUMMARY) if (run.path / name).exists()]
+    due = [f"{PLAN} and {SUMMARY} are not there, so what follows from the data is not said"]
+    found = [*(cautions(settings, TaskFacts(**described[0]["task"])) if described else due), *weak_targets(settings)]
     found += [f"it ended after {counted_words(end, 'round')}, and was extended (train --extend)" for end in plan.ends]
     if plan.noise == "independent" and not limited(settings, plan):
         found.append("no target limits its rounds, so whoever runs it may extend it, and these numbers grow")
@@ -251,14 +251,14 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
 def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
     """The ledger against everything beside it, and what is to be said of report.html."""
     from dpfedmeta.reporting.html.run_page import check_report
-    from dpfedmeta.training.results.run_archive import check_manifest
+    from dpfedmeta.training.results.run_archive import check_card, check_manifest
     from dpfedmeta.training.verification.verify import audit
 
     found = audit(run)
     snapshot, proven = found.snapshot, found.proven
     assert proven is not None
     assert snapshot is not None
-    shown = [*check_report(snapshot, proven), *check_manifest(run)]
+    shown = [*check_report(snapshot, proven), *check_manifest(run), *check_card(run, found)]
     if snapshot.page is not None:
         from dpfedmeta.reporting.html.page import check_pictures  # brings matplotlib
 

@@ -32,8 +32,7 @@ from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.core.files.new_folder import write_folder
 from dpfedmeta.core.version import __version__
 from dpfedmeta.data.task import holds_rows
-from dpfedmeta.planning.caveats import dishonest_words
-from dpfedmeta.training.results.summary import SIMULATION
+from dpfedmeta.planning.caveats import SIMULATION, dishonest_words
 
 TO_FILL_IN = "TO FILL IN"
 _DIGITS = 4

@@ -3,8 +3,11 @@
 Printed wherever the guarantees are.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from dpfedmeta.accounting.events.integer_sum import WholeSum
 from dpfedmeta.accounting.events.noise_cost import ThresholdedNoise
@@ -20,13 +23,42 @@ from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.planning.client_spec import records_of_a_client
 from dpfedmeta.planning.policy_from_settings import bounds_clients
 
+SIMULATION = "simulation: no guarantee towards whoever knows the seed"
 # With more clients than these the noise for whole clients may be worth having.
 _SILOS = 50
 # A last cohort below this share of the expected one is worth a word.
 _SMALL_COHORT = 0.8
 
 
-def cautions(settings: Settings, task: Task) -> tuple[str, ...]:
+@dataclass(frozen=True, kw_only=True)
+class TaskFacts:
+    """Facts about a task that cautions are made of besides the settings.
+
+    Attributes:
+        name: Of the task.
+        kind: Of its records, in the plural.
+        own: Whether they are the user's own, and no benchmark's.
+        records: Records of a client, at most.
+    """
+
+    name: str
+    kind: str
+    own: bool
+    records: int
+
+    @classmethod
+    def of(cls, settings: Settings, task: Task) -> TaskFacts:
+        """The facts about the task of these settings."""
+        own = isinstance(task.source, OwnSource)
+        return cls(name=task.name, kind=task.form.kind, own=own, records=records_of_a_client(settings, task))
+
+
+def notes_of(settings: Settings, task: Task) -> tuple[str, ...]:
+    """Return what is said beside the guarantees of a plan: its cautions, and the targets that hide nobody."""
+    return (*cautions(settings, TaskFacts.of(settings, task)), *weak_targets(settings))
+
+
+def cautions(settings: Settings, task: TaskFacts) -> tuple[str, ...]:
     """Return the cautions that apply to these settings, one sentence each."""
     return tuple(
         filter(
@@ -118,12 +150,11 @@ def weak_targets(settings: Settings) -> Iterator[str]:
             )
 
 
-def _record_delta(settings: Settings, task: Task) -> str | None:
+def _record_delta(settings: Settings, task: TaskFacts) -> str | None:
     """Delta is the probability that a guarantee fails, so with many units it should be far below one over them."""
     if not bounds_clients(settings) and not settings.record.enabled:
         return None
-    delta, held = settings.privacy.record.delta, records_of_a_client(settings, task)
-    records = settings.population.clients * held
+    delta, records = settings.privacy.record.delta, settings.population.clients * task.records
     if delta <= 1.0 / records:
         return None
     return (
@@ -133,13 +164,13 @@ def _record_delta(settings: Settings, task: Task) -> str | None:
     )
 
 
-def _public_classes(settings: Settings, task: Task) -> str | None:
+def _public_classes(settings: Settings, task: TaskFacts) -> str | None:
     """Caution that accuracies on validation and test classes are released without noise; None: does not apply."""
     private = bounds_clients(settings) or settings.record.enabled
-    if not private or not isinstance(task.source, OwnSource):
+    if not private or not task.own:
         return None
     return (
-        f"{task.name}: the {task.form.kind} of its validation and test classes, or clients where the data name them, "
+        f"{task.name}: the {task.kind} of its validation and test classes, or clients where the data name them, "
         "are treated as public; accuracies on them are released without noise, and no guarantee covers them"
     )
 

@@ -18,7 +18,6 @@ from typing import Any
 from dpfedmeta.accounting.ledger.client_ledger import RecordBudget
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.ledger.ledger_register import Lineage, registered
-from dpfedmeta.accounting.ledger.plan_json import constants
 from dpfedmeta.accounting.ledger.population_register import read_register, reserve
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.participation_cost import spending
@@ -47,16 +46,15 @@ from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes
-from dpfedmeta.planning.caveats import cautions
 from dpfedmeta.planning.data_digests import keep_data
 from dpfedmeta.planning.early_checks import check_registered
-from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
 from dpfedmeta.planning.policy_from_settings import own_policy_name
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
 from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.availability import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.simulation.backend import Backend
 from dpfedmeta.training.loop import Training, complete
+from dpfedmeta.training.results.facts import plan_facts
 from dpfedmeta.training.results.summary import Status, summary_of
 from dpfedmeta.training.setup import RunContext, RunOptions, prepared
 from dpfedmeta.training.state.extend import extend, promise, set_aside
@@ -218,9 +216,8 @@ def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], OwnC
         status, failure = "interrupted", error
     with deferred():
         memory = peak_memory_mb(training.workers)
-        summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
+        summary = summary_of(run, plan, made.described, state, status, (seconds, memory), accuracies)
         summary |= {"judged_on": made.judged_on} if made.judged_on else {}
-        summary["population"] |= {"kind": made.statement.kind, "statement": dataclasses.asdict(made.statement)}
         # One of an earlier interruption: by a clock that was set back it would seem newer than this summary.
         (run.path / REPORT).unlink(missing_ok=True)
         run.write_json(SUMMARY, summary)
@@ -335,13 +332,8 @@ def _go_on_longer(
 def _write_plan(run: RunDirectory, made: RunContext, rate: float | None) -> None:
     plan = made.plan
     content = {
-        "planned": [guarantee.as_json() for guarantee in plan.planned],
-        "begins_with": initial_words(plan.settings),
-        "cautions": cautions(plan.settings, made.dataset.task),
-        "privacy": constants(plan.privacy),
-        "population": dataclasses.asdict(made.statement),
+        **plan_facts(plan.settings, plan.privacy, plan.planned, made.described),
         **({CODE: dict(made.own)} if made.own else {}),
-        "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in plan.privacy.phases],
         "cost": {
             "clients_per_second": rate,
             "seconds": None if rate is None else plan.privacy.expected_participations / rate,

@@ -47,6 +47,7 @@ from dpfedmeta.simulation.client_runner import ClientRunner
 from dpfedmeta.simulation.cohort_sums import check_enough_work
 from dpfedmeta.simulation.distributed.consistency_check import check_together
 from dpfedmeta.training.build_data import client_side, held_out_evaluation, population, public_side
+from dpfedmeta.training.results.facts import Described
 from dpfedmeta.training.state.extend import extended_plan
 from dpfedmeta.training.state.resume import identity_of
 from dpfedmeta.training.tracking.plan_summary import Planned, planned_of
@@ -134,6 +135,11 @@ class RunContext:
     workers: Workers
     clients: ClientRunner
     public: ClientRunner | None
+
+    @property
+    def described(self) -> Described:
+        """The description of the data, for the files of the run."""
+        return Described.of(self.statement, self.plan.settings, self.dataset.task)
 
     def planned(self, rate: float | None = None, run: str = "") -> Planned:
         """Return the plan's guarantees for display.

@@ -24,8 +24,8 @@ from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_checks import check_is_run
 from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory, write_text
+from dpfedmeta.planning.caveats import SIMULATION
 from dpfedmeta.planning.privacy.prior_spending import check_still_there, earlier_releases
-from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.state.resume import settings_of_run
 from dpfedmeta.training.verification.verify import audit
 from tests.seams.test_strangers import stripes_in

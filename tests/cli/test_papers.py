@@ -23,7 +23,7 @@ from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli import papers
 from dpfedmeta.cli.papers import clients_of
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.training.results.summary import SIMULATION
+from dpfedmeta.planning.caveats import SIMULATION
 from dpfedmeta.training.verification.verify import audit
 from tests.conftest import dpfedmeta
 from tests.reporting.test_page import chosen_run, written_run

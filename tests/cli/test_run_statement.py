@@ -253,25 +253,22 @@ def test_a_page_and_papers_of_a_run_say_what_its_plan_cautions_of(tmp_path, monk
     """One machine that read all records, people that count as public, no target, and a register of other runs."""
     given = {"server.rounds": "2", "server.noise_multiplier": "2.0", "population.register": str(tmp_path / "reg.jsonl")}
     run = written_run(tmp_path, algo="dp-agr", given=given, charged=2)
-    due = "dpfedmeta.training.verification.due_words.due_cautions"
-    monkeypatch.setattr(due, lambda settings: ["test people are treated as public"])
+    due = "dpfedmeta.planning.caveats.cautions"
+    monkeypatch.setattr(due, lambda settings, task: [f"test people of {task.name} are treated as public"])
     monkeypatch.setattr("dpfedmeta.cli.papers.clients_of", lambda settings: "named")
     dpfedmeta("account", "--run", str(run.path), "--papers", str(tmp_path / "papers"))
     papers = [path.read_text() for path in (tmp_path / "papers").iterdir()]
     for shown in (dpfedmeta("account", "--statement", str(run.path)).out, *papers):
         said = " ".join(shown.split())
         assert "one machine held all records and played every client" in said
-        assert "test people are treated as public" in said
+        assert "test people of strokes are treated as public" in said
         assert "no target limits its rounds" in said
     counted = "Counted with other runs in register reg.jsonl; ask for its statement."
     assert counted in dpfedmeta("account", "--statement", str(run.path)).out
     assert counted in " ".join((tmp_path / "papers/dpia.yaml").read_text().split())
-    # The task may not be here: then as plan.json states it.
-    monkeypatch.setattr(due, lambda settings: None)
-    (run.path / "plan.json").write_text("{}")
-    monkeypatch.setattr("dpfedmeta.training.verification.verify.check_plan_file", lambda run, proven: ["agrees"])
-    run.write_json("plan.json", {"cautions": ["as plan.json states it"]})
-    assert "Attention: as plan.json states it" in dpfedmeta("account", "--statement", str(run.path)).out
+    (run.path / "summary.json").unlink()
+    said = dpfedmeta("account", "--statement", str(run.path)).out
+    assert "Attention: plan.json and summary.json are not there, so what follows from the data is not said" in said
     given |= {"privacy.client.limit": "50"}
     held = written_run(tmp_path, name="held", algo="dp-agr", given=given, charged=2)
     assert "no target limits its rounds" not in dpfedmeta("account", "--statement", str(held.path)).out

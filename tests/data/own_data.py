@@ -2,20 +2,22 @@
 
 import csv
 import json
-from dataclasses import asdict
-from types import SimpleNamespace
+import re
 
 import numpy as np
 import yaml
 from PIL import Image
 
-from dpfedmeta.training.verification.due_words import is_about_clients
+from dpfedmeta.data.populations.population_statement import PopulationStatement
 
 
-def is_due(statement, kind, own_test=0.0):
-    """Whether a run of such clients may state this of its population; `kind`: population.kind."""
-    settings = SimpleNamespace(population=SimpleNamespace(kind=kind, own_test=own_test))
-    return is_about_clients(json.loads(json.dumps(asdict(statement))), settings)
+def read_back(statement):
+    """The statement as a verifier reads it from a file; its sentence is made anew."""
+    stored = json.loads(json.dumps(statement.as_json()))
+    found = PopulationStatement.from_json(stored)
+    assert found.text == stored["text"] == statement.text
+    assert not re.search("[{}]", found.text)
+    return found
 
 
 def write_image(path, seed, *, size=12):

@@ -1,7 +1,6 @@
 import gzip
 import io
 import lzma
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from dpfedmeta.data.populations.population import clients_digest, open_populatio
 from dpfedmeta.data.populations.population_statement import population_statement
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import read_table
-from tests.data.own_data import is_due
+from tests.data.own_data import read_back
 
 PARTS = ("train", "val", "test")
 SHAPE = EpisodeShape(ways=2, shots=1, queries=1)
@@ -403,10 +402,10 @@ def test_real_clients_are_a_population(photos):
         assert (made.episode(client).query_images == episode.query_images).all()
     assert len(refused) == 1  # counts as zero, like any client whose data do not fit
     assert f"{len(names)} clients that the data name" in population_statement(made).text
-    assert is_due(population_statement(made), "natural")
-    kept = replace(population_statement(made), text=population_statement(made).text + kept_back(0.34))
-    assert [is_due(kept, "natural", share) for share in (0.34, 0.0, 0.2)] == [True, False, False]
-    assert not is_due(population_statement(made), "natural", 0.34)
+    assert read_back(population_statement(made)) == population_statement(made)
+    kept = population_statement(made, 0.34)
+    assert read_back(kept) == kept
+    assert kept.text == population_statement(made).text + kept_back(0.34)
     other = open_population("natural", dataset.train, SHAPE, len(names), 1)
     assert clients_digest(made) != clients_digest(other)
     with pytest.raises(IndexError):

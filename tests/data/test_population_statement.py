@@ -1,11 +1,10 @@
-"""Every sentence that a run may state of its clients is recognised, and none with another word or number."""
+"""Every sentence that a run may state of its clients is made of the facts beside it, and of nothing else."""
 
-import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
-from own_data import is_due
 
 from dpfedmeta.data.episodes.class_pool import ClassPool
 from dpfedmeta.data.episodes.shape import EpisodeShape
@@ -13,60 +12,74 @@ from dpfedmeta.data.populations import population_statement as statements
 from dpfedmeta.data.populations.disjoint import ShardPopulation
 from dpfedmeta.data.populations.own_test import kept_back
 from dpfedmeta.data.populations.population import open_population
-from dpfedmeta.data.populations.population_statement import population_statement, says_what_it_states
+from dpfedmeta.data.populations.population_statement import PopulationStatement, population_statement
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.task_file import load_task, task_names
+from tests.data.own_data import read_back
 from tests.seams.own_reader import StripesSource
 
-BESIDE = {"clients": 1200, "records": 24_000, "images": 345}
-
-
-def beside(form):
-    """Numbers stored beside a sentence: of private images none."""
-    return BESIDE | {"images": 345 if "{images}" in form else None}
-
-
-NUMBERS = ("7", "12,345", "0.0012", "1.2e-05", "33.3333", "1e+03")
 KINDS = ["virtual", "disjoint", "natural", "shards", "own", "asked"]
-FORMS = [(kind, form) for kind in KINDS for form in statements._forms(kind)]
+NUMBERS = ("most", "shots", "most_shots", "queries", "ways", "authors", "share", "most_records", "megabytes")
 
 
-def filled(form, number="7", **beside):
-    shown = {name: f"{value:,}" for name, value in (BESIDE | beside).items()}
-    return re.sub(r"\{(\w+)\}", lambda found: shown.get(found[1], number), form)
+def every_statement():
+    """Each sentence of each kind, with every choice of its words."""
+    for kind, sentences in statements._SENTENCES.items():
+        for form, sentence in enumerate(sentences):
+            names = [name for name in statements._CHOICES if f"{{{name}}}" in sentence]
+            for places in product((0, 1), repeat=len(names)):
+                made = PopulationStatement(
+                    kind=kind,
+                    clients=1200,
+                    records=24_000 if "{records}" in sentence or "{images}" in sentence else 0,
+                    images=345 if "{images}" in sentence else None,
+                    form=form,
+                    choices=dict(zip(names, places, strict=True)),
+                )
+                said = {name: f"{place + 61}" for place, name in enumerate(NUMBERS) if f"{{{name}}}" in made._sentence}
+                yield replace(made, numbers=said)
+
+
+STATEMENTS = [*every_statement()]
 
 
 def test_every_kind_has_its_sentences_and_every_choice_is_made():
     assert sorted(KINDS) == sorted(statements._SENTENCES)
     # Two choices of three words of clients with data of their own, of those whose rows are placed by a hash, and of
     # three of whole ones; one each where images are private.
-    assert [len([*statements._forms(kind)]) for kind in KINDS] == [2, 2, 26, 3, 1, 1]
-    assert not [form for _, form in FORMS if re.search("[A-Z]{2,}}", form)]
+    assert [sum(each.kind == kind for each in STATEMENTS) for kind in KINDS] == [2, 2, 26, 3, 1, 1]
+    assert len({each.text for each in STATEMENTS}) == len(STATEMENTS)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("own_test", [0.0, 0.25])
-def test_every_sentence_is_recognised_with_whatever_numbers(number, own_test):
-    for kind, form in FORMS:
-        text = filled(form, number) + kept_back(own_test)
-        assert says_what_it_states({"kind": kind, "text": text, **beside(form)}, own_test), text
+def test_every_sentence_is_made_anew_of_the_facts_beside_it(own_test):
+    for each in STATEMENTS:
+        stated = replace(each, own_test=own_test)
+        assert read_back(stated) == stated
+        assert stated.text == each.text + kept_back(own_test)
 
 
-@pytest.mark.parametrize(("kind", "form"), FORMS)
-def test_no_other_word_number_kind_or_end_is(kind, form):
-    text = filled(form)
-    said = {"kind": kind, "text": text, **beside(form)}
-    for other in (f"{text}; nothing can be learned", text[:-1], f"about {text}", text.replace("client", "patient")):
-        assert not says_what_it_states(said | {"text": other}, 0.0)
-    for name in BESIDE:
-        for value in (7, None):
-            # A number of images that the sentence does not say stands nowhere else either.
-            due = f"{{{name}}}" not in form and not (name == "images" and value)
-            assert says_what_it_states(said | {name: value}, 0.0) is due
-    assert not says_what_it_states(said, 0.25)
-    assert not says_what_it_states(said | {"text": text + kept_back(0.25)}, 0.0)
-    for another in {*KINDS, "real"} - {kind}:
-        assert not says_what_it_states(said | {"kind": another}, 0.0)
+@pytest.mark.parametrize("name", ["clients", "records", "images"])
+def test_a_number_of_the_facts_is_the_one_in_the_sentence(name):
+    """Of images that recur also how often."""
+    said = ("{often}", f"{{{name}}}")
+    counted = [each for each in STATEMENTS if getattr(each, name) and any(word in each._sentence for word in said)]
+    pairs = [(each.text, replace(each, **{name: 4800}).text) for each in counted]
+    assert pairs
+    assert all(before != after and ("4,800" in after or "in 14 clients on average" in after) for before, after in pairs)
+
+
+def test_a_sentence_says_no_number_that_is_not_stated_and_states_none_that_it_does_not_say():
+    for each in STATEMENTS:
+        stated = each.as_json()
+        wrong = [{"images": 345 if each.images is None else None}, {"numbers": each.numbers | {"runs": "7"}}]
+        wrong += [{"numbers": {}}] if each.numbers else []
+        wrong += [{"choices": {}}] if each.choices else []
+        wrong += [{"choices": each.choices | {name: 0}} for name in {"WHERE", "LEAST", "OF"} - each.choices.keys()]
+        wrong += [{"form": 9}, {"kind": "real"}, {"of": 1}, {"choices": dict.fromkeys(each.choices or ["OF"], 2)}]
+        for change in wrong:
+            with pytest.raises((LookupError, TypeError, ValueError)):
+                assert PopulationStatement.from_json(stated | change).text
 
 
 SHAPE = EpisodeShape(ways=3, shots=2, queries=2)
@@ -105,10 +118,11 @@ def test_a_statement_of_private_images_is_the_same_however_many_there_are(kind, 
         counted = population_statement(population, published=True)
         assert counted.images == sum(counts)
         assert f"{sum(counts)}" in counted.text
-        assert is_due(counted, counted.kind)
+        assert read_back(counted) == counted
         stated.append(population_statement(population))
-        assert is_due(stated[-1], counted.kind)
-        assert not is_due(replace(stated[-1], images=sum(counts)), counted.kind)
+        assert read_back(stated[-1]) == stated[-1]
+        with pytest.raises(ValueError, match="images: the sentence about these clients does not say it"):
+            read_back(replace(stated[-1], images=sum(counts)))
     assert stated[0] == stated[1] == stated[2]
     assert (stated[0].images, stated[0].clients_per_image) == (None, None)
     assert "whose number is private" in stated[0].text

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +14,6 @@ from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.core.files.run_directory import create
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
 from dpfedmeta.core.worker_pool import InProcess
-from dpfedmeta.data.populations.population_statement import _statement
 from dpfedmeta.learning.evaluation import Benchmark
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.privacy.clip_policy import ATTACHED, moved_by_a_client
@@ -24,6 +23,7 @@ from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training.loop import Training
 from dpfedmeta.training.results.summary import summary_of
 from dpfedmeta.training.tracking.callbacks import JsonLines
+from tests.training.described import described
 
 SMALL = {
     "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",
@@ -83,9 +83,7 @@ def replay(tiny_strokes, tmp_path, plan, seed):
     state, status = ending.state, ending.status
     assert status == "completed"
     rows = run.rounds()
-    summary = summary_of(run, plan, state, status, (1.0, 1.0), {})
-    said = asdict(_statement(plan.settings.population.kind, plan.privacy.clients, form=-1, records=160))
-    summary["population"] |= {"kind": said["kind"], "statement": said}
+    summary = summary_of(run, plan, described(plan.settings, plan.privacy), state, status, (1.0, 1.0), {})
     run.write_json("summary.json", summary)
     report = write_report(run).read_text().replace(run.path.name, "this-run")
     return state, json.dumps(rows), run.ledger.read_text(), run.weights.read_bytes(), report

@@ -3,7 +3,7 @@ import json
 import math
 import re
 import shlex
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -18,8 +18,6 @@ from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory, append_lines, create
-from dpfedmeta.data.episodes.shape import ASKED
-from dpfedmeta.data.populations.population_statement import _statement
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
@@ -29,11 +27,14 @@ from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
 from dpfedmeta.reporting.html.privacy_statement import plan_words, server_words
 from dpfedmeta.reporting.html.run_page import AGREES, check_report, embedded
+from dpfedmeta.training.results.facts import Proven, aggregation, plan_facts, state_choice, summary_facts
 from dpfedmeta.training.results.snapshot import read_run
-from dpfedmeta.training.results.summary import ACCURACIES, SIMULATION, aggregation
+from dpfedmeta.training.results.summary import ACCURACIES
 from dpfedmeta.training.terminal.tables import HOLDS
-from dpfedmeta.training.verification.chosen_run import choice_words, selection_content, state_choice
+from dpfedmeta.training.verification.chosen_run import choice_words, selection_content
+from dpfedmeta.training.verification.replan import settings_of_ledger
 from dpfedmeta.training.verification.verify import audit
+from tests.training.described import described
 
 GIVEN = {
     "server.rounds": "3", "server.noise_multiplier": "3.0", "record.query_noise": "1.6",
@@ -71,7 +72,7 @@ def written_run(tmp_path, name="r", algo="dp-agrlr-micro", dataset="strokes", ch
         ledger.charge(planned_charge(plan, place))
     noise = noise_of_unit_bound(settings, task, plan) if plan.noise_multiplier else 0.0
     append_lines(run.path / "rounds.jsonl", [line(plan, number, noise) for number in range(charged)])
-    run.write_json("summary.json", summary_of(settings, plan, ledger) | changes)
+    run.write_json("summary.json", summary_of(run, settings, plan) | changes)
     return run
 
 
@@ -84,7 +85,7 @@ def chosen_run(tmp_path, mean=3.0, **changes):
     (run.path / "config.yaml").write_text(content.identity.config)
     cost = selection_cost([content.plan], RunCount(mean=mean))
     run.write_json(SELECTION, selection_content(cost, [content.plan]))
-    state_choice(run, cost)
+    state_choice(run, Proven.of(run, content))
     return run, cost
 
 
@@ -102,29 +103,17 @@ def line(plan, number, noise):
     }
 
 
-def summary_of(settings, plan, ledger):
-    population = {name: getattr(plan, name) for name in ("clients", "cohort", "sampler", "max_participations")}
-    kind = settings.population.kind
-    said = asdict(_statement(ASKED if kind == "real" else kind, plan.clients, form=-1, records=160))
-    simulated = settings.run.noise_seed is not None
+def summary_of(run, settings, plan):
+    proven = Proven.of(run, read_content(run.ledger))
     return {
-        "status": "completed" if ledger.rounds == plan.rounds else "interrupted",
-        "algo": settings.algo,
-        "dataset": settings.dataset,
-        "task": {"ways": settings.task.ways, "shots": settings.task.shots, "queries": settings.task.queries},
-        "rounds": ledger.rounds,
-        "population": population | {"kind": said["kind"], "statement": said},
-        "aggregation": aggregation(settings.aggregation.mode, plan),
-        "begins_with": None,
+        "status": "completed" if proven.rounds == plan.rounds else "interrupted",
+        "rounds": proven.rounds,
+        **summary_facts(proven, described(settings, plan)),
         "accuracy": accuracy(0.91),
         "accuracy_before_adaptation": accuracy(0.2),
         "accuracy_untrained": accuracy(0.55),
         "accuracy_pixel_prototype": accuracy(0.66),
         "accuracy_pixel_neighbour": accuracy(0.64),
-        "guarantees": [cell.as_json() for cell in spent(plan, ledger.charges)],
-        "planned": [cell.as_json() for cell in guarantees(plan)],
-        "ledger": {"rounds": ledger.rounds, "head": ledger.head},
-        "simulation": SIMULATION if simulated else None,
         "seconds": 120.0,
         "clients_per_second": 150.0,
         "peak_memory_mb": 300.0,
@@ -228,12 +217,6 @@ def test_cautions_are_those_of_the_settings_whatever_plan_json_says(make_run, mo
     assert "client-level privacy is out of reach" in page
     assert "an auditor certified it" not in page
 
-    # A page of a run whose data are elsewhere says what its plan did.
-    monkeypatch.setattr("dpfedmeta.reporting.html.page.due_cautions", lambda settings: None)
-    assert "an auditor certified it" in write_report(run).read_text(encoding="utf-8")
-    (run.path / "plan.json").unlink()
-    assert "auditor" not in write_report(run).read_text(encoding="utf-8")
-
 
 def test_a_first_paragraph_with_more_words_is_no_paragraph_of_the_ledger(make_run):
     run = make_run(algo="dp-agr", given={"server.rounds": "3", "server.noise_multiplier": "1.0"})
@@ -248,8 +231,10 @@ def test_a_first_paragraph_with_more_words_is_no_paragraph_of_the_ledger(make_ru
 def test_a_chosen_run_without_its_summary_is_still_stated_at_the_price_of_the_choice(tmp_path):
     run, cost = chosen_run(tmp_path)
     (run.path / "summary.json").unlink()
-    said = asdict(_statement("virtual", 40, form=-1, records=160))
-    run.write_json("plan.json", {"population": said, "begins_with": None})
+    content = read_content(run.ledger)
+    settings = settings_of_ledger(run.ledger, content)
+    said = plan_facts(settings, content.plan, guarantees(content.plan), described(settings, content.plan))
+    run.write_json("plan.json", said)
     found = seed_groups._summary(run)
     for cells in (found["guarantees"], found["planned"]):
         assert {cell["epsilon"] for cell in cells} == {cost.epsilon, None}

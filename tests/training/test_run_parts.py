@@ -18,7 +18,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training import run_training, setup, update_variance
-from dpfedmeta.training.results import snapshot, summary, trained_run
+from dpfedmeta.training.results import facts, snapshot, summary, trained_run
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.run_training import _budget, _go_on_longer, _nothing_left, _reserve, _tell_the_end, _trackers
 from dpfedmeta.training.setup import RunOptions
@@ -284,10 +284,10 @@ def test_what_a_run_took_is_coarse_where_it_could_tell_and_its_speed_is_that_of_
 
 
 def test_a_summary_says_how_its_sums_are_made(monkeypatch):
-    monkeypatch.setattr(summary, "constants_of_the_sum", lambda plan: {"degree": 4})
+    monkeypatch.setattr(facts, "constants_of_the_sum", lambda plan: {"degree": 4})
     secure = SimpleNamespace(dimension=11, dropout=0.1, adversarial=0.05)
     for each in (None, secure):
-        found = summary.aggregation("mode", SimpleNamespace(secure=each, server_sees="sum"))
+        found = facts.aggregation("mode", SimpleNamespace(secure=each, server_sees="sum"))
         due = (11, 0.1, 0.05) if each else (None, None, None)
         assert (found["dimension"], found["dropout"], found["adversarial"]) == due
         assert (found["mode"], found["server_sees"], found["degree"]) == ("mode", "sum", 4)

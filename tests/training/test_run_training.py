@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +19,7 @@ from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.peak_memory import peak_memory_mb
 from dpfedmeta.core.random.random_sources import KeyedSource
 from dpfedmeta.core.worker_pool import InProcess
-from dpfedmeta.planning.caveats import cautions
+from dpfedmeta.planning.caveats import TaskFacts, cautions
 from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
 from dpfedmeta.planning.run_plan import make_plan
 from dpfedmeta.training import loop, setup
@@ -103,9 +103,9 @@ def test_a_run_s_files_state_all_that_a_reader_is_promised(ran):
             {
                 "planned": [cell.as_json() for cell in plan.planned],
                 "begins_with": initial_words(plan.settings),
-                "cautions": cautions(plan.settings, made.dataset.task),
+                "cautions": cautions(plan.settings, TaskFacts.of(plan.settings, made.dataset.task)),
                 "privacy": constants(plan.privacy),
-                "population": asdict(made.statement),
+                "described": made.described.as_json(),
                 "phases": [{"rounds": each.rounds, "event": each.event.as_json()} for each in plan.privacy.phases],
             }
         )

@@ -69,7 +69,7 @@ def test_a_run_is_verified_and_says_what_clients_hold(ran):
     sizes = {"episodes": "whole", "support_share": 0.5, "most_ways": 20, "most_records": 400, "balance": "classes"}
     assert summary["task"] == sizes
     assert summary["records"] == "vectors"
-    assert "each uses all its records" in summary["population"]["statement"]["text"]
+    assert "each uses all its records" in summary["described"]["population"]["text"]
     assert "whole held-out clients" in summary["accuracy"]["protocol"]
     assert summary["accuracy"]["episodes"] == 4
     audit(run)

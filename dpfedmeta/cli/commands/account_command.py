@@ -207,7 +207,7 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     check_solve(settings, options.solve)
     check_first(settings)
     from dpfedmeta.accounting.observers.four_guarantees import guarantees
-    from dpfedmeta.planning.caveats import cautions, weak_targets, word_of_authors
+    from dpfedmeta.planning.caveats import notes_of, word_of_authors
 
     task, _ = task_of(settings)
     plan = make_privacy(settings, task, options.solve)
@@ -215,12 +215,11 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     if options.papers is not None or options.events is not None:
         from dpfedmeta.cli.papers import account_of_plan, write_all
 
-        notes = (*cautions(settings, task), *weak_targets(settings))
-        return write_all(console, options, account_of_plan(settings, plan, notes))
+        return write_all(console, options, account_of_plan(settings, plan, notes_of(settings, task)))
     room = room_of(settings, plan)
     of_plan = None if room is None else {"register": room.words}
     code = show_cells(console, options, plan, guarantees(plan), "What this plan promises", of_plan, word=word)
-    for caution in (*cautions(settings, task), *weak_targets(settings)) if not options.json else ():
+    for caution in notes_of(settings, task) if not options.json else ():
         console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
     if room is not None and not options.json:
         console.print(room.words, highlight=False, soft_wrap=True, markup=False)

@@ -56,7 +56,7 @@ def main(words: Sequence[str], console: Console) -> int:
         return DONE
     counted = ", ".join(f"{count:,} in {name}" for name, count in images.items())
     for line in (
-        f"{dataset.task.name}: {encoding.words(dataset.task.name)}",
+        f"{dataset.task.name}: {encoding.facts(dataset.task.name).words}",
         f"  {encoding.card.features} features of each image ({counted}), digest {encoding.digest[:16]}",
         f"  {seconds:.0f} s; kept in {dataset.train.path}",
     ):

@@ -390,11 +390,11 @@ def _checked(options: argparse.Namespace, console: Console) -> int:
     promise = _promise(options) if limited else None
     from dpfedmeta.cli.run_statement import cell_lines
     from dpfedmeta.federation.pre_flight import pre_flight
-    from dpfedmeta.planning.caveats import cautions, weak_targets
+    from dpfedmeta.planning.caveats import notes_of
 
     found = pre_flight(options.data, options.check, promise, options.home)
-    plan, task = found.signed.plan, found.signed.task
-    notes = (*cautions(plan.settings, task), *weak_targets(plan.settings))
+    plan = found.signed.plan
+    notes = notes_of(plan.settings, found.signed.task)
     lines = (*cell_lines(plan.planned, plan.privacy.server_sees), *(f"note: {note}" for note in notes), *found.lines)
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -22,7 +22,8 @@ from dpfedmeta.cli.sweeps.sweep_folder import PROMISED, SweepFolder, opened
 from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import SELECTION, SUMMARY, RunDirectory, write_text
-from dpfedmeta.training.verification.chosen_run import mark_of, selection_content, state_choice
+from dpfedmeta.training.results.facts import Proven, state_choice
+from dpfedmeta.training.verification.chosen_run import mark_of, selection_content
 
 BEST, _SECRET, _DRAWN = "best", "secret", "drawn.json"
 _RELEASED = "released.json"
@@ -241,7 +242,7 @@ def _release(chosen: RunDirectory, best: Path, made: PrivateSweep, page: Callabl
     summary = chosen.read_json(SUMMARY)
     summary.get("made_by", {}).pop("day", None)
     chosen.write_json(SUMMARY, summary)
-    state_choice(chosen, made.cost)
+    state_choice(chosen, Proven.of(chosen, read_content(chosen.ledger)))
     page(chosen)
     _keep_released(best.parent, chosen)
     for path in (chosen.path, *chosen.path.rglob("*")):

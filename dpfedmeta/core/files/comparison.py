@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 
 # How far a stated number may be from the recomputed one, as machines differ: less where it is smaller (claims more).
 _ABOVE, _BELOW = 1e-6, 1e-9
+_CELL = {"unit", "observer"}
+_LONGEST = 160  # characters of a line, in an error
 
 
 def check(path: Path, key: str, stated: Any, found: Any) -> None:
@@ -27,15 +30,42 @@ def check(path: Path, key: str, stated: Any, found: Any) -> None:
             if missing or name not in found:
                 raise _contradiction(path, f"{key}.{name}", missing or stated[name], found.get(name, "nothing"))
             check(path, f"{key}.{name}", stated[name], found[name])
-    elif isinstance(found, list) and isinstance(stated, list) and len(found) == len(stated):
+    elif isinstance(found, list) and isinstance(stated, list) and (_cells(found) or len(found) == len(stated)):
+        # Who reads cells by their place shall read the same.
+        if _cells(found) != _cells(stated):
+            raise _contradiction(path, f"{key}: the cells", _cells(stated), _cells(found))
         for number, (left, right) in enumerate(zip(stated, found, strict=True)):
-            check(path, f"{key}[{number}]", left, right)
+            check(path, f"{key} {_cells(found)[number]}" if _cells(found) else f"{key}[{number}]", left, right)
     elif not _same(stated, found):
         raise _contradiction(path, key, stated, found)
 
 
+def first_difference(path: Path, stated: str, due: str, again: str) -> InputError:
+    """The error about a text that is not what the ledger and the scores give.
+
+    Args:
+        path: The file.
+        stated: Its text.
+        due: The text that is due.
+        again: Command that writes it.
+    """
+    lines = enumerate(zip_longest(stated.split("\n"), due.split("\n")), start=1)
+    number, (left, right) = next((number, pair) for number, pair in lines if pair[0] != pair[1])
+    start = next((n for n, (a, b) in enumerate(zip(left or "", right or "", strict=False)) if a != b), 0)
+    one, other = (repr((line or "")[max(0, start - 40) : start + _LONGEST]) for line in (left, right))
+    return InputError(
+        f"{path}, line {number}: states ...{one}, but the ledger and the scores give ...{other}; if nobody edited it, "
+        f"write it again: {again}"
+    )
+
+
 def _contradiction(path: Path, key: str, stated: object, found: object) -> InputError:
     return InputError(f"{path}: {key.lstrip('.')}: states {stated!r}, but the ledger gives {found!r}")
+
+
+def _cells(entries: list[Any]) -> list[str]:
+    """Names of guarantees in their order; of other lists none."""
+    return [f"({one['unit']}, {one['observer']})" for one in entries if isinstance(one, dict) and one.keys() >= _CELL]
 
 
 def _same(stated: object, found: object) -> bool:

@@ -116,18 +116,31 @@ def _content(path: Path) -> bytes:
 
 
 def json_object(where: str, content: bytes) -> dict[str, Any]:
-    """Read a JSON object from outside.
+    """Read a JSON object from outside; one with a key twice says two things.
 
     Raises:
         InputError: It is damaged; `where` says which file, and line.
     """
     try:
-        found = json.loads(content.decode())
+        found = json.loads(content.decode(), object_pairs_hook=_each_key_once)
     except DAMAGED_JSON as error:
         raise InputError(f"{where}: not valid JSON ({error})") from error
     if not isinstance(found, dict):
         raise InputError(f"{where}: expected a JSON object, found {type(found).__name__}")
     return found
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
+        raise ValueError(f"the key {twice!r} stands there twice")
+    return found
+
+
+def shown_name(path: Path) -> str:
+    """Name of a folder for pages and cards: letters, digits, '_', '.', '+' and '-'."""
+    return re.sub(r"[^\w.+-]", "-", path.resolve().name)[:200]
 
 
 def check_name(name: str | None) -> None:

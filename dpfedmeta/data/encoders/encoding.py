@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 FOLDER = "dpfedmeta.data.encoders"
 # Part of every encoder's digest: raise it when images reach the network in another way.
 _FORMAT = 2
+# Runs quote what a card says, and nobody proves it.
+CARD_WORDS = r"(?!(?i:.*(epsilon|guarantee|promise)))[^<>\n]{0,200}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,45 @@ class EncoderCard:
     deviation: tuple[float, float, float]
     digest: str
 
+    def __post_init__(self) -> None:
+        for name in ("licence", "trained_on"):
+            if not re.fullmatch(CARD_WORDS, str(getattr(self, name))):
+                raise InputError(
+                    f"the card of an encoder: {name} = {getattr(self, name)!r}: expected the name of a licence or of "
+                    "data in at most 200 characters, without < and >, and without a claim of privacy"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderFacts:
+    """Facts that the sentence about an encoder is made of.
+
+    Attributes:
+        name: Of the encoder.
+        size: As in `Encoding`.
+        licence: As in `EncoderCard`.
+        trained_on: Likewise.
+        task: Name of the task that it encodes.
+        overlap: "images" or "classes" of the task that it learned from; "" for neither.
+    """
+
+    name: str
+    size: int
+    licence: str
+    trained_on: str
+    task: str
+    overlap: str
+
+    @property
+    def words(self) -> str:
+        """The encoder in one line."""
+        said = f"encoder {self.name} at {self.size} pixels ({self.licence}; trained on {self.trained_on})"
+        if self.overlap == "images":
+            return f"{said}; it learned from images of {self.task} itself, test classes among them (overlap accepted)"
+        if self.overlap == "classes":
+            return f"{said}; many test classes of {self.task} are classes that it learned from other images"
+        return said
+
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
@@ -70,14 +112,17 @@ class Encoding:
         text = f"{_FORMAT} {self.name} {self.size} {self.card.mean} {self.card.deviation} {self.card.digest}"
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def words(self, task: str) -> str:
-        """Describe the encoder in one line, with the overlap of its training data and a task."""
-        said = f"encoder {self.name} at {self.size} pixels ({self.card.licence}; trained on {self.card.trained_on})"
-        if task in self.card.same_images:
-            return f"{said}; it learned from images of {task} itself, test classes among them (overlap accepted)"
-        if task in self.card.same_classes:
-            return f"{said}; many test classes of {task} are classes that it learned from other images"
-        return said
+    def facts(self, task: str) -> EncoderFacts:
+        """What a run says of the encoder, with the overlap of its training data and a task."""
+        overlap = "images" if task in self.card.same_images else "classes" if task in self.card.same_classes else ""
+        return EncoderFacts(
+            name=self.name,
+            size=self.size,
+            licence=self.card.licence,
+            trained_on=self.card.trained_on,
+            task=task,
+            overlap=overlap,
+        )
 
 
 class Encoder(Protocol):

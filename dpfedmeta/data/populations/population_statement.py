@@ -1,9 +1,7 @@
-"""The sentence that says of a population what a client and a record are: written here, and recognised here."""
+"""The sentence that says of a population what a client and a record are, made of facts that stand beside it."""
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,8 @@ _DRAWN_OF_OWN = "{clients} simulated clients hold {records} records made from im
 _APART = "each image is in at most one client"
 _MANY = "so a client is a simulated one, and a record is one slot of one client, not one image"
 _IS_NAMED = "counts as zero: a client is one of them, a record is one of its records"
-# The sentences of each kind, those of private images last. Numbers stand in braces; of the words in capitals one choice
-# stands there.
+# The sentences of each kind; where images may be private, the one that says so is the last. Numbers stand in braces; of
+# the words in capitals one choice stands there.
 _SENTENCES = {
     "virtual": (
         f"{_DRAWN}an image recurs in {{often}} clients on average, {_MANY}",
@@ -58,7 +56,6 @@ _SENTENCES = {
     ),
 }
 _REAL, _WHOLE, _ROWS = 1, 2, 3
-_PRIVATE = -1
 _CHOICES = {
     "CHOSEN": ("", ", chosen from {most} by run.seed"),
     "SHOTS": ("{shots}", "{shots} to {most_shots}"),
@@ -70,8 +67,6 @@ _CHOICES = {
         "an image is in {often} clients on average, so a client is a simulated one",
     ),
 }
-_NUMBER = r"[\d,.]+(?:e[+-]?\d+)?"
-_IN_BRACES = re.compile(r"\\\{(\w+)\\\}")  # after re.escape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,21 +78,68 @@ class PopulationStatement:
         clients: N, the number of clients.
         records: Support and query records of all clients (expected number if sizes differ); 0: the data decide.
         images: Training images that clients are made from, without rotations and reflections; None: private.
-        clients_per_image: Expected number of clients that hold an image, averaged over images; None: private.
-        text: The description in one sentence.
+        form: Place of its sentence among those of its kind.
+        choices: By the name of a word in the sentence, which of the two stands there.
+        numbers: Other numbers in the sentence, as they are written.
+        own_test: population.own_test, the share of its records that each client keeps back.
     """
 
     kind: str
     clients: int
-    records: int
-    images: int | None
-    clients_per_image: float | None
-    text: str
+    records: int = 0
+    images: int | None = None
+    form: int = 0
+    choices: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    own_test: float = 0.0
+
+    @property
+    def clients_per_image(self) -> float | None:
+        """Expected number of clients that hold an image, averaged over images; None: private."""
+        return None if self.images is None else self.records / self.images
+
+    @property
+    def text(self) -> str:
+        """The description in one sentence."""
+        # A number that is not stated stands in no sentence.
+        counts = {name: getattr(self, name) for name in ("clients", "records", "images")}
+        counted = {name: f"{count:,}" for name, count in counts.items() if count is not None}
+        often = {} if self.clients_per_image is None else {"often": _rounded(self.clients_per_image)}
+        return self._sentence.format(**self.numbers, **counted, **often) + kept_back(self.own_test)
+
+    @property
+    def _sentence(self) -> str:
+        """Its words, with the names of numbers."""
+        sentence = _SENTENCES[self.kind][self.form]
+        for name, place in self.choices.items():
+            sentence = sentence.replace(f"{{{name}}}", _CHOICES[name][place])
+        return sentence
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts, and what follows from them."""
+        return {**asdict(self), "clients_per_image": self.clients_per_image, "text": self.text}
+
+    @classmethod
+    def from_json(cls, stated: Mapping[str, Any]) -> "PopulationStatement":
+        """The statement of stored facts; its sentence is made anew.
+
+        Raises:
+            TypeError: They are no such facts.
+            LookupError: There is no such sentence, or a number of it is not stated.
+            ValueError: A number is stated that the sentence does not say.
+        """
+        found = cls(**{name: stated[name] for name in stated if name not in ("clients_per_image", "text")})
+        held = {"images": found.images, **found.numbers}
+        unsaid = [name for name, number in held.items() if number and f"{{{name}}}" not in found._sentence]
+        unsaid += [name for name in found.choices if f"{{{name}}}" not in _SENTENCES[found.kind][found.form]]
+        if unsaid:
+            raise ValueError(f"{unsaid[0]}: the sentence about these clients does not say it")
+        return found
 
 
 def asked_statement(clients: int) -> PopulationStatement:
     """Describe clients that hold their data themselves and are asked by a server."""
-    return _statement(ASKED, clients)
+    return PopulationStatement(kind=ASKED, clients=clients)
 
 
 def population_statement(
@@ -107,7 +149,7 @@ def population_statement(
 
     Args:
         population: The clients.
-        own_test: population.own_test, the share of its records that each client keeps back.
+        own_test: As in the statement.
         published: The images are those of a benchmark, so that it is public how many there are. A statement leaves
             without noise, before any round: the number of other images does not stand in it.
     """
@@ -120,71 +162,8 @@ def population_statement(
     elif isinstance(population, VirtualPopulation | DisjointPopulation | NaturalPopulation):
         found = _of_simulated_clients(population, published)
     else:
-        found = _statement(OWN, population.clients)
-    return replace(found, text=f"{found.text}{kept_back(own_test)}")
-
-
-def says_what_it_states(stated: Mapping[str, Any], own_test: float) -> bool:
-    """Return whether the text of a stored statement is a sentence of its kind, with the numbers stored beside it.
-
-    Numbers that stand in the text alone are not compared: they need the data.
-    """
-    text, kept = stated["text"], kept_back(own_test)
-    beside = {name: stated[name] for name in ("clients", "records", "images")}
-    counted = stated["images"] is not None
-    # A sentence with a number that is not stated matches nothing.
-    known = {name: "(?!)" if number is None else re.escape(f"{number:,}") for name, number in beside.items()}
-    forms = (
-        _IN_BRACES.sub(lambda found: known.get(found[1], _NUMBER), re.escape(form))
-        for form in _forms(stated["kind"])
-        if ("{images}" in form) == counted
-    )
-    return text.endswith(kept) and any(re.fullmatch(form, text.removesuffix(kept)) for form in forms)
-
-
-def _forms(kind: str) -> Iterator[str]:
-    """Every sentence of a kind with every choice of its words; its numbers stand in braces."""
-    for sentence in _SENTENCES.get(kind, ()):
-        names = [name for name in _CHOICES if f"{{{name}}}" in sentence]
-        for places in product((0, 1), repeat=len(names)):
-            yield _with_words(sentence, dict(zip(names, places, strict=True)))
-
-
-def _with_words(sentence: str, places: Mapping[str, int]) -> str:
-    for name, place in places.items():
-        sentence = sentence.replace(f"{{{name}}}", _CHOICES[name][place])
-    return sentence
-
-
-def _statement(
-    kind: str,
-    clients: int,
-    *,
-    form: int = 0,
-    choices: Mapping[str, int] | None = None,
-    records: int = 0,
-    images: int | None = None,
-    recurrence: float | None = None,
-    **numbers: str,
-) -> PopulationStatement:
-    """Fill in a sentence of a kind.
-
-    Args:
-        kind: Of the population.
-        clients: N.
-        form: Place of the sentence among those of its kind.
-        choices: By the name of a word, 0 or 1.
-        records: As in the statement.
-        images: As in the statement.
-        recurrence: As clients_per_image.
-        numbers: Other numbers in the sentence, as they are written.
-    """
-    numbers |= {"clients": f"{clients:,}", "records": f"{records:,}", "images": f"{images or 0:,}"}
-    numbers |= {} if recurrence is None else {"often": _rounded(recurrence)}
-    text = _with_words(_SENTENCES[kind][form], choices or {}).format(**numbers)
-    return PopulationStatement(
-        kind=kind, clients=clients, records=records, images=images, clients_per_image=recurrence, text=text
-    )
+        found = PopulationStatement(kind=OWN, clients=population.clients)
+    return replace(found, own_test=own_test)
 
 
 def _of_simulated_clients(
@@ -207,21 +186,21 @@ def _of_images(
     choices: Mapping[str, int] | None = None,
 ) -> PopulationStatement:
     if not published:
-        return _statement(kind, population.clients, form=_PRIVATE, records=records)
+        form = len(_SENTENCES[kind]) - 1  # that of private images is the last
+        return PopulationStatement(kind=kind, clients=population.clients, form=form, records=records)
     images = population.pool.size
-    recurrence = records / images
-    return _statement(kind, population.clients, choices=choices, records=records, images=images, recurrence=recurrence)
+    return PopulationStatement(
+        kind=kind, clients=population.clients, records=records, images=images, choices=choices or {}
+    )
 
 
 def _of_real_clients(population: RealPopulation) -> PopulationStatement:
     """Nothing in it but public constants: not even how many records there are."""
     shape, most, most_shots = population.shape, population.most_clients(), population.most_shots
-    targets = population.pool.targets
-    return _statement(
-        "natural",
+    return _of_named_clients(
+        _REAL if population.layout is None else _ROWS,
         population.clients,
-        form=_REAL if population.layout is None else _ROWS,
-        choices={"CHOSEN": population.clients != most, "SHOTS": most_shots is not None, "OF": bool(targets)},
+        {"CHOSEN": population.clients != most, "SHOTS": most_shots is not None, "OF": bool(population.pool.targets)},
         most=f"{most:,}",
         shots=f"{shape.shots}",
         most_shots=f"{most_shots}",
@@ -234,11 +213,10 @@ def _of_whole_clients(population: WholePopulation) -> PopulationStatement:
     """Nothing in it but public constants, as of real clients."""
     pool, shape, most = population.pool, population.shape, population.most_clients()
     megabytes = shape.most_records * int(np.prod(pool.images.shape[1:])) * 4 / 1e6
-    return _statement(
-        "natural",
+    return _of_named_clients(
+        _WHOLE,
         population.clients,
-        form=_WHOLE,
-        choices={"NAMED": not pool.clients, "CHOSEN": population.clients != most, "LEAST": pool.shared},
+        {"NAMED": not pool.clients, "CHOSEN": population.clients != most, "LEAST": pool.shared},
         authors=f"{population.authors}",
         most=f"{most:,}",
         share=f"{100 * shape.support_share:g}",
@@ -248,10 +226,18 @@ def _of_whole_clients(population: WholePopulation) -> PopulationStatement:
     )
 
 
+def _of_named_clients(form: int, clients: int, second: Mapping[str, bool], **numbers: str) -> PopulationStatement:
+    """The statement of a form, with those of the numbers that its words say."""
+    choices = {name: int(chosen) for name, chosen in second.items()}
+    found = PopulationStatement(kind="natural", clients=clients, form=form, choices=choices)
+    said = {name: number for name, number in numbers.items() if f"{{{name}}}" in found._sentence}
+    return replace(found, numbers=said)
+
+
 def _of_shards(population: ShardPopulation, published: bool) -> PopulationStatement:
     shared = population.clients > population.clients_per_deal
     records = population.clients * population.records
-    return _of_images("shards", population, records, published, choices={"WHERE": shared})
+    return _of_images("shards", population, records, published, choices={"WHERE": int(shared)})
 
 
 def _rounded(value: float) -> str:

@@ -47,7 +47,7 @@ def offered_words(signed: SignedPlan) -> Iterator[str]:
     )
     yield f"the server sees {server}"
     if signed.task.encoding is not None:
-        yield f"images are encoded on this machine, once: {signed.task.encoding.words(signed.task.name)}"
+        yield f"images are encoded on this machine, once: {signed.task.encoding.facts(signed.task.name).words}"
     if privacy.secure is not None:
         yield company_words(privacy, plan.settings.aggregation.company)
     yield (

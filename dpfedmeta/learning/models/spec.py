@@ -1,12 +1,17 @@
 """Specification of a network."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
+
+if TYPE_CHECKING:
+    from dpfedmeta.data.encoders.encoding import EncoderFacts
 
 Norm = Literal["group", "batch", "none"]
 Precision = Literal["float32", "tf32", "bfloat16"]
@@ -78,9 +83,9 @@ def built_in_body(spec: NetworkSpec) -> Traversable:
     return file
 
 
-def beginning_words(initial: str | None, encoder: str | None) -> str | None:
-    """Note on the encoder, in these words, and the initial weights; None where all begins at random."""
-    said = [] if encoder is None else [encoder]
+def beginning_words(initial: str | None, encoder: EncoderFacts | None) -> str | None:
+    """Note on the encoder and the initial weights; None where all begins at random."""
+    said = [] if encoder is None else [encoder.words]
     if initial is not None:
         known = "generated images, not personal data" if initial in BUILT_IN else "taken as public"
         said.append(f"begins with the body of {initial} ({known})")

@@ -230,5 +230,5 @@ def _source_of(settings: Settings) -> str | None:
 def initial_words(settings: Settings) -> str | None:
     """Note on the encoder or the initial weights, which no guarantee covers; None where all begins at random."""
     encoding = encoding_of_run(settings)
-    encoder = None if encoding is None else encoding.words(shipped_task(settings.dataset))
+    encoder = None if encoding is None else encoding.facts(shipped_task(settings.dataset))
     return beginning_words(settings.model.initial, encoder)

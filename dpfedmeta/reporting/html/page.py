@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import platform
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +14,9 @@ from typing import Any
 import matplotlib
 from jinja2 import UndefinedError
 
-from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.comparison import complete
-from dpfedmeta.core.files.run_directory import PLAN, REPORT, ROUNDS, SUMMARY, RunDirectory, write_text
+from dpfedmeta.core.files.run_directory import REPORT, ROUNDS, SUMMARY, RunDirectory, shown_name, write_text
 from dpfedmeta.core.version import __version__
 from dpfedmeta.reporting.compare.seed_groups import Group, costliest_relation, differing_settings, in_brackets
 from dpfedmeta.reporting.html.evaluation_section import evaluations_shown
@@ -28,12 +26,11 @@ from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
 from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
 from dpfedmeta.training.results.evaluation_store import AUDIT_PLOT, kept_audit
+from dpfedmeta.training.results.facts import Proven
 from dpfedmeta.training.results.snapshot import Snapshot, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
 from dpfedmeta.training.state.how_to_resume import how_to_go_on
 from dpfedmeta.training.terminal.tables import HOLDS
-from dpfedmeta.training.verification.due_words import due_cautions
-from dpfedmeta.training.verification.file_claims import Proven
 from dpfedmeta.training.verification.verify import audit
 
 DRAWN_BY = f"matplotlib {matplotlib.__version__} on {platform.system()} {platform.machine()}"
@@ -66,11 +63,10 @@ def write_report(run: RunDirectory) -> Path:
         shown = Shown(
             version=__version__,
             head=proven.content.heads[-1],
-            name=re.sub(r"[^\w.+-]", "-", run.path.name)[:200],
+            name=shown_name(run.path),
             stage=snapshot.stage,
             go_on=how_to_go_on(run) if snapshot.stage in ("stopped", "interrupted") else "",
             summary=summary,
-            cautions=_cautions(run, proven.settings),
             evaluations=evaluations_shown(run.path),
             audits=None if audits is None else {name: audits[name] for name in ("cells", "size")},
             pictures={name: digest_of(picture) for name, picture in pictures.items()},
@@ -134,14 +130,6 @@ def check_pictures(snapshot: Snapshot, proven: Proven) -> str:
 
 def _ended_since(snapshot: Snapshot) -> bool:
     return snapshot.stage == "running" and stage_of(snapshot.run) != "running"
-
-
-def _cautions(run: RunDirectory, settings: Settings) -> Sequence[str]:
-    """Cautions that follow from the ledger's settings; where their task is not at hand, those that plan.json states."""
-    due = due_cautions(settings)
-    if due is not None:
-        return due
-    return list(run.read_json(PLAN).get("cautions", [])) if (run.path / PLAN).exists() else []
 
 
 def write_comparison(groups: Sequence[Group], path: Path) -> Path:

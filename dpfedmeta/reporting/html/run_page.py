@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib import resources
-from itertools import zip_longest
 from typing import Any, cast
 
 from jinja2 import Environment, UndefinedError
@@ -18,17 +17,18 @@ from dpfedmeta.accounting.relations.legend import RELATION_COLUMNS, relation_row
 from dpfedmeta.accounting.relations.relations import NOT_COVERED
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.comparison import check, complete, json_of
+from dpfedmeta.core.files.comparison import check, complete, first_difference, json_of
 from dpfedmeta.core.files.run_directory import DIVERGED, REPORT, SUMMARY
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.version import __version__
-from dpfedmeta.planning.caveats import dishonest_words
+from dpfedmeta.planning.caveats import TaskFacts, cautions, dishonest_words
 from dpfedmeta.reporting.compare.seed_groups import Measured
 from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluations_section, evaluations_shown
 from dpfedmeta.reporting.html.privacy_statement import chosen_words, guarantee_rows, plan_words, server_words
 from dpfedmeta.reporting.html.rerun_command import command, settings_shown
 from dpfedmeta.reporting.html.top_of_page import clip_words, observer_rows, promised_words, reached_words
 from dpfedmeta.training.results.evaluation_store import ERRORS, kept_audit, row_label, size, size_and_count
+from dpfedmeta.training.results.facts import DESCRIBED, Proven
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, Stage, state_words
 from dpfedmeta.training.results.summary import NOT_FINITE, summary_so_far
@@ -36,9 +36,7 @@ from dpfedmeta.training.state.how_to_resume import how_to_go_on, repeated
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import clock
 from dpfedmeta.training.terminal.tables import HOLDS, why_above
-from dpfedmeta.training.verification.due_words import due_cautions
-from dpfedmeta.training.verification.file_claims import Proven, check_claims, check_statements
-from dpfedmeta.training.verification.unproven_words import check_words
+from dpfedmeta.training.verification.file_claims import check_facts
 
 # Rounds with a release that is too long, in a report.
 _MOST_SHOWN = 5
@@ -49,7 +47,6 @@ PICTURES = ("accuracy", "clip", "guarantees")
 BLOCK = '<script type="application/json" id="shown">'
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
 AGREES = "agrees byte for byte with the ledger, and with the scores and names in it"
-_LONGEST = 160  # characters of a line, in an error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +64,6 @@ class Shown:
         held: Rounds in which the clip policy was holding.
         clip: Sentence on the bound; None: nothing was clipped.
         too_long: Sentences on releases that are longer than honest clients give.
-        cautions: Those of the plan.
         evaluations: Table of kept evaluations.
         audits: What audits found; None: there was none.
         pictures: SHA-256 of each picture, by its name.
@@ -84,7 +80,6 @@ class Shown:
     held: int
     clip: str | None
     too_long: Sequence[str]
-    cautions: Sequence[str]
     evaluations: Mapping[str, Any]
     audits: Mapping[str, Any] | None
     pictures: Mapping[str, str]
@@ -150,7 +145,7 @@ def rendered(proven: Proven, shown: Shown, pictures: Mapping[str, str]) -> str:
         clip_words=shown.clip,
         held=shown.held,
         rounds=shown.rounds,
-        cautions=shown.cautions,
+        cautions=cautions(proven.settings, TaskFacts(**summary[DESCRIBED]["task"])),
         evaluations=evaluations_section(shown.evaluations),
         audits=audits_section(shown.audits, pictures.get("audit", "")),
         holds=HOLDS,
@@ -191,8 +186,6 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
                 f"{len(now.content.charges)}; write it again: dpfedmeta report {snapshot.run.path}"
             )
         _check_shown(snapshot, proven, shown, latest=proven is now)
-        due = json_of(due_cautions(proven.settings))
-        check(path, "cautions", shown.cautions, shown.cautions if due is None else due)
         found = {digest_of(picture): picture for picture in _PICTURE.findall(snapshot.page)}
         gone = [name for name, digest in shown.pictures.items() if digest not in found]
         check(path, "pictures that are exchanged", gone, [])
@@ -201,7 +194,7 @@ def check_report(snapshot: Snapshot, proven: Proven) -> list[str]:
         except UndefinedError as error:
             raise InputError(f"{path}: incomplete or of another version ({error})") from error
         if page != snapshot.page:
-            raise _first_difference(path, snapshot.page, page)
+            raise first_difference(path, snapshot.page, page, f"dpfedmeta report {snapshot.run.path}")
     of = "" if proven is now else f", written after {counted_words(proven.rounds, 'round')},"
     return [f"report.html{of} {AGREES}"]
 
@@ -232,9 +225,7 @@ def _check_shown(snapshot: Snapshot, proven: Proven, shown: Shown, *, latest: bo
             raise InputError(f"{path}: {name}: states {getattr(shown, name)!r}, which no page says there")
     check(path, "head", shown.head, proven.content.heads[-1])
     check(path, "pictures", sorted(shown.pictures), sorted([*PICTURES, *(["audit"] if shown.audits else [])]))
-    check_claims(path, shown.summary, proven)
-    check_statements(path, shown.summary, proven)
-    check_words(path, SUMMARY, shown.summary)
+    check_facts(path, SUMMARY, shown.summary, proven)
     if snapshot.summary is None and proven.content.closing is not None:
         raise InputError(f"{path}: states scores of a run that ended, but {SUMMARY} is not there; restore it")
     kept = kept_audit(run.path)
@@ -263,17 +254,6 @@ def _rows_of(evaluations: Mapping[str, Any]) -> list[dict[str, str]]:
         | {name: value for name, value in zip(evaluations["columns"], row["accuracies"], strict=True) if value}
         for row in evaluations["rows"]
     ]
-
-
-def _first_difference(path: Any, page: str, due: str) -> InputError:
-    lines = enumerate(zip_longest(page.split("\n"), due.split("\n")), start=1)
-    number, (stated, own) = next((number, pair) for number, pair in lines if pair[0] != pair[1])
-    start = next((n for n, (a, b) in enumerate(zip(stated or "", own or "", strict=False)) if a != b), 0)
-    left, right = (repr((line or "")[max(0, start - 40) : start + _LONGEST]) for line in (stated, own))
-    return InputError(
-        f"{path}, line {number}: states ...{left}, but the ledger and the scores give ...{right}; if nobody edited "
-        f"it, write it again: dpfedmeta report {path.parent}"
-    )
 
 
 def embedded(content: Mapping[str, Any]) -> str:

@@ -18,7 +18,6 @@ from dpfedmeta.core.files.run_directory import with_metadata
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import size_and_count
-from dpfedmeta.training.verification.due_words import due_beginning
 
 if TYPE_CHECKING:
     from dpfedmeta.training.verification.verify import VerifiedLedger
@@ -107,10 +106,7 @@ def _slug(name: str) -> str:
 
 
 def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str) -> Iterator[str]:
-    # What summary.json says of it was compared with the ledger's settings, as far as nothing but an encoder knows it.
-    assert found.proven is not None
-    plan = found.plan
-    words = due_beginning(summary.get("begins_with"), found.proven.settings)
+    plan, words = found.plan, summary["begins_with"]
     begins = "" if words is None else _begins(words)
     yield f"# {name}\n"
     yield (

@@ -19,6 +19,7 @@ from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import replace_file
+from dpfedmeta.core.files.comparison import complete, first_difference
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.new_folder import write_folder
 from dpfedmeta.core.files.run_checks import check_has_ledger
@@ -36,6 +37,7 @@ from dpfedmeta.core.files.run_directory import (
     SUMMARY,
     WITH_RESULT,
     RunDirectory,
+    shown_name,
 )
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import AUDIT, AUDIT_PLOT
@@ -149,7 +151,7 @@ def _places(run: RunDirectory) -> Iterator[str]:
 def _for_hub(run: RunDirectory, found: VerifiedLedger, license_id: str | None) -> dict[str, bytes]:
     """The model card, and the weights where the hub looks for them."""
     head = read_content(run.ledger).heads[-1]
-    card = model_card(run.path.resolve().name, run.read_json(SUMMARY), found, head, license_id)
+    card = model_card(shown_name(run.path), run.read_json(SUMMARY), found, head, license_id)
     return {CARD: card, WEIGHTS: hub_weights(run.weights.read_bytes(), head)}
 
 
@@ -228,7 +230,7 @@ def manifest(run: RunDirectory, contents: dict[str, bytes]) -> bytes:
     """Return the archive's table of contents, with SHA-256 as `sha256sum` gives it."""
     content = {
         "dpfedmeta": __version__,
-        "run": run.path.resolve().name,
+        "run": shown_name(run.path),
         "ledger_head": read_content(run.ledger).heads[-1],
         "sha256": {name: _digest(content) for name, content in contents.items()},
         "without": "secret/ (noise seed, participants, digests of data), files that no command wrote, logs, times",
@@ -261,6 +263,26 @@ def check_manifest(run: RunDirectory) -> list[str]:
     words = f"{MANIFEST}: {len(stated)} files are as they were archived"
     without = "; without secret/ participants and noise cannot be checked, and the run cannot be resumed"
     return [words + ("" if run.secret.is_dir() else without)]
+
+
+def check_card(run: RunDirectory, found: VerifiedLedger) -> list[str]:
+    """README.md of an unpacked archive is, byte for byte, the card that its ledger and its scores give.
+
+    Raises:
+        InputError: It is another one; names the first line that differs.
+    """
+    path = run.path / CARD
+    if not path.exists() or not (run.path / MANIFEST).exists():
+        return []
+    with complete(path):
+        text = path.read_text(encoding="utf-8")
+        license_id = yaml.safe_load(text.split("---\n")[1]).get("license")
+        check_license(license_id, path)
+        name, head = shown_name(Path(run.read_json(MANIFEST)["run"])), read_content(run.ledger).heads[-1]
+        due = model_card(name, run.read_json(SUMMARY), found, head, license_id).decode()
+    if text != due:
+        raise first_difference(path, text, due, "dpfedmeta archive RUN --out DIR")
+    return [f"{CARD} agrees byte for byte with the ledger, and with the scores in {SUMMARY}"]
 
 
 def _digest(content: bytes) -> str:

@@ -17,11 +17,10 @@ from dpfedmeta.data.user_sources.readers import READERS, public_image_files_of
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
 from dpfedmeta.learning.meta.overridden import own_words
 from dpfedmeta.learning.models.spec import HEAD, NetworkSpec
-from dpfedmeta.planning.caveats import cautions, weak_targets, word_of_authors
+from dpfedmeta.planning.caveats import SIMULATION, notes_of, word_of_authors
 from dpfedmeta.planning.client_spec import algorithm_of, network_spec
 from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
 from dpfedmeta.planning.privacy.secure_sum_settings import countable_weights
-from dpfedmeta.training.results.summary import SIMULATION
 from dpfedmeta.training.state.private_timings import hides_times_of
 from dpfedmeta.training.terminal.tables import as_text, guarantee_table, noise_lines
 
@@ -123,7 +122,7 @@ def planned_with(settings: Settings, privacy: PrivacyPlan, cells: Sequence[Guara
         noise=tuple(noise_lines(privacy)),
         network=trained_lines(settings, task),
         begins_with=initial_words(settings),
-        cautions=(*cautions(settings, task), *weak_targets(settings)),
+        cautions=notes_of(settings, task),
         simulation=SIMULATION if settings.run.noise_seed is not None else None,
         hides_times=hides_times_of(settings, privacy),
         final_validations=_final_validations(settings, task),

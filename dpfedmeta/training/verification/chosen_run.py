@@ -17,7 +17,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import RunCount, SelectionCost, selection_cost
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
-from dpfedmeta.core.files.run_directory import PLAN, SELECTION, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import SELECTION, SUMMARY, RunDirectory
 
 # Epsilons of one list differ in their last digits from machine to machine.
 _ALIKE = 1e-6
@@ -123,22 +123,6 @@ def _of_choice(cell: Guarantee, cost: SelectionCost) -> Guarantee:
     seen = "all runs of the search, which compose" if cell.observer == "server" else _SEEN
     bound = Bound(method="none", epsilon=math.inf, event=seen, formula="nothing is computed of the search")
     return replace(cell, bounds=(bound,), relations=dict.fromkeys(cell.relations, math.inf))
-
-
-def state_choice(run: RunDirectory, cost: SelectionCost) -> None:
-    """Write what holds with the choice into summary.json and plan.json, whose cells were those of the run alone."""
-    for name, keys in ((SUMMARY, ("guarantees", "planned")), (PLAN, ("planned",))):
-        if (run.path / name).exists():
-            content = run.read_json(name)
-            said = {CHOSEN: choice_words(cost)} if name == SUMMARY else {}
-            stated = {key: [_json_of_choice(cell, cost) for cell in content[key]] for key in keys}
-            run.write_json(name, content | said | stated)
-
-
-def _json_of_choice(stated: dict[str, Any], cost: SelectionCost) -> dict[str, object]:
-    names = {name: stated[name] for name in ("unit", "observer", "delta", "adjacency")}
-    relations = dict.fromkeys(stated.get("relations", ()), math.inf)
-    return _of_choice(Guarantee(**names, bounds=(), relations=relations), cost).as_json()
 
 
 def choice_words(cost: SelectionCost) -> str:

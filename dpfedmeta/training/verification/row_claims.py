@@ -1,5 +1,6 @@
 """The epsilons along the way in rounds.jsonl, compared with what the ledger adds up to after each round."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +24,9 @@ from dpfedmeta.core.files.run_directory import ROUNDS, RunDirectory
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.planning.policy_from_settings import OWN
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
+from dpfedmeta.training.results.facts import Proven
 from dpfedmeta.training.results.round_rows import TOO_LONG, cell, delta_at_limit
 from dpfedmeta.training.results.snapshot import Snapshot
-from dpfedmeta.training.verification.file_claims import Proven
 from dpfedmeta.training.verification.unproven_words import check_words
 
 # Rows whose epsilons are computed again (about 40 ms each); the others may not fall from line to line.
@@ -65,10 +66,20 @@ def check_rows(snapshot: Snapshot, proven: Proven) -> list[str]:
                 )
         for number, row in enumerate(rows, start=1):
             check_words(f"{path}, line {number}", ROUNDS, row)
+        # Of a run that goes on, rounds that are done again take the place of lines.
+        if not snapshot.written:
+            _check_written(path, rows)
     long = sum(TOO_LONG in row for row in rows)
     if long:
         remarks = [*remarks, f"rounds.jsonl: {long} releases are longer than honest clients give ({TOO_LONG})"]
     return ["rounds.jsonl agrees", *remarks]
+
+
+def _check_written(path: Path, rows: Sequence[Row]) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, (line, row) in enumerate(zip(lines, rows, strict=False), start=1):
+        if line != json.dumps(row):
+            raise InputError(f"{path}, line {number}: is not written as a run writes it")
 
 
 def _chosen(rows: int) -> list[int]:

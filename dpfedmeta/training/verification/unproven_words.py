@@ -10,6 +10,7 @@ from typing import Any
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, ROUNDS, SUMMARY
+from dpfedmeta.data.encoders.encoding import CARD_WORDS
 from dpfedmeta.training.state.private_timings import COARSE
 
 _NAME = r"[\w .,+@/:-]{0,80}"  # of somebody, or of a machine
@@ -17,16 +18,23 @@ _NOT_OF_PRIVACY = r"(?!(?i:.*(epsilon|delta|promis|guarant|privat|server)))"
 _PROTOCOL = rf"{_NOT_OF_PRIVACY}single model[A-Za-z0-9 ,;:()-]{{0,300}}"  # no decimals, and no sign of equality
 _SCORE = r"(accuracy|error)(_\w+)?"
 _NO_WORDS = "(?!)"
-_CLIENTS = "kind|clients|records|images|clients_per_image|text"
-# By the names of the keys, with dots between; of a list all entries have one name. "": its words are compared.
+_NUMBER = r"[\d,.]+(e[+-]?\d+)?"
+_DESCRIPTION = {
+    r"described\.population\.(text|kind)": ".*",  # compared
+    r"described\.population\.([a-z_]+|choices\.[A-Z]+)": _NO_WORDS,
+    r"described\.population\.numbers(\.[a-z_]+)?": _NUMBER,
+    r"described\.encoder(\.size)?": _NO_WORDS,
+    r"described\.encoder\.(name|task)": ".*",  # compared
+    r"described\.encoder\.(licence|trained_on)": CARD_WORDS,
+    r"described\.encoder\.overlap": "(images|classes)?",
+    r"described\.task\.(name|kind)": r"[^<>\n]{0,200}",
+    r"described\.task\.(own|records)": _NO_WORDS,
+}
+# Entries that do not follow from the ledger, by the names of their keys with dots between; of a list all have one name.
 FORMS: Mapping[str, Mapping[str, str]] = {
     SUMMARY: {
-        r"(algo|dataset|encoder|begins_with|simulation|chosen)": "",
         r"status": "completed|budget|interrupted|diverged|running|stopped",
-        r"(aggregation|guarantees|planned|ledger|rounds|extended_from)(\..+)?": "",
-        r"population\.(clients|cohort|sampler|max_participations|kind)": "",
-        rf"population\.statement\.({_CLIENTS})": "",
-        r"task\.[a-z_]+": "[a-z]{1,20}",
+        r"rounds": _NO_WORDS,
         rf"{_SCORE}\.protocol": _PROTOCOL,
         rf"{_SCORE}(\.[\w ]+)?": r"[a-z ]{1,40}",
         r"seconds|clients_per_second|peak_memory_mb": _NO_WORDS,
@@ -39,18 +47,21 @@ FORMS: Mapping[str, Mapping[str, str]] = {
         r"made_by\.day": r"\d{4}-\d\d-\d\d",
         r"made_by\.(system|processor|cores)": rf"{_NOT_OF_PRIVACY}[\w .,+@/:()-]{{0,100}}",
         r"audited\.\w+": r".{0,300}",  # of audit.json, and as free
+        **_DESCRIPTION,
     },
     PLAN: {
-        r"(planned|begins_with|cautions|privacy|phases)(\..+)?": "",
-        rf"population\.({_CLIENTS})": "",
         r"cost\.(seconds|clients_per_second)": _NO_WORDS,
         r"code\..+": r"[\w.+-]{1,80}",
         r"clip_policy": r"[\w.<>-]+(: \w+\(.*\))?",
+        **_DESCRIPTION,
     },
     ROUNDS: {
         r"epsilons(\..+)?": "",
         r"clip_mode": r"[\w -]{1,40}",
-        r"[a-z_]+(\.[\w ]+)?": r"[0-9a-f]{64}|[a-z ]{1,40}",
+        r"release": "aborted|[0-9a-f]{64}",
+        r"round|aborted|clip|aggregate_norm|noise_norm_expected|signal_to_noise|longer_than_honest": _NO_WORDS,
+        r"released_norm|seconds|clients_per_second|between_client_variance|update_scale|delta_at_limit": _NO_WORDS,
+        rf"validation_{_SCORE}(\.[\w ]+)?": r"[a-z ]{1,40}",
     },
 }  # fmt: skip
 
@@ -76,14 +87,14 @@ def check_words(path: Path | str, name: str, content: Mapping[str, Any]) -> None
 
 
 def check_written(path: Path, content: Mapping[str, Any]) -> None:
-    """Refuse a JSON file that is not as a run writes it: one with a key twice says two things.
+    """Refuse a JSON file that is not as a run writes it.
 
     Raises:
         InputError: It is written otherwise.
     """
     if path.read_text(encoding="utf-8") != json.dumps(content, indent=2) + "\n":
         raise InputError(
-            f"{path}: is not written as a run writes it: a key stands there twice, or something else was edited"
+            f"{path}: is not written as a run writes it: spaces, lines or the form of a number were edited"
         )
 
 

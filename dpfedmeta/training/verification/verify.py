@@ -25,9 +25,10 @@ from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.prior_spending import check_still_there
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
+from dpfedmeta.training.results.facts import Proven
 from dpfedmeta.training.results.snapshot import Snapshot, read_run
 from dpfedmeta.training.state.extend import check_extension, limited
-from dpfedmeta.training.verification.file_claims import Proven, check_config, check_plan_file, check_summary
+from dpfedmeta.training.verification.file_claims import check_config, check_plan_file, check_summary
 from dpfedmeta.training.verification.replan import check_plan
 from dpfedmeta.training.verification.row_claims import check_rows
 

@@ -130,7 +130,7 @@ def test_lite0_has_its_published_weights_and_its_folded_layers_compute_the_same(
         found = copy.deepcopy(encoder_network(encoding)).double()(images)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert found.shape == (2, encoding.card.features)
-    assert "many test classes of cifar-fs" in encoding.words("cifar-fs")
+    assert "many test classes of cifar-fs" in encoding.facts("cifar-fs").words
 
 
 def test_weights_of_another_network_are_refused(tmp_path):

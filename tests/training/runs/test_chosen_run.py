@@ -20,17 +20,17 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, REPORT, SELECTION, SUMMARY, RunDirectory
 from dpfedmeta.reporting.html.page import write_report
+from dpfedmeta.training.results import facts
+from dpfedmeta.training.results.facts import Proven, state_choice
 from dpfedmeta.training.results.run_archive import archive
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
-from dpfedmeta.training.verification import file_claims
 from dpfedmeta.training.verification.chosen_run import (
     CHOSEN,
     cells_of_choice,
     choice_words,
     mark_of,
     selection_content,
-    state_choice,
     verified_selection,
 )
 from dpfedmeta.training.verification.verify import audit
@@ -63,7 +63,7 @@ def chosen(trained, tmp_path):
     _, candidate, cost, plans = trained
     run = RunDirectory(shutil.copytree(candidate.path, tmp_path / "best"))
     run.write_json(SELECTION, selection_content(cost, plans))
-    state_choice(run, cost)
+    state_choice(run, Proven.of(run, read_content(run.ledger)))
     write_report(run)
     return run
 
@@ -84,7 +84,7 @@ def passed_off(run, honest, monkeypatch):
     assert CHOSEN not in run.read_json(SUMMARY)
     (run.path / SELECTION).unlink(missing_ok=True)
     with monkeypatch.context() as patch:
-        patch.setattr(file_claims, "verified_selection", lambda *given: None)
+        patch.setattr(facts, "verified_selection", lambda *given: None)
         assert "chosen by a private sweep" not in write_report(run).read_text(encoding="utf-8")
 
 
@@ -151,8 +151,9 @@ def test_a_cheaper_choice_does_not_take_the_place_of_the_one_that_was_made(train
     plans = trained[3]
     cheap = selection_cost(plans, RunCount(mean=1.5))
     assert cheap.epsilon < trained[2].epsilon
+    proven = Proven.of(chosen, read_content(chosen.ledger))
     chosen.write_json(SELECTION, selection_content(cheap, plans))
-    state_choice(chosen, cheap)
+    state_choice(chosen, replace(proven, choice=cheap))
     (chosen.path / REPORT).unlink()
     for way in WAYS.values():
         with pytest.raises(InputError, match=r"selection.json: is not what the ledger's first line names"):

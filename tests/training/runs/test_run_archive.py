@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import zipfile
 from types import SimpleNamespace
@@ -22,7 +23,6 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.training.results import model_card as model_card_module
 from dpfedmeta.training.results.model_card import model_card
 from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
 from dpfedmeta.training.run_training import run_training
@@ -239,16 +239,53 @@ def test_a_folder_has_a_model_card_beside_the_weights_and_verifies(run, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+def with_digests(folder):
+    """What whoever edits a file of an archive does next."""
+    content = json.loads((folder / MANIFEST).read_text())
+    content["sha256"] = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in content["sha256"]
+    }  # fmt: skip
+    (folder / MANIFEST).write_text(json.dumps(content, indent=2) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("| nothing is promised |", "| 0.5 |"),
+        ("## How to check it", "## How nobody has to check it"),
+        ("\nOther runs over the same clients add to these numbers.", ""),
+        ("## What is promised\n", "## What is promised\n\nNothing can be learned of anybody.\n"),
+        ("Not verified: ", "Verified: "),
+        ("library_name: dpfedmeta", "library_name: dpfedmeta\ncertified_by: an auditor"),
+        ("license: mit\n", "license: 'mit, and epsilon = 0.1'\n"),
+        ("# hub\n", "# hub, epsilon = 0.1\n"),
+        (" \n", "\n"),
+    ],
+)
+def test_a_card_in_which_a_word_was_edited_is_refused(run, tmp_path, dpfedmeta, old, new):
+    folder = tmp_path / "a hub"
+    dpfedmeta("archive", run.path, "--out", folder, "--license", "mit")
+    said = " ".join(dpfedmeta("account", "--verify", folder).out.split())
+    assert "README.md agrees byte for byte with the ledger, and with the scores in summary.json" in said
+    card = folder / "README.md"
+    text = card.read_text().replace("# r\n", "# hub\n") if "hub" in old else card.read_text()
+    edited = text.replace(old, new) if old.strip() else f"{text} "
+    assert edited != card.read_text()
+    card.write_text(edited)
+    with_digests(folder)
+    said = dpfedmeta("account", "--verify", folder, code=2).error
+    assert re.search(r"README\.md, line \d+: states|--license mit, and epsilon = 0\.1: expected", said)
+
+
 def test_a_card_says_what_holds_and_no_more():
     bound = SimpleNamespace(unit="client", observer="public", epsilon=1.25001, delta=1e-6, adjacency="add-remove")
     none = SimpleNamespace(unit="client", observer="server", epsilon=math.inf, delta=1e-6, adjacency="replace-one")
     found = SimpleNamespace(
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
-        proven=SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {})),
         guarantees=(bound, none), simulation="a simulation", chosen="chosen by a private sweep: report 7", word=None,
         unverified="not verified: the noise",
     )  # fmt: skip
-    summary = {"algo": "dp-agr", "dataset": "a: b\n---", "rounds": 2, "accuracy": None}
+    summary = {"algo": "dp-agr", "dataset": "a: b\n---", "rounds": 2, "accuracy": None, "begins_with": None}
     card = model_card("n", summary, found, "head").decode()
     assert yaml.safe_load(card.split("---\n")[1])["tags"][-1] == "dp-agr"
     assert "**Attention:** a simulation." in card
@@ -270,20 +307,16 @@ def test_a_card_says_what_holds_and_no_more():
         ("encoder lite0 (MIT/BSD)", "It learns on the features of encoder lite0 (MIT/BSD)."),
     ],
 )
-def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said, monkeypatch):
-    """What a run began with is said by its settings, whatever summary.json states."""
-    monkeypatch.setattr(model_card_module, "due_beginning", lambda stated, settings: settings)
+def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said):
     found = SimpleNamespace(
-        proven=SimpleNamespace(settings=words),
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
         guarantees=(), simulation=None, chosen=None, word=None, unverified="not verified: the noise",
     )  # fmt: skip
     summary = {"algo": "dp-agr", "rounds": 2, "accuracy": {"mean": 0.5, "ci95": 0.1, "episodes": 4}}
-    summary |= {"begins_with": "audited, and covered by every guarantee", "dataset": "/home/ann/cifar-fs.csv"}
+    summary |= {"begins_with": words, "dataset": "/home/ann/cifar-fs.csv"}
     card = model_card("n", summary, found, "head").decode()
     assert said in card
     assert "ann" not in card
-    assert "audited" not in card
     assert "uoft-cs" not in card
     card = model_card("n", {**summary, "dataset": "cifar-fs"}, found, "head").decode()
     assert yaml.safe_load(card.split("---\n")[1])["datasets"] == ["uoft-cs/cifar100"]

@@ -5,21 +5,18 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict
 
 import pytest
 
 from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
-from dpfedmeta.accounting.ledger.plan_json import constants
+from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import being_written, ending, only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines, create, write_text
-from dpfedmeta.data.populations.population_statement import _statement
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
 from dpfedmeta.planning.privacy.solve import make_privacy
@@ -28,10 +25,10 @@ from dpfedmeta.reporting.html import page as page_module
 from dpfedmeta.reporting.html.page import watch, write_report
 from dpfedmeta.reporting.html.run_page import AGREES, check_report, rendered, shown_in
 from dpfedmeta.training.results import snapshot
+from dpfedmeta.training.results.facts import Proven, plan_facts, summary_facts
 from dpfedmeta.training.results.snapshot import read_run, stage_of
-from dpfedmeta.training.results.summary import aggregation
-from dpfedmeta.training.verification.due_words import due_cautions
 from dpfedmeta.training.verification.verify import audit
+from tests.training.described import described
 
 GIVEN = {"server.rounds": "8", "server.noise_multiplier": "1.0", "population.clients": "1000"}
 
@@ -45,16 +42,8 @@ class Writer:
         self.plan = make_privacy(self.settings, load_task("strokes")[0])
         write_text(self.run.path / "config.yaml", to_yaml(self.settings))
         self.ledger = Ledger(self.run.ledger, self.plan, RunIdentity(config=to_yaml(self.settings)))
-        self.clients = asdict(_statement(self.settings.population.kind, self.plan.clients, form=-1, records=160))
-        planned = {
-            "planned": [cell.as_json() for cell in guarantees(self.plan)],
-            "privacy": constants(self.plan),
-            "phases": [{"rounds": phase.rounds, "event": phase.event.as_json()} for phase in self.plan.phases],
-            "population": self.clients,
-            "begins_with": None,
-            "cautions": due_cautions(self.settings),
-        }
-        self.run.write_json("plan.json", planned)
+        self.described = described(self.settings, self.plan)
+        self.run.write_json("plan.json", plan_facts(self.settings, self.plan, guarantees(self.plan), self.described))
 
     def round(self):
         done = self.ledger.rounds
@@ -73,23 +62,12 @@ class Writer:
             self.round()
 
     def end(self, status, released=None):
-        plan, names = self.plan, ("clients", "cohort", "sampler", "max_participations")
         accuracies = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixel_neighbour")
+        proven = Proven.of(self.run, read_content(self.run.ledger, torn=True))
         ended = {
-            "status": status, "algo": self.settings.algo, "dataset": "strokes",
-            "rounds": self.ledger.rounds if released is None else released,
-            "task": {name: getattr(self.settings.task, name) for name in ("ways", "shots", "queries")},
-            "population": {
-                **{name: getattr(plan, name) for name in names},
-                "kind": self.clients["kind"], "statement": self.clients,
-            },
-            "aggregation": aggregation(self.settings.aggregation.mode, plan), "begins_with": None,
-            **dict.fromkeys(f"accuracy{name}" for name in accuracies),
-            "guarantees": [cell.as_json() for cell in spent(plan, self.ledger.charges)],
-            "planned": [cell.as_json() for cell in guarantees(plan)],
-            "ledger": {"rounds": self.ledger.rounds, "head": self.ledger.head},
-            "simulation": None, "seconds": 60.0, "clients_per_second": 9.0, "peak_memory_mb": 9.0,
-            "versions": {"a": "1"},
+            "status": status, "rounds": self.ledger.rounds if released is None else released,
+            **summary_facts(proven, self.described), **dict.fromkeys(f"accuracy{name}" for name in accuracies),
+            "seconds": 60.0, "clients_per_second": 9.0, "peak_memory_mb": 9.0, "versions": {"a": "1"},
         }  # fmt: skip
         self.run.write_json("summary.json", ended)
 

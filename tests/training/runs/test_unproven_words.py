@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import PLAN, ROUNDS, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import PLAN, ROUNDS, SUMMARY
 from dpfedmeta.training.verification.unproven_words import check_words
 from dpfedmeta.training.verification.verify import audit
 from tests.reporting.test_page import written_run
@@ -56,7 +56,7 @@ def test_what_runs_write_is_taken():
     check_words("there", ROUNDS, row)
     code = {"PIL": "installed", "mine": "unseen", "torch": "2.13.0+cpu", "own.py": "0" * 64}
     for policy in ("__main__.Fixed", "mine.<locals>.Fixed: Fixed(rate=0.5, name='a b')"):
-        check_words("there", PLAN, {"code": code, "clip_policy": policy, "cautions": [], "cost": {"seconds": None}})
+        check_words("there", PLAN, {"code": code, "clip_policy": policy, "cost": {"seconds": None}})
 
 
 @pytest.fixture
@@ -81,12 +81,37 @@ def test_an_entry_more_is_refused_in_each_file(run, tmp_path):
         audit(file)
 
 
+def edited_first_line(path, old, new):
+    text = path.read_text()
+    assert old in text.split("\n")[0]
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('{"round"', '{"epsilons": {}, "round"', "line 1: not valid JSON .the key 'epsilons' stands there twice"),
+        ('"clip":', '"clip" :', "line 1: is not written as a run writes it"),
+        ('{"round"', '{"epsilon": 0.001, "round"', "line 1: epsilon: states 0.001, but no rounds.jsonl has such"),
+        ('"seconds": 1.0', '"seconds": "a second; epsilon = 0.1"', "line 1: seconds: states"),
+        ('{"round"', '{"release": "of nobody", "round"', "line 1: release: states|digest of nobody"),
+    ],
+)
+def test_a_line_of_a_round_has_each_key_once_and_none_more(run, old, new, said):
+    audit(run)
+    edited_first_line(run.rounds_file, old, new)
+    with pytest.raises(InputError, match=rf"rounds\.jsonl.*{said}"):
+        audit(run)
+
+
 def test_a_key_that_stands_in_a_file_twice_is_refused(run, tmp_path):
     for file, key in ((run, "guarantees"), (Writer(tmp_path / "other").run, "planned")):
         name = SUMMARY if file is run else PLAN
         path = file.path / name
         whole = path.read_text()
         path.write_text(whole.replace("{", f'{{\n  "{key}": [],', 1))
-        assert RunDirectory(file.path).read_json(name) == json.loads(whole)
-        with pytest.raises(InputError, match=rf"{name}: is not written as a run writes it: a key stands there twice"):
+        with pytest.raises(InputError, match=rf"{name}: not valid JSON \(the key '{key}' stands there twice\)"):
+            audit(file)
+        path.write_text(whole.replace("{", "{ ", 1))
+        with pytest.raises(InputError, match=rf"{name}: is not written as a run writes it: spaces"):
             audit(file)
