@@ -4,17 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
+from dpfedmeta.accounting.ledger.ledger import LedgerContent, read_content, spent
 from dpfedmeta.accounting.ledger.published import check_releases, not_verified
-from dpfedmeta.accounting.other_accountants import second_opinion
-from dpfedmeta.accounting.rounded import rounded_up
+from dpfedmeta.accounting.ledger.verified import Verified, accountants_remarks, chain_remark
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import found_digest, plan_content, summary_content
 from dpfedmeta.analytics.statement import STATEMENT, statement
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.comparison import check, json_of
 from dpfedmeta.core.files.run_directory import ANALYSIS, LEDGER, PLAN, SUMMARY, RunDirectory, config_of
-from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
 
 
 def is_analysis(path: Path) -> bool:
@@ -22,7 +20,7 @@ def is_analysis(path: Path) -> bool:
     return config_of(path).startswith(ANALYSIS)
 
 
-def verify(run: RunDirectory) -> VerifiedSpending:
+def verify(run: RunDirectory) -> Verified:
     """Recompute what an analysis spent, and compare.
 
     Guarantee:
@@ -38,19 +36,15 @@ def verify(run: RunDirectory) -> VerifiedSpending:
     request = check_request(run.ledger, content)
     cells = spent(content.plan, content.charges, content.lines)
     check(run.path / PLAN, "", run.read_json(PLAN), json_of(plan_content(request, content.plan)))
-    remarks = [f"{len(content.charges)} charges, hash chain intact", "its request fits its plan", "plan.json agrees"]
-    other = second_opinion(phases_of(content.charges), content.plan.client_delta)
-    if other is not None:
-        remarks.append(
-            f"(client, public) by {other[0]}: {rounded_up(other[1])}, and {rounded_up(cells[0].epsilon)} here"
-        )
+    remarks = [chain_remark(content.charges), "its request fits its plan", "plan.json agrees"]
+    remarks += accountants_remarks(content.plan, content.charges, cells)
     if complete:
         remarks += _check_summary(run, request, content)
         check_releases(run.ledger, content, [found_digest(run.read_json(SUMMARY)["found"])], str(run.path / SUMMARY))
     else:
         remarks.append(f"it has not finished: go on with dpfedmeta analyse --resume {quote(str(run.path))}")
     simulation = "a simulation: the noise seed was chosen" if request.noise_seed is not None else None
-    return VerifiedSpending(
+    return Verified(
         plan=content.plan,
         charges=content.charges,
         guarantees=cells,

@@ -16,12 +16,12 @@ from dpfedmeta.core.pydantic_errors import counted_words
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee
+    from dpfedmeta.accounting.ledger.verified import Verified
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
     from dpfedmeta.cli.papers import Account
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.files.run_directory import RunDirectory
-    from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
-    from dpfedmeta.training.verification.verify import VerifiedLedger
+    from dpfedmeta.training.verification.verify import VerifiedRun
 
 _PRICED = "selection.json: the price of the choice is no less than what its list and the ledger give"
 
@@ -46,15 +46,13 @@ def account_of_runs(console: Console, options: argparse.Namespace, chosen: Seque
         from dpfedmeta.cli.papers import write_all
 
         return write_all(console, options, account_of(runs[0]))
-    if len(runs) == 1 and options.realised is None:
-        kind = _kind_of(runs[0].path)
-        if kind:
-            return _of_no_training(console, options, runs[0], kind)
     if options.realised is not None:
         return _realised(console, runs[0], options.json)
+    if len(runs) == 1:
+        return _of_run(console, options, runs[0])
     if all(_kind_of(path) == "loop" for path in chosen):
         return _of_loops(console, options, runs)
-    return _of_copies(console, options, runs) if len(runs) > 1 else _of_run(console, options, runs[0])
+    return _of_copies(console, options, runs)
 
 
 def _kind_of(path: Path) -> str:
@@ -96,25 +94,22 @@ def account_of(run: RunDirectory) -> Account:
     """
     from dpfedmeta.accounting.ledger.ledger import phases_of, read_content
     from dpfedmeta.cli.papers import Account, clients_of, who_the_clients_are
+    from dpfedmeta.training.verification.verify import VerifiedRun
 
-    kind = _kind_of(run.path)
-    training = None if kind else _verified(run)[0]
-    found = training or _verified_otherwise(run, kind)
-    rounds = len({charge.round for charge in found.charges})
-    cells = _promised(found, rounds)
-    settings = training.proven.settings if training and training.proven else None
-    chosen, word = (training.chosen, training.word) if training else (None, None)
-    said: list[str | None] = [chosen, found.simulation, word, who_the_clients_are(settings)]
-    said += [] if settings is None else _of_settings(run, settings, found.plan)
-    stage = training.snapshot.stage if training and training.snapshot else f"of the kind {kind}"
+    kind, (found, _) = _kind_of(run.path), _verified(run)
+    proven = found.proven if isinstance(found, VerifiedRun) else None
+    settings, cells = proven.settings if proven else None, found.to_state()
+    said = [proven.chosen if proven else None, found.simulation, proven.word if proven else None]
+    said += [who_the_clients_are(settings), *([] if settings is None else _of_settings(run, settings, found.plan))]
+    stage = found.snapshot.stage if isinstance(found, VerifiedRun) else f"of the kind {kind}"
     # What its first cell was computed from.
     spent = cells[0] in found.guarantees
     return Account(
         name=run.path.resolve().name,
         plan=found.plan,
-        cells=tuple(cells),
+        cells=cells,
         phases=phases_of(found.charges) if spent else found.plan.phases,
-        rounds=rounds,
+        rounds=found.rounds,
         head=read_content(run.ledger, torn=True).heads[-1],
         stage=f"{stage}; stated is what it {'spent' if spent else 'may spend'}",
         cautions=tuple(filter(None, dict.fromkeys(said))),
@@ -123,7 +118,7 @@ def account_of(run: RunDirectory) -> Account:
         product="Summary statistics" if kind == "analysis" else "Machine learning model",
         clients=clients_of(settings),
         simulation=found.simulation is not None,
-        chosen=chosen is not None,
+        chosen=proven is not None and proven.chosen is not None,
     )
 
 
@@ -144,39 +139,6 @@ def _of_settings(run: RunDirectory, settings: Settings, plan: PrivacyPlan) -> Se
     return found
 
 
-def _promised(found: VerifiedLedger | VerifiedSpending, rounds: int) -> Sequence[Guarantee]:
-    """The cells of what was spent; where a run may still go on, of all its rounds."""
-    from dpfedmeta.accounting.observers.four_guarantees import guarantees
-    from dpfedmeta.privacy.rounds.verify_rounds import VerifiedSpending
-
-    if isinstance(found, VerifiedSpending):
-        return found.guarantees if rounds == found.plan.rounds else guarantees(found.plan)
-    assert found.snapshot is not None
-    assert found.proven is not None
-    if found.snapshot.over:
-        return found.guarantees
-    # Rounds that were done again may have spent a little more than was planned, within the target.
-    both = zip(found.proven.promised, found.guarantees, strict=True)
-    return [max(cells, key=lambda cell: cell.epsilon) for cells in both]
-
-
-def _verified_otherwise(run: RunDirectory, kind: str) -> VerifiedSpending:
-    if kind == "loop":
-        from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds as verify
-    else:
-        from dpfedmeta.analytics.verification import verify
-    return verify(run)
-
-
-def _of_no_training(console: Console, options: argparse.Namespace, run: RunDirectory, kind: str) -> int:
-    found = _verified_otherwise(run, kind)
-    title = f"What the {kind} spent, from the ledger alone"
-    of_run = {"simulation": found.simulation, "unverified": found.unverified}
-    code = show_cells(console, options, found.plan, found.guarantees, title, of_run)
-    _show_remarks(console, options, found.remarks, found.unverified)
-    return code
-
-
 def _of_loops(console: Console, options: argparse.Namespace, runs: Sequence[RunDirectory]) -> int:
     """The spending of several loops over the same clients together; whether the clients are the same no ledger says."""
     from dpfedmeta.accounting.ledger.ledger import read_content
@@ -189,7 +151,7 @@ def _of_loops(console: Console, options: argparse.Namespace, runs: Sequence[RunD
         if name in names:
             raise InputError(f"--verify: {run.path} holds the same rounds as {names[name]}; name each loop once")
         names[name] = run.path
-    found = [_verified_otherwise(run, "loop") for run in runs]
+    found = [_verified(run)[0] for run in runs]
     try:
         cost = compose([each.plan for each in found])
     except RefusedPlan as error:
@@ -224,40 +186,53 @@ def _show_remarks(console: Console, options: argparse.Namespace, remarks: Sequen
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
     from dpfedmeta.core.files.run_directory import CONFIG, PLAN, REPORT, ROUNDS, SUMMARY
     from dpfedmeta.training.terminal.tables import guarantee_table, rounds_words
+    from dpfedmeta.training.verification.verify import VerifiedRun
 
     found, shown = _verified(run)
-    snapshot, proven = found.snapshot, found.proven
-    assert snapshot is not None
-    assert proven is not None
-    so_far = "so far" if snapshot.words else ""
-    charged = f"in {rounds_words(len(found.charges))}, from the ledger alone"
-    title = " ".join(filter(None, ("What was spent", so_far, charged)))
-    if snapshot.words and not options.json:
-        console.print(f"{run.path}: {snapshot.words}", highlight=False, soft_wrap=True, markup=False)
-    if options.run is not None and not options.json:
-        promised = f"What was promised for {rounds_words(found.plan.rounds)}"
-        console.print(guarantee_table(proven.promised, promised, word=found.word))
-    of_run = {"simulation": found.simulation, "status": snapshot.stage, "unverified": found.unverified}
-    of_run |= {"chosen": found.chosen} if found.chosen else {}
-    gone = ", ".join(name for name in (CONFIG, PLAN, ROUNDS, SUMMARY, REPORT) if not (run.path / name).exists())
-    of_run |= {"absent": gone} if gone else {}
-    code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=found.word)
-    remarks = [*found.remarks, *shown, *([_PRICED] if found.chosen else [])]
-    absent = f"not there, so not compared: {gone}\n" if gone else ""
-    _show_remarks(console, options, remarks, absent + found.unverified)
+    of_run, title, word = {"simulation": found.simulation, "unverified": found.unverified}, "", None
+    if isinstance(found, VerifiedRun):
+        snapshot, proven, word = found.snapshot, found.proven, found.proven.word
+        so_far = " so far" if snapshot.words else ""
+        title = f"What was spent{so_far} in {rounds_words(len(found.charges))}, from the ledger alone"
+        if snapshot.words and not options.json:
+            console.print(f"{run.path}: {snapshot.words}", highlight=False, soft_wrap=True, markup=False)
+        if options.run is not None and not options.json:
+            promised = f"What was promised for {rounds_words(found.plan.rounds)}"
+            console.print(guarantee_table(proven.promised, promised, word=word))
+        of_run |= {"status": snapshot.stage} | ({"chosen": proven.chosen} if proven.chosen else {})
+        shown += [_PRICED] if proven.chosen else []
+        gone = ", ".join(name for name in (CONFIG, PLAN, ROUNDS, SUMMARY, REPORT) if not (run.path / name).exists())
+        of_run |= {"absent": gone} if gone else {}
+    title = title or f"What the {_kind_of(run.path)} spent, from the ledger alone"
+    code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=word)
+    absent = f"not there, so not compared: {of_run['absent']}\n" if "absent" in of_run else ""
+    _show_remarks(console, options, [*found.remarks, *shown], absent + found.unverified)
     return code
 
 
-def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
-    """The ledger against everything beside it, and what is to be said of report.html."""
-    from dpfedmeta.reporting.html.run_page import check_report
-    from dpfedmeta.training.results.run_archive import check_card, check_manifest
+def _verified(run: RunDirectory) -> tuple[Verified, list[str]]:
+    """The ledger against everything beside it, and what is to be said besides."""
     from dpfedmeta.training.verification.verify import audit
 
+    kind = _kind_of(run.path)
+    if kind == "loop":
+        from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
+
+        return verify_rounds(run), []
+    if kind == "analysis":
+        from dpfedmeta.analytics.verification import verify
+
+        return verify(run), []
     found = audit(run)
+    return found, _beside(run, found)
+
+
+def _beside(run: RunDirectory, found: VerifiedRun) -> list[str]:
+    """Compare what is made of a verified run, and the files that it counts with; remarks."""
+    from dpfedmeta.reporting.html.run_page import check_report
+    from dpfedmeta.training.results.run_archive import check_card, check_manifest
+
     snapshot, proven = found.snapshot, found.proven
-    assert proven is not None
-    assert snapshot is not None
     shown = [*check_report(snapshot, proven), *check_manifest(run), *check_card(run, found)]
     if snapshot.page is not None:
         from dpfedmeta.reporting.html.page import check_pictures  # brings matplotlib
@@ -274,7 +249,7 @@ def _verified(run: RunDirectory) -> tuple[VerifiedLedger, list[str]]:
         from dpfedmeta.accounting.ledger.population_register import check_reserved
 
         shown += check_reserved(Path(register), snapshot.content.identity.run, snapshot.content.charges)
-    return found, shown
+    return shown
 
 
 def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:
@@ -282,14 +257,16 @@ def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDire
     from dpfedmeta.accounting.ledger.population_register import check_reserved
     from dpfedmeta.core.files.run_directory import SELECTION
     from dpfedmeta.training.verification.replan import settings_of_ledger
-    from dpfedmeta.training.verification.verify import compose
+    from dpfedmeta.training.verification.verify import audit, compose
 
     chosen = next((run.path / SELECTION for run in runs if (run.path / SELECTION).exists()), None)
     if chosen is not None:
         raise InputError(
             f"--verify: {chosen} prices one run alone, not copies that went on; verify one folder at a time"
         )
-    each = [_verified(run)[0] for run in runs]
+    each = [audit(run) for run in runs]
+    for run, one in zip(runs, each, strict=True):
+        _beside(run, one)
     found = compose(runs)
     if found is None:
         raise InputError("--verify: these are not copies of one run; verify them one at a time")
@@ -300,7 +277,7 @@ def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDire
         console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
     simulation = next((one.simulation for one in each if one.simulation), None)
     title = "What the copies spent together"
-    word, unverified = each[0].word, "; ".join(dict.fromkeys(one.unverified for one in each))
+    word, unverified = each[0].proven.word, "; ".join(dict.fromkeys(one.unverified for one in each))
     of_run = {"simulation": simulation, "unverified": unverified}
     code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=word)
     _show_remarks(console, options, (), unverified)
@@ -387,17 +364,10 @@ def _correlated(plan: PrivacyPlan) -> dict[str, object]:
 
 def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
     from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
-    from dpfedmeta.training.verification.verify import audit, realised
+    from dpfedmeta.training.verification.verify import realised
 
-    if _kind_of(run.path) == "loop":
-        from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
-
-        loop = verify_rounds(run)
-        plan, charges = loop.plan, loop.charges
-    else:
-        proven = audit(run)
-        plan, charges = proven.plan, proven.charges
-    found = realised(run, plan, charges)
+    verified, _ = _verified(run)
+    found = realised(run, verified.plan, verified.charges)
     if as_text:
         print_json({"realised": {**vars(found), "record_server": found.as_number}})
         return DONE

@@ -486,7 +486,7 @@ def test_what_was_found_may_lack_nothing(tmp_path):
 def test_an_analysis_that_was_stopped_is_verified_as_far_as_it_went(tmp_path):
     run = done(tmp_path)
     found = verify(run)
-    assert found.remarks[:3] == ("1 charges, hash chain intact", "its request fits its plan", "plan.json agrees")
+    assert found.remarks[:3] == ("1 round, hash chain intact", "its request fits its plan", "plan.json agrees")
     assert found.remarks[-2:] == ("summary.json agrees", "statement.txt agrees")
     assert found.simulation == "a simulation: the noise seed was chosen"
     assert [cell.epsilon for cell in found.guarantees] == [cell.epsilon for cell in spent(found.plan, found.charges)]

@@ -148,7 +148,7 @@ def test_noise_of_somebody_elses_rests_on_their_word_wherever_it_is_shown(tiny_t
     assert "author vouches for it" in page
     found = audit(run)
     assert check_report(found.snapshot, found.proven) == [f"report.html {AGREES}"]
-    assert found.word.startswith(f"server.noise = {NOISE}:")
+    assert found.proven.word.startswith(f"server.noise = {NOISE}:")
     ours = dp.plan(resolve("dp-agr", str(tiny_task_file), None, SMALL))
     assert "by word" not in repr(ours)
 

@@ -1,45 +1,17 @@
 """Verification of the rounds of a caller's own loop: recomputed from the ledger, compared with every file beside it."""
 
-from dataclasses import dataclass
-
-from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.honest_norm import planned_deviation
-from dpfedmeta.accounting.ledger.charges import Charge
-from dpfedmeta.accounting.ledger.ledger import LedgerContent, held_releases, phases_of, read_content, spent
+from dpfedmeta.accounting.ledger.ledger import LedgerContent, held_releases, read_content, spent
 from dpfedmeta.accounting.ledger.published import check_releases, not_verified
-from dpfedmeta.accounting.other_accountants import second_opinion
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.accounting.rounded import rounded_up
+from dpfedmeta.accounting.ledger.verified import Verified, accountants_remarks, chain_remark
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.comparison import check, json_of
 from dpfedmeta.core.files.run_directory import PLAN, RELEASES, RunDirectory
-from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.privacy.rounds.promise import RoundsRequest, plan_content, plan_of_rounds
 from dpfedmeta.privacy.rounds.stored_release import load_release, stored_rounds
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifiedSpending:
-    """Spending that a ledger proves, of an analysis or of a caller's own loop.
-
-    Attributes:
-        plan: The plan in its first line.
-        charges: Its charges.
-        guarantees: What its charges cost, from their own numbers.
-        remarks: What was checked, a line each.
-        simulation: What is said where somebody chose the noise seed.
-        unverified: What no comparison with the ledger shows.
-    """
-
-    plan: PrivacyPlan
-    charges: tuple[Charge, ...]
-    guarantees: tuple[Guarantee, ...]
-    remarks: tuple[str, ...]
-    simulation: str | None
-    unverified: str
-
-
-def verify_rounds(run: RunDirectory) -> VerifiedSpending:
+def verify_rounds(run: RunDirectory) -> Verified:
     """Recompute what the rounds spent, and compare.
 
     Guarantee:
@@ -59,24 +31,16 @@ def verify_rounds(run: RunDirectory) -> VerifiedSpending:
     check(run.path / PLAN, "", run.read_json(PLAN), due)
     released = _check_releases(run, content)
     bound = check_releases(run.ledger, content, released, f"{run.path / RELEASES}")
-    rounds = len({charge.round for charge in content.charges})
-    again = len(content.charges) - rounds
     remarks = [
-        f"{counted_words(rounds, 'round')}"
-        + (f" and {again} of them charged again" if again else "")
-        + ", hash chain intact",
+        chain_remark(content.charges),
         "what was asked for gives its plan, and plan.json agrees",
         f"{len(released)} stored releases, each charged, stating the noise that is charged; {bound} of them are those "
         "whose digests the ledger holds",
         "by word of whoever wrote the loop: an update depends on releases and on its own client alone",
+        *accountants_remarks(content.plan, content.charges, cells),
     ]
-    other = second_opinion(phases_of(content.charges), content.plan.client_delta)
-    if other is not None:
-        remarks.append(
-            f"(client, public) by {other[0]}: {rounded_up(other[1])}, and {rounded_up(cells[0].epsilon)} here"
-        )
     simulation = "a simulation: the noise seed was chosen" if request.simulation else None
-    return VerifiedSpending(
+    return Verified(
         plan=content.plan,
         charges=content.charges,
         guarantees=cells,

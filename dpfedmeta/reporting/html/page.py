@@ -51,8 +51,6 @@ def write_report(run: RunDirectory) -> Path:
     """
     found = audit(run)
     proven, snapshot = found.proven, found.snapshot
-    assert proven is not None
-    assert snapshot is not None
     # Before its first round a run has none; afterwards they are missed.
     rows = run.rounds() if snapshot.rows is None and proven.rounds else snapshot.rows or []
     summary = snapshot.summary if snapshot.ended else None

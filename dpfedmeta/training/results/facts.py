@@ -25,7 +25,7 @@ from dpfedmeta.data.episodes.shape import ASKED, OWN
 from dpfedmeta.data.populations.population_statement import PopulationStatement
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.models.spec import beginning_words
-from dpfedmeta.planning.caveats import SIMULATION, TaskFacts, cautions
+from dpfedmeta.planning.caveats import SIMULATION, TaskFacts, cautions, word_of_authors
 from dpfedmeta.planning.client_spec import sizes_of_clients
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 from dpfedmeta.training.verification.chosen_run import CHOSEN, cells_of_choice, choice_words, verified_selection
@@ -137,6 +137,11 @@ class Proven:
     def simulation(self) -> str | None:
         """Warning that nothing is promised, where the noise seed was chosen; else None."""
         return SIMULATION if self.settings.run.noise_seed is not None else None
+
+    @property
+    def word(self) -> str | None:
+        """On whose word the guarantees rest; None: on nobody's."""
+        return word_of_authors(self.settings)
 
     @property
     def unverified(self) -> str:

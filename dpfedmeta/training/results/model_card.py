@@ -20,7 +20,7 @@ from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import size_and_count
 
 if TYPE_CHECKING:
-    from dpfedmeta.training.verification.verify import VerifiedLedger
+    from dpfedmeta.training.verification.verify import VerifiedRun
 
 CARD, WEIGHTS = "README.md", "model.safetensors"
 _TAGS = ("differential-privacy", "federated-learning", "meta-learning")
@@ -57,7 +57,7 @@ def hub_weights(content: bytes, head: str) -> bytes:
 
 
 def model_card(
-    name: str, summary: dict[str, Any], found: VerifiedLedger, head: str, license_id: str | None = None
+    name: str, summary: dict[str, Any], found: VerifiedRun, head: str, license_id: str | None = None
 ) -> bytes:
     """Return the card: what the run was trained on, what is promised, how to adapt and how to check it.
 
@@ -105,7 +105,7 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.") or "own-data"
 
 
-def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str) -> Iterator[str]:
+def _lines(name: str, summary: dict[str, Any], found: VerifiedRun, head: str) -> Iterator[str]:
     plan, words = found.plan, summary["begins_with"]
     begins = "" if words is None else _begins(words)
     yield f"# {name}\n"
@@ -115,7 +115,7 @@ def _lines(name: str, summary: dict[str, Any], found: VerifiedLedger, head: str)
         f"{plan.cohort:g} of them in a round on average ({plan.sampler} sampling, {plan.noise} noise).{begins}\n"
     )
     yield "## What is promised\n"
-    for caution in filter(None, (found.simulation, found.chosen, found.word)):
+    for caution in filter(None, (found.simulation, found.proven.chosen, found.proven.word)):
         yield f"**Attention:** {caution}.\n"
     yield "| whose data | towards | epsilon | delta | adjacency |\n|---|---|---|---|---|"
     for cell in found.guarantees:

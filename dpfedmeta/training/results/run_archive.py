@@ -44,7 +44,7 @@ from dpfedmeta.training.results.evaluation_store import AUDIT, AUDIT_PLOT
 from dpfedmeta.training.results.model_card import CARD, WEIGHTS, check_license, hub_weights, model_card
 
 if TYPE_CHECKING:
-    from dpfedmeta.training.verification.verify import VerifiedLedger
+    from dpfedmeta.training.verification.verify import VerifiedRun
 
 MANIFEST = "MANIFEST.json"
 # The earliest time that a zip file can say: a file's own follows how many clients took part.
@@ -89,7 +89,7 @@ class Archived:
     left_out: int
     unknown: tuple[str, ...]
     places: tuple[str, ...]
-    audit: VerifiedLedger
+    audit: VerifiedRun
 
 
 def archive(run: RunDirectory, path: Path, license_id: str | None = None) -> Archived:
@@ -148,7 +148,7 @@ def _places(run: RunDirectory) -> Iterator[str]:
                 yield f"{name} = {text}"
 
 
-def _for_hub(run: RunDirectory, found: VerifiedLedger, license_id: str | None) -> dict[str, bytes]:
+def _for_hub(run: RunDirectory, found: VerifiedRun, license_id: str | None) -> dict[str, bytes]:
     """The model card, and the weights where the hub looks for them."""
     head = read_content(run.ledger).heads[-1]
     card = model_card(shown_name(run.path), run.read_json(SUMMARY), found, head, license_id)
@@ -265,7 +265,7 @@ def check_manifest(run: RunDirectory) -> list[str]:
     return [words + ("" if run.secret.is_dir() else without)]
 
 
-def check_card(run: RunDirectory, found: VerifiedLedger) -> list[str]:
+def check_card(run: RunDirectory, found: VerifiedRun) -> list[str]:
     """README.md of an unpacked archive is, byte for byte, the card that its ledger and its scores give.
 
     Raises:

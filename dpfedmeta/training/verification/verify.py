@@ -12,17 +12,14 @@ from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import phases_of
 from dpfedmeta.accounting.ledger.published import check_weights, saved_at
+from dpfedmeta.accounting.ledger.verified import Verified, accountants_remarks, chain_remark
 from dpfedmeta.accounting.observers.four_guarantees import stated
 from dpfedmeta.accounting.observers.server_observer import record_server
-from dpfedmeta.accounting.other_accountants import second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import participations_of
-from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import end_of_whole_lines
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.core.pydantic_errors import counted_words
-from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.prior_spending import check_still_there
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
 from dpfedmeta.training.results.facts import Proven
@@ -34,48 +31,26 @@ from dpfedmeta.training.verification.row_claims import check_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifiedLedger:
-    """A verified ledger.
+class VerifiedRun(Verified):
+    """A verified training run.
 
     Attributes:
-        plan: The plan in its first line.
-        charges: Its rounds.
-        guarantees: What they cost, from their own numbers; of a run that was chosen, what holds with the choice.
-        remarks: What was checked beside it, a line each.
-        proven: What the files beside it were compared with; None for several ledgers together.
-        snapshot: These files as they were read; None likewise.
+        proven: What the files beside its ledger were compared with.
+        snapshot: These files as they were read.
     """
 
-    plan: PrivacyPlan
-    charges: tuple[Charge, ...]
-    guarantees: tuple[Guarantee, ...]
-    remarks: tuple[str, ...]
-    proven: Proven | None = None
-    snapshot: Snapshot | None = None
+    proven: Proven
+    snapshot: Snapshot
 
-    @property
-    def simulation(self) -> str | None:
-        """Warning that nothing is promised, where the noise seed was chosen; else None."""
-        return self.proven.simulation if self.proven else None
-
-    @property
-    def chosen(self) -> str | None:
-        """Words on the number to report of a run that a private sweep chose; None: none did."""
-        return self.proven.chosen if self.proven else None
-
-    @property
-    def unverified(self) -> str:
-        """Words on what no comparison with the ledger shows."""
-        copies = "that no copy of this run went on elsewhere (verify copies together: --verify A B)"
-        return f"{self.proven.unverified}; {copies}" if self.proven else ""
-
-    @property
-    def word(self) -> str | None:
-        """On whose word the guarantees rest; None: on nobody's."""
-        return word_of_authors(self.proven.settings) if self.proven else None
+    def to_state(self) -> tuple[Guarantee, ...]:
+        """As of any ledger; rounds that were done again may have spent a little more than was planned."""
+        if self.snapshot.over:
+            return self.guarantees
+        both = zip(self.proven.promised, self.guarantees, strict=True)
+        return tuple(max(cells, key=lambda cell: cell.epsilon) for cells in both)
 
 
-def audit(run: RunDirectory) -> VerifiedLedger:
+def audit(run: RunDirectory) -> VerifiedRun:
     """Recompute what a run spent from its ledger alone, then compare with its settings and the run's other files.
 
     A run that another process writes is judged by what it had done when it was read.
@@ -101,27 +76,28 @@ def audit(run: RunDirectory) -> VerifiedLedger:
         *check_rows(snapshot, proven),
         *check_summary(snapshot, proven),
     ]
-    again = len(content.charges) - proven.rounds
-    count = counted_words(proven.rounds, "round") + (f", {again} of them repeated and charged again" if again else "")
-    remarks = [f"{count}, hash chain intact", check_plan(run.ledger, content, settings)]
+    remarks = [chain_remark(content.charges), check_plan(run.ledger, content, settings)]
     check_extension(run, settings, content)
     remarks += check_still_there(settings, content.plan.earlier)
     beside += check_weights(run, content, saved, stage=snapshot.stage)
     within = "within its promise" if limited(settings, content.plan) else "and no target limits how many rounds follow"
     remarks += [f"extended from {end} rounds, {within}" for end in content.plan.ends]
-    remarks += [*_opinion(content.plan, content.charges, proven.spent), *beside]
+    remarks += [*accountants_remarks(content.plan, content.charges, proven.spent), *beside]
     remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]
-    return VerifiedLedger(
+    copies = "that no copy of this run went on elsewhere (verify copies together: --verify A B)"
+    return VerifiedRun(
         plan=content.plan,
         charges=content.charges,
         guarantees=proven.cells,
         remarks=tuple(remarks),
+        simulation=proven.simulation,
+        unverified=f"{proven.unverified}; {copies}",
         proven=proven,
         snapshot=snapshot,
     )
 
 
-def compose(runs: Sequence[RunDirectory]) -> VerifiedLedger | None:
+def compose(runs: Sequence[RunDirectory]) -> Verified | None:
     """Compute what the copies of one run spent together; None: they are not copies of one run.
 
     Guarantee:
@@ -154,7 +130,9 @@ def compose(runs: Sequence[RunDirectory]) -> VerifiedLedger | None:
             f"{apart} of them went on separately, each with its own count of participations, so one client may have "
             f"taken part {participations_of(phases, plan.max_participations, 1.0)[0]} times"
         )
-    return VerifiedLedger(plan=plan, charges=tuple(charges), guarantees=cells, remarks=tuple(remarks))
+    return Verified(
+        plan=plan, charges=tuple(charges), guarantees=cells, remarks=tuple(remarks), simulation=None, unverified=""
+    )
 
 
 def _shared(left: Sequence[Charge], right: Sequence[Charge]) -> int:
@@ -183,25 +161,6 @@ def _check_noise(left: Sequence[Charge], right: Sequence[Charge], one: RunDirect
 def _keys(charges: Sequence[Charge]) -> set[tuple[int, tuple[int, ...], str]]:
     """By what attempts draw, besides the secret."""
     return {(charge.round, charge.again, charge.fresh) for charge in charges}
-
-
-def _opinion(plan: PrivacyPlan, events: tuple[Charge, ...], cells: tuple[Guarantee, ...]) -> list[str]:
-    """(client, public) once more, by somebody else's accountant."""
-    other = second_opinion((*plan.before, *phases_of(events)), plan.client_delta)
-    # It knows no bound on a client that its rows do not have.
-    if other is None or not math.isfinite(cells[0].epsilon):
-        return []
-    name, epsilon = other
-    own = cells[0].epsilon
-    # Two grids differ by parts in a thousand; where every bound is loose, nothing can be compared.
-    if not all(bound.loose for bound in cells[0].bounds) and not own <= 1.01 * epsilon + 1e-4:
-        raise InputError(
-            f"(client, public): {rounded_up(own, 4)} here but {rounded_up(epsilon, 4)} by {name}: please report this"
-        )
-    return [
-        f"(client, public) of the same rounds, checked with another library's accountant ({name}): "
-        f"{rounded_up(epsilon)}, and {rounded_up(own)} here; both are upper bounds, and the table's value counts"
-    ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,17 @@ import pytest
 import yaml
 
 from dpfedmeta.accounting.ledger.hash_chain import VERSION
-from dpfedmeta.accounting.ledger.ledger import opening_line
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.accounting.ledger.ledger import RunIdentity, opening_line
+from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.data.task_file import load_task
+from dpfedmeta.planning.privacy.solve import make_privacy
+from tests.training.described import described
+
+# Settings of a sweep's fixed options, so that its plans are quick.
+SMALL = {
+    "population.clients": "500", "population.cohort": "50", "server.rounds": "9", "server.noise_multiplier": "2",
+    "privacy.client.epsilon": "null", "population.max_participations": "null",
+}  # fmt: skip
 
 # A train.py that takes no time: its accuracy is a function of its options, and --model.width tells how it ends.
 PROGRAM = """
@@ -41,6 +50,7 @@ cell = {"unit": "client", "observer": "public", "epsilon": 1.5, "delta": 1e-6, "
 summary = {"status": "completed", "algo": "dp-agr", "dataset": "strokes", "simulation": None, "seconds": 60.0}
 names = ("accuracy", "accuracy_untrained", "accuracy_pixel_prototype")
 summary |= dict.fromkeys(names, accuracy) | {"guarantees": [cell], "planned": [cell]}
+summary["described"] = json.loads(Path(__file__).with_name("described.json").read_text())
 (run / "summary.json").write_text(json.dumps(summary))
 """
 
@@ -64,10 +74,12 @@ def program(tmp_path):
     path = tmp_path / "program" / "train.py"
     path.parent.mkdir()
     path.write_text(PROGRAM)
-    plan = PrivacyPlan(clients=10, cohort=2.0, rounds=1, noise_multiplier=1.0)
-    path.with_name("ledger.json").write_text(
-        json.dumps({**opening_line(plan), "version": VERSION, "previous": "0" * 64})
-    )
+    settings = resolve("dp-agr", "strokes", None, SMALL)
+    plan = make_privacy(settings, load_task("strokes")[0])
+    opening = opening_line(plan, RunIdentity(config=to_yaml(settings)))
+    content = {**opening, "version": VERSION, "previous": "0" * 64}
+    path.with_name("ledger.json").write_text(json.dumps(content))
+    path.with_name("described.json").write_text(json.dumps(described(settings, plan).as_json()))
     return path
 
 

@@ -22,6 +22,7 @@ from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SELECTION
 from dpfedmeta.training.verification.chosen_run import mark_of
+from tests.cli.sweeps.conftest import SMALL
 from tests.conftest import dpfedmeta
 
 GRID = {
@@ -30,10 +31,6 @@ GRID = {
     "clip.window": {"values": [2, 8]},
     "run.seed": {"values": [0, 1]},
 }
-SMALL = {
-    "population.clients": "500", "population.cohort": "50", "server.rounds": "9", "server.noise_multiplier": "2",
-    "privacy.client.epsilon": "null", "population.max_participations": "null",
-}  # fmt: skip
 COUNT = RunCount(mean=3.0, eta=1.0)
 
 
@@ -76,7 +73,7 @@ def test_the_best_of_the_drawn_runs_is_released_with_its_price_and_the_others_st
     assert len(content["plans"]) == 1  # windows and seeds cost nothing
     summary = best.read_json("summary.json")
     stated = [cell["epsilon"] for key in ("guarantees", "planned") for cell in summary[key]]
-    assert stated == [cost.epsilon] * 2
+    assert stated == [cost.epsilon, None, None, None] * 2
     assert rounded_up(cost.epsilon, 4) in summary["chosen"]
     assert best.rounds()[-1]["validation_accuracy"]["mean"] == pytest.approx(0.55)
     assert [path.parent for path in (tmp_path / "out").rglob("page")] == [best.path]

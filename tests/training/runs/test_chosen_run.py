@@ -20,11 +20,11 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, REPORT, SELECTION, SUMMARY, RunDirectory
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.training.results import facts
 from dpfedmeta.training.results.facts import Proven, state_choice
 from dpfedmeta.training.results.run_archive import archive
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
+from dpfedmeta.training.verification import proven
 from dpfedmeta.training.verification.chosen_run import (
     CHOSEN,
     cells_of_choice,
@@ -84,7 +84,7 @@ def passed_off(run, honest, monkeypatch):
     assert CHOSEN not in run.read_json(SUMMARY)
     (run.path / SELECTION).unlink(missing_ok=True)
     with monkeypatch.context() as patch:
-        patch.setattr(facts, "verified_selection", lambda *given: None)
+        patch.setattr(proven, "verified_selection", lambda *given: None)
         assert "chosen by a private sweep" not in write_report(run).read_text(encoding="utf-8")
 
 

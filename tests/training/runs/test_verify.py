@@ -342,10 +342,10 @@ ALTERATIONS = {
             ("images", ("population", "images"), None, "incomplete"),
             ("share kept back", ("population", "own_test"), 0.5, OF_CLIENTS),
             ("sentence", ("population", "form"), 1, "incomplete"),
-            ("words in a number", ("population", "numbers"), {"most": "nothing"}, r"described\.population\.numbers"),
+            ("words in a number", ("population", "numbers"), {"most": "nothing"}, "incomplete"),
             ("task", ("task", "name"), "patients", r"described\.task\.name"),
             ("owner", ("task", "own"), True, r"described\.task\.own"),
-            ("encoder", ("encoder",), {"name": "lite0"}, "incomplete"),
+            ("encoder", ("encoder",), {"name": "lite0"}, r"described\.encoder: states"),
             ("less", ("task",), {}, r"described\.task"),
             ("more", ("population", "vouched_by"), "an auditor", "incomplete"),
         )
@@ -631,7 +631,7 @@ def test_a_loose_bound_far_above_another_accountant_verifies_and_shows_both(
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_distribution_above_another_accountant_is_an_error(run, monkeypatch, beside):
     below = guarantees(read_content(run.ledger).plan)[0].epsilon / 2
-    monkeypatch.setattr("dpfedmeta.training.verification.verify.second_opinion", lambda *_: ("planted", below))
+    monkeypatch.setattr("dpfedmeta.accounting.ledger.verified.second_opinion", lambda *_: ("planted", below))
     if beside:
         # A loose bound that is the smallest excuses nothing while another bound of the cell is not loose.
         loose = property(lambda cell: replace(min(cell.bounds, key=lambda bound: bound.epsilon), loose=True))
