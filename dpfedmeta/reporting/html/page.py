@@ -26,11 +26,11 @@ from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
 from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
 from dpfedmeta.training.results.evaluation_store import AUDIT_PLOT, kept_audit
-from dpfedmeta.training.results.facts import Proven
 from dpfedmeta.training.results.snapshot import Snapshot, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
 from dpfedmeta.training.state.how_to_resume import how_to_go_on
 from dpfedmeta.training.terminal.tables import HOLDS
+from dpfedmeta.training.verification.proven import Proven
 from dpfedmeta.training.verification.verify import audit
 
 DRAWN_BY = f"matplotlib {matplotlib.__version__} on {platform.system()} {platform.machine()}"

@@ -22,10 +22,10 @@ from dpfedmeta.core.files.atomic_files import end_of_whole_lines
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.planning.privacy.prior_spending import check_still_there
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
-from dpfedmeta.training.results.facts import Proven
 from dpfedmeta.training.results.snapshot import Snapshot, read_run
 from dpfedmeta.training.state.extend import check_extension, limited
 from dpfedmeta.training.verification.file_claims import check_config, check_plan_file, check_summary
+from dpfedmeta.training.verification.proven import Proven
 from dpfedmeta.training.verification.replan import check_plan
 from dpfedmeta.training.verification.row_claims import check_rows
 

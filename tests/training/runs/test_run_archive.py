@@ -257,7 +257,7 @@ def with_digests(folder):
         ("## What is promised\n", "## What is promised\n\nNothing can be learned of anybody.\n"),
         ("Not verified: ", "Verified: "),
         ("library_name: dpfedmeta", "library_name: dpfedmeta\ncertified_by: an auditor"),
-        ("license: mit\n", "license: 'mit, and epsilon = 0.1'\n"),
+        ("license: mit\n", "license: mit, and epsilon = 0.1\n"),
         ("# hub\n", "# hub, epsilon = 0.1\n"),
         (" \n", "\n"),
     ],
