@@ -16,7 +16,7 @@ from dpfedmeta.core.pydantic_errors import counted_words
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee
-    from dpfedmeta.accounting.ledger.verified import Verified
+    from dpfedmeta.accounting.ledger.published import Verified
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
     from dpfedmeta.cli.papers import Account
     from dpfedmeta.config.settings import Settings

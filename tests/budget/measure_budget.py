@@ -50,7 +50,7 @@ FEATURES = {
     "secure sums": r"^secure_aggregation/|protocol_rounds|aggregations/secure|masking_graph|secure_sum|secure_round|"
     r"integer_sum|discrete_|concentrated|sum_cost",
     "auditing": r"^auditing/|api/audit|audit_command",
-    "verification": r"verification/|verif(y|ied)|account_of_runs|run_statement|cli/papers|dp_events|other_accountants|"
+    "verification": r"verification/|verify|account_of_runs|run_statement|cli/papers|dp_events|other_accountants|"
     r"population_statement|results/snapshot",
     "sweeps, private selection": r"sweeps/|sweep_command|private_selection",
     "registers": r"population_register|registered_budget|prior_spending|state/extend",

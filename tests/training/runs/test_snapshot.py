@@ -76,7 +76,7 @@ class Writer:
 @pytest.fixture
 def writer(tmp_path, monkeypatch):
     # Somebody else's accountant has tests of its own, and takes longer than everything here.
-    monkeypatch.setattr("dpfedmeta.accounting.ledger.verified.second_opinion", lambda *_: None)
+    monkeypatch.setattr("dpfedmeta.accounting.other_accountants.second_opinion", lambda *_: None)
     return Writer(tmp_path)
 
 
