@@ -24,7 +24,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training.results.model_card import model_card
-from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
+from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest, not_compared
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.state.resume import keep_launch
 from dpfedmeta.training.verification.verify import audit
@@ -322,6 +322,21 @@ def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said):
     assert "uoft-cs" not in card
     card = model_card("n", {**summary, "dataset": "cifar-fs"}, found, "head").decode()
     assert yaml.safe_load(card.split("---\n")[1])["datasets"] == ["uoft-cs/cifar100"]
+
+
+def test_files_that_nobody_compared_are_named(run, dpfedmeta):
+    (run.path / "notes").mkdir()
+    for name in ("summary.html", "registry.yaml", "notes/g.md", "secret/mine.txt", ".hidden"):
+        (run.path / name).write_text("epsilon 0.1")
+    assert not_compared(run) == ["episodes.json", "notes/g.md", "registry.yaml", "summary.html"]
+    said = dpfedmeta("account", "--verify", run.path).out.replace("\n", " ")
+    assert "not compared: episodes.json, notes/g.md, registry.yaml, summary.html" in said
+    for number in range(20):
+        (run.path / f"more-{number:02}.txt").write_text("")
+    said = dpfedmeta("account", "--verify", run.path).out.replace("\n", " ")
+    assert "more-08.txt and 14 more" in said
+    for number in range(20):
+        (run.path / f"more-{number:02}.txt").unlink()
 
 
 def test_paths_that_an_archive_shows_are_named(run, tiny_task_file, tmp_path, dpfedmeta):
