@@ -19,8 +19,8 @@ SUMMARY = {"algo": "dp-agr", "dataset": "cifar-fs", "rounds": 2, "accuracy": ACC
 OTHERS = {
     "own data": {**SUMMARY, "dataset": "/home/somebody/Clinic 7 (new).yaml"},
     "whole clients": {**SUMMARY, "dataset": "strokes", "accuracy": {"mean": 0.5, "ci95": 0.1, "clients": 9}},
-    "numbers": {"algo": "dp-agr", "dataset": "sinusoids", "rounds": 2, "accuracy": None, "error": {"mean": 0.2}},
-    "neither": {"algo": "dp-agr", "dataset": "strokes", "rounds": 2, "accuracy": None},
+    "numbers": {**SUMMARY, "dataset": "sinusoids", "accuracy": None, "error": {"mean": 0.2}},
+    "neither": {**SUMMARY, "dataset": "strokes", "accuracy": None},
 }
 # Of a run, by the name of what says it, in the order of a card.
 CAUTIONS = {"simulation": "it is a simulation", "chosen": "report 7", "word": "its noise rests on an author's word"}
