@@ -1,4 +1,4 @@
-"""Compiled loops over whole-number messages: rotation and rounding."""
+"""Compiled loops over whole-number messages: rotation, rounding and sums."""
 
 import numpy as np
 
@@ -42,3 +42,16 @@ def round_at_random(values, words, rounded):
         total += whole * whole
         rounded[i] = np.int64(whole)
     return total
+
+
+@compiled
+def add_whole(values, per_unit, total):
+    """Add values as whole numbers, rounded towards zero.
+
+    Args:
+        values: [d] in float32 or float64.
+        per_unit: One over the unit of the whole numbers, a power of two.
+        total: In and out: [d] in int64.
+    """
+    for i in range(len(values)):
+        total[i] += np.int64(np.float64(values[i]) * per_unit)
