@@ -69,6 +69,9 @@ class MomentSettings:
     pair_bound: Annotated[float, Field(gt=0, le=2, description="c, most length of a difference; 2: none is cut")] = 2.0
     scale: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False, description="s, rounding under sums")] = 40.0
     pair_weight: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False, description="beta, most of a pair")] = 8.0
+    between: Annotated[
+        float, Field(ge=0, le=1e6, description="least variance between classes in a direction, where that within is 1")
+    ] = 0.0
     groups: Annotated[int, Field(ge=1, le=10_000, description="M, of rows by their hash; pairs are inside of them")] = 5
     records: Annotated[int, Field(ge=2, le=10**6, description="n0, of a client that holds any number of them")] = 200
     radius: Annotated[
@@ -188,6 +191,7 @@ class SentMoments(NoRecordNoise, NetworkWeights):
             pair_bound=own.pair_bound,
             pair_weight=own.pair_weight,
             radius=own.radius,
+            least=own.between,
         )
         return moments, Adaptation(adapt="head", steps=0, lr=settings.meta.lr, rule=cls.rule, targets=targets_of(task))
 

@@ -49,6 +49,8 @@ class SecondMoments(BlockMoments):
         pair_bound: c, length to which the difference of two records of a class is cut; 2 cuts none.
         pair_weight: beta, the most that a pair adds to its block, where a record adds 1 to the other one.
         radius: R, to which records are cut, and over which they are; None: each comes to length 1.
+        least: Variance that classes are taken to have in each direction at least, where that within them is 1: few
+            classes say nothing of most directions, in which new ones differ all the same.
     """
 
     directions: int
@@ -56,6 +58,7 @@ class SecondMoments(BlockMoments):
     pair_bound: float
     pair_weight: float
     radius: float | None = None
+    least: float = 0.0
 
     @property
     def blocks(self) -> MomentBlocks:  # type: ignore[override]
@@ -172,7 +175,7 @@ class SecondMoments(BlockMoments):
         centre, _ = _weighed(centre, torch.zeros(count), _most(of_centre, count))
         public = torch.Generator().manual_seed(0)
         noise = shown * (_drawn(count, of_total, public) - _drawn(count, of_within, public))
-        found = _discriminant(within, between, kept * of_within * math.sqrt(2.0 * count), noise)
+        found = _discriminant(within, between, kept * of_within * math.sqrt(2.0 * count), noise, self.least)
         if found is None:
             alike, ones = torch.eye(size, width), torch.ones(width)
             return SolvedMetric(centre=torch.zeros(size), matrix=alike, whitening=alike, between=ones, shown=0.0)
@@ -202,7 +205,9 @@ def _most(variance: float, numbers: int) -> float:
     return variance * (numbers + 2.0 * math.sqrt(2.0 * numbers))
 
 
-def _discriminant(within: Tensor, between: Tensor, edge: float, noise: Tensor) -> tuple[Tensor, Tensor] | None:
+def _discriminant(
+    within: Tensor, between: Tensor, edge: float, noise: Tensor, least: float
+) -> tuple[Tensor, Tensor] | None:
     """[D, D], directions that whiten the one and order the other, and variances of the latter; None: noise hides it."""
     import torch
 
@@ -210,7 +215,7 @@ def _discriminant(within: Tensor, between: Tensor, edge: float, noise: Tensor) -
     ridge = edge + _FLOOR * float(values.clamp_min(0.0).mean()) + 1e-12
     white = vectors @ torch.diag((values.clamp_min(0.0) + ridge).rsqrt()) @ vectors.T
     variances, directions = (found.flip(-1) for found in torch.linalg.eigh(white @ between @ white))
-    above = (variances - _EDGE * float(torch.linalg.eigvalsh(white @ noise @ white)[-1])).clamp_min(0.0)
+    above = (variances - _EDGE * float(torch.linalg.eigvalsh(white @ noise @ white)[-1])).clamp_min(least)
     return (white @ directions, above) if bool(above.any()) else None
 
 
