@@ -23,7 +23,10 @@ class Told(Callback):
 
 
 # As presets of colour images have, and of characters.
-OF_IMAGES = {"maml": {"model.first_gain": "8"}, "moments-agrlr": {"model.encoder": "strokes", "model.encoder_size": "28"}}
+OF_IMAGES = {
+    "maml": {"model.first_gain": "8"},
+    "moments-agrlr": {"model.encoder": "strokes", "model.encoder_size": "28"},
+}
 
 
 @pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "maml", "meta-sgd", "moments-agrlr"])

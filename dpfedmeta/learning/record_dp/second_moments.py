@@ -117,10 +117,8 @@ class SecondMoments(BlockMoments):
         pairs = slice(0, each - each % 2, 2), slice(1, each, 2)
         both = sound[:, pairs[0]] & sound[:, pairs[1]]
         u = unit[:, pairs[0]] - unit[:, pairs[1]]
-        lengths = torch.linalg.vector_norm(u, dim=-1, keepdim=True)
-        shorter = (self.pair_bound * ROUNDING / lengths.clamp_min_(torch.finfo(u.dtype).tiny)).clamp_max(
-            1.0
-        ) / self.pair_bound
+        lengths = torch.linalg.vector_norm(u, dim=-1, keepdim=True).clamp_min_(torch.finfo(u.dtype).tiny)
+        shorter = (self.pair_bound * ROUNDING / lengths).clamp_max(1.0) / self.pair_bound
         return z, u.mul_(shorter.mul_(both)).flatten(0, 1)
 
     def metric(
