@@ -159,8 +159,7 @@ class ClientRunner:
             return RowSum(clients=self, model=model, bound=bound, round_=round_).of(clients, raw)
         size = dimension(self.form(model))
         messages = self.sent(model, bound, round_, clients)
-        total, entered = self.whole_numbers(bound, size).total(messages, size, self.device)
-        return total.cpu(), entered
+        return self.whole_numbers(bound, size).total(messages, size)
 
     def sent(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Tensor | None]:
         """SECRET: what each client sends to a server that sees messages, [d]; None where it is not of the model's form.

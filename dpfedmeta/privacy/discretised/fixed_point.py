@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfedmeta.core.params import float64, int64, is_numpy, length_of, zeros
-from dpfedmeta.privacy.discretised import fixed_point_jit as whole_kernels
+from dpfedmeta.core.params import float64, host, int64, is_numpy, zeros
+from dpfedmeta.core.random.random_sources import FloatArray
+from dpfedmeta.privacy.discretised.fixed_point_jit import add_shortened, squared_length
 
 if TYPE_CHECKING:
     import torch
@@ -84,33 +85,24 @@ class WholeNumbers:
 
     def accepted(self, values: Tensor) -> Tensor | None:
         """The same, or None for what no honest client sends: not finite, or longer than `longest`."""
-        return self.of(values) if self._honest(values) else None
+        return self.of(values) if self._honest(host(values)) else None
 
-    def _honest(self, values: Tensor) -> bool:
+    def _honest(self, values: FloatArray) -> bool:
         # In float64 a norm is finite where every scalar is.
-        return math.isfinite(length := length_of(values)) and length <= self.longest
+        return math.isfinite(length := math.sqrt(squared_length(values))) and length <= self.longest
 
-    def total(self, messages: Iterable[Tensor | None], size: int, device: torch.device | None = None) -> WholeTotal:
-        """SECRET: the sum of the messages that an honest client may send, and how many these are; None is not one.
-
-        Args:
-            messages: Float32 or float64.
-            size: Coordinates of a message.
-            device: Where they are.
-        """
-        total, entered = self.zero(size, device), 0
+    def total(self, messages: Iterable[Tensor | None], size: int) -> WholeTotal:
+        """SECRET: the sum of the messages that an honest client may send, and how many these are; None is not one."""
+        total, entered = self.zero(size), 0
         for values in messages:
-            if values is not None and self._honest(values):
-                self._add(values, total)
+            if values is not None and self._honest(own := host(values)):
+                if len(self.units) == 1:
+                    # The same numbers, without a copy of a long message for each operation.
+                    add_shortened(own, 1.0, 1.0 / self.units[0], total[0].numpy())
+                else:
+                    total += self.of(values.double().cpu())
                 entered += 1
         return total, entered
-
-    def _add(self, values: Tensor, total: Tensor) -> None:
-        if values.device.type != "cpu" or len(self.units) > 1:
-            total += self.of(values.double())
-        else:
-            # The same numbers, without a copy of a long message for each operation. The unit is a power of two.
-            whole_kernels.add_whole(values.numpy(), 1.0 / self.units[0], total[0].numpy())
 
     def zero(self, size: int, device: torch.device | None = None) -> Tensor:
         """The sum of no messages of `size` coordinates."""
