@@ -78,9 +78,12 @@ def test_a_gain_that_nothing_undoes_is_refused_without_a_network(tiny_task_file)
 @pytest.mark.parametrize("dataset", ["omniglot", "cifar-fs", "mini-imagenet", "strokes"])
 def test_presets_need_no_network(dataset):
     """Of every published task: some set first_gain and an initial body for colour images."""
+    # Of photographs 16 classes are for validation.
+    most = 20 if dataset == "omniglot" else 16
     for algo in algorithm_names():
         settings = resolve(algo, dataset, None)
         assert needs_no_network(settings), (algo, dataset)
+        assert settings.task.ways <= most, (algo, dataset)
 
 
 @pytest.mark.slow
