@@ -60,7 +60,10 @@ class SharedMoments(BlockMoments):
     def blocks(self) -> MomentBlocks:  # type: ignore[override]
         """Lengths of what one record adds to each block."""
         if not self.labels:
-            return MomentBlocks()
+            return MomentBlocks(
+                radius=math.hypot(1.0, self.weight) / self._length,
+                target=MomentBlocks.of_number(self.weight / self._length),
+            )
         return MomentBlocks(labels=self.weight, radius=1.0 / self._length)
 
     @property
