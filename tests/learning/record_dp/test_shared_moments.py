@@ -219,3 +219,61 @@ def test_noise_that_hides_everything_leaves_numbers_that_are_finite(name):
         mean = {key: size * torch.randn(shape, generator=own) for key, shape in moments.shapes().items()}
         model = moments.model(mean, size)
         assert all(torch.isfinite(getattr(model, part)).all() for part in ("centre", "matrix", "rows", "bias"))
+
+
+def drawn(moments, seed, count=2000):
+    """Standardised records, and labels or numbers that follow from them, in scales."""
+    own = torch.Generator().manual_seed(seed)
+    records = torch.randn(count, 5, generator=own)
+    if not moments.labels:
+        return records, (0.7 * records[:, 0] + 0.3 * torch.randn(count, generator=own)).clamp(
+            -moments.reach, moments.reach
+        )
+    return records, (records @ torch.eye(5, 3) * 2.0 + torch.randn(count, 3, generator=own)).argmax(1)
+
+
+def wrong(model, moments, records, targets):
+    found = outputs(model, records)
+    if moments.labels:
+        return float((found.argmax(1) != targets).double().mean())
+    return float((found[:, 0] - targets).abs().mean() / targets.abs().mean())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_noise_that_hides_everything_leaves_what_public_constants_say(name):
+    """A tenth of a count, or a count below 0, was the divisor of all else: one run in five was worse than nothing."""
+    moments, worst = CASES[name], 0.0
+    records, targets = drawn(moments, 0)
+    exact = {key: value / len(records) for key, value in moments.summed(moments.rows(records, targets)).items()}
+    of_count = moments.blocks.unit * (1.0 / moments.constant) ** 2
+    for seed in range(40):
+        own = torch.Generator().manual_seed(seed)
+        for hidden in (1.0, 3.0, 30.0):
+            size = hidden / of_count
+            mean = {key: value + size * torch.randn(value.shape, generator=own) for key, value in exact.items()}
+            model = moments.model(mean, size)
+            worst = max(worst, wrong(model, moments, records, targets), float(model.centre.norm()) / 10.0)
+            if hidden == 30.0 and seed == 1:
+                assert not any(getattr(model, part).any() for part in ("centre", "rows")), "the number shows something"
+                torch.testing.assert_close(model.matrix, torch.eye(5) / math.sqrt(1.1))
+                assert model.bias.std(correction=0) == 0.0
+    # Guessing among three labels is wrong twice in three times; a line without a slope has the numbers' own size.
+    assert worst < (0.8 if moments.labels else 1.3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_less_noise_the_more_is_believed(name):
+    moments = CASES[name]
+    records, targets = drawn(moments, 0)
+    exact = {key: value / len(records) for key, value in moments.summed(moments.rows(records, targets)).items()}
+    due = wrong(moments.model(exact, 0.0), moments, records, targets)
+    found = []
+    for size in (1e-5, 1e-3, 1e-2):
+        noisy = [
+            {key: value + size * torch.randn(value.shape, generator=own) for key, value in exact.items()}
+            for seed in range(10)
+            for own in (torch.Generator().manual_seed(seed),)
+        ]
+        found.append(np.mean([wrong(moments.model(mean, size), moments, records, targets) for mean in noisy]))
+    assert found[0] == pytest.approx(due, abs=0.02)
+    assert found == sorted(found)
