@@ -110,8 +110,9 @@ class HeldImages:
         held = self._side.data_form.held(self.population, client)
         if held is None:
             return None
-        before, after = accuracies(self._learner(model), held, transductive=self._transductive)
-        return before, after
+        after = self._learner(model)
+        (first,), (last,) = (accuracies(each, held, transductive=self._transductive) for each in (after.before, after))
+        return first, last
 
     def _learner(self, model: bytes) -> Adapted:
         if model not in self._learners:
@@ -123,7 +124,7 @@ class HeldImages:
                 network=self.plan.network,
                 weights=arrays_of(weights),
                 adaptation=adaptation,
-                at=(0, adaptation.steps),
+                at=(adaptation.steps,),
             )
         return self._learners[model]
 

@@ -30,7 +30,6 @@ from dpfedmeta.data.user_sources.labels import labelled
 from dpfedmeta.data.user_sources.readers import columns_in, people_contents
 from dpfedmeta.learning.evaluation.baselines import Adapted, Scorer
 from dpfedmeta.learning.evaluation.people import Person, PersonScores, RecordSplit, ScorersOf, as_json, compared, judge
-from dpfedmeta.learning.meta.adaptation import InnerRule
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.models.initial_weights import with_ways
 from dpfedmeta.training.personal.user_inputs import InputForm
@@ -230,20 +229,16 @@ def scorers_of(run: TrainedRun) -> ScorersOf:
     """Return what is judged: the run and every baseline, by how many records of each class a client adapts on."""
     vocabulary, steps, targets = run.task.form.vocabulary, run.adaptation.steps, run.adaptation.targets
 
-    def adapted(weights: Params, outputs: int, at: int, rule: InnerRule = run.adaptation.rule) -> Adapted:
+    def adapted(weights: Params, outputs: int) -> Adapted:
         network, resized = with_ways(run.network, weights, outputs)
-        how = replace(run.adaptation, rule=rule)
-        return Adapted(network=network, weights=arrays_of(resized), adaptation=how, at=(at,))
-
-    # A rule in closed form begins with what it ends with.
-    before = getattr(run.adaptation.rule, "unadapted", run.adaptation.rule)
+        return Adapted(network=network, weights=arrays_of(resized), adaptation=run.adaptation, at=(steps,))
 
     @lru_cache(maxsize=32)
     def networks(outputs: int) -> Mapping[str, Scorer]:
         return {
-            THIS_RUN: adapted(run.weights, outputs, steps),
-            BEFORE: adapted(run.weights, outputs, 0, before),
-            UNTRAINED: adapted(run.untrained, outputs, steps),
+            THIS_RUN: adapted(run.weights, outputs),
+            BEFORE: adapted(run.weights, outputs).before,
+            UNTRAINED: adapted(run.untrained, outputs),
         }
 
     def found(counts: tuple[int, ...]) -> Mapping[str, Scorer]:

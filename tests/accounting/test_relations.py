@@ -409,3 +409,24 @@ def test_relations_that_differ_towards_one_observer_have_a_line_each():
         cells = [replace(server, relations=one), replace(public, relations=other)]
         assert len(relation_rows(cells)) == len(same) > 1
     assert len(relation_rows([replace(server, relations=same), replace(public, relations=same)])) == 1
+
+
+def test_no_relation_of_any_release_costs_nothing():
+    """A stated 0 would be a promise that nothing moves."""
+    for relation, kinds in RELATIONS.items():
+        assert all(max(case) > 0 for cases in kinds.moves.values() for case in cases), relation
+        for blocks in (MomentBlocks(pairs=0.01), MomentBlocks(labels=0.01, radius=0.1), MomentBlocks(target=0.01)):
+            assert blocks.moved(relation) > 0, (relation, blocks)
+    with pytest.raises(RefusedPlan, match="labels stand in none"):
+        MomentBlocks()
+
+
+@pytest.mark.parametrize("length", [0.01, 0.4, math.sqrt(0.5), 0.8, 0.9, 0.95, 0.999, 1.0])
+def test_another_number_to_predict_moves_the_squares_by_the_most_that_a_search_finds(length):
+    s, t = np.meshgrid(*(np.linspace(-length, length, 801),) * 2)
+    found = max(
+        float(((p + s**2) ** 2 + (p + t**2) ** 2 - 2.0 * (p + s * t) ** 2).max())
+        for p in np.linspace(0.0, 1.0 - length**2, 5)
+    )
+    assert MomentBlocks.of_number(length) == pytest.approx(found, rel=1e-4)
+    assert found <= MomentBlocks.of_number(length) * (1 + 1e-12) <= 2.0 * (1 + 1e-12)

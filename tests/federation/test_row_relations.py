@@ -60,8 +60,11 @@ CASES = {
     "local, shared": ("local-dp", LOCAL, "shared"),
     "local, mini-batches": ("local-dp", LOCAL | {"meta.batch": "6"}, "shared"),
 }
-# In clip bounds of a release that the row is in: a row deleted or added, and a row that becomes another one.
-DELETED, OTHER = 2.0, 4.0
+MOMENTS = NOISE | {"meta.own.records": "200", "clip.initial": "1.0", "server.rounds": "1"}
+CASES |= {
+    f"moments, {kind}": ("moments-agrlr", MOMENTS | {"model.name": network}, kind)
+    for kind, network in (("shared", "gaussian"), ("own", "metric"), ("numbers", "gaussian"))
+}
 
 
 def rows_of(seed, count=40, kind="shared"):
@@ -194,27 +197,30 @@ def neighbours(rows, kind, most):
         label, *values = rows[place]
         without = [*rows[:place], *rows[place + 1 :]]
         other = str(float(label) + 5) if kind == "numbers" else LABELS[(LABELS.index(label) + 1) % 3]
-        yield "deleted", without
-        yield "added", [*rows, (label, *(values[0] + 0.37, values[1]))]
-        yield "copied", [*rows, rows[place]]
-        yield "relabelled", [*without, (other, *values)]
-        yield "exchanged", [*without, (other, values[1] + 3.0, values[0])]
+        yield "row-deleted", without
+        yield "row-deleted", [*rows, (label, *(values[0] + 0.37, values[1]))]
+        yield "row-deleted", [*rows, rows[place]]
+        yield "row-relabelled", [*without, (other, *values)]
+        yield "row-exchanged-same-label", [*without, (label, values[1] + 3.0, values[0])]
+        yield "row-exchanged", [*without, (other, values[1] + 3.0, values[0])]
 
 
 def check(case, monkeypatch, most):
     rows = rows_of(NUMBER + 50, kind=case.kind)
-    before, largest = case.sums(rows, monkeypatch), 0.0
+    before, largest, layer = case.sums(rows, monkeypatch), dict[str, float](), case.plan.algorithm.record_layer()
     assert all(np.linalg.norm(each) > 0 for sums in before.values() for each in sums)
-    for kind, other in neighbours(rows, case.kind, most):
+    for relation, other in neighbours(rows, case.kind, most):
         distances = moved(before, case.sums(other, monkeypatch))
-        one_row = kind in ("deleted", "added", "copied")
-        assert all(each <= (DELETED if one_row else OTHER) * (1 + 1e-6) for each in distances.values()), kind
-        if one_row:
+        for role, each in distances.items():
+            # What is stated: 0 is no movement at all.
+            due = max(move[0 if role == "support" else -1] for move in layer.moves(relation))
+            assert each <= due * (1 + 1e-6), (relation, role)
+        if relation == "row-deleted":
             # A row is in one role.
-            assert sum(each > 1e-9 for each in distances.values()) <= 1, kind
-        largest = max(largest, *distances.values())
+            assert sum(each > 1e-9 for each in distances.values()) <= 1
+        largest[relation] = max(largest.get(relation, 0.0), *distances.values())
     # The rows do something. (Of numbers to predict all gradients point the same way here.)
-    assert largest > (1e-6 if case.kind == "numbers" else 0.1)
+    assert max(largest.values()) > (1e-6 if case.kind == "numbers" else 0.1)
 
 
 # Real clients decline mini-batches: their ledgers add up whole steps.

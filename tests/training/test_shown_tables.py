@@ -98,6 +98,17 @@ def test_whatever_number_is_another_the_table_is_another(kind):
         assert show(changed) != shown, at
 
 
+@pytest.mark.parametrize("kind", MADE)
+def test_a_model_that_does_not_adapt_by_itself_has_one_row(kind):
+    """Whatever else stands beside the number: steps, episodes, measures."""
+    show, content = MADE[kind][0], copy.deepcopy(MADE[kind][1])
+    assert "before adaptation" in show(content)
+    for of in content.get("results", [content]):
+        name = "error" if "error" in of else "accuracy"
+        of[f"{name}_before_adaptation"] = {**of[name], "steps": 0, "further": 0.3}
+    assert "before adaptation" not in show(content)
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_every_model_has_a_column_wherever_the_client_stands_that_was_not_judged(place):
     """As `judge` leaves a client whose records cannot be split."""

@@ -13,6 +13,7 @@ from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import load_weights
 from dpfedmeta.learning.algorithms import moments
 from dpfedmeta.learning.record_dp.closed_heads import NearbyLine, OwnClassMeans, PosteriorMeans
+from dpfedmeta.planning.early_checks import check_first
 from tests.conftest import dpfedmeta
 
 ALGORITHMS = ("moments-agr", "moments-agrlr", "moments-agrlr-secure")
@@ -127,6 +128,12 @@ def test_nothing_is_promised_of_whole_clients_whose_rows_are_added_as_whole_numb
     given = {"privacy.client.epsilon": 8.0, "privacy.client.delta": 1e-3}
     with pytest.raises(RefusedPlan, match="nothing bounds a client as a whole"):
         dp.train(settings_of("labels", "moments-agrlr-secure", tmp_path, **given), quiet=True)
+
+
+def test_four_hospitals_can_draw_the_noise_that_hides_a_record(tmp_path):
+    """Before noise was solved for, as much of it was tried as hides a whole client, which nobody asked for."""
+    promise = {"privacy.record.epsilon": 1.0, "privacy.record.delta": 1e-4}
+    check_first(settings_of("labels", "moments-agrlr-secure", tmp_path, clients=4, **promise))
 
 
 SUMS = "moments-agrlr-secure"

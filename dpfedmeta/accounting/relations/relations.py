@@ -21,7 +21,7 @@ projection brings no two points further apart, so a term less moves it by 1, ano
 to a length of v, to the sum of its label (`MomentBlocks`). In units of what a record costs that counts as nothing,
 sqrt(1 + beta^2 + v^2). Sums of positive semidefinite matrices of lengths p and q are sqrt(p^2 + q^2) apart at most,
 since tr(uu' vv') >= 0. A row less takes z z' away and makes another pair of its own; another label changes two pairs; a
-row that becomes another one does both.
+row that becomes another one does both. A number to predict stands in z, so another one is another z (`of_number`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from dpfedmeta.core.errors import RefusedPlan
 
 Relation = Literal["zero-out", "in-place", "row-deleted", "row-relabelled", "row-exchanged-same-label", "row-exchanged"]
 Kind = Literal["parts", "steps", "rows", "moments"]
@@ -44,11 +46,36 @@ class MomentBlocks:
         pairs: beta, of a pair of records; 0: there is no such block.
         labels: v, of a record in the sum of its label; 0: there is none.
         radius: R, how much of the unit length of z the record itself may have; the rest is a constant.
+        target: Square of how far z z' moves where only the number to predict in z becomes another one; 0: labels.
     """
 
     pairs: float = 0.0
     labels: float = 0.0
     radius: float = 1.0
+    target: float = 0.0
+
+    def __post_init__(self) -> None:
+        # Labels in no block would cost nothing to change.
+        if not max(self.pairs, self.labels, self.target) > 0.0:
+            raise RefusedPlan(
+                "blocks of moments: expected pairs, labels or target above 0; labels stand in none of them"
+            )
+
+    @staticmethod
+    def of_number(length: float) -> float:
+        """Square of how far z z' moves at most, |z| <= 1, where only the number of z becomes another one.
+
+        With numbers s and t, and p the square of the rest, it is (s - t)^2 ((s + t)^2 + 2 p): all squares of lengths
+        less twice that of the product. It grows with p, and (s + t) is 2 r - |s - t| at most.
+
+        Args:
+            length: r, the number is from -r to r; p is 1 - r^2 at most.
+        """
+        rest = 1.0 - length**2
+        # Where it turns: one number at -r or r, and the other one inside; else the numbers are -r and r.
+        turns = (3.0 * length - math.sqrt(max(length**2 - 4.0 * rest, 0.0))) / 2.0
+        apart = [2.0 * length, turns] if length**2 > 4.0 * rest else [2.0 * length]
+        return max(u**2 * ((2.0 * length - u) ** 2 + 2.0 * rest) for u in apart)
 
     @property
     def unit(self) -> float:
@@ -66,7 +93,7 @@ class MomentBlocks:
             "zero-out": 1.0 + pairs + labels,
             "in-place": 2.0 + 2.0 * pairs + same,
             "row-deleted": 1.0 + 2.0 * pairs + labels,
-            "row-relabelled": 8.0 * pairs + other,
+            "row-relabelled": 8.0 * pairs + other + self.target,
             "row-exchanged-same-label": 2.0 + 8.0 * pairs + same,
             "row-exchanged": 2.0 + 8.0 * pairs + max(same, other),
         }
@@ -130,7 +157,7 @@ RELATIONS: Mapping[Relation, Neighbours] = {
         moves={"parts": ((0, 2),), "steps": _TWICE, "rows": ((0, 1),)},
     ),
     "row-relabelled": Neighbours(
-        words="its row gets another label",
+        words="its row gets another label, or number to predict",
         of_rows=True,
         sampled=False,
         moves={"parts": ((0, 4),), "steps": _ANY, "rows": ((0, 2),)},

@@ -1,8 +1,8 @@
 """Baselines on the same episodes: adapted networks, and nearest-neighbour methods without adaptation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,11 @@ class Adapted:
     weights: Arrays
     adaptation: Adaptation
     at: tuple[int, ...]
+
+    @property
+    def before(self) -> Self:
+        """The same model before adaptation."""
+        return replace(self, adaptation=self.adaptation.unadapted, at=(0,))
 
     def predictions(self, episode: Episode, *, transductive: bool) -> list[Tensor]:
         """After each number of steps."""

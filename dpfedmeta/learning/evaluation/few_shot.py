@@ -152,7 +152,7 @@ def competitors(after: Adapted, untrained: Params, *, whole: bool = False) -> di
     name = targets.score_name
     return {
         name: after,
-        f"{name}_before_adaptation": replace(after, at=(0,)),
+        f"{name}_before_adaptation": after.before,
         f"{name}_untrained": replace(after, weights=arrays_of(untrained)),
         **{f"{name}_{end}": each for end, each in targets.baselines(after.network.vocabulary, whole=whole).items()},
     }

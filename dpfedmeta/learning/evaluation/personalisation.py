@@ -82,13 +82,11 @@ class Findings:
         asked, shape = self.question, self.shape
         last = asked.at.index(asked.adaptation.steps)
         single = [name for name in self.by_seed[0] if name not in _PATHS]
-        first = asked.at.index(0)
         return {
             "ways": shape.ways,
             "shots": shape.shots,
             "queries": shape.queries,
             "accuracy": self._accuracy("accuracy", last, steps=asked.adaptation.steps),
-            "accuracy_before_adaptation": self._accuracy("accuracy", first),
             "accuracy_untrained": self._accuracy("accuracy_untrained", last),
             **self._fine_tuned(),
             **{name: self._accuracy(name, 0) for name in single},
@@ -148,6 +146,7 @@ def _contestants(question: EvaluationQuestion) -> dict[str, Learner]:
     path = Adapted(network=question.network, weights=trained, adaptation=question.adaptation, at=question.at)
     made: dict[str, Learner] = {
         "accuracy": path,
+        "accuracy_before_adaptation": path.before,
         "accuracy_untrained": replace(path, weights=untrained),
     }
     if question.fine_tuning is not None:

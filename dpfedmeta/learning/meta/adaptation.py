@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from dpfedmeta.config.settings import Settings
@@ -85,6 +85,11 @@ class Adaptation:
         Convolutions that adapt differ from client to client; one call could compute them only as many small ones.
         """
         return self.adapt == "head"
+
+    @property
+    def unadapted(self) -> Adaptation:
+        """The model as it was learned. A rule in closed form begins with what it ends with, and says what is before."""
+        return replace(self, steps=0, rule=getattr(self.rule, "unadapted", self.rule))
 
     def as_json(self) -> dict[str, object]:
         """For files."""

@@ -148,6 +148,22 @@ def shortened(records: Tensor, radius: float | None) -> Tensor:
     return scaled.mul_(ROUNDING / lengths.clamp_min_(radius / largest))
 
 
+def weighed(found: Tensor, target: Tensor, noise: float) -> tuple[Tensor, float]:
+    """What was found, towards a target, by how much of their distance is more than noise; and the weight of the former.
+
+    James and Stein 1961 with the known noise (for covariances Ledoit and Wolf 2004,
+    https://doi.org/10.1016/S0047-259X(03)00096-4): weight 1 - |noise|^2 / |found - target|^2, at least 0.
+    """
+    weight = 1.0 - noise / max(float((found - target).square().sum()), 1e-300) if noise else 1.0
+    weight = max(weight, 0.0)
+    return weight * found + (1.0 - weight) * target, weight
+
+
+def most_noise(variance: float, numbers: int) -> float:
+    """Squared length of noise of so many numbers, two deviations above its mean: noise alone rarely counts."""
+    return variance * (numbers + 2.0 * math.sqrt(2.0 * numbers))
+
+
 class BlockMoments:
     """Message of several blocks, in units of what a record costs that counts as nothing.
 

@@ -22,6 +22,8 @@ from dpfedmeta.learning.record_dp.moment_blocks import (
     sound_rows,
     unpacked,
 )
+from dpfedmeta.learning.record_dp.moment_blocks import most_noise as _most
+from dpfedmeta.learning.record_dp.moment_blocks import weighed as _weighed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -185,22 +187,6 @@ class SecondMoments(BlockMoments):
         centre = torch.cat([centre, torch.zeros(size - count)]).float()
         matrix, whitening, between = (place.float() for place in placed)
         return SolvedMetric(centre=centre, matrix=matrix, whitening=whitening, between=between[0], shown=shown)
-
-
-def _weighed(found: Tensor, target: Tensor, noise: float) -> tuple[Tensor, float]:
-    """What was found, towards a target, by how much of their distance is more than noise; and the weight of the former.
-
-    James and Stein 1961 with the known noise (for covariances Ledoit and Wolf 2004,
-    https://doi.org/10.1016/S0047-259X(03)00096-4): weight 1 - |noise|^2 / |found - target|^2, at least 0.
-    """
-    weight = 1.0 - noise / max(float((found - target).square().sum()), 1e-300) if noise else 1.0
-    weight = max(weight, 0.0)
-    return weight * found + (1.0 - weight) * target, weight
-
-
-def _most(variance: float, numbers: int) -> float:
-    """Squared length of noise of so many numbers, two deviations above its mean: noise alone rarely counts."""
-    return variance * (numbers + 2.0 * math.sqrt(2.0 * numbers))
 
 
 def _discriminant(

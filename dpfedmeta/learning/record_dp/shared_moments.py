@@ -17,9 +17,11 @@ from dpfedmeta.learning.record_dp.moment_blocks import (
     BlockMoments,
     MomentBlock,
     Rows,
+    most_noise,
     shortened,
     sound_rows,
     unpacked,
+    weighed,
 )
 from dpfedmeta.learning.record_dp.second_moments import TOTAL
 
@@ -60,7 +62,10 @@ class SharedMoments(BlockMoments):
     def blocks(self) -> MomentBlocks:  # type: ignore[override]
         """Lengths of what one record adds to each block."""
         if not self.labels:
-            return MomentBlocks()
+            return MomentBlocks(
+                radius=math.hypot(1.0, self.weight) / self._length,
+                target=MomentBlocks.of_number(self.weight / self._length),
+            )
         return MomentBlocks(labels=self.weight, radius=1.0 / self._length)
 
     @property
@@ -104,10 +109,14 @@ class SharedMoments(BlockMoments):
         return [(z, None), (z, targets[:, None] == torch.arange(self.labels, device=targets.device))]
 
     def model(self, mean: Mapping[str, Tensor], deviation: float) -> SolvedModel:
-        """The classifier, or the line, that follows from the sums; the noise is known, and decides over the ridge.
+        """The classifier, or the line, that follows from the sums; the noise is known, and decides over all of it.
 
         For labels linear discriminant analysis: S_w = S_t - sum over labels of pi m m'. The edge of the noise of S_w
         and a tenth of its mean variance are added to each variance. For numbers ridge regression with the same ridge.
+
+        Everything is weighed against what public constants say: records and numbers have mean 0 and variance 1, classes
+        are alike and equally many, and the line has no slope. Each by how much of it is more than noise
+        (`moment_blocks.weighed`), and all together by how much of the number of records is, over which all else is.
 
         Args:
             mean: The mean over clients of their messages, released.
@@ -125,39 +134,55 @@ class SharedMoments(BlockMoments):
         )
         kept = torch.tensor([length] * self.size + others, dtype=torch.float64)
         total = unpacked(mean[TOTAL].double().cpu(), len(kept)) * unit * torch.outer(kept, kept)
+        noise = deviation * unit * length
         if self.labels:
             sums = mean[CLASSES].double().cpu() * (unit / self.weight) * kept
-            return self._classifier(total, sums, deviation * unit * length**2)
-        return self._line(total, deviation * unit * length**2)
+            return self._classifier(total, sums, noise * length, noise / self.weight)
+        return self._line(total, noise * length)
 
-    def _classifier(self, total: Tensor, sums: Tensor, noise: float) -> SolvedModel:
-        known = sums[:, -1].sum().clamp_min(_TINY)
-        counts = sums[:, -1].clamp_min(_LEAST_SHARE * float(known) / self.labels)
-        means, shares = sums[:, :-1] / counts[:, None], counts / counts.sum()
-        within = total[:-1, :-1] / counts.sum() - means.T @ (shares[:, None] * means)
-        centre = shares @ means
-        matrix = self._whitening(within, noise / float(counts.sum()))
-        rows = (means - centre) @ matrix
-        bias = shares.log() - rows.square().sum(1) / 2.0
-        return self._as_records(centre, matrix, rows, bias)
+    def _classifier(self, total: Tensor, sums: Tensor, noise: float, of_sums: float) -> SolvedModel:
+        import torch
+
+        of_count, alike = of_sums / self.constant, torch.full((self.labels,), 1.0 / self.labels)
+        count, shown = _shown(sums[:, -1].sum(), of_count * math.sqrt(self.labels))
+        # Shares add up to 1, so one of their noises is known.
+        shares, _ = weighed(sums[:, -1] / count, alike, (self.labels - 1) * (of_count / count) ** 2)
+        shares = shares.clamp_min(_LEAST_SHARE / self.labels)
+        shares = shares / shares.sum()
+        means, of_means = sums[:, :-1] / (count * shares)[:, None], of_sums / (count * shares)
+        within = total[:-1, :-1] / count - means.T @ (shares[:, None] * means)
+        matrix, centre = self._whitening(within, noise / count, shown), shares @ means
+        nothing, variances = torch.zeros(self.size), (self.size * of_means.square()).tolist()
+        apart = [weighed(own, nothing, most)[0] for own, most in zip(means - centre, variances, strict=True)]
+        rows = shown * torch.stack(apart) @ matrix
+        centre, _ = weighed(centre, nothing, self.size * self.labels * (of_sums / count) ** 2)
+        bias = (shown * shares + (1.0 - shown) * alike).log() - rows.square().sum(1) / 2.0
+        return self._as_records(shown * centre, matrix, rows, bias)
 
     def _line(self, total: Tensor, noise: float) -> SolvedModel:
         import torch
 
-        count = total[-2, -2].clamp_min(_TINY)
-        centre, middle = total[:-2, -2] / count, total[-1, -2] / count
+        count, shown = _shown(total[-2, -2], noise / self.constant**2)
+        centre, middle = total[:-2, -2] / count, total[-1:, -2] / count
         spread = total[:-2, :-2] / count - torch.outer(centre, centre)
         both = total[:-2, -1] / count - centre * middle
-        matrix = self._whitening(spread, noise / float(count))
-        return self._as_records(centre, matrix, (matrix.T @ both)[None], middle[None])
+        matrix = self._whitening(spread, noise / count, shown)
+        # Beside the diagonal each number is in two places.
+        each, nothing = noise / (count * math.sqrt(2.0)), torch.zeros(self.size)
+        of_number = each * self.reach / self.weight
+        both, _ = weighed(both, nothing, self.size * of_number**2)
+        centre, _ = weighed(centre, nothing, self.size * (each / self.constant) ** 2)
+        middle, _ = weighed(middle, nothing[:1], (of_number / self.constant) ** 2)
+        return self._as_records(shown * centre, matrix, shown * (matrix.T @ both)[None], shown * middle)
 
-    def _whitening(self, variances: Tensor, noise: float) -> Tensor:
-        """S^-1/2 of a noisy matrix, with a ridge."""
+    def _whitening(self, variances: Tensor, noise: float, shown: float) -> Tensor:
+        """S^-1/2 of a noisy matrix, so much of which is shown, with a ridge; else of variances of 1."""
         import torch
 
-        found, vectors = torch.linalg.eigh((variances + variances.T) / 2.0)
+        found = shown * (variances + variances.T) / 2.0 + (1.0 - shown) / self.radius**2 * torch.eye(self.size)
+        found, vectors = torch.linalg.eigh(found)
         found = found.clamp_min(0.0)
-        ridge = noise * math.sqrt(2.0 * self.size) + _FLOOR * float(found.mean()) + _TINY
+        ridge = shown * noise * math.sqrt(2.0 * self.size) + _FLOOR * float(found.mean()) + _TINY
         whitening: Tensor = vectors @ torch.diag((found + ridge).rsqrt()) @ vectors.T
         return whitening
 
@@ -169,6 +194,13 @@ class SharedMoments(BlockMoments):
             rows=rows.float(),
             bias=bias.float(),
         )
+
+
+def _shown(found: Tensor, deviation: float) -> tuple[float, float]:
+    """A share of records, above 0, and how much of all that is over it is shown; less than its noise says nothing."""
+    _, shown = weighed(found, 0.0 * found, most_noise(deviation**2, 1))
+    known = shown if found > 0.0 else 0.0
+    return (float(found) if known else 1.0), known
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -50,7 +50,12 @@ class WholeMoments:
         """Lengths of what one record adds to each block, after rounding."""
         known, lengths = self.moments.blocks, [block.longest(self.scale) for block in self.moments.parts]
         other = lengths[-1] / lengths[0]
-        return MomentBlocks(pairs=other if known.pairs else 0.0, labels=other if known.labels else 0.0)
+        return MomentBlocks(
+            pairs=other if known.pairs else 0.0,
+            labels=other if known.labels else 0.0,
+            # Rounded anew, a row with another number to predict is any other row.
+            target=2.0 if known.target else 0.0,
+        )
 
     @property
     def longest(self) -> float:

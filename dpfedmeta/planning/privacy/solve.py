@@ -129,8 +129,10 @@ def check_constants(settings: Settings, task: Task) -> None:
     """
     secure = clients_make_the_noise(settings)
     plan = _plan(settings, task, earlier_releases(settings), dimension=1 if secure else None)
-    if secure:
-        _check_cohort(replace(plan, noise_multiplier=plan.noise_multiplier or 1.0))
+    if plan.secure is not None:
+        # Any noise: it is not solved for yet. Whole numbers hide records, of which a client has many.
+        some = 1.0 if plan.secure.longest is None else 1.0 / plan.secure.parts
+        _check_cohort(replace(plan, noise_multiplier=plan.noise_multiplier or some))
 
 
 def _check_cohort(plan: PrivacyPlan) -> None:

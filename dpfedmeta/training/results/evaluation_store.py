@@ -189,6 +189,22 @@ ERRORS = (
     ("error_own_mean", "mean of a client's own targets"),
 )
 OWN_MAJORITY = "majority of a client's own records"
+
+
+def shown_rows(rows: Sequence[tuple[str, str]], of: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Rows that were measured. Where nothing adapts by itself (prototypes), before is after, and stands there once.
+
+    Args:
+        rows: Key and label of each; the first is after adaptation.
+        of: Content of summary.json, or one result of evaluation.json.
+    """
+    (first, _), *_ = rows
+    values = {key: tuple(of[key][part] for part in ("mean", "ci95")) for key, _ in rows if of.get(key)}
+    if values.get(before := f"{first}_before_adaptation") == values.get(first):
+        values.pop(before, None)
+    return [(key, label) for key, label in rows if key in values]
+
+
 # Of features of a public encoder: its adapter is the identity before training.
 _WITH_ENCODER = {
     "accuracy_untrained": "public encoder, no client",

@@ -11,7 +11,7 @@ from dpfedmeta.learning.evaluation.people import PersonScores, compared, overall
 from dpfedmeta.learning.meta.target_kind import TargetKind
 from dpfedmeta.learning.targets.classification import OWN_CLASSES
 from dpfedmeta.training.results import evaluation_store as measured
-from dpfedmeta.training.results.evaluation_store import OWN_MAJORITY, row_label, unfinished
+from dpfedmeta.training.results.evaluation_store import OWN_MAJORITY, row_label, shown_rows, unfinished
 
 ROWS = (
     ("accuracy", "this run, adapted"),
@@ -71,9 +71,10 @@ def _contest(evaluation: Mapping[str, Any], results: Results) -> Table:
     table.add_column("accuracy, mean and 95% interval")
     for result in results:
         table.add_column(size(result), justify="right")
-    for key, label in CLASSIFIERS if "images" in results[0]["accuracy"] else ROWS:
-        if key in results[0]:
-            table.add_row(row_label(key, label, evaluation), *(_shown(result[key]) for result in results))
+    rows = CLASSIFIERS if "images" in results[0]["accuracy"] else ROWS
+    shown = {row for result in results for row in shown_rows(rows, result)}
+    for key, label in (row for row in rows if row in shown):
+        table.add_row(row_label(key, label, evaluation), *(_shown(result[key]) for result in results))
     if "clients" in results[0]:
         for key, label in (("accuracy", "this run"), ("accuracy_untrained", "untrained")):
             tenths = (100 * result["clients"][key]["worst_tenth"] for result in results)

@@ -19,7 +19,7 @@ from dpfedmeta.accounting.relations.legend import relation_lines
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.caveats import dishonest_words
-from dpfedmeta.training.results.evaluation_store import ERRORS, OWN_MAJORITY, row_label, size_and_count
+from dpfedmeta.training.results.evaluation_store import ERRORS, OWN_MAJORITY, row_label, shown_rows, size_and_count
 
 
 def as_text(*printed: RenderableType) -> str:
@@ -254,19 +254,15 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
     table.add_column("model")
     table.add_column("accuracy", justify="right")
     rows = (
-        ("this run, adapted", "accuracy"),
-        ("this run, before adaptation", "accuracy_before_adaptation"),
-        ("untrained weights, same adaptation", "accuracy_untrained"),
-        ("nearest class prototype in pixels", "accuracy_pixel_prototype"),
-        ("nearest neighbour in pixels", "accuracy_pixel_neighbour"),
-        (OWN_MAJORITY, "accuracy_own_majority"),
+        ("accuracy", "this run, adapted"),
+        ("accuracy_before_adaptation", "this run, before adaptation"),
+        ("accuracy_untrained", "untrained weights, same adaptation"),
+        ("accuracy_pixel_prototype", "nearest class prototype in pixels"),
+        ("accuracy_pixel_neighbour", "nearest neighbour in pixels"),
+        ("accuracy_own_majority", OWN_MAJORITY),
     )
-    for name, key in rows:
-        value = summary.get(key)
-        # Prototypes alone take no step, so before and after are the same.
-        same = key == "accuracy_before_adaptation" and value == summary["accuracy"]
-        if value is None or same:
-            continue
+    for key, name in shown_rows(rows, summary):
+        value = summary[key]
         table.add_row(row_label(key, name, summary), f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}")
     return table
 
@@ -277,7 +273,7 @@ def error_table(summary: Mapping[str, Any]) -> Table:
     table = Table(title=", ".join(filter(None, words)), title_justify="left")
     table.add_column("model")
     table.add_column("mean absolute error", justify="right")
-    for key, name in ERRORS:
+    for key, name in shown_rows(ERRORS, summary):
         value = summary[key]
         table.add_row(name, f"{value['mean']:.4g} ± {value['ci95']:.2g}")
     return table

@@ -32,7 +32,7 @@ def test_every_field_of_a_record_layer_is_read(field):
         "of_sum": True,
         "rows": True,
         "own_terms": True,
-        "blocks": {"pairs": 1.5, "labels": 0.0, "radius": 1.0},
+        "blocks": {"pairs": 1.5, "labels": 0.0, "radius": 1.0, "target": 0.0},
     }
     layer = replace(LAYER, query_noise=None)
     changed = {field: others.get(field, 13)}

@@ -21,6 +21,7 @@ from dpfedmeta.learning.evaluation import (
 from dpfedmeta.learning.meta.adaptation import Adaptation
 from dpfedmeta.learning.models.initial_weights import initial_weights, with_ways
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.learning.record_dp.closed_heads import PosteriorMeans
 
 SPEC = NetworkSpec(name="mlp", channels=1, image_size=28, ways=3, width=8, norm="none")
 HOW = Adaptation(adapt="head", steps=2, lr=0.5)
@@ -37,6 +38,28 @@ def question(at=(0, 1, 2, 5)):
         network=SPEC, trained=initial_weights(SPEC, 0), untrained=initial_weights(SPEC, 1), adaptation=HOW, at=at,
         fine_tuning=TUNING, has_body=True,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", [None, PosteriorMeans(prior=1.0)], ids=str)
+def test_before_adaptation_is_the_model_as_it_was_learned(benchmark, rule):
+    """A rule in closed form begins with what it ends with, so its zero steps are no model before adaptation."""
+    spec = NetworkSpec(
+        name="conv4-strided", channels=1, image_size=28, ways=3, width=16, norm="batch", features="support",
+        feature_scale=2.0,
+    )  # fmt: skip
+    how = Adaptation(adapt="head", steps=10, lr=5.0)
+    weights, plain = initial_weights(spec, 0), replace(how, steps=0)
+    due = adapted_accuracy(InProcess(), spec, weights, benchmark, plain, 30).mean
+    how = how if rule is None else replace(plain, rule=rule)
+    asked = EvaluationQuestion(
+        network=spec, trained=weights, untrained=initial_weights(spec, 1), adaptation=how,
+        at=(0, *((10,) if rule is None else ())), fine_tuning=None, has_body=True,
+    )  # fmt: skip
+    ended = benchmark.compete(InProcess(), spec, weights, asked.untrained, how, 30)
+    findings: Any = investigate(InProcess(), benchmark, asked, (0,), 30).as_json()
+    for found in ({name: each.as_json() for name, each in ended.items()}, findings):
+        assert found["accuracy_before_adaptation"]["mean"] == pytest.approx(due)
+        assert found["accuracy"]["mean"] > due + 0.05
 
 
 def test_findings_hold_everybody_at_every_step(benchmark):
