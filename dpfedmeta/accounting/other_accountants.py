@@ -9,7 +9,10 @@ from dp_accounting.pld import PLDAccountant
 
 from dpfedmeta.accounting.divergences.rdp import rdp_epsilon, round_event
 from dpfedmeta.accounting.events.events import Phase, have_noise, neighbours_of, surplus
+from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.release_costs import cost_of, released
+from dpfedmeta.accounting.rounded import rounded_up
+from dpfedmeta.core.errors import InputError
 
 # Widths of its grid of privacy losses, its own first; a finer one where an epsilon is this many of them or fewer.
 _WIDTHS, _FEW = (1e-4, 1e-5, 1e-6), 500
@@ -68,3 +71,26 @@ def on_a_fine_grid(phases: Sequence[Phase], delta: float) -> tuple[float, float]
         if used > width or least == 0 or least > _FEW * width:
             break
     return least, its
+
+
+def opinion_remarks(phases: Sequence[Phase], delta: float, cells: Sequence[Guarantee]) -> list[str]:
+    """(client, public) once more, by somebody else's accountant.
+
+    Raises:
+        InputError: Its bound is below this one, though neither is loose.
+    """
+    other = second_opinion(phases, delta)
+    # It knows no bound on a client that its rows do not have.
+    if other is None or not math.isfinite(cells[0].epsilon):
+        return []
+    name, epsilon = other
+    own = cells[0].epsilon
+    # Two grids differ by parts in a thousand; where every bound is loose, nothing can be compared.
+    if not all(bound.loose for bound in cells[0].bounds) and not own <= 1.01 * epsilon + 1e-4:
+        raise InputError(
+            f"(client, public): {rounded_up(own, 4)} here but {rounded_up(epsilon, 4)} by {name}: please report this"
+        )
+    return [
+        f"(client, public) of the same rounds, checked with another library's accountant ({name}): "
+        f"{rounded_up(epsilon)}, and {rounded_up(own)} here; both are upper bounds, and the table's value counts"
+    ]

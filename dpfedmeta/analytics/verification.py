@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from dpfedmeta.accounting.ledger.ledger import LedgerContent, read_content, spent
-from dpfedmeta.accounting.ledger.published import check_releases, not_verified
-from dpfedmeta.accounting.ledger.verified import Verified, accountants_remarks, chain_remark
+from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, read_content, spent
+from dpfedmeta.accounting.ledger.published import Verified, chain_remark, check_releases, not_verified
+from dpfedmeta.accounting.other_accountants import opinion_remarks
 from dpfedmeta.analytics.analysis_request import Request
 from dpfedmeta.analytics.execute import found_digest, plan_content, summary_content
 from dpfedmeta.analytics.statement import STATEMENT, statement
@@ -37,7 +37,7 @@ def verify(run: RunDirectory) -> Verified:
     cells = spent(content.plan, content.charges, content.lines)
     check(run.path / PLAN, "", run.read_json(PLAN), json_of(plan_content(request, content.plan)))
     remarks = [chain_remark(content.charges), "its request fits its plan", "plan.json agrees"]
-    remarks += accountants_remarks(content.plan, content.charges, cells)
+    remarks += opinion_remarks(phases_of(content.charges), content.plan.client_delta, cells)
     if complete:
         remarks += _check_summary(run, request, content)
         check_releases(run.ledger, content, [found_digest(run.read_json(SUMMARY)["found"])], str(run.path / SUMMARY))

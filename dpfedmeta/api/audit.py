@@ -24,10 +24,10 @@ from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
 from dpfedmeta.training.results.evaluation_store import keep_audit
-from dpfedmeta.training.results.facts import Proven
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.terminal.tables import as_text
 from dpfedmeta.training.verification.file_claims import check_config
+from dpfedmeta.training.verification.proven import Proven
 
 Watch = Callable[[str, float], None]
 

@@ -16,13 +16,14 @@ from dpfedmeta.core.pydantic_errors import counted_words
 
 if TYPE_CHECKING:
     from dpfedmeta.accounting.events.guarantee import Guarantee
-    from dpfedmeta.accounting.ledger.verified import Verified
+    from dpfedmeta.accounting.ledger.published import Verified
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
     from dpfedmeta.cli.papers import Account
     from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.training.verification.verify import VerifiedRun
 
+_SHOWN = 10  # files by their names
 _PRICED = "selection.json: the price of the choice is no less than what its list and the ledger give"
 
 
@@ -185,6 +186,7 @@ def _show_remarks(console: Console, options: argparse.Namespace, remarks: Sequen
 
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
     from dpfedmeta.core.files.run_directory import CONFIG, PLAN, REPORT, ROUNDS, SUMMARY
+    from dpfedmeta.training.results.run_archive import not_compared
     from dpfedmeta.training.terminal.tables import guarantee_table, rounds_words
     from dpfedmeta.training.verification.verify import VerifiedRun
 
@@ -203,9 +205,13 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
         shown += [_PRICED] if proven.chosen else []
         gone = ", ".join(name for name in (CONFIG, PLAN, ROUNDS, SUMMARY, REPORT) if not (run.path / name).exists())
         of_run |= {"absent": gone} if gone else {}
+        others = not_compared(run)
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        of_run |= {"not_compared": f"{', '.join(others[:_SHOWN])}{more}"} if others else {}
     title = title or f"What the {_kind_of(run.path)} spent, from the ledger alone"
     code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=word)
     absent = f"not there, so not compared: {of_run['absent']}\n" if "absent" in of_run else ""
+    absent += f"not compared: {of_run['not_compared']}\n" if "not_compared" in of_run else ""
     _show_remarks(console, options, [*found.remarks, *shown], absent + found.unverified)
     return code
 

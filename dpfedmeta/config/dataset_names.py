@@ -208,7 +208,7 @@ def _values(dataset: str, method: str) -> dict[str, object]:
     if task.form.kind != "images":
         values["model.encoder"] = None
     if method in _SOLVED and task.form.kind == "vectors":
-        values |= {"model.name": _SOLVED[method][shared], "meta.own.directions": None}
+        values |= {"model.name": _SOLVED[method][shared], "meta.own.directions": None, "meta.own.between": 0.0}
     if shared:
         # One head for all clients is learned with the body.
         values["meta.learn"] = "all"

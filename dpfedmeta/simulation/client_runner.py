@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -153,12 +154,12 @@ class ClientRunner:
         """
         model = {name: value.to(self.device) for name, value in model.items()}
         if self.as_rows:
-            raw = (m if m is None else self._value(m, model) for m in self._raw(model, bound, round_, clients))
+            form = message_form(self.algorithm, model)
+            raw = (m if m is None else self._value(m, form) for m in self._raw(model, bound, round_, clients))
             return RowSum(clients=self, model=model, bound=bound, round_=round_).of(clients, raw)
         size = dimension(self.form(model))
-        messages = (m if m is None else m.double() for m in self.sent(model, bound, round_, clients))
-        total, entered = self.whole_numbers(bound, size).total(messages, size, self.device)
-        return total.cpu(), entered
+        messages = self.sent(model, bound, round_, clients)
+        return self.whole_numbers(bound, size).total(messages, size)
 
     def sent(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Tensor | None]:
         """SECRET: what each client sends to a server that sees messages, [d]; None where it is not of the model's form.
@@ -196,16 +197,18 @@ class ClientRunner:
 
         None for a client whose data do not have the form that the plan states.
         """
+        form = message_form(self.algorithm, model)
         for message in self._raw(model, math.inf, round_, clients):
-            yield None if message is None or self.algorithm.releases else self._value(message, model) or None
+            yield None if message is None or self.algorithm.releases else self._value(message, form) or None
 
     def _messages(self, model: Params, bound: float, round_: int, clients: Sequence[int]) -> Iterator[Params]:
         """Yield the clients' messages, the data clipped to `message_bound`; if `parts` > 1, callers clip each part.
 
         One that is not of the model's form is {}.
         """
+        own = message_form(self.algorithm, model)
         for client, raw in zip(clients, self._raw(model, bound, round_, clients), strict=True):
-            message = None if raw is None else self._value(raw, model)
+            message = None if raw is None else self._value(raw, own)
             if message == {}:
                 yield message
                 continue
@@ -215,7 +218,6 @@ class ClientRunner:
             # A client without sound data sends zeros, which are no failure: it must not show who holds what.
             if self.parts > 1:
                 # Whoever rounds them clips each on its own.
-                own = message_form(self.algorithm, model)
                 nothing = {name: value.new_zeros(self.parts, *value.shape) for name, value in own.items()}
                 yield nothing if message is None else message
                 continue
@@ -347,7 +349,7 @@ class ClientRunner:
             side_by_side=self.at_once,
         )
 
-    @property
+    @cached_property
     def data_form(self) -> DataForm:
         """Form of the data that every client must hold."""
         network, needs = self.network, self.algorithm.needs
@@ -385,11 +387,11 @@ class ClientRunner:
     def _clipped(self, message: Params, bound: float) -> Params:
         return clipped_message(message, bound, self.attachment, per_layer=self.scope == "per-layer")
 
-    def _value(self, message: Params | Released[RecordUnit, Params], model: Params) -> Params:
+    def _value(self, message: Params | Released[RecordUnit, Params], form: Params) -> Params:
         """The message by name in the order of its form, in which it becomes a vector; {} if it is not of this form."""
         if self.record_noises:
             check_record_release(message, self.record_noises)
-        value, form = message.value if isinstance(message, Released) else message, message_form(self.algorithm, model)
+        value = message.value if isinstance(message, Released) else message
         return {} if form_problem(value, form, self.parts) else {name: value[name] for name in form}
 
     def _noise(self, round_: int, client: int) -> ClientNoise:

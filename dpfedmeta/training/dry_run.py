@@ -108,11 +108,11 @@ def plan_without_network(settings: Settings, data_folder: Path | None = None) ->
 
     # Features are as many as images, so none is computed for a look at the plan.
     found = open_dataset(settings.dataset, data_folder, settings.task.ways)
-    dataset = training_part(settings, found)
+    task = replace(found.task, encoding=encoding_of_run(settings))
+    dataset = training_part(settings, replace(found, task=task))
     check_parts_apart(dataset)
     if dataset.train.clients or whole_shape(settings) is not None:
         return None
-    task = replace(dataset.task, encoding=encoding_of_run(settings))
     network = network_spec(settings, task)
     check_convolutions(network, built_in_channels(network))
     check_built_in(network, task)

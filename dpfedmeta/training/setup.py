@@ -21,6 +21,7 @@ from dpfedmeta.core.random.fresh_seeds import new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
 from dpfedmeta.data.dataset import Dataset, open_dataset
+from dpfedmeta.data.populations.capacity_checks import able_clients
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.data.populations.population_statement import (
     PopulationStatement,
@@ -30,6 +31,7 @@ from dpfedmeta.data.populations.population_statement import (
 from dpfedmeta.data.repeated_images import check_parts_apart, copies_words
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.learning.evaluation import HeldOutEvaluation
+from dpfedmeta.learning.evaluation.few_shot import Benchmark
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
 from dpfedmeta.planning.client_population import training_part
 from dpfedmeta.planning.data_digests import NO_DIGEST, HeldData, check_data, held_data
@@ -209,7 +211,7 @@ def prepared(settings: Settings, options: RunOptions, remark: Callable[[str], No
             statement=statement,
             validation=validation,
             test=test,
-            judged_on=judged_on(dataset),
+            judged_on=judged_on(dataset, test),
             source=source,
             held=held,
             repeatable=repeatable and alike,
@@ -233,13 +235,15 @@ def _opened(settings: Settings, options: RunOptions) -> tuple[Dataset, Callable[
     return dataset, opened
 
 
-def judged_on(dataset: Dataset) -> str | None:
+def judged_on(dataset: Dataset, test: HeldOutEvaluation) -> str | None:
     """Say whose records judge the model in the end; they are public. None: those of a benchmark."""
-    source, test = dataset.task.source, dataset.test
+    source, held = dataset.task.source, dataset.test
     if not isinstance(source, OwnSource):
         return None
-    people, file = len({*test.clients}), Path(source.path).name
-    whose = f"{people} public client{'' if people == 1 else 's'}" if people else f"{test.classes} public classes"
+    people, file = len({*held.clients}), Path(source.path).name
+    able = len(able_clients(test.pool, test.shape)) if people and isinstance(test, Benchmark) else people
+    some = f"{able} of " if able < people else ""
+    whose = f"{some}{people} public client{'' if people == 1 else 's'}" if people else f"{held.classes} public classes"
     return f"{whose} in {file}"
 
 

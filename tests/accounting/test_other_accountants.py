@@ -1,12 +1,16 @@
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from dpfedmeta.accounting import other_accountants
 from dpfedmeta.accounting.divergences.pld_composition import sampled_epsilon
 from dpfedmeta.accounting.events.record_layer import RecordLayer
 from dpfedmeta.accounting.events.toeplitz_noise_cost import Correlation
-from dpfedmeta.accounting.other_accountants import opinion_on_releases, second_opinion
+from dpfedmeta.accounting.other_accountants import opinion_on_releases, opinion_remarks, second_opinion
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.core.errors import InputError
 
 PLAN = PrivacyPlan(clients=100_000, cohort=1000, rounds=100, noise_multiplier=1.0)
 
@@ -77,3 +81,23 @@ def with_rare(phases, rare):
 def test_what_is_rare_is_off_delta_whichever_accountant_is_asked(plan):
     name, epsilon = second_opinion(with_rare(plan.phases, 0.0), 2e-7)
     assert second_opinion(with_rare(plan.phases, 8e-7), 1e-6) == (name, pytest.approx(epsilon, rel=1e-9))
+
+
+@pytest.mark.parametrize("loose", [(False,), (True,), (False, True), (True, True)])
+@pytest.mark.parametrize(("other", "agrees"), [(None, True), (2.0, True), (1.981, True), (1.97, False), (5.0, True)])
+def test_another_accountant_s_number_is_held_against_ours_unless_all_are_loose(monkeypatch, loose, other, agrees):
+    asked = []
+
+    def opinion(phases, delta):
+        asked.append((phases, delta))
+        return None if other is None else ("theirs", other)
+
+    monkeypatch.setattr(other_accountants, "second_opinion", opinion)
+    bounds = tuple(SimpleNamespace(loose=each) for each in loose)
+    cells = [SimpleNamespace(epsilon=2.0, bounds=bounds), None]
+    fits = agrees or all(loose)
+    with nullcontext() if fits else pytest.raises(InputError, match=r"2 here but 1\.97 by theirs: please report"):
+        found = opinion_remarks(("before", "charged"), 1e-5, cells)
+        assert (found == []) == (other is None)
+        assert not found or "(theirs): " in found[0]
+    assert asked == [(("before", "charged"), 1e-5)]

@@ -58,12 +58,24 @@ def test_a_canary_client_moves_a_message_by_nearly_all_that_a_client_may(other):
     assert 0.9 * most < found <= most * (1 + 1e-9)
 
 
+# The cells for which a preset promises something.
+CELLS = {
+    "moments-agr": ("client", "public"),
+    "moments-agrlr": ("record", "server"),
+    "moments-agrlr-secure": ("record", "server"),
+    "moments-then-gradients": ("client", "public"),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["moments-agrlr", "moments-agrlr-secure"])
-def test_a_record_is_found_up_to_what_is_promised_and_no_further(algo):
-    (found,) = findings(request_of(algo, **ONE, units=("record",), observers=("server",), runs=1500))
-    assert 0.75 * found.promised < found.audited <= found.promised
-    (expected,) = forecast(request_of(algo, **ONE, units=("record",), observers=("server",), runs=1500))
+@pytest.mark.parametrize("algo", CELLS)
+def test_what_is_promised_is_found_up_to_a_fifth_and_no_more(algo):
+    """On a plan without sampling: all that a canary moves is seen."""
+    unit, observer = CELLS[algo]
+    rounds = {} if algo == "moments-then-gradients" else ONE
+    request = request_of(algo, **rounds, units=(unit,), observers=(observer,), runs=1500)
+    (found,), (expected,) = findings(request), forecast(request)
+    assert 0.8 * found.promised < found.audited <= found.promised
     assert found.audited == pytest.approx(expected.audited, rel=0.2)
 
 

@@ -111,7 +111,7 @@ def test_of_a_run_that_may_go_on_the_page_says_what_it_may_spend(tmp_path, charg
 
 
 def test_the_page_of_noise_of_ones_own_says_on_whose_word_it_rests(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpfedmeta.training.results.facts.word_of_authors", lambda settings: "by that author")
+    monkeypatch.setattr("dpfedmeta.training.verification.proven.word_of_authors", lambda settings: "by that author")
     run = written_run(
         tmp_path, algo="dp-agr", given={"server.rounds": "2", "server.noise_multiplier": "1.0"}, charged=2
     )

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from dpfedmeta.cli.commands.account_command import main
 
-_OF_A_RUN = {"--run", "--verify", "--statement", "--realised", "--population"}
+# Of a run, or of a register, that a reader has.
+_OF_A_RUN = {"--run", "--verify", "--statement", "--realised", "--population", "--population.register"}
 # What stands by itself; any other command without an algorithm is a name in a sentence (`dpfedmeta account --explain`).
 _WHOLE = {"--algo", "--cross-check", "--compare-paper", "--compare-presets"}
 

@@ -55,6 +55,7 @@ def ends(federation, name, clients, capsys, **given):
     return found
 
 
+@pytest.mark.pictures  # a server of its own drew them
 @pytest.mark.slow
 def test_sites_come_go_and_change_and_every_promise_is_kept(silos, tmp_path, capsys):
     with live(tmp_path, silos, given=MICRO, clients=5) as federation:

@@ -7,7 +7,7 @@ import pytest
 from dpfedmeta.config.load import resolve
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.server.federation_checks import check_federation
-from dpfedmeta.planning.caveats import cautions
+from dpfedmeta.planning.caveats import TaskFacts, cautions
 from dpfedmeta.planning.run_plan import make_plan
 
 PRESETS = Path(__file__).parents[2] / "configs" / "federations"
@@ -17,7 +17,7 @@ def plan_of(name, dataset, **given):
     settings = resolve(None, dataset, PRESETS / f"{name}.yaml", given)
     task, _ = load_task(dataset)
     check_federation(settings, [number.to_bytes(32, "big") for number in range(settings.population.clients)])
-    return make_plan(settings, task), cautions(settings, task)
+    return make_plan(settings, task), cautions(settings, TaskFacts.of(settings, task))
 
 
 @pytest.mark.parametrize(

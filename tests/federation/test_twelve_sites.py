@@ -214,6 +214,7 @@ def twelve(tmp_path_factory, own_cache):
     return make_silos(tmp_path_factory.mktemp("twelve"), SITES)
 
 
+@pytest.mark.pictures  # servers of their own drew them
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ALGOS)
 def test_a_year_of_twelve_sites_keeps_every_promise(twelve, tmp_path, dpfedmeta, algo):

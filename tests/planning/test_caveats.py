@@ -3,12 +3,13 @@ from PIL import Image
 
 from dpfedmeta.config.load import resolve
 from dpfedmeta.data.task_file import load_task
-from dpfedmeta.planning.caveats import cautions, weak_targets
+from dpfedmeta.planning.caveats import TaskFacts, cautions, weak_targets
 from tests.conftest import dpfedmeta
 
 
 def said(algo, dataset="strokes", **given):
-    return cautions(resolve(algo, dataset, None, given), load_task(dataset)[0])
+    settings = resolve(algo, dataset, None, given)
+    return cautions(settings, TaskFacts.of(settings, load_task(dataset)[0]))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.meta.row_layouts import episode_shape
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.planning import policy_from_settings
-from dpfedmeta.planning.caveats import cautions
+from dpfedmeta.planning.caveats import notes_of
 from dpfedmeta.planning.client_spec import (
     evaluation_shape,
     network_spec,
@@ -137,7 +137,7 @@ def test_whoever_came_as_often_as_allowed_is_not_there(most, rounds):
         "population.max_participations": most,
     }  # fmt: skip
     share = float(binom.cdf(most - 1, rounds - 1, 0.15))
-    found = [each for each in cautions(settings_of(**given), TASK) if "cohorts become smaller" in each]
+    found = [each for each in notes_of(settings_of(**given), TASK) if "cohorts become smaller" in each]
     assert bool(found) == (share < 0.8)
     if found:
         often = "once" if most == 1 else f"{most} times"

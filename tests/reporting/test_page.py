@@ -27,11 +27,12 @@ from dpfedmeta.reporting.compare.seed_groups import group_runs
 from dpfedmeta.reporting.html.page import write_comparison, write_report
 from dpfedmeta.reporting.html.privacy_statement import plan_words, server_words
 from dpfedmeta.reporting.html.run_page import AGREES, check_report, embedded
-from dpfedmeta.training.results.facts import Proven, aggregation, plan_facts, state_choice, summary_facts
+from dpfedmeta.training.results.facts import aggregation, plan_facts
 from dpfedmeta.training.results.snapshot import read_run
 from dpfedmeta.training.results.summary import ACCURACIES
 from dpfedmeta.training.terminal.tables import HOLDS
 from dpfedmeta.training.verification.chosen_run import choice_words, selection_content
+from dpfedmeta.training.verification.proven import Proven, state_choice
 from dpfedmeta.training.verification.replan import settings_of_ledger
 from dpfedmeta.training.verification.verify import audit
 from tests.training.described import described
@@ -108,7 +109,7 @@ def summary_of(run, settings, plan):
     return {
         "status": "completed" if proven.rounds == plan.rounds else "interrupted",
         "rounds": proven.rounds,
-        **summary_facts(proven, described(settings, plan)),
+        **proven.summary_facts(described(settings, plan)),
         "accuracy": accuracy(0.91),
         "accuracy_before_adaptation": accuracy(0.2),
         "accuracy_untrained": accuracy(0.55),

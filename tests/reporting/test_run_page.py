@@ -198,7 +198,7 @@ def test_an_exchanged_picture_is_refused_also_with_its_digest(finished, forged):
         forged(exchanged)
     assert (
         check_pictures(replace(read_run(run), page=page), proven)
-        == "its pictures are those that the run's numbers give"
+        == "the pictures in report.html and beside it are those that the run's numbers give"
     )
     with_digest = with_block(exchanged, lambda content: content["pictures"].update(clip=accuracy))
     assert forged(with_digest) == [f"report.html {AGREES}"]
@@ -206,11 +206,21 @@ def test_an_exchanged_picture_is_refused_also_with_its_digest(finished, forged):
         check_pictures(read_run(run), proven)
 
 
+@pytest.mark.parametrize("name", ["accuracy", "clip", "guarantees"])
+def test_a_picture_beside_the_page_is_the_one_in_it(finished, name):
+    run, _, proven = finished
+    (run.path / f"{name}.png").write_bytes(b"a white picture that says epsilon 0.1")
+    with pytest.raises(InputError, match=rf"{name}\.png is not what the run's numbers give"):
+        check_pictures(read_run(run), proven)
+    (run.path / f"{name}.png").unlink()
+    assert "beside it are those" in check_pictures(read_run(run), proven)
+
+
 def test_pictures_of_another_library_are_said_not_to_be_compared(finished, monkeypatch):
     run, _, proven = finished
     monkeypatch.setattr(page_module, "DRAWN_BY", "matplotlib 1.0 on Plan 9")
     said = check_pictures(read_run(run), proven)
-    assert said.startswith("its pictures were drawn by matplotlib")
+    assert said.startswith("the pictures were drawn by matplotlib")
     assert said.endswith("not by matplotlib 1.0 on Plan 9, so they were not compared")
 
 

@@ -22,10 +22,16 @@ class Told(Callback):
         self.planned = planned
 
 
-@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "maml", "meta-sgd"])
+# As presets of colour images have, and of characters.
+OF_IMAGES = {
+    "maml": {"model.first_gain": "8"},
+    "moments-agrlr": {"model.encoder": "strokes", "model.encoder_size": "28"},
+}
+
+
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr", "maml", "meta-sgd", "moments-agrlr"])
 def test_it_says_the_same_with_and_without_a_network(tiny_task_file, algo):
-    gain = {"model.first_gain": "8"} if algo == "maml" else {}  # as presets of colour images have
-    settings = resolve(algo, str(tiny_task_file), None, SMALL | gain)
+    settings = resolve(algo, str(tiny_task_file), None, SMALL | OF_IMAGES.get(algo, {}))
     told = Told()
     assert needs_no_network(settings)
     assert forecast(settings, callbacks=[told], seconds=None) is None
@@ -72,9 +78,12 @@ def test_a_gain_that_nothing_undoes_is_refused_without_a_network(tiny_task_file)
 @pytest.mark.parametrize("dataset", ["omniglot", "cifar-fs", "mini-imagenet", "strokes"])
 def test_presets_need_no_network(dataset):
     """Of every published task: some set first_gain and an initial body for colour images."""
+    # Of photographs 16 classes are for validation.
+    most = 20 if dataset == "omniglot" else 16
     for algo in algorithm_names():
         settings = resolve(algo, dataset, None)
         assert needs_no_network(settings), (algo, dataset)
+        assert settings.task.ways <= most, (algo, dataset)
 
 
 @pytest.mark.slow

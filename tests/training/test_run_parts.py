@@ -17,6 +17,10 @@ from dpfedmeta.accounting.ledger.ledger import Budget
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import RunDirectory
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.task import OwnSource
+from dpfedmeta.data.task_file import load_task
+from dpfedmeta.learning.evaluation.few_shot import Benchmark
 from dpfedmeta.training import run_training, setup, update_variance
 from dpfedmeta.training.results import facts, snapshot, summary, trained_run
 from dpfedmeta.training.results.snapshot import Snapshot
@@ -28,6 +32,7 @@ from dpfedmeta.training.tracking import plan_summary
 from dpfedmeta.training.tracking.callbacks import CallbackFailed, JsonLines
 from dpfedmeta.training.update_variance import update_spread
 from dpfedmeta.training.verification import replan, verify
+from tests.data.test_population_statement import pool_of
 
 
 class Hears(Callback):
@@ -516,3 +521,16 @@ def test_a_registered_run_has_the_budget_that_its_register_holds_for_it(monkeypa
     planned = Budget(limits=(1.5,))
     due = planned if register is None else ("registered", "name of mine", planned)
     assert _budget(SimpleNamespace(plan=plan), "mine") == due
+
+
+@pytest.mark.parametrize(("counts", "said"), [
+    ([9] * 6, "3 public clients in a.csv"), ([9, 9, 9, 9, 1, 9], "2 of 3 public clients in a.csv"),
+    ([1, 9, 9, 1, 9, 9], "1 of 3 public clients in a.csv"),
+])  # fmt: skip
+def test_people_who_hold_too_little_to_be_judged_are_not_counted_among_the_judged(tmp_path, counts, said):
+    pool = pool_of(counts, tmp_path, clients=("ann", "ann", "bob", "bob", "cid", "cid"))
+    task = SimpleNamespace(source=OwnSource(reader="vectors", path="data/a.csv"))
+    test = Benchmark(pool=pool, shape=EpisodeShape(ways=2, shots=2, queries=2), seed=0, split="test")
+    assert setup.judged_on(SimpleNamespace(task=task, test=pool), test) == said
+    task = SimpleNamespace(source=load_task("strokes")[0].source)
+    assert setup.judged_on(SimpleNamespace(task=task, test=pool), test) is None

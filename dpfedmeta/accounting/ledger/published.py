@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from dpfedmeta.accounting.ledger.charges import Closing
+from dpfedmeta.accounting.events.guarantee import Guarantee
+from dpfedmeta.accounting.ledger.charges import Charge, Closing
 from dpfedmeta.accounting.ledger.ledger import ABORTED, LedgerContent, held_releases
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import OVER, RunDirectory, safetensors_header
+from dpfedmeta.core.pydantic_errors import counted_words
 
 _CHECKPOINTS = "round-*.safetensors"
 _ALWAYS = (
@@ -142,3 +147,40 @@ def not_verified(content: LedgerContent, what: str, *others: str) -> str:
         why = "it was stopped, or goes on"
         unbound.append(f"{what} ({why}, so the ledger does not end with a closing line)")
     return f"not verified: {'; '.join([*unbound, *others, *_ALWAYS])}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """Spending that a ledger proves.
+
+    Attributes:
+        plan: The plan in its first line.
+        charges: Its charges.
+        guarantees: What they cost, from their own numbers; of a run that was chosen, what holds with the choice.
+        remarks: What was checked, a line each.
+        simulation: What is said where somebody chose the noise seed; None: nobody did.
+        unverified: What no comparison with the ledger shows.
+    """
+
+    plan: PrivacyPlan
+    charges: tuple[Charge, ...]
+    guarantees: tuple[Guarantee, ...]
+    remarks: tuple[str, ...]
+    simulation: str | None
+    unverified: str
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were charged, each once however often it was done again."""
+        return len({charge.round for charge in self.charges})
+
+    def to_state(self) -> tuple[Guarantee, ...]:
+        """The cells to state of it: what was spent; where it may still go on, what all its rounds may spend."""
+        return self.guarantees if self.rounds == self.plan.rounds else guarantees(self.plan)
+
+
+def chain_remark(charges: Sequence[Charge]) -> str:
+    """How many rounds were charged, and how often again."""
+    again = sum(bool(charge.attempt) for charge in charges)
+    count = counted_words(len(charges) - again, "round")
+    return f"{count}{f', {again} of them repeated and charged again' if again else ''}, hash chain intact"

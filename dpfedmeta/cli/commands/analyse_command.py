@@ -183,9 +183,9 @@ def _settings(options: argparse.Namespace, given: dict[str, str]) -> Settings | 
         raise InputError(f"gain {options.run}: the run says who the clients are; drop --algo, --dataset and settings")
     from dpfedmeta.core.files.run_checks import check_is_run
     from dpfedmeta.core.files.run_directory import CONFIG, RunDirectory
-    from dpfedmeta.training.results.facts import Proven
     from dpfedmeta.training.results.snapshot import read_run
     from dpfedmeta.training.verification.file_claims import check_config
+    from dpfedmeta.training.verification.proven import Proven
 
     check_is_run(options.run)
     run = RunDirectory(options.run)

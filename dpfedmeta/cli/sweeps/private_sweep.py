@@ -22,8 +22,8 @@ from dpfedmeta.cli.sweeps.sweep_folder import PROMISED, SweepFolder, opened
 from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import SELECTION, SUMMARY, RunDirectory, write_text
-from dpfedmeta.training.results.facts import Proven, state_choice
 from dpfedmeta.training.verification.chosen_run import mark_of, selection_content
+from dpfedmeta.training.verification.proven import Proven, state_choice
 
 BEST, _SECRET, _DRAWN = "best", "secret", "drawn.json"
 _RELEASED = "released.json"

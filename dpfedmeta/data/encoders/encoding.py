@@ -65,9 +65,9 @@ class EncoderFacts:
 
     Attributes:
         name: Of the encoder.
-        size: As in `Encoding`.
-        licence: As in `EncoderCard`.
-        trained_on: Likewise.
+        size: Height and width of the images that it sees.
+        licence: Licence of its weights.
+        trained_on: Data that it learned from, in words.
         task: Name of the task that it encodes.
         overlap: "images" or "classes" of the task that it learned from; "" for neither.
     """

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dpfedmeta.data.episodes import sampling_jit as drawing_kernels
 from dpfedmeta.data.episodes.class_pool import ClassPool
-from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.data.episodes.shape import EpisodeShape, class_labels
 from dpfedmeta.data.populations.capacity_checks import able_clients
 
 if TYPE_CHECKING:
@@ -183,13 +183,13 @@ class Chosen:
                 query_images=query[:, :-1].contiguous(),
                 query_labels=query[:, -1].contiguous(),
             )
-        labels = torch.from_numpy(pool.listed(self.places[:, 0])) if pool.labels else torch.arange(self.shape.ways)
-        return Episode(
-            support_images=support,
-            support_labels=labels.repeat_interleave(self.shape.shots),
-            query_images=query,
-            query_labels=labels.repeat_interleave(self.shape.queries),
-        )
+        sizes = self.shape.shots, self.shape.queries
+        if pool.labels:
+            own = torch.from_numpy(pool.listed(self.places[:, 0]))
+            labels = [own.repeat_interleave(each) for each in sizes]
+        else:
+            labels = [class_labels(self.shape.ways, each).clone() for each in sizes]
+        return Episode(support_images=support, support_labels=labels[0], query_images=query, query_labels=labels[1])
 
 
 def draw_episode(pool: ClassPool, generator: np.random.Generator, shape: EpisodeShape) -> Episode:

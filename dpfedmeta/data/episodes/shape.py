@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from dpfedmeta.data.missing import MissingValues
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Kind = Literal["images", "vectors", "tokens"]
 
 LEAST_WAYS, LEAST_RECORDS = 2, 2
 """Of a whole client: its classes, and the records of each, one to adapt on and one to be judged on."""
+
+
+@lru_cache(maxsize=8)
+def class_labels(ways: int, each: int, device: torch.device | str = "cpu") -> Tensor:
+    """Labels of classes with so many records each, in their order; everybody has the same ones, so nobody writes."""
+    import torch
+
+    return torch.arange(ways, device=device).repeat_interleave(each)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +48,8 @@ class EpisodeShape:
         """Return whether labels are in the order of their classes, with the numbers of records that each has here."""
         import torch
 
-        ways = torch.arange(self.ways, device=support.device)
-        return torch.equal(support, ways.repeat_interleave(self.shots)) and torch.equal(
-            query, ways.repeat_interleave(self.queries)
-        )
+        due = (class_labels(self.ways, each, support.device) for each in (self.shots, self.queries))
+        return all(map(torch.equal, (support, query), due))
 
     @property
     def words(self) -> str:

@@ -162,7 +162,7 @@ def population_statement(
     elif isinstance(population, VirtualPopulation | DisjointPopulation | NaturalPopulation):
         found = _of_simulated_clients(population, published)
     else:
-        found = PopulationStatement(kind=OWN, clients=population.clients)
+        found = PopulationStatement(kind=OWN, clients=population.clients, own_test=own_test)
     return replace(found, own_test=own_test)
 
 
@@ -183,14 +183,14 @@ def _of_images(
     population: VirtualPopulation | DisjointPopulation | NaturalPopulation | ShardPopulation,
     records: int,
     published: bool,
-    choices: Mapping[str, int] | None = None,
+    where: Mapping[str, int] | None = None,
 ) -> PopulationStatement:
     if not published:
         form = len(_SENTENCES[kind]) - 1  # that of private images is the last
         return PopulationStatement(kind=kind, clients=population.clients, form=form, records=records)
     images = population.pool.size
     return PopulationStatement(
-        kind=kind, clients=population.clients, records=records, images=images, choices=choices or {}
+        kind=kind, clients=population.clients, records=records, images=images, choices=where or {}
     )
 
 
@@ -237,7 +237,7 @@ def _of_named_clients(form: int, clients: int, second: Mapping[str, bool], **num
 def _of_shards(population: ShardPopulation, published: bool) -> PopulationStatement:
     shared = population.clients > population.clients_per_deal
     records = population.clients * population.records
-    return _of_images("shards", population, records, published, choices={"WHERE": int(shared)})
+    return _of_images("shards", population, records, published, {"WHERE": int(shared)})
 
 
 def _rounded(value: float) -> str:

@@ -69,6 +69,9 @@ class MomentSettings:
     pair_bound: Annotated[float, Field(gt=0, le=2, description="c, most length of a difference; 2: none is cut")] = 2.0
     scale: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False, description="s, rounding under sums")] = 40.0
     pair_weight: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False, description="beta, most of a pair")] = 8.0
+    between: Annotated[
+        float, Field(ge=0, le=1e6, description="least variance between classes in a direction, where that within is 1")
+    ] = 0.0
     groups: Annotated[int, Field(ge=1, le=10_000, description="M, of rows by their hash; pairs are inside of them")] = 5
     records: Annotated[int, Field(ge=2, le=10**6, description="n0, of a client that holds any number of them")] = 200
     radius: Annotated[
@@ -188,6 +191,7 @@ class SentMoments(NoRecordNoise, NetworkWeights):
             pair_bound=own.pair_bound,
             pair_weight=own.pair_weight,
             radius=own.radius,
+            least=own.between,
         )
         return moments, Adaptation(adapt="head", steps=0, lr=settings.meta.lr, rule=cls.rule, targets=targets_of(task))
 
@@ -242,9 +246,10 @@ class SentMoments(NoRecordNoise, NetworkWeights):
     def messages(
         self, context: ClientContext, episodes: Sequence[Episode], bound: float, noises: Sequence[ClientNoise]
     ) -> Iterator[Params]:
-        """Exact moments."""
+        """Exact moments, float32: what is promised of a whole client is that its message is cut."""
         for episode in episodes:
-            yield {name: value.float() for name, value in self.exact(episode.to(context.device)).items()}
+            there = episode.to(context.device)
+            yield self._over(there, self.rows(there, single=True))
 
     def exact(self, episode: Episode) -> Params:
         """SECRET: the moments of a client over n, float64, of length 1 at most.
@@ -252,21 +257,27 @@ class SentMoments(NoRecordNoise, NetworkWeights):
         Where records are promised something n is public, and what is longer than 1 is projected onto that length. This
         brings no two messages further apart, so relations of a record stay. Else it is their number, if it is larger.
         """
+        return self._over(episode, self.rows(episode))
+
+    def _over(self, episode: Episode, rows: Rows) -> Params:
+        if self.most is None:
+            # Exactly n records: no longer than 1.
+            return self.moments.summed(rows, self.records)
         over = self.records
-        if self.most is not None and self.layout is None:
+        if self.layout is None:
             over = max(over, len(episode.support_labels) + len(episode.query_labels))
-        found = scaled(self.moments.summed(self.rows(episode)), 1.0 / over)
+        found = self.moments.summed(rows, over)
         return scaled(found, 1.0 / max(1.0, float(norm(found))))
 
-    def rows(self, episode: Episode) -> Rows:
-        """SECRET: what a client adds, row by row."""
+    def rows(self, episode: Episode, *, single: bool = False) -> Rows:
+        """SECRET: what a client adds, row by row, in float64 or float32."""
         import torch
 
         moments, images = self.moments, (episode.support_images, episode.query_images)
         assert isinstance(moments, SecondMoments)
         if self.most is None:
             each = [part.reshape(self.client.ways, -1, part.shape[-1]) for part in images]
-            return moments.rows(torch.cat(each, 1))
+            return moments.rows(torch.cat(each, 1), single=single)
         paired, others = images[0], images[1]
         if self.layout is None:
             labels, both = torch.cat([episode.support_labels, episode.query_labels]), torch.cat(images)
@@ -275,7 +286,7 @@ class SentMoments(NoRecordNoise, NetworkWeights):
             others = both[torch.cat([own[len(own) // 2 * 2 :] for own in held])]
         count = len(paired) // 2 * 2
         others = torch.cat([paired[count:], others])
-        return moments.rows(paired[:count].reshape(-1, 2, paired.shape[-1]), others[:, None])
+        return moments.rows(paired[:count].reshape(-1, 2, paired.shape[-1]), others[:, None], single=single)
 
     def shortened(self) -> SentMoments:
         """The same: there is nothing to leave out."""
@@ -370,13 +381,13 @@ class MomentsOfTargets(SentMoments):
         found = self.moments.model(mean, deviation)
         return dict(zip(self.solved_names, (found.centre, found.matrix, found.rows, found.bias), strict=True))
 
-    def rows(self, episode: Episode) -> Rows:
-        """SECRET: what a client adds, row by row."""
+    def rows(self, episode: Episode, *, single: bool = False) -> Rows:
+        """SECRET: what a client adds, row by row, likewise."""
         import torch
 
         assert isinstance(self.moments, SharedMoments)
         parts = (episode.support_images, episode.query_images), (episode.support_labels, episode.query_labels)
-        return self.moments.rows(*map(torch.cat, parts))
+        return self.moments.rows(*map(torch.cat, parts), single=single)
 
 
 MEMBER = SentMoments

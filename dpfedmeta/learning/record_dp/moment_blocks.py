@@ -13,6 +13,7 @@ import numpy as np
 from dpfedmeta.accounting.events.integer_sum import rounded_length
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from dpfedmeta.accounting.relations.relations import MomentBlocks
@@ -48,10 +49,14 @@ class MomentBlock:
         """Form of it: a symmetric matrix travels as its diagonal and sqrt(2) times what is above it."""
         return (self.labels, self.size) if self.labels else (self.size * (self.size + 1) // 2,)
 
-    def added(self, vectors: Tensor, members: Tensor | None) -> Tensor:
-        """SECRET: the block of some vectors [n, size], and of their labels [n, labels] as zeros and ones."""
-        sums = packed(vectors.T @ vectors) if members is None else members.to(vectors.dtype).T @ vectors
-        return sums * self.weight
+    def added(self, vectors: Tensor, members: Tensor | None, share: float) -> Tensor:
+        """SECRET: `share` of the block of some vectors [n, size], and of their labels [n, labels] as zeros and ones."""
+        import torch
+
+        left, nothing = vectors if members is None else members.to(vectors.dtype), vectors.new_zeros(())
+        # One product and nothing besides: clients' time is that of reading and writing matrices.
+        sums = torch.addmm(nothing, left.T, vectors, beta=0.0, alpha=share * self.weight)
+        return packed(sums) if members is None else sums
 
     def scale(self, whole: float) -> float:
         """What vectors are multiplied by before they are rounded, where 1 is `whole` squared."""
@@ -94,20 +99,21 @@ class MomentBlock:
 
 def packed(matrix: Tensor) -> Tensor:
     """[D, D], symmetric -> [D (D + 1) / 2]: the diagonal, and sqrt(2) times what is above it; lengths stay."""
-    import torch
-
-    above = matrix.reshape(-1).index_select(0, _above(len(matrix)).to(matrix.device))
-    return torch.cat([matrix.diagonal(), above.mul_(math.sqrt(2.0))])
+    places, factors = _places(len(matrix), matrix.dtype, matrix.device)
+    return matrix.reshape(-1).index_select(0, places).mul_(factors)
 
 
 @lru_cache(maxsize=8)
-def _above(size: int) -> Tensor:
-    """Places above the diagonal in a matrix that is read row by row."""
+def _places(size: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Places of the diagonal, then of what is above it, in a matrix that is read row by row; and its factors."""
     import torch
 
-    row, column = torch.triu_indices(size, size, 1)
-    places: Tensor = row * size + column
-    return places
+    row, column = torch.triu_indices(size, size, 1, device=device)
+    diagonal = torch.arange(size, device=device) * (size + 1)
+    places = torch.cat([diagonal, row * size + column])
+    factors = torch.full((len(places),), math.sqrt(2.0), dtype=dtype, device=device)
+    factors[:size] = 1.0
+    return places, factors
 
 
 def unpacked(vector: Tensor, size: int) -> Tensor:
@@ -120,22 +126,26 @@ def unpacked(vector: Tensor, size: int) -> Tensor:
     return above + above.T + torch.diag(vector[:size])
 
 
-def sound_rows(records: Tensor) -> tuple[Tensor, Tensor]:
-    """SECRET: (records [..., d] in float64, those that are not finite 0; [..., 1], which are finite)."""
+def sound_rows(records: Tensor, *, single: bool = False) -> tuple[Tensor, Tensor]:
+    """SECRET: (records [..., d], those that are not finite 0, float64 or float32; [..., 1], which are finite)."""
     import torch
 
-    raw = records.double()
-    sound = torch.isfinite(raw).all(-1, keepdim=True)
+    raw = records.float() if single else records.double()
+    # The largest is nan or infinite where any number is.
+    sound = torch.isfinite(raw.abs().amax(-1, keepdim=True))
     return torch.where(sound, raw, 0.0), sound
 
 
-def shortened(records: Tensor, radius: float) -> Tensor:
-    """Vectors over R where they are no longer than R, else at length 1."""
+def shortened(records: Tensor, radius: float | None) -> Tensor:
+    """Vectors over R where they are no longer than R, else at length 1; with None at length 1, all that are not 0."""
+    import torch
+
+    radius = radius or torch.finfo(records.dtype).tiny
     # The largest number first, so that no square overflows.
     largest = records.abs().amax(-1, keepdim=True).clamp_min(radius)
     scaled = records / largest
-    lengths = scaled.square().sum(-1, keepdim=True).sqrt()
-    return scaled / lengths.clamp_min(radius / largest) * ROUNDING
+    lengths = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
+    return scaled.mul_(ROUNDING / lengths.clamp_min_(radius / largest))
 
 
 def weighed(found: Tensor, target: Tensor, noise: float) -> tuple[Tensor, float]:
@@ -182,11 +192,12 @@ class BlockMoments:
         """Forms of the blocks."""
         return {block.name: block.shape for block in self.parts}
 
-    def summed(self, rows: Rows) -> Params:
-        """SECRET: all blocks of these rows, float64.
+    def summed(self, rows: Rows, over: float = 1.0) -> Params:
+        """SECRET: all blocks of these rows, in their precision, over a public number.
 
         Guarantee:
-            Where a record becomes null in its place, they move by 1 at most in L2; in other relations as
-            `MomentBlocks.moved` says.
+            In float64, where a record becomes null in its place, `over` times they move by 1 at most in L2; in other
+            relations as `MomentBlocks.moved` says.
         """
-        return {block.name: block.added(*own) / self.blocks.unit for block, own in zip(self.parts, rows, strict=True)}
+        share = 1.0 / (over * self.blocks.unit)
+        return {block.name: block.added(*own, share) for block, own in zip(self.parts, rows, strict=True)}

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
 
 TOTAL, WITHIN = "moments.total", "moments.within"
-# All records that are not 0 are longer, and come to length 1.
-_ANY_LENGTH = 1e-300
 # Of the mean variance within a class, added to that of each direction besides the noise.
 _FLOOR = 0.03
 # A direction counts by as much as its variance between classes is above this share of the noise's largest.
@@ -53,6 +51,8 @@ class SecondMoments(BlockMoments):
         pair_bound: c, length to which the difference of two records of a class is cut; 2 cuts none.
         pair_weight: beta, the most that a pair adds to its block, where a record adds 1 to the other one.
         radius: R, to which records are cut, and over which they are; None: each comes to length 1.
+        least: Variance that classes are taken to have in each direction at least, where that within them is 1: few
+            classes say nothing of most directions, in which new ones differ all the same.
     """
 
     directions: int
@@ -60,6 +60,7 @@ class SecondMoments(BlockMoments):
     pair_bound: float
     pair_weight: float
     radius: float | None = None
+    least: float = 0.0
 
     @property
     def blocks(self) -> MomentBlocks:  # type: ignore[override]
@@ -93,33 +94,34 @@ class SecondMoments(BlockMoments):
             relations as `MomentBlocks.moved` says. Over all records its length is 1 at most.
         """
         count = sum(math.prod(each.shape[:2]) for each in records)
-        return {name: value / count for name, value in self.summed(self.rows(*records)).items()}
+        return self.summed(self.rows(*records), count)
 
-    def rows(self, *records: Tensor) -> Rows:
+    def rows(self, *records: Tensor, single: bool = False) -> Rows:
         """SECRET: z of each record [n, D + 1]; u of each pair over c [pairs, D]; of length 1 at most, null ones 0.
 
         Args:
             records: As of `message`.
+            single: In float32, whose rounding lengthens them; else in float64.
         """
         import torch
 
-        both = [self._vectors(each) for each in records]
+        both = [self._vectors(each, single) for each in records]
         return [(torch.cat(own), None) for own in zip(*both, strict=True)]
 
-    def _vectors(self, records: Tensor) -> tuple[Tensor, Tensor]:
+    def _vectors(self, records: Tensor, single: bool) -> tuple[Tensor, Tensor]:
         import torch
 
-        each, (raw, sound) = records.shape[1], sound_rows(records)
-        unit = shortened(raw, self.radius or _ANY_LENGTH)[..., : self.directions]
+        each, (raw, sound) = records.shape[1], sound_rows(records, single=single)
+        unit = shortened(raw, self.radius)[..., : self.directions]
         constants = torch.full_like(unit[..., :1], self.constant * ROUNDING)
-        z = torch.cat([unit, constants], -1) * sound
-        z = z.flatten(0, 1) / math.sqrt(1.0 + self.constant**2)
+        z = torch.cat([unit, constants * sound], -1)
+        z = z.flatten(0, 1).mul_(1.0 / math.sqrt(1.0 + self.constant**2))
         pairs = slice(0, each - each % 2, 2), slice(1, each, 2)
         both = sound[:, pairs[0]] & sound[:, pairs[1]]
-        u = (unit[:, pairs[0]] - unit[:, pairs[1]]) * both
-        lengths = u.square().sum(-1, keepdim=True).sqrt()
-        u = u * (self.pair_bound * ROUNDING / lengths.clamp_min(1e-300)).clamp_max(1.0) / self.pair_bound
-        return z, u.flatten(0, 1)
+        u = unit[:, pairs[0]] - unit[:, pairs[1]]
+        lengths = torch.linalg.vector_norm(u, dim=-1, keepdim=True).clamp_min_(torch.finfo(u.dtype).tiny)
+        shorter = (self.pair_bound * ROUNDING / lengths).clamp_max(1.0) / self.pair_bound
+        return z, u.mul_(shorter.mul_(both)).flatten(0, 1)
 
     def metric(
         self, mean: Mapping[str, Tensor], deviation: float, size: int, width: int, each: int | None
@@ -173,7 +175,7 @@ class SecondMoments(BlockMoments):
         centre, _ = _weighed(centre, torch.zeros(count), _most(of_centre, count))
         public = torch.Generator().manual_seed(0)
         noise = shown * (_drawn(count, of_total, public) - _drawn(count, of_within, public))
-        found = _discriminant(within, between, kept * of_within * math.sqrt(2.0 * count), noise)
+        found = _discriminant(within, between, kept * of_within * math.sqrt(2.0 * count), noise, self.least)
         if found is None:
             alike, ones = torch.eye(size, width), torch.ones(width)
             return SolvedMetric(centre=torch.zeros(size), matrix=alike, whitening=alike, between=ones, shown=0.0)
@@ -187,7 +189,9 @@ class SecondMoments(BlockMoments):
         return SolvedMetric(centre=centre, matrix=matrix, whitening=whitening, between=between[0], shown=shown)
 
 
-def _discriminant(within: Tensor, between: Tensor, edge: float, noise: Tensor) -> tuple[Tensor, Tensor] | None:
+def _discriminant(
+    within: Tensor, between: Tensor, edge: float, noise: Tensor, least: float
+) -> tuple[Tensor, Tensor] | None:
     """[D, D], directions that whiten the one and order the other, and variances of the latter; None: noise hides it."""
     import torch
 
@@ -195,7 +199,7 @@ def _discriminant(within: Tensor, between: Tensor, edge: float, noise: Tensor) -
     ridge = edge + _FLOOR * float(values.clamp_min(0.0).mean()) + 1e-12
     white = vectors @ torch.diag((values.clamp_min(0.0) + ridge).rsqrt()) @ vectors.T
     variances, directions = (found.flip(-1) for found in torch.linalg.eigh(white @ between @ white))
-    above = (variances - _EDGE * float(torch.linalg.eigvalsh(white @ noise @ white)[-1])).clamp_min(0.0)
+    above = (variances - _EDGE * float(torch.linalg.eigvalsh(white @ noise @ white)[-1])).clamp_min(least)
     return (white @ directions, above) if bool(above.any()) else None
 
 

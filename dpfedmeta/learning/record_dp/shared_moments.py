@@ -88,19 +88,20 @@ class SharedMoments(BlockMoments):
         """The same of records with so many numbers."""
         return replace(self, size=size)
 
-    def rows(self, records: Tensor, targets: Tensor) -> Rows:
+    def rows(self, records: Tensor, targets: Tensor, *, single: bool = False) -> Rows:
         """SECRET: z of each record; the sums by label have the same vectors.
 
         Args:
             records: [n, d]. One that is not finite is null: it adds nothing.
             targets: [n], places in the public list; or numbers to predict, in scales from their centre.
+            single: As of `SecondMoments.rows`.
         """
         import torch
 
-        raw, sound = sound_rows(records)
+        raw, sound = sound_rows(records, single=single)
         columns = [shortened(raw, self.radius), torch.full_like(raw[:, :1], self.constant * ROUNDING)]
         if not self.labels:
-            numbers = targets.double()[:, None].clamp(-self.reach, self.reach)
+            numbers = targets.to(raw)[:, None].clamp(-self.reach, self.reach)
             columns.append(numbers * (self.weight * ROUNDING / self.reach))
         z = torch.cat(columns, 1) * sound / self._length
         if not self.labels:

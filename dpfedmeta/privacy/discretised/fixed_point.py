@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfedmeta.core.params import float64, int64, is_numpy, length_of, zeros
+from dpfedmeta.core.params import float64, host, int64, is_numpy, zeros
+from dpfedmeta.core.random.random_sources import FloatArray
+from dpfedmeta.privacy.discretised.fixed_point_jit import add_shortened, squared_length
 
 if TYPE_CHECKING:
     import torch
@@ -83,16 +85,22 @@ class WholeNumbers:
 
     def accepted(self, values: Tensor) -> Tensor | None:
         """The same, or None for what no honest client sends: not finite, or longer than `longest`."""
-        # In float64 a norm is finite where every scalar is.
-        length = length_of(values)
-        return self.of(values) if math.isfinite(length) and length <= self.longest else None
+        return self.of(values) if self._honest(host(values)) else None
 
-    def total(self, messages: Iterable[Tensor | None], size: int, device: torch.device | None = None) -> WholeTotal:
+    def _honest(self, values: FloatArray) -> bool:
+        # In float64 a norm is finite where every scalar is.
+        return math.isfinite(length := math.sqrt(squared_length(values))) and length <= self.longest
+
+    def total(self, messages: Iterable[Tensor | None], size: int) -> WholeTotal:
         """SECRET: the sum of the messages that an honest client may send, and how many these are; None is not one."""
-        total, entered = self.zero(size, device), 0
+        total, entered = self.zero(size), 0
         for values in messages:
-            if values is not None and (whole := self.accepted(values)) is not None:
-                total += whole
+            if values is not None and self._honest(own := host(values)):
+                if len(self.units) == 1:
+                    # The same numbers, without a copy of a long message for each operation.
+                    add_shortened(own, 1.0, 1.0 / self.units[0], total[0].numpy())
+                else:
+                    total += self.of(values.double().cpu())
                 entered += 1
         return total, entered
 

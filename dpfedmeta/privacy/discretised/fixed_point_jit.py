@@ -1,4 +1,4 @@
-"""Compiled loops over whole-number messages: rotation and rounding."""
+"""Compiled loops over whole-number messages: rotation, rounding and sums."""
 
 import numpy as np
 
@@ -42,3 +42,28 @@ def round_at_random(values, words, rounded):
         total += whole * whole
         rounded[i] = np.int64(whole)
     return total
+
+
+@compiled
+def squared_length(values):
+    """Sum of squares of [d] in float32 or float64, in float64."""
+    total = 0.0
+    for i in range(len(values)):
+        value = np.float64(values[i])
+        total += value * value
+    return total
+
+
+@compiled
+def add_shortened(values, factor, per_unit, total):
+    """Shorten an update, round it towards zero to whole numbers, and add these.
+
+    Args:
+        values: In and out: [d]; shortened in their own precision, as `clipping.clip` does.
+        factor: At most 1.
+        per_unit: One over the unit of the whole numbers, a power of two.
+        total: In and out: [d] in int64.
+    """
+    for i in range(len(values)):
+        values[i] = np.float64(values[i]) * factor
+        total[i] += np.int64(np.float64(values[i]) * per_unit)

@@ -18,7 +18,7 @@ from dpfedmeta.core.random.random_sources import FloatArray, IntArray
 from dpfedmeta.privacy.clip_policy import ATTACHED, Attachment, clipped_message, moved_by_a_client, with_attachment
 from dpfedmeta.privacy.clipping import ROUNDING
 from dpfedmeta.privacy.discretised.fixed_point import WholeNumbers
-from dpfedmeta.privacy.rounds.round_sum_jit import add_shortened, squared_length
+from dpfedmeta.privacy.discretised.fixed_point_jit import add_shortened, squared_length
 from dpfedmeta.privacy.units import Bounded, ClientUnit
 
 LEFT_OUT = "left-out.jsonl"

@@ -1,9 +1,9 @@
 """Verification of the rounds of a caller's own loop: recomputed from the ledger, compared with every file beside it."""
 
 from dpfedmeta.accounting.honest_norm import planned_deviation
-from dpfedmeta.accounting.ledger.ledger import LedgerContent, held_releases, read_content, spent
-from dpfedmeta.accounting.ledger.published import check_releases, not_verified
-from dpfedmeta.accounting.ledger.verified import Verified, accountants_remarks, chain_remark
+from dpfedmeta.accounting.ledger.ledger import LedgerContent, held_releases, phases_of, read_content, spent
+from dpfedmeta.accounting.ledger.published import Verified, chain_remark, check_releases, not_verified
+from dpfedmeta.accounting.other_accountants import opinion_remarks
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.comparison import check, json_of
 from dpfedmeta.core.files.run_directory import PLAN, RELEASES, RunDirectory
@@ -37,7 +37,7 @@ def verify_rounds(run: RunDirectory) -> Verified:
         f"{len(released)} stored releases, each charged, stating the noise that is charged; {bound} of them are those "
         "whose digests the ledger holds",
         "by word of whoever wrote the loop: an update depends on releases and on its own client alone",
-        *accountants_remarks(content.plan, content.charges, cells),
+        *opinion_remarks(phases_of(content.charges), content.plan.client_delta, cells),
     ]
     simulation = "a simulation: the noise seed was chosen" if request.simulation else None
     return Verified(

@@ -19,9 +19,9 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY, WITH_RESULT, RunDirectory
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.planning.data_digests import kept_data
-from dpfedmeta.training.results.facts import Proven
 from dpfedmeta.training.results.snapshot import read_run, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
+from dpfedmeta.training.verification.proven import Proven
 
 
 @dataclass(frozen=True, kw_only=True)

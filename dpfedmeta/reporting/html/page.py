@@ -26,11 +26,11 @@ from dpfedmeta.reporting.plots import comparison_plots
 from dpfedmeta.reporting.plots import run_plots as plots
 from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
 from dpfedmeta.training.results.evaluation_store import AUDIT_PLOT, kept_audit
-from dpfedmeta.training.results.facts import Proven
 from dpfedmeta.training.results.snapshot import Snapshot, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
 from dpfedmeta.training.state.how_to_resume import how_to_go_on
 from dpfedmeta.training.terminal.tables import HOLDS
+from dpfedmeta.training.verification.proven import Proven
 from dpfedmeta.training.verification.verify import audit
 
 DRAWN_BY = f"matplotlib {matplotlib.__version__} on {platform.system()} {platform.machine()}"
@@ -100,7 +100,7 @@ def draw(
 
 
 def check_pictures(snapshot: Snapshot, proven: Proven) -> str:
-    """Draw the pictures of report.html again, and compare; one that was drawn by another library is not.
+    """Draw the pictures of report.html and those beside it again, and compare; others' libraries draw others.
 
     Returns:
         What was found, in a line.
@@ -111,19 +111,25 @@ def check_pictures(snapshot: Snapshot, proven: Proven) -> str:
     assert snapshot.page is not None
     shown = shown_in(snapshot.page)
     if shown.drawn_by != DRAWN_BY:
-        return f"its pictures were drawn by {shown.drawn_by}, not by {DRAWN_BY}, so they were not compared"
+        return f"the pictures were drawn by {shown.drawn_by}, not by {DRAWN_BY}, so they were not compared"
     if snapshot.rows is None:
-        return "its pictures were not compared, for rounds.jsonl is not there"
+        return "the pictures were not compared, for rounds.jsonl is not there"
     path = snapshot.run.path / REPORT
     with TemporaryDirectory() as folder, complete(path):
         paths = draw(Path(folder), proven.as_of(shown.head), shown.summary, snapshot.rows[: shown.rounds], shown.audits)
         for name, drawn in paths.items():
-            if digest_of(as_address(drawn)) != shown.pictures[name]:
-                raise InputError(
-                    f"{path}: the picture {name} is not what the run's numbers give; if nobody "
-                    f"edited it, write it again: dpfedmeta report {snapshot.run.path}"
-                )
-    return "its pictures are those that the run's numbers give"
+            beside = path.with_name(drawn.name)
+            for place, same in (
+                (f"{path}: the picture {name}", digest_of(as_address(drawn)) == shown.pictures[name]),
+                # A run that goes on may have drawn it since.
+                (str(beside), snapshot.written or not beside.exists() or beside.read_bytes() == drawn.read_bytes()),
+            ):
+                if not same:
+                    raise InputError(
+                        f"{place} is not what the run's numbers give; if nobody edited it, write it again: dpfedmeta "
+                        f"report {snapshot.run.path}"
+                    )
+    return "the pictures in report.html and beside it are those that the run's numbers give"
 
 
 def _ended_since(snapshot: Snapshot) -> bool:

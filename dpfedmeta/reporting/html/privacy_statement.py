@@ -7,8 +7,8 @@ from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
-from dpfedmeta.training.results.facts import Proven
 from dpfedmeta.training.terminal.tables import method_words
+from dpfedmeta.training.verification.proven import Proven
 
 
 def plan_words(proven: Proven, rounds: int) -> str:

@@ -28,7 +28,7 @@ from dpfedmeta.reporting.html.privacy_statement import chosen_words, guarantee_r
 from dpfedmeta.reporting.html.rerun_command import command, settings_shown
 from dpfedmeta.reporting.html.top_of_page import clip_words, observer_rows, promised_words, reached_words
 from dpfedmeta.training.results.evaluation_store import ERRORS, kept_audit, row_label, size, size_and_count
-from dpfedmeta.training.results.facts import DESCRIBED, Proven
+from dpfedmeta.training.results.facts import DESCRIBED
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, Stage, state_words
 from dpfedmeta.training.results.summary import NOT_FINITE, summary_so_far
@@ -37,6 +37,7 @@ from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import clock
 from dpfedmeta.training.terminal.tables import HOLDS, why_above
 from dpfedmeta.training.verification.file_claims import check_facts
+from dpfedmeta.training.verification.proven import Proven
 
 # Rounds with a release that is too long, in a report.
 _MOST_SHOWN = 5

@@ -11,7 +11,7 @@ from dpfedmeta.accounting.right_guesses import protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.training.results.evaluation_store import row_label, size
-from dpfedmeta.training.results.facts import Proven
+from dpfedmeta.training.verification.proven import Proven
 
 if TYPE_CHECKING:
     from dpfedmeta.reporting.compare.seed_groups import Group

@@ -10,33 +10,25 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
-from dpfedmeta.accounting.ledger.ledger import LedgerContent, phases_of, spent
+from dpfedmeta.accounting.ledger.ledger import LedgerContent
 from dpfedmeta.accounting.ledger.plan_json import constants
-from dpfedmeta.accounting.ledger.published import not_verified
-from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
-from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
-from dpfedmeta.accounting.private_selection import SelectionCost
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.dataset_names import shipped_task, task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory
 from dpfedmeta.data.encoders.encoding import EncoderFacts
 from dpfedmeta.data.episodes.shape import ASKED, OWN
 from dpfedmeta.data.populations.population_statement import PopulationStatement
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.models.spec import beginning_words
-from dpfedmeta.planning.caveats import SIMULATION, TaskFacts, cautions, word_of_authors
+from dpfedmeta.planning.caveats import SIMULATION, TaskFacts, cautions
 from dpfedmeta.planning.client_spec import sizes_of_clients
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
-from dpfedmeta.training.verification.chosen_run import CHOSEN, cells_of_choice, choice_words, verified_selection
-from dpfedmeta.training.verification.replan import settings_of_ledger
 
-_NEVER = (
-    "accuracies, what is drawn of them, names, and how many records clients have (measure again: dpfedmeta evaluate "
-    "RUN --out DIR)"
-)
+# Constants of the plan that stand beside the guarantees.
 _POPULATION = ("clients", "cohort", "sampler", "max_participations")
-DESCRIBED = "described"
+# Keys of the description, and of the number to report of a run that a private sweep chose.
+DESCRIBED, CHOSEN = "described", "chosen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,78 +81,6 @@ class Described:
         return cls(population=population, encoder=encoder, task=TaskFacts(**found["task"]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Proven:
-    """Facts that a ledger proves; every other file is compared with them.
-
-    Attributes:
-        content: The ledger.
-        settings: What the run was asked for, from its first line.
-        spent: The four cells of its rounds, of the run alone.
-        planned: The four cells of its plan, of the run alone.
-        choice: The price of the private sweep that chose the run; None: none did.
-    """
-
-    content: LedgerContent
-    settings: Settings
-    spent: tuple[Guarantee, ...]
-    planned: tuple[Guarantee, ...]
-    choice: SelectionCost | None = None
-
-    @classmethod
-    def of(cls, run: RunDirectory, content: LedgerContent) -> Proven:
-        """Compute the facts from a run's ledger, and the price of a choice from its list.
-
-        Raises:
-            InputError: As `verified_selection` says.
-        """
-        settings, cells = settings_of_ledger(run.ledger, content), spent(content.plan, content.charges, content.lines)
-        choice = verified_selection(run, content, cells)
-        return cls(content=content, settings=settings, spent=cells, planned=guarantees(content.plan), choice=choice)
-
-    @property
-    def cells(self) -> tuple[Guarantee, ...]:
-        """The four cells to state of the run: those of its rounds, or of the choice where a private sweep chose it."""
-        return cells_of_choice(self.spent, self.choice)
-
-    @property
-    def promised(self) -> tuple[Guarantee, ...]:
-        """The four cells to state of its plan, likewise."""
-        return cells_of_choice(self.planned, self.choice)
-
-    @property
-    def chosen(self) -> str | None:
-        """Words on the number to report of a run that a private sweep chose; None: none did."""
-        return None if self.choice is None else choice_words(self.choice)
-
-    @property
-    def simulation(self) -> str | None:
-        """Warning that nothing is promised, where the noise seed was chosen; else None."""
-        return SIMULATION if self.settings.run.noise_seed is not None else None
-
-    @property
-    def word(self) -> str | None:
-        """On whose word the guarantees rest; None: on nobody's."""
-        return word_of_authors(self.settings)
-
-    @property
-    def unverified(self) -> str:
-        """Words on what no comparison with the ledger shows."""
-        return not_verified(self.content, "the last release and the weights", _NEVER)
-
-    @property
-    def rounds(self) -> int:
-        """Rounds that were charged, each once however often it was done again."""
-        return sum(not event.attempt for event in self.content.charges)
-
-    def as_of(self, head: object) -> Proven:
-        """Return what the ledger proved when its last line had this hash; itself if it never had."""
-        content = self.content.until(head)
-        if content is self.content:
-            return self
-        return replace(self, content=content, spent=stated(phases_of(content.charges), Terms.of(content.plan)))
-
-
 def plan_facts(
     settings: Settings, plan: PrivacyPlan, promised: Sequence[Guarantee], described: Described
 ) -> dict[str, Any]:
@@ -175,9 +95,25 @@ def plan_facts(
     }
 
 
-def summary_facts(proven: Proven, described: Described) -> dict[str, Any]:
-    """Entries of summary.json, and of the summary that a page holds."""
-    plan, settings, encoder = proven.content.plan, proven.settings, proven.settings.model.encoder
+def summary_facts(
+    settings: Settings,
+    content: LedgerContent,
+    cells: Sequence[Guarantee],
+    promised: Sequence[Guarantee],
+    described: Described,
+    chosen: str | None = None,
+) -> dict[str, Any]:
+    """Entries of summary.json, and of the summary that a page holds.
+
+    Args:
+        settings: Of the run.
+        content: Its ledger.
+        cells: What its rounds cost.
+        promised: What its plan costs.
+        described: Its data.
+        chosen: Words on the number to report of a run that a private sweep chose.
+    """
+    plan, encoder = content.plan, settings.model.encoder
     return {
         "algo": settings.algo,
         "dataset": settings.dataset,
@@ -188,34 +124,12 @@ def summary_facts(proven: Proven, described: Described) -> dict[str, Any]:
         "begins_with": beginning_words(settings.model.initial, described.encoder),
         **({"encoder": encoder} if encoder else {}),
         DESCRIBED: described.as_json(),
-        "guarantees": [cell.as_json() for cell in proven.cells],
-        "planned": [cell.as_json() for cell in proven.promised],
-        "ledger": {"rounds": len(proven.content.charges), "head": proven.content.heads[-1]},
-        "simulation": proven.simulation,
-        **({CHOSEN: proven.chosen} if proven.chosen else {}),
+        "guarantees": [cell.as_json() for cell in cells],
+        "planned": [cell.as_json() for cell in promised],
+        "ledger": {"rounds": len(content.charges), "head": content.heads[-1]},
+        "simulation": SIMULATION if settings.run.noise_seed is not None else None,
+        **({CHOSEN: chosen} if chosen else {}),
     }
-
-
-def facts_of(name: str, proven: Proven, file: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of plan.json or summary.json that follow from the ledger and from the description in the file.
-
-    Raises:
-        InputError: As `Described.from_json` says.
-        TypeError: Likewise.
-        LookupError: Likewise.
-    """
-    described = Described.from_json(file[DESCRIBED], proven.settings, proven.content.plan)
-    if name == SUMMARY:
-        return summary_facts(proven, described)
-    return plan_facts(proven.settings, proven.content.plan, proven.promised, described)
-
-
-def state_choice(run: RunDirectory, proven: Proven) -> None:
-    """Write what holds with the choice into summary.json and plan.json, whose cells were those of the run alone."""
-    for name in (SUMMARY, PLAN):
-        if (run.path / name).exists():
-            content = run.read_json(name)
-            run.write_json(name, content | facts_of(name, proven, content))
 
 
 def aggregation(mode: str, plan: PrivacyPlan) -> dict[str, object]:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -60,6 +60,11 @@ WRITTEN = (
     *_OF_A_STATE, *(f"after-*-rounds/{name}" for name in (*_OF_A_STATE, "model.safetensors")),
     CONFIG, PLAN, LEDGER, ROUNDS, SELECTION, AUDIT,
     "checkpoint/initial.safetensors", "checkpoint/model.safetensors", "checkpoint/round-*.safetensors",
+)  # fmt: skip
+# What `account --verify` compares; the card and the weights beside it are those of an unpacked archive.
+_COMPARED = (
+    CONFIG, PLAN, LEDGER, ROUNDS, SUMMARY, REPORT, SELECTION, MANIFEST, CARD, WEIGHTS, AUDIT_PLOT, "accuracy.png",
+    "clip.png", "guarantees.png", "checkpoint/*.safetensors", "after-*-rounds/model.safetensors",
 )  # fmt: skip
 # What else commands write there, which nobody expects in an archive.
 _KNOWN = (SECRET_FOLDER, "wandb", "tensorboard", "launch.json")
@@ -176,12 +181,19 @@ def _files_of(run: RunDirectory) -> Iterator[tuple[Path, str]]:
     return ((path, path.relative_to(run.path).as_posix()) for path in sorted(run.path.rglob("*")))
 
 
-def _is_written(inside: str) -> bool:
+def _is_written(inside: str, names: Sequence[str] = WRITTEN) -> bool:
     parts = inside.split("/")
     return not any(part.startswith(".") for part in parts) and any(
         len(parts) == len(known) and all(map(fnmatchcase, parts, known))
-        for known in (name.split("/") for name in WRITTEN)
+        for known in (name.split("/") for name in names)
     )
+
+
+def not_compared(run: RunDirectory) -> list[str]:
+    """Files of a run that no comparison looks at, by their paths in it; secret and hidden ones apart."""
+    found = [inside for path, inside in _files_of(run) if path.is_file() and not _is_written(inside, _COMPARED)]
+    parts = [(inside, Path(inside).parts) for inside in found]
+    return [inside for inside, each in parts if SECRET_FOLDER not in each and not any(p.startswith(".") for p in each)]
 
 
 def _unknown(run: RunDirectory) -> Iterator[str]:

@@ -11,13 +11,14 @@ from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
 from dpfedmeta.core.provenance import made_by
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import audited_cells
-from dpfedmeta.training.results.facts import DESCRIBED, Described, Proven, summary_facts
+from dpfedmeta.training.results.facts import DESCRIBED, Described, summary_facts
 from dpfedmeta.training.state.private_timings import COARSE, coarse, hides_times
 
 if TYPE_CHECKING:
     from dpfedmeta.learning.server_step import ServerState
     from dpfedmeta.planning.run_plan import Plan
     from dpfedmeta.training.results.snapshot import Snapshot
+    from dpfedmeta.training.verification.proven import Proven
 
 Status = Literal["completed", "budget", "interrupted", "diverged"]
 NOT_FINITE = "training diverged: the model holds NaN or Inf; lower server.lr or meta.lr in a new run"
@@ -36,11 +37,10 @@ def summary_of(
     """Everything that summary.json states; released quantities only. `spent_on_it`: seconds and megabytes."""
     content = read_content(run.ledger, torn=True)
     cells = spent(content.plan, content.charges)
-    proven = Proven(content=content, settings=plan.settings, spent=cells, planned=plan.planned)
     return {
         "status": status,
         "rounds": state.round,
-        **summary_facts(proven, described),
+        **summary_facts(plan.settings, content, cells, plan.planned, described),
         **({"records": plan.network.records} if plan.network.records != "images" else {}),
         **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in ACCURACIES},
         **{name: value for name, value in accuracies.items() if name.removeprefix("accuracy") not in ACCURACIES},
@@ -57,7 +57,7 @@ def summary_so_far(snapshot: Snapshot, proven: Proven) -> dict[str, Any]:
     return {
         "status": snapshot.stage,
         "rounds": proven.rounds,
-        **summary_facts(proven, Described.from_json(planned[DESCRIBED], proven.settings, proven.content.plan)),
+        **proven.summary_facts(Described.from_json(planned[DESCRIBED], proven.settings, proven.content.plan)),
         **dict.fromkeys(f"accuracy{name}" for name in ACCURACIES),
         **dict.fromkeys(("seconds", "clients_per_second", "peak_memory_mb", "times")),
         "versions": {},

@@ -18,11 +18,10 @@ from dpfedmeta.accounting.private_selection import RunCount, SelectionCost, sele
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SELECTION, SUMMARY, RunDirectory
+from dpfedmeta.training.results.facts import CHOSEN
 
 # Epsilons of one list differ in their last digits from machine to machine.
 _ALIKE = 1e-6
-# Key of summary.json that says which number to report of a chosen run.
-CHOSEN = "chosen"
 _SEEN = "the best run of a private sweep, and nothing of the others"
 _FORMULA = "Papernot, Steinke 2022, theorem 2, at every Renyi order (docs/sweeps.md)"
 

@@ -24,9 +24,9 @@ from dpfedmeta.core.files.run_directory import ROUNDS, RunDirectory
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.planning.policy_from_settings import OWN
 from dpfedmeta.planning.privacy.secure_sum_settings import noise_of_unit_bound
-from dpfedmeta.training.results.facts import Proven
 from dpfedmeta.training.results.round_rows import TOO_LONG, cell, delta_at_limit
 from dpfedmeta.training.results.snapshot import Snapshot
+from dpfedmeta.training.verification.proven import Proven
 from dpfedmeta.training.verification.unproven_words import check_words
 
 # Rows whose epsilons are computed again (about 40 ms each); the others may not fall from line to line.

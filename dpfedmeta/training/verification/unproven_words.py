@@ -40,7 +40,7 @@ FORMS: Mapping[str, Mapping[str, str]] = {
         r"seconds|clients_per_second|peak_memory_mb": _NO_WORDS,
         r"times": re.escape(COARSE),
         r"records": r"[\w ]{1,40}",
-        r"judged_on": rf"\d+ public (clients?|classes) in {_NAME}",
+        r"judged_on": rf"(\d+ of )?\d+ public (clients?|classes) in {_NAME}",
         r"versions(\.[\w-]+)?": r"\d[\w.+-]{0,60}",
         r"made_by\.commit": r"[0-9a-f]{7,40}( \+ changes)?",
         r"made_by\.source": r"[0-9a-f]{16}",

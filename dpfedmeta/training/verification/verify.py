@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.charges import Charge
 from dpfedmeta.accounting.ledger.ledger import phases_of
-from dpfedmeta.accounting.ledger.published import check_weights, saved_at
-from dpfedmeta.accounting.ledger.verified import Verified, accountants_remarks, chain_remark
+from dpfedmeta.accounting.ledger.published import Verified, chain_remark, check_weights, saved_at
 from dpfedmeta.accounting.observers.four_guarantees import stated
 from dpfedmeta.accounting.observers.server_observer import record_server
+from dpfedmeta.accounting.other_accountants import opinion_remarks
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.release_costs import participations_of
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
@@ -22,10 +22,10 @@ from dpfedmeta.core.files.atomic_files import end_of_whole_lines
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.planning.privacy.prior_spending import check_still_there
 from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
-from dpfedmeta.training.results.facts import Proven
 from dpfedmeta.training.results.snapshot import Snapshot, read_run
 from dpfedmeta.training.state.extend import check_extension, limited
 from dpfedmeta.training.verification.file_claims import check_config, check_plan_file, check_summary
+from dpfedmeta.training.verification.proven import Proven
 from dpfedmeta.training.verification.replan import check_plan
 from dpfedmeta.training.verification.row_claims import check_rows
 
@@ -82,7 +82,8 @@ def audit(run: RunDirectory) -> VerifiedRun:
     beside += check_weights(run, content, saved, stage=snapshot.stage)
     within = "within its promise" if limited(settings, content.plan) else "and no target limits how many rounds follow"
     remarks += [f"extended from {end} rounds, {within}" for end in content.plan.ends]
-    remarks += [*accountants_remarks(content.plan, content.charges, proven.spent), *beside]
+    phases = (*content.plan.before, *phases_of(content.charges))
+    remarks += [*opinion_remarks(phases, content.plan.client_delta, proven.spent), *beside]
     remarks += [f"{name}: its last line was never finished, so it was never used: left out" for name in snapshot.torn]
     copies = "that no copy of this run went on elsewhere (verify copies together: --verify A B)"
     return VerifiedRun(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,8 @@ from dpfedmeta.accounting.ledger.ledger import (
     released_before,
     spent,
 )
-from dpfedmeta.accounting.ledger.published import check_releases, not_verified
+from dpfedmeta.accounting.ledger.published import Verified, chain_remark, check_releases, not_verified
+from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.core.errors import InputError
 
@@ -147,3 +149,26 @@ def test_what_is_not_held_is_said():
     whole = not_verified(content_of((0, 0, ""), (1, 0, A), (2, B)), "the end", "a thing")
     assert whole.startswith("not verified: a thing; that the noise was drawn as it is charged")
     assert "releases before round 2 (" in not_verified(content_of((0, 0, ""), (1, 0, A), (2, 0, ""), (3, C)), "the end")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "said"),
+    [
+        ((), "0 rounds, hash chain intact"),
+        ((0,), "1 round, hash chain intact"),
+        ((0, 0), "2 rounds, hash chain intact"),
+        ((0, 1, 2, 0), "2 rounds, 2 of them repeated and charged again, hash chain intact"),
+    ],
+)
+def test_a_chain_is_said_in_rounds_and_in_what_was_charged_again(attempts, said):
+    assert chain_remark([SimpleNamespace(attempt=attempt) for attempt in attempts]) == said
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3, 4])
+def test_of_rounds_that_may_go_on_all_of_them_are_stated(rounds):
+    charges = tuple(planned_charge(PLAN, place) for place in range(rounds))
+    cells = spent(PLAN, charges)
+    found = Verified(plan=PLAN, charges=charges, guarantees=cells, remarks=(), simulation=None, unverified="")
+    assert found.rounds == rounds
+    assert found.to_state() == (cells if rounds == 4 else guarantees(PLAN))
+    assert found.to_state()[0].epsilon == guarantees(PLAN)[0].epsilon

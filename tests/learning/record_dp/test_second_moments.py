@@ -3,10 +3,16 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.core.params import flatten
+from dpfedmeta.data.episodes.class_pool import ClassPool
+from dpfedmeta.data.episodes.row_layout import AllRows, chosen_rows
+from dpfedmeta.data.episodes.shape import EpisodeShape
+from dpfedmeta.learning.algorithms.moments import SentMoments
 from dpfedmeta.learning.record_dp.moment_blocks import packed, unpacked
 from dpfedmeta.learning.record_dp.second_moments import TOTAL, WITHIN, SecondMoments, SolvedMetric
 
@@ -95,6 +101,49 @@ def test_a_whole_client_is_no_longer_than_one_and_moves_no_further_than_is_state
     for axis, records in enumerate(same):
         records[:, 0::2, axis], records[:, 1::2, axis] = 1.0, -1.0
     assert moved(moments, *same) > 0.5 * due
+
+
+LABELS, KEY, MOST = ("a", "b"), bytes(range(32)), 20
+
+
+def moments_of_table(moments, table, folder):
+    """n0 times what a client of these rows (label, vector) sends, where its rows are placed by their hash."""
+    held = {label: [vector for name, vector in table if name == label] for label in LABELS}
+    path = folder / f"{len([*folder.iterdir()])}.npy"
+    np.save(path, np.array([vector for own in held.values() for vector in own], dtype=np.float32))
+    counts = tuple(map(len, held.values()))
+    pool = ClassPool(path=path, names=LABELS, first=(0, counts[0]), counts=counts)
+    shape, layout = EpisodeShape(ways=2, shots=1, queries=1), AllRows(groups=2)
+    method = SentMoments(moments=moments, client=shape, adaptation=None, most=MOST, layout=layout)
+    episode = chosen_rows(pool, range(2), layout, KEY).episode()
+    found = flatten(method.exact(episode))
+    # In float32 no bound of a record would hold.
+    assert found.dtype == torch.float64
+    return MOST * found
+
+
+@pytest.mark.parametrize("relation", [name for name, own in RELATIONS.items() if own.of_rows])
+@pytest.mark.parametrize("moments", CASES, ids=str)
+def test_a_row_of_a_clients_own_moves_the_message_by_no_more_than_its_relation_says(moments, relation, tmp_path):
+    """With the pairs that it comes into and leaves, along axes and against them, where squares are furthest apart."""
+    rng, found = np.random.default_rng(0), [0.0]
+    for seed in range(60):
+        vectors = rng.choice([-9.0, 9.0], (12, 1)) * np.eye(SIZE)[rng.integers(moments.directions, size=12)]
+        if seed % 3 == 0:
+            vectors += rng.normal(size=vectors.shape)
+        table = [*zip(rng.choice(LABELS, 12), vectors, strict=True)]
+        (label, vector), rest = table[0], table[1:]
+        new = {
+            "row-deleted": [],
+            "row-relabelled": [(LABELS[label == "a"], vector)],
+            "row-exchanged-same-label": [(label, table[1][1] + 1.0)],
+            "row-exchanged": [(rng.choice(LABELS), -vector)],
+        }[relation]
+        one, other = (moments_of_table(moments, each, tmp_path) for each in (table, [*rest, *new]))
+        found.append(float((one - other).norm()))
+    # A search comes near to it where pairs are cut; few of the others are at their longest.
+    near = 0.3 if moments.pair_bound == 2.0 else 0.6
+    assert near * moments.blocks.moved(relation) < max(found) <= moments.blocks.moved(relation)
 
 
 def test_a_symmetric_matrix_keeps_its_length_as_a_vector():
@@ -216,6 +265,15 @@ def test_the_edge_of_the_noise_is_the_largest_that_it_adds():
     size = 64
     noise = torch.randn(size * (size + 1) // 2, generator=generator(3), dtype=torch.float64)
     assert float(torch.linalg.eigvalsh(unpacked(noise, size))[-1]) == pytest.approx(math.sqrt(2.0 * size), rel=0.1)
+
+
+def test_in_no_direction_classes_are_taken_to_be_closer_than_is_said():
+    mean, least = mean_of(classes(0)), 0.7
+    plain, found = (replace(EXACT, least=own).metric(mean, 0.0, 8, 8, 10) for own in (0.0, least))
+    assert float(plain.between.min()) < 0.1
+    torch.testing.assert_close(found.between, plain.between.clamp_min(least))
+    torch.testing.assert_close(found.whitening, plain.whitening)
+    torch.testing.assert_close(found.matrix, found.whitening * (found.between / (found.between + 1.0)).sqrt())
 
 
 def test_the_more_noise_the_more_of_the_metric_is_the_encoders_own():

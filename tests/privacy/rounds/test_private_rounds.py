@@ -337,14 +337,15 @@ BIG = float(np.float32(1e30))
 def test_threads_that_bring_one_client_twice_add_it_once(monkeypatch):
     from concurrent.futures import ThreadPoolExecutor
 
-    from dpfedmeta.privacy.rounds import round_sum, round_sum_jit
+    from dpfedmeta.privacy.discretised import fixed_point_jit
+    from dpfedmeta.privacy.rounds import round_sum
 
     class Slow(int):
         def __hash__(self):
             time.sleep(0.001)  # another thread's turn, between the look at the name and its end
             return super().__hash__()
 
-    add = round_sum_jit.add_shortened
+    add = fixed_point_jit.add_shortened
 
     def slowly(values, factor, scale, total):
         own = np.zeros_like(total)

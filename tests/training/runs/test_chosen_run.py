@@ -20,19 +20,19 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, REPORT, SELECTION, SUMMARY, RunDirectory
 from dpfedmeta.reporting.html.page import write_report
-from dpfedmeta.training.results.facts import Proven, state_choice
+from dpfedmeta.training.results.facts import CHOSEN
 from dpfedmeta.training.results.run_archive import archive
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
 from dpfedmeta.training.verification import proven
 from dpfedmeta.training.verification.chosen_run import (
-    CHOSEN,
     cells_of_choice,
     choice_words,
     mark_of,
     selection_content,
     verified_selection,
 )
+from dpfedmeta.training.verification.proven import Proven, state_choice
 from dpfedmeta.training.verification.verify import audit
 
 TINY = {

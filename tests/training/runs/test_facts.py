@@ -13,8 +13,9 @@ from dpfedmeta.core.files.comparison import complete
 from dpfedmeta.core.files.run_directory import PLAN, SUMMARY
 from dpfedmeta.data.encoders.encoding import EncoderCard, EncoderFacts
 from dpfedmeta.planning.caveats import TaskFacts
-from dpfedmeta.training.results.facts import Described, Proven, plan_facts, summary_facts
+from dpfedmeta.training.results.facts import Described, plan_facts
 from dpfedmeta.training.verification.file_claims import check_facts
+from dpfedmeta.training.verification.proven import Proven
 from tests.training.described import described
 from tests.training.runs.test_snapshot import Writer
 
@@ -92,6 +93,17 @@ def test_no_leaf_that_follows_from_the_ledger_may_be_edited_left_out_or_added(pr
             check_facts(path, name, {**stated, key: "an auditor"}, facts)
 
 
+@pytest.mark.parametrize("name", [PLAN, SUMMARY])
+@pytest.mark.parametrize("change", [{"kind": "disjoint"}, {"clients": 4000}, {"own_test": 0.25}])
+def test_what_is_said_of_clients_is_of_the_settings_however_consistent(proven, name, change):
+    run, facts = proven
+    stated = run.read_json(name)
+    other = replace(facts_of_clients(facts), **change).as_json()
+    key = next(iter(change))
+    with pytest.raises(InputError, match=rf"described\.population\.{key}: states"):
+        check_facts(run.path / name, name, stated | {"described": stated["described"] | {"population": other}}, facts)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "due"),
     [
@@ -116,7 +128,7 @@ def test_what_is_said_of_an_encoder_is_made_of_facts(proven, monkeypatch, key, v
     model = replace(facts.settings.model, encoder="lite0", initial="a/run")
     encoded = replace(facts, settings=replace(facts.settings, model=model))
     with_encoder = Described.of(facts_of_clients(facts), encoded.settings, task_of(encoded.settings)[0])
-    stated = json.loads(json.dumps(summary_facts(encoded, with_encoder)))
+    stated = json.loads(json.dumps(encoded.summary_facts(with_encoder)))
     assert with_encoder.encoder == ENCODER
     assert stated["begins_with"] == (
         "encoder lite0 at 160 pixels (Apache-2.0; trained on ImageNet); begins with the body of a/run (taken as "

@@ -11,17 +11,16 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.results.model_card import check_license, hub_weights, model_card
 
 ACCURACY = {"mean": 0.9312, "ci95": 0.01, "episodes": 600, "ways": 5, "shots": 1, "queries": 15, "steps": 10}
-SUMMARY = {"algo": "dp-agr", "dataset": "cifar-fs", "rounds": 2, "accuracy": ACCURACY}
+SUMMARY = {"algo": "dp-agr", "dataset": "cifar-fs", "rounds": 2, "accuracy": ACCURACY, "begins_with": None}
 OTHERS = {
     "own data": {**SUMMARY, "dataset": "/home/somebody/Clinic 7 (new).yaml"},
     "whole clients": {**SUMMARY, "dataset": "strokes", "accuracy": {"mean": 0.5, "ci95": 0.1, "clients": 9}},
-    "numbers": {"algo": "dp-agr", "dataset": "sinusoids", "rounds": 2, "accuracy": None, "error": {"mean": 0.2}},
-    "neither": {"algo": "dp-agr", "dataset": "strokes", "rounds": 2, "accuracy": None},
+    "numbers": {**SUMMARY, "dataset": "sinusoids", "accuracy": None, "error": {"mean": 0.2}},
+    "neither": {**SUMMARY, "dataset": "strokes", "accuracy": None},
 }
 # Of a run, by the name of what says it, in the order of a card.
 CAUTIONS = {"simulation": "it is a simulation", "chosen": "report 7", "word": "its noise rests on an author's word"}
@@ -40,8 +39,8 @@ RESULT = {
 
 def card(summary, license_id="apache-2.0", **cautions):
     plan = PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6)
-    proven = SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {}))
     said = {"simulation": None, "chosen": None, "word": None, **cautions}
+    proven = SimpleNamespace(chosen=said.pop("chosen"), word=said.pop("word"))
     found = SimpleNamespace(plan=plan, proven=proven, guarantees=(), unverified="not verified: the noise", **said)
     return model_card("mine", summary, found, "head", license_id).decode()
 

@@ -24,7 +24,7 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.training.results.model_card import model_card
-from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest
+from dpfedmeta.training.results.run_archive import MANIFEST, archive, check_manifest, not_compared
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.state.resume import keep_launch
 from dpfedmeta.training.verification.verify import audit
@@ -257,7 +257,7 @@ def with_digests(folder):
         ("## What is promised\n", "## What is promised\n\nNothing can be learned of anybody.\n"),
         ("Not verified: ", "Verified: "),
         ("library_name: dpfedmeta", "library_name: dpfedmeta\ncertified_by: an auditor"),
-        ("license: mit\n", "license: 'mit, and epsilon = 0.1'\n"),
+        ("license: mit\n", "license: mit, and epsilon = 0.1\n"),
         ("# hub\n", "# hub, epsilon = 0.1\n"),
         (" \n", "\n"),
     ],
@@ -282,7 +282,8 @@ def test_a_card_says_what_holds_and_no_more():
     none = SimpleNamespace(unit="client", observer="server", epsilon=math.inf, delta=1e-6, adjacency="replace-one")
     found = SimpleNamespace(
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
-        guarantees=(bound, none), simulation="a simulation", chosen="chosen by a private sweep: report 7", word=None,
+        guarantees=(bound, none), simulation="a simulation",
+        proven=SimpleNamespace(chosen="chosen by a private sweep: report 7", word=None),
         unverified="not verified: the noise",
     )  # fmt: skip
     summary = {"algo": "dp-agr", "dataset": "a: b\n---", "rounds": 2, "accuracy": None, "begins_with": None}
@@ -310,7 +311,8 @@ def test_a_card_says_what_holds_and_no_more():
 def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said):
     found = SimpleNamespace(
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
-        guarantees=(), simulation=None, chosen=None, word=None, unverified="not verified: the noise",
+        guarantees=(), simulation=None, proven=SimpleNamespace(chosen=None, word=None),
+        unverified="not verified: the noise",
     )  # fmt: skip
     summary = {"algo": "dp-agr", "rounds": 2, "accuracy": {"mean": 0.5, "ci95": 0.1, "episodes": 4}}
     summary |= {"begins_with": words, "dataset": "/home/ann/cifar-fs.csv"}
@@ -320,6 +322,21 @@ def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said):
     assert "uoft-cs" not in card
     card = model_card("n", {**summary, "dataset": "cifar-fs"}, found, "head").decode()
     assert yaml.safe_load(card.split("---\n")[1])["datasets"] == ["uoft-cs/cifar100"]
+
+
+def test_files_that_nobody_compared_are_named(run, dpfedmeta):
+    (run.path / "notes").mkdir()
+    for name in ("summary.html", "registry.yaml", "notes/g.md", "secret/mine.txt", ".hidden"):
+        (run.path / name).write_text("epsilon 0.1")
+    assert not_compared(run) == ["episodes.json", "notes/g.md", "registry.yaml", "summary.html"]
+    said = dpfedmeta("account", "--verify", run.path).out.replace("\n", " ")
+    assert "not compared: episodes.json, notes/g.md, registry.yaml, summary.html" in said
+    for number in range(20):
+        (run.path / f"more-{number:02}.txt").write_text("")
+    said = dpfedmeta("account", "--verify", run.path).out.replace("\n", " ")
+    assert "more-08.txt and 14 more" in said
+    for number in range(20):
+        (run.path / f"more-{number:02}.txt").unlink()
 
 
 def test_paths_that_an_archive_shows_are_named(run, tiny_task_file, tmp_path, dpfedmeta):

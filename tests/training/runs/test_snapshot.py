@@ -25,8 +25,9 @@ from dpfedmeta.reporting.html import page as page_module
 from dpfedmeta.reporting.html.page import watch, write_report
 from dpfedmeta.reporting.html.run_page import AGREES, check_report, rendered, shown_in
 from dpfedmeta.training.results import snapshot
-from dpfedmeta.training.results.facts import Proven, plan_facts, summary_facts
+from dpfedmeta.training.results.facts import plan_facts
 from dpfedmeta.training.results.snapshot import read_run, stage_of
+from dpfedmeta.training.verification.proven import Proven
 from dpfedmeta.training.verification.verify import audit
 from tests.training.described import described
 
@@ -66,7 +67,7 @@ class Writer:
         proven = Proven.of(self.run, read_content(self.run.ledger, torn=True))
         ended = {
             "status": status, "rounds": self.ledger.rounds if released is None else released,
-            **summary_facts(proven, self.described), **dict.fromkeys(f"accuracy{name}" for name in accuracies),
+            **proven.summary_facts(self.described), **dict.fromkeys(f"accuracy{name}" for name in accuracies),
             "seconds": 60.0, "clients_per_second": 9.0, "peak_memory_mb": 9.0, "versions": {"a": "1"},
         }  # fmt: skip
         self.run.write_json("summary.json", ended)
@@ -75,7 +76,7 @@ class Writer:
 @pytest.fixture
 def writer(tmp_path, monkeypatch):
     # Somebody else's accountant has tests of its own, and takes longer than everything here.
-    monkeypatch.setattr("dpfedmeta.accounting.ledger.verified.second_opinion", lambda *_: None)
+    monkeypatch.setattr("dpfedmeta.accounting.other_accountants.second_opinion", lambda *_: None)
     return Writer(tmp_path)
 
 

@@ -631,7 +631,7 @@ def test_a_loose_bound_far_above_another_accountant_verifies_and_shows_both(
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_distribution_above_another_accountant_is_an_error(run, monkeypatch, beside):
     below = guarantees(read_content(run.ledger).plan)[0].epsilon / 2
-    monkeypatch.setattr("dpfedmeta.accounting.ledger.verified.second_opinion", lambda *_: ("planted", below))
+    monkeypatch.setattr("dpfedmeta.accounting.other_accountants.second_opinion", lambda *_: ("planted", below))
     if beside:
         # A loose bound that is the smallest excuses nothing while another bound of the cell is not loose.
         loose = property(lambda cell: replace(min(cell.bounds, key=lambda bound: bound.epsilon), loose=True))
