@@ -186,10 +186,12 @@ def _people(run: TrainedRun, data: Path) -> list[Person]:
     contents = people_contents(data, task.form, columns, task.pixel_range)
     contents = labelled(str(data), contents, task.labels, task.targets)
     # Missing values are replaced already.
-    form = InputForm.of(replace(task.form, missing=None), *task.constants)
+    form = InputForm.of(replace(task.form, missing=None), *task.constants, columns=columns)
     held: dict[str, list[tuple[ClassEntry, Any]]] = {}
     # A block may be part of a class: images are decoded a few at a time.
     records = np.concatenate(list(contents.decode()))
+    if task.form.kind == "vectors":
+        form.ask(records[:, : records.shape[1] - (task.targets is not None)].astype(np.float64), f"{data}: ")
     first = 0
     for entry in contents.classes:
         held.setdefault(entry.client, []).append((entry, records[first : first + entry.images]))
@@ -206,7 +208,7 @@ def _person(name: str, own: Sequence[tuple[ClassEntry, Any]], form: InputForm, t
         blocks, labels = blocks[:, :-1], blocks[:, -1]
     return Person(
         name=name,
-        records=form.tensor(torch.from_numpy(np.ascontiguousarray(blocks))),
+        records=form.tensor(torch.from_numpy(np.ascontiguousarray(blocks)), ask=False),
         labels=labels,
         classes=classes,
         adapts=adapts if adapts.any() else None,

@@ -315,7 +315,12 @@ def _say(console: Console, message: str, code: int) -> int:
 
 
 def _warn_in_one_line(console: Console) -> None:
+    said = set[str]()
+
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) in said:
+            return
+        said.add(str(message))
         console.print(f"warning: {message}", style="yellow", highlight=False, markup=False)
 
     warnings.showwarning = show

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -122,6 +123,32 @@ def test_a_new_client_judges_adapts_keeps_and_predicts_as_of_any_run(kind, tmp_p
         assert predicted == model.predict_names(values)
         # Three classes that are two deviations apart in one number each.
         assert np.mean([one == other for one, other in zip(predicted, said, strict=True)]) > 0.6
+
+
+def test_another_unit_is_asked_about_wherever_a_model_meets_records(tmp_path):
+    """`evaluate --on`, the command `predict`, `run.adapt` and predictions in Python."""
+    settings = settings_of("labels", "moments-agrlr-secure", tmp_path)
+    content = yaml.safe_load((tmp_path / "people.yaml").read_text())
+    (tmp_path / "people.yaml").write_text(yaml.safe_dump(content | {"mean": [0.7] * 4, "deviation": [1.2] * 4}))
+    run = dp.train(settings, quiet=True)
+    head, *rows = (tmp_path / "people.csv").read_text().splitlines()
+    own = [line.split(",") for line in rows if line.startswith("t,")]
+    grams = [[*line[:3], f"{1000 * float(line[3])}", *line[4:]] for line in own]
+    for name, table, asked in (("own", own, False), ("grams", grams, True)):
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *map(",".join, table)]))
+        said = [line[2] for line in table]
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            model = run.adapt(tmp_path / f"{name}.csv", said)
+            adapted, _ = len(found), model.predict_names(tmp_path / f"{name}.csv")
+        model.save(tmp_path / f"{name}.safetensors")
+        told = [
+            " ".join(str(each.message) for each in found[:adapted]),
+            " ".join(str(each.message) for each in found[adapted:]),
+            dpfedmeta("evaluate", "run", "--on", f"{name}.csv", "--repeats", "2", folder=tmp_path).err,
+            dpfedmeta("predict", f"{name}.safetensors", f"{name}.csv", folder=tmp_path).err,
+        ]
+        assert [len(re.findall("column x0: .* another unit", " ".join(each.split()))) for each in told] == [asked] * 4
 
 
 def test_nothing_is_promised_of_whole_clients_whose_rows_are_added_as_whole_numbers(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import sys
 from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
@@ -48,7 +47,6 @@ def main(words: Sequence[str], console: Console) -> int:
     for path in (options.model, options.records):
         if not path.exists():
             raise InputError(f"{path}: not there")
-    from dpfedmeta.data.columns import other_units
     from dpfedmeta.training.personal.user_inputs import columns_of
 
     model = _loaded(options.model)
@@ -56,10 +54,6 @@ def main(words: Sequence[str], console: Console) -> int:
         raise InputError(f"{options.model}: takes {model.form.records}, and this command tables; see dp.load_personal")
     _, held = columns_of(options.records)
     rows = [dict(row) for row in _rows(model, options.records)]
-    # For the owner of the records; standard output holds predictions alone.
-    raw = model.form.vectors(held).astype("float64") * (model.form.deviation or 1.0) + (model.form.mean or 0.0)
-    for line in other_units(model.form.columns, raw, model.form.mean, model.form.deviation):
-        print(f"{options.records}: {line}", file=sys.stderr)
     predicted, said = [row["predicted"] for row in rows], held.get("target" if model.targets else "class", [])
     compare = _off if model.targets else _right
     judged = compare(predicted, [text.strip() for text in said], model) if said else ""

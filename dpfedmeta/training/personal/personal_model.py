@@ -217,7 +217,9 @@ def _check(model: PersonalModel, tensors: Mapping[str, Tensor]) -> None:
         # Bytes are standardised, as floats of images are not.
         kind = torch.uint8 if form.records == "images" else torch.float32
         shape = form.form.shape if form.records == "images" else (form.width,)
-        logits = model.logits(torch.ones(1, *shape, dtype=kind))
+        record = form.tensor(torch.ones(1, *shape, dtype=kind), ask=False)
+        with torch.no_grad():
+            logits = model.module(channels_last(record))
     except RuntimeError as error:
         raise InputError("its statistics do not fit its network") from error
     if not bool(torch.isfinite(logits).all()):

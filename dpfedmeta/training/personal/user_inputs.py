@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.params import check_plain, plain_array, plain_tensor
 from dpfedmeta.core.pydantic_errors import listed
-from dpfedmeta.data.columns import by_name, has_names, in_public_order, numbers_of
+from dpfedmeta.data.columns import by_name, has_names, in_public_order, numbers_of, other_units
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
@@ -97,13 +98,14 @@ class InputForm:
         shape = (self.channels, self.size, self.size) if self.records == "images" else (self.channels,)
         return RecordForm(shape=shape, vocabulary=self.vocabulary)
 
-    def tensor(self, images: Images) -> Tensor:
+    def tensor(self, images: Images, *, ask: bool = True) -> Tensor:
         """Records as the network takes them, float32 [n, channels, size, size] or [n, numbers].
 
         Args:
             images: Bytes (uint8), which are standardised here, or floats that are standardised already. Vectors as in
                 the file that they were trained on: they are standardised here; also by the names of their columns, as
                 `named` takes them. Sequences of tokens, padded with 0.
+            ask: Whether vectors in another unit are asked about.
 
         Raises:
             InputError: Another shape or type, no image at all, or values that are neither.
@@ -111,7 +113,7 @@ class InputForm:
         import torch
 
         if self.records != "images":
-            return torch.from_numpy(self.vectors(images))
+            return torch.from_numpy(self.vectors(images, ask=ask))
         given = _tensor(images, "images")
         wanted = (self.channels, self.size, self.size)
         if given.ndim != 4 or tuple(given.shape[1:]) != wanted or not len(given):
@@ -131,13 +133,14 @@ class InputForm:
             )
         return given.float()
 
-    def vectors(self, given: Images) -> npt.NDArray[np.float32]:
+    def vectors(self, given: Images, *, ask: bool = True) -> npt.NDArray[np.float32]:
         """Records that are no images, float32 [n, numbers]; as of `tensor`, and of arrays without PyTorch.
 
         Raises:
             InputError: As of `tensor`.
         """
-        named = isinstance(given, str | os.PathLike) or has_names(given)
+        where = f"{given}: " if isinstance(given, str | os.PathLike) else ""
+        named = bool(where) or has_names(given)
         given, length = self.named(given) if named else given, self.channels if named else self.width
         values = _array(given, self.records)
         if values.ndim != 2 or values.shape[1] != length or not len(values):
@@ -160,8 +163,15 @@ class InputForm:
                     "token in each sequence"
                 )
             return _single(values)
+        if ask:
+            self.ask(values, where)
         values = values - np.array(self.mean) if self.mean else values
         return _single(values / np.array(self.deviation) if self.deviation else values)
+
+    def ask(self, values: npt.NDArray[np.float64], where: str = "") -> None:
+        """SECRET: warn the owner of records [n, numbers] of columns that look as if they held another unit."""
+        for line in other_units(self.columns, values, self.mean, self.deviation):
+            warnings.warn(f"{where}{line}", stacklevel=3)
 
     @property
     def width(self) -> int:

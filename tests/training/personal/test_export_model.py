@@ -95,6 +95,7 @@ def test_what_becomes_a_graph_predicts_as_the_model_does(kind):
     assert float(due.std()) > 1e-3
 
 
+@pytest.mark.filterwarnings("ignore:column .* another unit")
 def test_a_value_that_is_missing_is_one_in_the_graph_by_all_its_words():
     model = model_of("table")
     whole = [[61.0, 233.0]]

@@ -335,7 +335,7 @@ def test_records_are_standardised_by_each_number_that_there_is(mean, deviation, 
     form = InputForm(channels=2, size=1, mean=mean, deviation=deviation, records=records)
     due = (given - torch.tensor(mean or (0.0, 0.0))) / torch.tensor(deviation or (1.0, 1.0))
     if records == "vectors":
-        torch.testing.assert_close(form.tensor(given), due)
+        torch.testing.assert_close(form.tensor(given, ask=False), due)
         return
     pixels = (given * 20).to(torch.uint8).view(2, 2, 1, 1)
     due = (pixels.float().view(2, 2) / 255 - torch.tensor(mean or (0.0, 0.0))) / torch.tensor(deviation or (1.0, 1.0))
