@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, PAGE_ENDINGS, PICTURE_ENDINGS, check_output, parser
+from dpfedmeta.cli.arguments import DONE, parser
+from dpfedmeta.cli.outputs import COMPARISON, LATEX, PICTURE, TABLE_OF_RUNS, check_output
 from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import check_output_folder
@@ -101,13 +102,13 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     options = options_of().parse_args(words)
     if options.watch is not None and not 1 <= options.watch <= 3600:
         raise InputError(f"--watch {options.watch:g}: a number of seconds from 1 to 3600")
-    check_output("--out", options.out, PAGE_ENDINGS)
-    check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
+    check_output("--out", options.out, COMPARISON, words)
+    check_output("--epsilon-plot", options.epsilon_plot, PICTURE, words)
+    check_output("--latex", options.latex, LATEX, words)
+    check_output("--csv", options.csv, TABLE_OF_RUNS, words)
     for path in options.runs:
         if not path.is_dir():
             raise InputError(no_run(path))
-    check_output("--latex", options.latex, (".tex",))
-    check_output("--csv", options.csv, (".csv",))
     if options.pdf is not None:
         if options.pdf.suffix.lower() == ".pdf":
             raise InputError(f"--pdf {options.pdf}: each picture becomes a PDF of its own; name a folder for them")
