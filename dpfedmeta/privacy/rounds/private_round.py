@@ -63,7 +63,7 @@ class PrivateRound:
         """SECRET: whom to ask, charged, and the sum of their updates so far."""
         self._rounds.check_process()
         if self._begun is None:
-            cohort = self._rounds.begin()
+            cohort = self._rounds.begin(self.number)
             assert cohort is not None  # `allows` said so
             self._begun = cohort, self._rounds.empty_sum(cohort)
         return self._begun
@@ -192,7 +192,7 @@ class PrivateRound:
         Raises:
             InputError: The caller's own loop asked the last one, or the budget allows no further attempt.
         """
-        cohort = self._rounds.begin() if self._alone else None
+        cohort = self._rounds.begin(self.number) if self._alone else None
         if cohort is None:
             why = "" if self._alone else ": run the program again, and it gets a new cohort and is charged again"
             raise InputError(
