@@ -68,6 +68,7 @@ class ChargedRounds:
         simulation: Whether the noise seed was chosen.
         functions: SECRET: what the caller's functions are known by.
         began: Whether a round was begun in this process.
+        added: Whether anybody was added in this process, whatever the update was.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class ChargedRounds:
         self._mechanism = mechanism_of(self.plan)
         check_mechanism(self._mechanism, self.plan)
         self._stack, self._closed, self._process, self.began = ExitStack(), False, os.getpid(), False
+        self.added = False
         self._looping, self._lock = Lock(), RLock()
         try:
             self._open(source, request)
