@@ -59,7 +59,7 @@ def main(words: Sequence[str], console: Console) -> int:
     from dpfedmeta.cli.sweeps.results import PAGE, settings_of_sweep, write_results
     from dpfedmeta.reporting.compare.latex_tables import write_paper
     from dpfedmeta.reporting.compare.paired_runs import kept_episodes, pairs
-    from dpfedmeta.reporting.compare.seed_groups import group_runs
+    from dpfedmeta.reporting.compare.seed_groups import code_words, group_runs
     from dpfedmeta.reporting.html.page import write_comparison, write_report
     from dpfedmeta.reporting.plots.epsilon_plot import epsilon_plot
 
@@ -79,6 +79,8 @@ def main(words: Sequence[str], console: Console) -> int:
         groups = group_runs([*runs, *inside])
         if len(options.runs) > 1:
             console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)
+        for line in code_words(groups):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
         if options.epsilon_plot is not None:
             epsilon_plot(options.epsilon_plot, groups)
             console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)
