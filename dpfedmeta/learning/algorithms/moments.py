@@ -248,22 +248,18 @@ class SentMoments(NoRecordNoise, NetworkWeights):
     ) -> Iterator[Params]:
         """Exact moments, float32: what is promised of a whole client is that its message is cut."""
         for episode in episodes:
-            there = episode.to(context.device)
-            yield self._over(there, self.rows(there, single=True))
+            yield self.exact(episode.to(context.device), single=True)
 
-    def exact(self, episode: Episode) -> Params:
-        """SECRET: the moments of a client over n, float64, of length 1 at most.
+    def exact(self, episode: Episode, *, single: bool = False) -> Params:
+        """SECRET: the moments of a client over n, float64 or float32, of length 1 at most.
 
         Where records are promised something n is public, and what is longer than 1 is projected onto that length. This
         brings no two messages further apart, so relations of a record stay. Else it is their number, if it is larger.
         """
-        return self._over(episode, self.rows(episode))
-
-    def _over(self, episode: Episode, rows: Rows) -> Params:
+        over, rows = self.records, self.rows(episode, single=single)
         if self.most is None:
             # Exactly n records: no longer than 1.
-            return self.moments.summed(rows, self.records)
-        over = self.records
+            return self.moments.summed(rows, over)
         if self.layout is None:
             over = max(over, len(episode.support_labels) + len(episode.query_labels))
         found = self.moments.summed(rows, over)
