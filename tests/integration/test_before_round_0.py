@@ -221,4 +221,4 @@ def test_the_images_of_a_benchmark_are_counted(tmp_path, monkeypatch):
     task.write_text(yaml.safe_dump(TINY))
     files, said = published(task, monkeypatch, **{"population.kind": "virtual", "population.clients": "40"})
     assert "made from 240 images" in said.replace("\n", " ")
-    assert json.loads(files["plan.json"])["population"]["images"] == 240
+    assert json.loads(files["plan.json"])["described"]["population"]["images"] == 240
