@@ -138,34 +138,35 @@ def names_of(columns: Sequence[str], features: int) -> list[str]:
     return [*columns] or [str(number) for number in range(1, features + 1)]
 
 
-def missing_words(odd: Iterable[str]) -> str:
-    """Values as the list of a task file."""
-    found = list(dict.fromkeys(odd))
-    shown = [
-        word if number_of(word) is not None and not isnan(float(word)) else json.dumps(word) for word in found[:_SHOWN]
-    ]
-    return f"[{', '.join(shown)}{', ...' if len(found) > _SHOWN else ''}]"
+def _quoted(word: str) -> str:
+    return word if number_of(word) is not None and not isnan(float(word)) else json.dumps(word)
 
 
-def written(known: MissingValues | None, values: Iterable[str] = (), columns: Mapping[str, Sequence[str]] = {}) -> str:
+def _as_list(shown: Iterable[str]) -> str:
+    return f"[{', '.join(shown)}]"
+
+
+def key_as_a_whole(
+    known: MissingValues | None, more: Iterable[str] = (), single: Mapping[str, Sequence[str]] = {}
+) -> str:
     """Key `missing` of a task file as a whole, with what it says already: two of them would replace each other.
 
     Args:
         known: What it says already.
-        values: Further words for what is missing, in all columns.
-        columns: Further ones of single columns.
+        more: Further words for what is missing, in all columns.
+        single: Further ones of single columns.
     """
     before = known or MissingValues(indicators=None)
-    values = [*before.values, *(word for word in values if word not in before.values)]
-    own = {name: [*before.columns.get(name, ()), *columns.get(name, ())] for name in {**before.columns, **columns}}
-    found = {"values": missing_words(values)} if values else {}
+    values = [*before.values, *(word for word in more if word not in before.values)]
+    own = {name: [*before.columns.get(name, ()), *single.get(name, ())] for name in {**before.columns, **single}}
+    found = {"values": _as_list(map(_quoted, values))} if values else {}
     if own:
-        shown = (f"{_as_key(name)}: {missing_words(words)}" for name, words in own.items())
+        shown = (f"{_as_key(name)}: {_as_list(map(_quoted, words))}" for name, words in own.items())
         found["columns"] = f"{{{', '.join(shown)}}}"
     if before.replaced_by != (0.0,):
-        found["replaced_by"] = f"[{', '.join(f'{each:g}' for each in before.replaced_by)}]"
+        found["replaced_by"] = _as_list(f"{each:g}" for each in before.replaced_by)
     if before.indicators is not None:
-        found["indicators"] = f"[{', '.join(map(_as_key, before.indicators))}]"
+        found["indicators"] = _as_list(map(_as_key, before.indicators))
     alone = found.keys() == {"values"}
     return f"missing: {found['values'] if alone else '{' + ', '.join(f'{k}: {v}' for k, v in found.items()) + '}'}"
 
@@ -195,7 +196,7 @@ def remedies(
     if any(map(has_comma, others)):
         said.append(COMMA_WORDS)
     if marks := _marks(others, rows):
-        said.append(f"if nothing was measured there, write into the task file: {written(known, marks)}")
+        said.append(f"if nothing was measured there, write into the task file: {key_as_a_whole(known, marks)}")
     return "; ".join(said or ["write numbers there, or leave these records or this column out"])
 
 
@@ -282,7 +283,7 @@ def look_for_missing(
         columns = {name: [value for own, value, _ in far if own == name] for name, *_ in far}
         questions, whole = (
             "; ".join(words for *_, words in far),
-            written(known, _marks(_text_and_others(odd, len(rows))[1], len(rows)), columns),
+            key_as_a_whole(known, _marks(_text_and_others(odd, len(rows))[1], len(rows)), columns),
         )
         lines.append(f"{questions}; if nothing was measured there, write into the task file: {whole}")
     return numbers, absent, tuple(lines)

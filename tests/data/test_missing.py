@@ -12,7 +12,7 @@ import yaml
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.data import missing
 from dpfedmeta.data.dataset import open_dataset
-from dpfedmeta.data.missing import MissingValues, missing_words
+from dpfedmeta.data.missing import MissingValues
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources import vectors
 from dpfedmeta.data.user_sources.readers import people_contents
@@ -332,7 +332,7 @@ def test_a_number_that_may_mean_missing_is_asked_about(tmp_path, values, asked):
 
 def test_words_for_a_task_file_are_yaml(tmp_path):
     words = ["?", "", "-999", "no", 'a "b"', "nan", "1e5"]
-    given = yaml.safe_load(f"missing: {missing_words(words)}")["missing"]
+    given = yaml.safe_load(missing.key_as_a_whole(None, words))["missing"]
     assert [str(word) for word in given] == [word if word != "1e5" else "1e5" for word in words]
 
 
