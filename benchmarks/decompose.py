@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from dpfedmeta.cli.arguments import DONE, PICTURE_ENDINGS, check_output, given_settings, parser
+from dpfedmeta.cli.arguments import DONE, given_settings, parser
+from dpfedmeta.cli.outputs import PICTURE, check_output
 from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
@@ -47,7 +48,7 @@ def main(words: Sequence[str], console: Console) -> int:
     made = options_of()
     options, _ = made.parse_known_args(words)
     given = given_settings(made, words)
-    check_output("--out", options.out, PICTURE_ENDINGS)
+    check_output("--out", options.out, PICTURE, words)
     if options.bound is not None and options.bound <= 0:
         raise InputError(f"--bound {options.bound:g}: a clip bound is greater than 0")
     if options.sample < _FEWEST:

@@ -1,6 +1,7 @@
 """Lower bounds on epsilon from attacks on the program as it runs, kept beside a run where one was named."""
 
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
@@ -25,6 +26,7 @@ from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.reporting.plots.evaluation_plots import audit_plot
 from dpfedmeta.training.results.evaluation_store import keep_audit
 from dpfedmeta.training.results.snapshot import read_run
+from dpfedmeta.training.state.resume import edited_since
 from dpfedmeta.training.terminal.tables import as_text
 from dpfedmeta.training.verification.file_claims import check_config
 from dpfedmeta.training.verification.proven import Proven
@@ -154,7 +156,10 @@ def audit_of_run(
     snapshot = read_run(RunDirectory(path))
     # The audit takes its settings from the file, and shall not write numbers of other settings beside the run.
     check_config(snapshot.run, Proven.of(snapshot.run, snapshot.content))
-    found = made(replace(request, config=path / CONFIG), watch, expected=expected)
+    request = replace(request, config=path / CONFIG)
+    if edited := edited_since(snapshot.run, request.settings()):
+        warnings.warn(f"{path}: {edited}; the code of today is audited", stacklevel=2)
+    found = made(request, watch, expected=expected)
     if not expected:
         run = RunDirectory(path)
         keep_audit(run, found.as_json())

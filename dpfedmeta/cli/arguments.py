@@ -6,7 +6,6 @@ import argparse
 import errno
 import io
 import json
-import os
 import re
 import signal
 import sys
@@ -30,7 +29,6 @@ from dpfedmeta.core.files.run_directory import DIVERGED
 from dpfedmeta.core.pydantic_errors import as_number, nearest
 from dpfedmeta.core.still_working import log_on_stderr
 
-PAGE_ENDINGS, PICTURE_ENDINGS = (".html",), (".png",)
 # What --help shows beside the settings that have a short form.
 _FIRST_SETTINGS = ("population.kind", "population.episodes", "privacy.record.epsilon", "model.encoder", "run.name")
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -334,26 +332,3 @@ def terminate_like_ctrl_c() -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def check_output(name: str, path: Path | None, endings: Sequence[str]) -> None:
-    """Refuse a file that could not be written, or whose ending does not fit what is written.
-
-    Args:
-        name: The option, as it is typed.
-        path: What it names; None: nothing is written.
-        endings: Of what can be written, each with its dot.
-
-    Raises:
-        InputError: Says which endings there are, or what is wrong with the folder.
-    """
-    if path is None:
-        return
-    if path.suffix.lower() not in endings:
-        raise InputError(f"{name} {path}: expected the name of a file that ends in {' or '.join(endings)}")
-    if path.is_dir():
-        raise InputError(f"{name} {path}: is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"{name} {path}: there is no folder {path.parent}; make it, or name a file in another one")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"{name} {path}: no permission to write; name another file")

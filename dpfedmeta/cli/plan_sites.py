@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfedmeta.accounting.rounded import asked
-from dpfedmeta.cli.arguments import DONE, check_output, parser, print_json
+from dpfedmeta.cli.arguments import DONE, parser, print_json
+from dpfedmeta.cli.outputs import SITE_SETTINGS, check_output
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.pydantic_errors import counted_words
 
@@ -65,7 +66,7 @@ def main(words: Sequence[str], console: Console) -> int:
     least, most = _range(options.records)
     if options.out is not None and options.dataset is None:
         raise InputError("--out: settings name the server's task; give --dataset TASK too")
-    check_output("--out", options.out, (".yaml", ".yml"))
+    check_output("--out", options.out, SITE_SETTINGS, words)
     if any(not epsilon > 0 for epsilon in options.epsilon):
         raise InputError("--epsilon: expected numbers above 0")
     images, classes, weights = _of_dataset(options)
@@ -248,7 +249,9 @@ def _write(options: argparse.Namespace, sites: Sites, epsilon: float, images: bo
     from dpfedmeta.federation.offers.work_limits import check_work
     from dpfedmeta.federation.site_plan import settings_of
 
-    content = yaml.safe_dump(settings_of(sites, epsilon, str(options.dataset), images=images), sort_keys=False)
+    content = SITE_SETTINGS.mark.decode() + yaml.safe_dump(
+        settings_of(sites, epsilon, str(options.dataset), images=images), sort_keys=False
+    )
     settings = resolve_text(content, str(options.out))
     check_taken(settings)
     check_work(settings, task_of(settings)[0])

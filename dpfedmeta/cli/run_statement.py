@@ -94,7 +94,8 @@ def site_lines(home: Path) -> list[str]:
     Raises:
         InputError: Its ledger is missing or damaged, or lost a line that this machine wrote.
     """
-    from dpfedmeta.federation.client.client_home import HOME, check_newest
+    from dpfedmeta.federation.client.client_home import check_newest
+    from dpfedmeta.federation.identity.home_register import HOME
 
     told = check_newest(home, keep=False) if (home / HOME).exists() else None
     ledger, budget = open_own_ledger(home / LEDGER)
@@ -115,6 +116,7 @@ def site_lines(home: Path) -> list[str]:
             f"Limit before: {words}, changed after {counted_words(count, 'participation')} (no date is kept)"
             for words, count in ledger.former_limits
         ),
+        *(f"Attention: {each.words}" for each in ledger.older_copies),
         *([] if left is None else [f"Left: {_further(left)}"]),
         *(
             f"  if {RELATIONS[name].words} ({name}): {_or_nothing(epsilon)}"

@@ -206,7 +206,8 @@ class ClientRounds:
             participations: Messages at most, in all runs.
             relation: How a record differs, for which epsilon is the limit; None: its row is deleted or added where the
                 offer has records, else it counts as nothing; the first message decides that for all that follow.
-            change_limit: Whether these limits replace those that the folder has; what was spent stays counted.
+            change_limit: Whether these limits replace those that the folder has; what was spent stays counted. An older
+                copy of the folder is taken then too: what is missing is charged again where this machine knows it.
 
         Raises:
             InputError: The offer is another server's, or is none, or states other numbers than it comes to; or nothing

@@ -98,7 +98,7 @@ def pre_flight(data: Path, config: Path, promise: Promise | None = None, spent: 
         lines += _remarks(signed, np.asarray(records))
     if signed.task.form.kind == "vectors":
         lines += missing_remarks(rows, signed.task.missing)
-    lines += [*said, limit]
+    lines += [*said, *(each.words for each in (before[0].older_copies if before else ())), limit]
     if sound:
         end = "this client takes part" if allowed else "it would be refused, and this client does not take part"
         lines.append(f"the message of the first round was computed here, and nothing was sent: {end}")

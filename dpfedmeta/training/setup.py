@@ -21,7 +21,6 @@ from dpfedmeta.core.random.fresh_seeds import new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.worker_pool import Workers, available_cores, open_workers
 from dpfedmeta.data.dataset import Dataset, open_dataset
-from dpfedmeta.data.populations.capacity_checks import able_clients
 from dpfedmeta.data.populations.population import Population
 from dpfedmeta.data.populations.population_statement import (
     PopulationStatement,
@@ -241,7 +240,7 @@ def judged_on(dataset: Dataset, test: HeldOutEvaluation) -> str | None:
     if not isinstance(source, OwnSource):
         return None
     people, file = len({*held.clients}), Path(source.path).name
-    able = len(able_clients(test.pool, test.shape)) if people and isinstance(test, Benchmark) else people
+    able = test.able if people and isinstance(test, Benchmark) else people
     some = f"{able} of " if able < people else ""
     whose = f"{some}{people} public client{'' if people == 1 else 's'}" if people else f"{held.classes} public classes"
     return f"{whose} in {file}"

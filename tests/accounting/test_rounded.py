@@ -16,7 +16,6 @@ from hypothesis import given
 from dpfedmeta.accounting.events.guarantee import Bound, FourGuarantees, Guarantee
 from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.accounting.rounded import asked, rounded_down, rounded_up
-from dpfedmeta.config.load import resolve
 from tests.parsed import PACKAGE, modules, nodes_of
 
 HARD = (1.4999, 1.00005, 3.14159265, 2.4951, 0.0304049, 99.94999, 613.2, 1234.01)
@@ -121,11 +120,9 @@ def model_card(four):
     from dpfedmeta.training.results.model_card import _lines
 
     plan = SimpleNamespace(clients=7, cohort=7.0, sampler="fixed", noise="independent")
-    proven = SimpleNamespace(settings=resolve("dp-agr", "strokes", None, {}))
-    found = SimpleNamespace(
-        plan=plan, proven=proven, simulation=None, chosen=None, word=None, guarantees=four, unverified="not verified: x"
-    )
-    summary = {"algo": "dp-agr", "dataset": "strokes", "rounds": 7}
+    proven = SimpleNamespace(chosen=None, word=None)
+    found = SimpleNamespace(plan=plan, proven=proven, simulation=None, guarantees=four, unverified="not verified: x")
+    summary = {"algo": "dp-agr", "dataset": "strokes", "rounds": 7, "begins_with": None}
     return "\n".join(line for line in _lines("r", summary, found, "0") if line.startswith("| "))
 
 

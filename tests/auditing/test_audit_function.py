@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from dpfedmeta.auditing.rounds.audit_rounds import RoundsVerdict, audit_rounds, badge_words, draw_badge
+from dpfedmeta.cli.outputs import BADGE, check_output
 from dpfedmeta.privacy.rounds.promise import PromisedCell
 from tests.conftest import dpfedmeta
 
@@ -72,6 +73,7 @@ def test_a_right_function_is_not_refuted_and_a_wrong_one_is(folder):
     assert re.search(r"; 1 round\(s\) a run, [\d,]+ calls\n", shown)
     tree = ElementTree.parse(folder / "badge.svg")
     assert "promise broken: no epsilon holds, 400 runs" in tree.getroot().attrib["aria-label"]
+    check_output("--badge", folder / "badge.svg", BADGE, ())  # the same command may be run again
 
 
 def test_the_relation_says_whether_a_count_breaks_the_promise(folder):

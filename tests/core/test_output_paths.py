@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 
 from dpfedmeta.__main__ import main
-from dpfedmeta.cli.arguments import check_output
+from dpfedmeta.cli.commands import OF_A_CHECKOUT, command_module, command_names
+from dpfedmeta.cli.outputs import PICTURE, Kind, check_output
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import check_output_folder
 from dpfedmeta.core.files.run_checks import check_outside_runs
+from tests.conftest import dpfedmeta
 
 
 def test_a_file_that_fits_is_accepted(tmp_path: Path):
-    check_output("--out", None, (".png",))
-    check_output("--out", tmp_path / "new.PNG", (".html", ".png"))
+    check_output("--out", None, PICTURE, ())
+    check_output("--out", tmp_path / "new.PNG", Kind((".html", ".png"), b""), ())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -30,7 +32,7 @@ def test_a_file_that_fits_is_accepted(tmp_path: Path):
 def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, name: str, words: str):
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(InputError, match=words) as refused:
-        check_output("--out", tmp_path / name, (".html", ".png"))
+        check_output("--out", tmp_path / name, Kind((".html", ".png"), b""), ())
     assert str(refused.value).startswith(f"--out {tmp_path / name}: ")
     assert not (tmp_path / "none").exists()
 
@@ -140,11 +142,112 @@ def test_a_file_that_may_not_be_written_is_refused(monkeypatch, tmp_path, there,
     """The file itself where there is one, else its folder: whoever runs the tests may write anywhere."""
     path, asked = tmp_path / "new.png", []
     if there:
-        path.write_text("old")
+        path.write_bytes(b"")
     monkeypatch.setattr(os, "access", lambda place, mode: asked.append((place, mode)) or allowed)
     if allowed:
-        check_output("--out", path, (".png",))
+        check_output("--out", path, PICTURE, ())
     else:
         with pytest.raises(InputError, match=r"^--out .*new\.png: no permission to write; name another file$"):
-            check_output("--out", path, (".png",))
+            check_output("--out", path, PICTURE, ())
     assert asked == [(path if there else tmp_path, os.W_OK)]
+
+
+# Every option that names a file to write, and a command that reads it as well; each comes with a word FILE.
+WRITES = {
+    ("account", "--plot"): ("p.png", "account --algo dp-agr --config FILE"),
+    ("account", "--events"): ("e.json", "account --algo dp-agr --config FILE"),
+    ("audit", "--plot"): ("p.png", "audit --config FILE"),
+    ("audit", "--badge"): ("b.svg", "audit --function FILE --promise 1"),
+    ("check-task", "--out"): ("c.png", "check-task FILE"),
+    ("decompose", "--out"): ("d.png", "decompose --config FILE"),
+    ("evaluate", "--out"): ("e.png", "evaluate FILE"),
+    ("federate plan", "--out"): ("task.yaml", "federate plan --sites 3 --records 60 --dataset FILE"),
+    ("predict", "--out"): ("one_lab.csv", "predict model.safetensors FILE"),
+    ("report", "--out"): ("c.html", "report FILE"),
+    ("report", "--epsilon-plot"): ("p.png", "report FILE"),
+    ("report", "--latex"): ("t.tex", "report FILE"),
+    ("report", "--csv"): ("t.csv", "report FILE"),
+}
+# New files and folders, which are refused where something is there (but for those of PDFs, sweeps and the demo).
+MAKES = {("archive", "--out"), ("export", "--out"), ("federate keys", "--out"), ("account", "--papers")}
+FOLDERS = {("report", "--pdf"), ("sweep", "--out"), ("federate demo", "--out")}
+READS = {
+    "--check", "--config", "--data", "--data-dir", "--dataset", "--extend", "--home", "--identity", "--invitation",
+    "--keys", "--names", "--on", "--population", "--realised", "--resume", "--roster", "--rotate", "--run",
+    "--statement", "--verify", "--weights", "file", "model", "records", "run", "runs",
+}  # fmt: skip
+
+
+def test_every_option_that_names_a_path_is_known_to_read_or_to_write():
+    for command in (*command_names(), *OF_A_CHECKOUT):
+        module = command_module(command)
+        parts = {f" {part}": made for part, made in module.parsers_of().items()} if command == "federate" else None
+        for name, made in (parts or {"": module.options_of()}).items():
+            for action in made._actions:
+                option = (action.option_strings or [action.dest])[0]
+                if action.type is Path and option not in READS:
+                    assert (command + name, option) in {*WRITES, *MAKES, *FOLDERS}
+
+
+@pytest.mark.parametrize("way", ["another's", "itself", "a link", "a hard link", "=", "in another spelling"])
+@pytest.mark.parametrize("option", WRITES, ids=" ".join)
+def test_no_file_of_anybody_else_is_replaced(tmp_path: Path, option: tuple[str, str], way: str):
+    """Neither an input of the same command nor a file that no command of ours wrote; nothing is done before."""
+    (name, words), content = WRITES[option], "class,age\nwell,50\n"
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / name).write_text(content)
+    read = "mine.yaml" if way == "another's" else name
+    written = {
+        "a link": f"link-{name}",
+        "a hard link": f"hard-{name}",
+        "in another spelling": f"../{tmp_path.name}/{name}",
+    }
+    out = written.get(way, name)
+    if way == "a link":
+        (tmp_path / out).symlink_to(name)
+    if way == "a hard link":
+        (tmp_path / out).hardlink_to(tmp_path / name)
+    typed = [read if word == "FILE" else word for word in words.split()]
+    typed += [f"{option[1]}={out}"] if way == "=" else [option[1], out]
+    before = sorted(tmp_path.iterdir())
+    said = dpfedmeta(*typed, folder=tmp_path, code=2).error
+    why = "is there already, and is no file that this command wrote" if way == "another's" else "reads that file too"
+    assert f"{option[1]} {out}: " in said
+    assert why in said
+    assert (tmp_path / name).read_text() == content
+    assert sorted(tmp_path.iterdir()) == before
+
+
+TASK = """name: own
+source: {reader: vectors, path: public.csv}
+features: 2
+mean: [50, 70]
+deviation: [10, 10]
+labels: [well, ill]
+"""
+
+
+def test_what_the_same_command_wrote_is_replaced(tmp_path: Path):
+    """So a script that is run again goes through; an empty file holds nothing that would be lost."""
+    lines = [
+        f"p-{part},{part},{('well', 'ill')[n % 2]},{n},{n}" for part in ("train", "val", "test") for n in range(24)
+    ]
+    (tmp_path / "public.csv").write_text("\n".join(["client,split,class,age,pulse", *lines]))
+    (tmp_path / "task.yaml").write_text(TASK)
+    small = "--population.clients 8 --population.cohort 4 --server.rounds 1 --evaluation.episodes 2 --run.dir runs"
+    train = f"train --algo dp-agr --dataset strokes {small} --run.name"
+    for run in ("one", "two"):
+        dpfedmeta(*train.split(), run, folder=tmp_path)
+    files = "--out c.html --epsilon-plot p.png --latex t.tex --csv t.csv"
+    for words in (
+        "account --algo dp-agr --dataset strokes --plot a.png",
+        "account --algo dp-agr --dataset strokes --events e.json",
+        "federate plan --sites 3 --records 60 --epsilon 2.5 --dataset task.yaml --out plan.yaml",
+        "check-task strokes --out s.png",
+        f"report runs/one runs/two {files}",
+    ):
+        for option in ("--plot", "--events", "--out"):
+            if option in words:
+                (tmp_path / words.split()[words.split().index(option) + 1]).touch()
+        for _ in range(2):
+            dpfedmeta(*words.split(), folder=tmp_path)

@@ -294,4 +294,4 @@ def test_arrays_and_models_that_a_function_closes_over_are_no_code():
 
 
 def test_one_place_says_how_many_are_tried():
-    assert own_function._PROBED == 8
+    assert own_function.FEWEST_TRIED == 8

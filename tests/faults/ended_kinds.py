@@ -30,8 +30,8 @@ from dpfedmeta.cli.sweeps.runner import SweepOptions, run_sweep
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
 from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
 from dpfedmeta.core.params import digest
-from dpfedmeta.federation.client.client_home import HOME
 from dpfedmeta.federation.identity.credentials import card_line, read_card, read_identity, write_identity
+from dpfedmeta.federation.identity.home_register import HOME
 from dpfedmeta.federation.identity.invitation import INVITATION, operator_identity, read_invitation
 from dpfedmeta.federation.server import training_server
 from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds

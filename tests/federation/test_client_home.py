@@ -3,10 +3,12 @@
 import errno
 import fcntl
 import json
+import math
 import re
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from rich.console import Console
 
+from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger, RecordBudget, open_own_ledger
 from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
 from dpfedmeta.accounting.participation_cost import Spending
 from dpfedmeta.cli.commands.federate_command import main
@@ -25,12 +29,15 @@ from dpfedmeta.federation import entry_points as running
 from dpfedmeta.federation.client import client_home
 from dpfedmeta.federation.client.client import RealClient
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.client_home import HOME, check_newest, claim, note_answered, open_home, rotate
+from dpfedmeta.federation.client.client_home import check_newest, claim, note_answered, open_home, rotate
 from dpfedmeta.federation.flower import flower_client
+from dpfedmeta.federation.identity import home_register
 from dpfedmeta.federation.identity.credentials import read_card, read_identity, read_roster, write_identity
+from dpfedmeta.federation.identity.home_register import HOME
 from dpfedmeta.federation.identity.invitation import INVITATION
 from dpfedmeta.federation.server.training_server import serve
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
+from tests.conftest import dpfedmeta
 from tests.federation.in_process import InProcessChannel
 from tests.federation.silos import make_silos, private_key, write_classes
 
@@ -398,7 +405,7 @@ def test_a_home_that_was_cut_off_at_its_first_claim_is_taken_up_by_its_key_alone
         honest(path, *rest)
 
     with monkeypatch.context() as cut:
-        cut.setattr(client_home, "replace_file", full)
+        cut.setattr(home_register, "replace_file", full)
         with pytest.raises(OSError, match="No space left"):
             claim(home, data, OLD)
     with pytest.raises(InputError, match="took part from"):
@@ -424,7 +431,7 @@ def test_a_home_that_is_noted_is_known_to_its_machine(tmp_path, data, monkeypatc
         honest(path, *rest)
 
     with monkeypatch.context() as cut:
-        cut.setattr(client_home, "replace_file", once)
+        cut.setattr(home_register, "replace_file", once)
         with pytest.raises(KeyboardInterrupt):
             claim(tmp_path / "first.home", data, OLD)
     assert not (tmp_path / "first.home" / HOME).exists()
@@ -432,9 +439,21 @@ def test_a_home_that_is_noted_is_known_to_its_machine(tmp_path, data, monkeypatc
         claim(tmp_path / "second.home", data, NEW)
 
 
+LIMIT = RecordBudget(epsilon=9.0, delta=1e-5)
+
+
+def spent_of(home):
+    """(Participations, epsilon)."""
+    ledger, _ = open_own_ledger(home / "ledger.jsonl")
+    return ledger.participations, ledger.epsilon
+
+
 def answered(home, rounds):
     """A ledger after so many answers."""
-    (home / "ledger.jsonl").write_text("header\n" + "".join(f'{{"round": {each}}}\n' for each in range(rounds)))
+    (home / "ledger.jsonl").unlink(missing_ok=True)
+    ledger = ClientLedger(home / "ledger.jsonl", LIMIT)
+    for number in range(rounds):
+        ledger.charge(number, Spending(mus={"zero-out": 0.5}), run="00", question="q", fresh=f"{number:02}")
     note_answered(home)
 
 
@@ -443,25 +462,145 @@ def test_an_older_copy_of_a_whole_home_is_refused_on_its_machine(home, tmp_path)
     shutil.copytree(home, tmp_path / "backup")
     answered(home, 5)
     assert check_newest(home) is None
+    newest = (home / "ledger.jsonl").read_bytes()
     shutil.rmtree(home)
     shutil.copytree(tmp_path / "backup", home)
     with pytest.raises(InputError, match=r"is an older copy; .* went on to line 6, and this one has 3"):
         check_newest(home)
     with pytest.raises(InputError, match="is an older copy"):
         check_newest(home, keep=False)
+    before = (home / "ledger.jsonl").read_bytes()
     assert "taken all the same" in check_newest(home, accept=True, keep=False)  # a dry run, which changes nothing
+    assert (home / "ledger.jsonl").read_bytes() == before
     with pytest.raises(InputError, match="is an older copy"):
         check_newest(home)
-    assert "taken all the same" in check_newest(home, accept=True)
+    assert "taken all the same (--change-limit), and what is missing is charged again" in check_newest(
+        home, accept=True
+    )
     assert check_newest(home) is None
     assert check_newest(home, accept=True) is None
+    # The newest copy is an older one now: it lacks the line that says what happened.
+    (home / "ledger.jsonl").write_bytes(newest)
+    with pytest.raises(InputError, match="is an older copy"):
+        check_newest(home)
+
+
+def went_back(home):
+    """The first lines of it."""
+    (home / "ledger.jsonl").write_bytes(b"".join((home / "ledger.jsonl").read_bytes().splitlines(keepends=True)[:3]))
+
+
+def went_on_apart(home):
+    """As long as the other, with charges that nobody else knows."""
+    went_back(home)
+    ledger = ClientLedger(home / "ledger.jsonl", LIMIT)
+    for number in range(2, 5):
+        ledger.charge(number, Spending(mus={"zero-out": 0.5}), run="00", question="other", fresh=f"f{number}")
+
+
+def went_back_and_was_taken_in_part(home):
+    """A power cut while what was missing was written."""
+    went_back(home)
+    check_newest(home, accept=True)
+    path = home / "ledger.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    (note,) = (lineage_folder().parent / "homes").glob("*.ledger")
+    note.write_bytes((home / "noted").read_bytes())
+
+
+def is_gone(home):
+    (home / "ledger.jsonl").unlink()
+
+
+OLDER = [went_back, went_on_apart, went_back_and_was_taken_in_part, is_gone]
+
+
+@pytest.mark.parametrize("kind", OLDER, ids=lambda kind: kind.__name__)
+def test_an_older_copy_that_is_taken_counts_no_less_than_was_spent(home, kind):
+    """Whatever it lacks is charged again, once, and its ledger says for ever that lines were missing."""
+    answered(home, 5)
+    _, true = spent_of(home)
+    (note,) = (lineage_folder().parent / "homes").glob("*.ledger")
+    shutil.copy(note, home / "noted")
+    kind(home)
+    apart = 3 if kind is went_on_apart else 0
+    with pytest.raises(InputError, match="is an older copy"):
+        check_newest(home)
+    check_newest(home, accept=True)
+    ledger, _ = open_own_ledger(home / "ledger.jsonl")
+    assert ledger.epsilon == pytest.approx(gaussian_epsilon(0.5 * math.sqrt(5 + apart), 1e-5))
+    assert ledger.epsilon >= true
+    assert all(each.restored for each in ledger.older_copies)
+    assert ledger.older_copies[0].missing == {went_back: 3, went_on_apart: 3, is_gone: 6}.get(kind, 3)
+    assert not ledger.accepts(Spending(mus={"zero-out": 9.0}))
+    for limit in (50.0, 9.0, 50.0):  # lines of the same words, which are not taken for each other
+        again = ClientLedger(home / "ledger.jsonl", replace(LIMIT, epsilon=limit), change=True)
+    again.charge(9, Spending(mus={"zero-out": 0.5}), run="01", question="q")
+    note_answered(home)
+    said = dpfedmeta("account", "--statement", str(home)).out
+    assert "Attention: an older copy was taken after participation" in said
+    assert f"over {5 + apart + 1} participations" in said
+    assert "what they charged is counted again" in said
+    text = (home / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (home / "ledger.jsonl").write_bytes(b"".join(text[:-3]))  # of its limits 50, 9, 50 the first one is left
+    check_newest(home, accept=True)
+    found, budget = open_own_ledger(home / "ledger.jsonl")
+    assert (found.epsilon, found.participations) == (again.epsilon, again.participations)
+    assert (budget.epsilon, [words for words, _ in found.former_limits]) == (50.0, [w for w, _ in again.former_limits])
+
+
+@pytest.mark.parametrize("part", ["epsilon", "delta", "participations", "relation"])
+@pytest.mark.parametrize("lost", ["a note of before", "a damaged note"])
+def test_where_what_was_spent_is_not_known_no_limit_is_raised_any_more(home, lost, part):
+    """A note that holds no copy of the ledger, or says nothing."""
+    before = RecordBudget(epsilon=9.0, delta=1e-5, participations=40, relation="zero-out")
+    ledger = ClientLedger(home / "ledger.jsonl", before) if (home / "ledger.jsonl").unlink() is None else None
+    for number in range(5):
+        ledger.charge(number, Spending(mus={"zero-out": 0.5, "row-deleted": 1.0}), run="00", question="q")
+    note_answered(home)
+    (note,) = (lineage_folder().parent / "homes").glob("*.ledger")
+    note.write_bytes(note.read_bytes().partition(b"\n")[0] if lost == "a note of before" else b"[")
+    went_back(home)
+    assert "what is missing is counted nowhere" in check_newest(home, accept=True)
+    assert check_newest(home) is None
+    more = {"epsilon": 9.5, "delta": 1e-4, "participations": None, "relation": "row-deleted"}[part]
+    less = {"epsilon": 8.5, "delta": 1e-6, "participations": 30, "relation": "zero-out"}[part]
+    path, text = home / "ledger.jsonl", (home / "ledger.jsonl").read_bytes()
+    with pytest.raises(InputError, match=f"its limit is never raised: give no other --{part} than that of epsilon"):
+        ClientLedger(path, replace(before, **{part: more}), change=True)
+    assert path.read_bytes() == text
+    found = ClientLedger(path, replace(before, **{part: less}), change=True).older_copies
+    assert [(each.missing, each.restored) for each in found] == [(3 if lost == "a note of before" else None, False)]
+    assert "what they spent is in no number here" in dpfedmeta("account", "--statement", str(home)).out
+
+
+def test_a_ledger_that_is_gone_and_known_to_nobody_is_not_begun_anew(home):
+    answered(home, 2)
+    (note,) = (lineage_folder().parent / "homes").glob("*.ledger")
+    note.write_bytes(note.read_bytes().partition(b"\n")[0])
+    is_gone(home)
+    with pytest.raises(InputError, match="is gone, and what it held is not known on this machine"):
+        check_newest(home, accept=True)
+    assert not (home / "ledger.jsonl").exists()
+
+
+def test_records_that_took_part_since_belong_to_an_older_copy_too(tmp_path, data, home):
+    backup = (home / HOME).read_bytes()
+    write_classes(data, [70], images=1)
+    claim(home, data, OLD)
+    (home / HOME).write_bytes(backup)
+    shutil.copytree(data / "character070", tmp_path / "late" / "character070")
+    shutil.rmtree(data / "character070")
+    write_classes(data, [71], images=1)
+    claim(home, data, OLD)
+    with pytest.raises(InputError, match="took part from"):
+        claim(tmp_path / "new.home", tmp_path / "late", NEW)
 
 
 @pytest.mark.parametrize("content", [b"", b"[12, 3", b"{}", b"[1, 2]", b"\xff"])
 def test_a_note_that_was_emptied_or_cut_lets_no_older_copy_pass(home, content):
     """It was written whole, so it says nothing of a home that was never here."""
-    (home / "ledger.jsonl").write_text('{"budget": 1}\n{"round": 1}\n')
-    note_answered(home)
+    answered(home, 1)
     (note,) = (lineage_folder().parent / "homes").glob("*.ledger")
     note.write_bytes(content)
     with pytest.raises(InputError, match=r"may be an older copy; .*\.ledger, which says .* is damaged. Restore the "):
@@ -646,7 +785,7 @@ def test_records_of_a_home_are_listed_in_one_order(tmp_path):
 
 def test_homes_share_what_lies_in_a_folder_of_both_or_has_a_record_of_both():
     def at(folders, images):
-        return client_home.Home(name="n", identities=("i",), folders=folders, images=images)
+        return home_register.Home(name="n", identities=("i",), folders=folders, images=images)
 
     one = at(("a", "b"), ("1", "2"))
     for folders, images, due in (

@@ -220,10 +220,12 @@ def test_a_folder_that_was_restored_answers_nothing_on_its_machine_and_says_less
         with pytest.raises(dp.InputError, match="is an older copy; on this machine its ledger went on to line 3"):
             act()
     assert (folder / "ledger.jsonl").read_bytes() == before
-    # Its owner lowers the limit by what was lost; the same round has another noise than before.
+    # Taken all the same, what was lost is charged again, and that round is not answered a second time.
     lowered = client(epsilon=49.0, change_limit=True)
-    assert "it is taken all the same" in capsys.readouterr().err
-    assert lowered.message(1, 2.0, rows(0.1)) not in (first, later)
+    assert "it is taken all the same (--change-limit), and what is missing is charged" in capsys.readouterr().err
+    assert lowered.spent == spent
+    with pytest.raises(dp.InputError, match="round 1 was answered, and its answer is not kept any more"):
+        lowered.message(1, 2.0, rows(0.1))
     assert lowered.spent == spent
     assert client(epsilon=49.0).message(2, 2.0, rows(0.1))
     # Another machine knows nothing of it, and says so.

@@ -8,10 +8,11 @@ from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory, config_of
 from dpfedmeta.federation.client.client_budget import Promise
-from dpfedmeta.federation.client.client_home import HOME, LEDGER, check_newest, claim, note_answered, open_home
+from dpfedmeta.federation.client.client_home import LEDGER, check_newest, claim, note_answered, open_home
 from dpfedmeta.federation.client.client_state import Kept
 from dpfedmeta.federation.client.training_participation import opened
 from dpfedmeta.federation.identity.credentials import named_on_card, read_identity, read_roster
+from dpfedmeta.federation.identity.home_register import HOME
 from dpfedmeta.federation.identity.invitation import read_invitation
 from dpfedmeta.federation.offers import signed_analysis, signed_plan
 from dpfedmeta.federation.offers.rounds_offer import opened_rounds

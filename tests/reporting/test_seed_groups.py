@@ -13,6 +13,7 @@ from dpfedmeta.reporting.compare import seed_groups
 from dpfedmeta.reporting.compare.seed_groups import (
     Group,
     Measured,
+    code_words,
     describe,
     differing_settings,
     group_runs,
@@ -95,6 +96,25 @@ def test_runs_on_other_data_of_the_same_name_are_no_seeds_of_each_other(make_run
     assert [[run.path.name for run in group.runs] for group in group_runs(runs)] == [["a", "c"], ["b"]]
     assert len({group.label for group in group_runs(runs)}) == 2
     assert all(digest not in group.label for group in group_runs(runs) for digest in ("one", "other"))
+
+
+def test_seeds_that_other_code_computed_are_rows_of_their_own(make_run):
+    """A learner that was edited between two seeds, or what it imports: the digests in plan.json are not the same."""
+    runs = [make_run(name, mean, seed) for seed, (name, mean) in enumerate([("a", 0.9), ("b", 0.2), ("c", 0.3)])]
+    for run, digest in zip(runs, ("1" * 64, "2" * 64, "2" * 64), strict=True):
+        run.write_json("plan.json", {"code": {"mine": "0" * 64, "package.scale": digest}})
+    groups = group_runs(runs)
+    assert [[run.path.name for run in group.runs] for group in groups] == [["a"], ["b", "c"]]
+    assert [group.label for group in groups] == ["scale=11111111", "scale=22222222"]
+    assert groups[1].accuracy().mean == pytest.approx(0.25)
+    (line,) = code_words(groups)
+    one, *others = (str(run.path) for run in runs)
+    assert line == f"not pooled: {one}; {', '.join(others)}: same settings, but not the same code (package.scale)"
+    # Other settings are no seeds of each other, whatever computed them.
+    other = make_run("d", 0.9, initial=0.3)
+    other.write_json("plan.json", {"code": {"mine": "0" * 64}})
+    assert not list(code_words(group_runs([runs[0], other])))
+    assert not list(code_words(group_runs(runs[1:])))
 
 
 def test_cells_are_read_by_their_names(make_run):

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from itertools import accumulate
 from pathlib import Path
@@ -15,14 +15,13 @@ from typing import Any
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, epsilon_of_discrete
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.guarantee import UnitName
-from dpfedmeta.accounting.ledger.hash_chain import continue_or_start, read_chain
+from dpfedmeta.accounting.ledger.hash_chain import CLIENTS_LEDGER, OLDER, OlderCopy, continue_or_start, read_chain
 from dpfedmeta.accounting.participation_cost import CLIENT, Spending
 from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.random.fresh_seeds import attempt_bytes
 
-_WHAT = "client's ledger"
 # A budget that was computed from the same numbers is met exactly; adding squares may differ in the last digits.
 _ROUNDING = 1.0 + 1e-9
 _MOST_FURTHER = 10_000
@@ -90,7 +89,7 @@ def open_own_ledger(path: Path) -> tuple[ClientLedger, RecordBudget]:
     Raises:
         InputError: It is missing, damaged, or no client's ledger.
     """
-    bodies, _ = read_chain(path, _WHAT, torn=True)
+    bodies, _ = read_chain(path, CLIENTS_LEDGER, torn=True)
     if not _is_ledger(bodies[0]):
         raise InputError(f"{path}: is no client's ledger")
     budget = RecordBudget(**[body["budget"] for body in bodies if "budget" in body][-1])
@@ -108,6 +107,7 @@ class ClientLedger:
 
     Attributes:
         former_limits: Limits that others replaced, in words, each with the participations that were counted by then.
+        older_copies: Where lines were missing.
     """
 
     def __init__(self, path: Path, budget: RecordBudget, *, change: bool = False) -> None:
@@ -122,14 +122,16 @@ class ClientLedger:
             InputError: It was edited or truncated, or has another budget, or past participations state nothing for the
                 relation of this one.
         """
-        self._budget = budget
-        self._chain, lines = continue_or_start(path, {"budget": budget.header()}, _WHAT, _is_ledger)
+        self._chain, lines = continue_or_start(path, {"budget": budget.header()}, CLIENTS_LEDGER, _is_ledger)
         stated = [line["budget"] for line in lines if "budget" in line]
-        by_then = accumulate(int("budget" not in line) for line in lines)
+        by_then = list(accumulate(map(int, map(_is_participation, lines))))
         ends = [count for count, line in zip(by_then, lines, strict=True) if "budget" in line][1:]
-        lines = [line for line in lines if "budget" not in line]
+        olds = [(line[OLDER], count) for count, line in zip(by_then, lines, strict=True) if OLDER in line]
+        lines = [line for line in lines if _is_participation(line)]
         try:
             self._mus = [_mus(line) for line in lines]
+            # Of each charge; copies that went on apart may both hold one of the same attempt.
+            self._runs = [line.get("run", "") for line in lines]
             self._first = next((line.get("relation") for line in lines), None)
             self._cost = reduce(_together, map(RunCost.from_json, lines), NO_COST)
             self._costs = {
@@ -143,13 +145,23 @@ class ClientLedger:
             self._fresh: dict[_Key, str] = {
                 (line.get("run", ""), (line["round"], *line.get("again", ()))): line.get("fresh", "") for line in lines
             }
+            self.older_copies = [OlderCopy(**said, after=count) for said, count in olds]
         except DAMAGED_JSON as error:
             raise InputError(f"{path}: a line of this client's ledger lacks its mu or its round") from error
+        if change and budget.unit == "record" and budget.relation is None:
+            budget = replace(budget, relation=stated[-1].get("relation"))
+        self._budget = budget
         if stated[-1] != budget.header():
             _check_change(path, stated[-1], budget, change, self._shared())
+            _check_no_higher(path, stated[-1], budget, self.older_copies)
             self._chain.append({"budget": budget.header()})
             ends.append(len(lines))
         self.former_limits = [(_limit_words(each), end) for each, end in zip(stated, ends, strict=False)]
+
+    @property
+    def budget(self) -> RecordBudget:
+        """What it may spend in all; under `change` with what it kept of the limit before."""
+        return self._budget
 
     @property
     def relation(self) -> Relation | None:
@@ -185,7 +197,7 @@ class ClientLedger:
     @property
     def participations(self) -> int:
         """Number of participations in all runs."""
-        return len(self._rounds)
+        return len(self._mus)
 
     def accepts(self, layer: Spending, *, run: str = "", cost: RunCost = NO_COST) -> bool:
         """Return whether one more participation under this layer stays within the budget."""
@@ -292,6 +304,7 @@ class ClientLedger:
         if plan:
             self._plans[plan] += 1
         self._mus.append(dict(layer.mus))
+        self._runs.append(run)
         self._first = self._first or counted
         self._cost = _together(self._cost, due)
         if due != NO_COST:
@@ -299,11 +312,11 @@ class ClientLedger:
 
     def spent_by_run(self) -> dict[str, tuple[int, float]]:
         """(Participations, epsilon for the relation that is counted) of each run by itself, in their order."""
-        return {run: (len(self.keys(run)), self._of_run(run)) for run in dict.fromkeys(of for of, _ in self._rounds)}
+        return {run: (count, self._of_run(run)) for run, count in Counter(self._runs).items()}
 
     def _of_run(self, run: str) -> float:
         name = CLIENT if self._budget.unit == "client" else self.relation
-        mus = [mus for (of, _), mus in zip(self._rounds, self._mus, strict=True) if of == run]
+        mus = [mus for of, mus in zip(self._runs, self._mus, strict=True) if of == run]
         return self._epsilon(math.fsum(mu.get(name or "", math.inf) ** 2 for mu in mus), self._costs.get(run, NO_COST))
 
     def like_last(self) -> int | None:
@@ -337,6 +350,10 @@ def is_own_ledger(path: Path) -> bool:
     return isinstance(first, dict) and {"version", "budget"} <= first.keys()
 
 
+def _is_participation(line: Mapping[str, Any]) -> bool:
+    return "budget" not in line and OLDER not in line
+
+
 def _is_ledger(first: Mapping[str, Any]) -> bool:
     return first.keys() == {"version", "budget"} and isinstance(first["budget"], dict)
 
@@ -361,6 +378,20 @@ def _check_change(path: Path, stated: Mapping[str, Any], budget: RecordBudget, c
         raise InputError(
             f"{path}: has the limit {_limit_words(stated)}; give the same one, or set another from now on by "
             "--change-limit (in Python change_limit=True); what was spent stays counted"
+        )
+
+
+def _check_no_higher(path: Path, stated: Mapping[str, Any], budget: RecordBudget, older: Sequence[OlderCopy]) -> None:
+    """Refuse a limit that allows more, where what was spent is not known to the end."""
+    before = RecordBudget(**stated)
+    parts = [(name, getattr(before, name), getattr(budget, name)) for name in ("epsilon", "delta", "participations")]
+    higher = [name for name, was, now in parts if _or_infinite(now) > _or_infinite(was)]
+    higher += ["relation"] if budget.relation != before.relation else []
+    unknown = next((each for each in older if not each.restored), None)
+    if unknown is not None and higher:
+        raise InputError(
+            f"{path}: {unknown.words}; so its limit is never raised: give no other --{higher[0]} than that of "
+            f"{_limit_words(stated)}, or a lower one"
         )
 
 

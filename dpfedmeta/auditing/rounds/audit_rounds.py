@@ -287,6 +287,7 @@ def draw_badge(path: Path, verdict: RoundsVerdict) -> None:
     colour, middle = (_RED if verdict.refuted else _GREY), 14
     label = escape(f"{promised}: {words}")
     svg = (
+        "<!-- by dpfedmeta audit -->\n"
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right:.0f}" height="{_HEIGHT}" role="img" '
         f'aria-label="{label}"><title>{label}</title>'
         f'<rect width="{left:.0f}" height="{_HEIGHT}" fill="#2e3440"/>'

@@ -12,13 +12,12 @@ from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli.account_of_runs import account_of_runs, show_cells
 from dpfedmeta.cli.arguments import (
     DONE,
-    PICTURE_ENDINGS,
     check_alone,
-    check_output,
     parse_with_settings,
     parser,
     print_json,
 )
+from dpfedmeta.cli.outputs import EVENTS, PICTURE, check_output
 from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError
@@ -112,8 +111,8 @@ def main(words: Sequence[str], console: Console) -> int:
     """Parse, account, print."""
     made = options_of()
     known, _ = made.parse_known_args(words)
-    check_output("--plot", known.plot, PICTURE_ENDINGS)
-    check_output("--events", known.events, (".json",))
+    check_output("--plot", known.plot, PICTURE, words)
+    check_output("--events", known.events, EVENTS, words)
     chosen = known.verify or [path for path in (known.run, known.realised, known.statement) if path is not None]
     if known.promise and known.population is None:
         raise InputError("--promise: belongs to --population FILE")

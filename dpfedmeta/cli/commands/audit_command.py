@@ -11,13 +11,12 @@ from dpfedmeta.accounting.rounded import rounded_down, rounded_up
 from dpfedmeta.cli.arguments import (
     DONE,
     FAILED,
-    PICTURE_ENDINGS,
     check_alone,
-    check_output,
     given_settings,
     parser,
     print_json,
 )
+from dpfedmeta.cli.outputs import BADGE, PICTURE, check_output
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_checks import check_is_run
 
@@ -88,7 +87,8 @@ def main(words: Sequence[str], console: Console) -> int:
     run = Path(words[0]) if words and not words[0].startswith("-") else None
     typed = words[1:] if run else words
     options, given = made.parse_known_args(typed)[0], given_settings(made, typed)
-    check_output("--plot", options.plot, PICTURE_ENDINGS)
+    check_output("--plot", options.plot, PICTURE, words)
+    check_output("--badge", options.badge, BADGE, words)
     if options.function is not None:
         beside = {"function", *_OF_FUNCTION, "runs", "audit_seed", "strict", "json"}
         check_alone(made, options, "--function", {*beside, "algo", "dataset", "config"})
@@ -153,7 +153,6 @@ def _of_function(options: argparse.Namespace, run: Path | None, given: dict[str,
         raise InputError("--function: --promise is missing: the epsilon that all its rounds together keep")
     if run is not None or options.algo or options.dataset or options.config:
         raise InputError("--function: needs no run, --algo, --dataset or --config; leave them out")
-    check_output("--badge", options.badge, (".svg",))
     sizes = {"server.rounds": "rounds", "population.clients": "clients"}
     named = {own: _number(name, given.pop(name), int) for name, own in sizes.items() if name in given}
     if options.relation is not None:

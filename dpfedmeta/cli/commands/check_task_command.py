@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import BAD_INPUT, DONE, PICTURE_ENDINGS, check_output, parser, print_json, settings_from
+from dpfedmeta.cli.arguments import BAD_INPUT, DONE, parser, print_json, settings_from
+from dpfedmeta.cli.outputs import PICTURE, check_output
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_checks import check_outside_runs
@@ -44,7 +45,7 @@ def options_of() -> argparse.ArgumentParser:
 def main(words: Sequence[str], console: Console) -> int:
     """Parse, look, tell."""
     options, rest = options_of().parse_known_args(words)
-    check_output("--out", options.out, PICTURE_ENDINGS)
+    check_output("--out", options.out, PICTURE, words)
     if options.out is not None:
         check_outside_runs("--out", options.out)  # its images may be of people
     given = settings_from(rest)
@@ -69,7 +70,7 @@ def main(words: Sequence[str], console: Console) -> int:
         raise InputError(f"--out {options.out}: {report.kind} have no contact sheet; the table says what is in them")
     if options.out is not None and dataset is not None:
         try:
-            contact_sheet(dataset).save(options.out, format="PNG")
+            contact_sheet(dataset).save(options.out, format="PNG", dpi=(130, 130))
         except OSError as error:
             raise InputError(f"--out {options.out}: cannot be written ({error.strerror})") from error
         if not options.json:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest, check_sizes
 from dpfedmeta.cli.arguments import DONE, parser
+from dpfedmeta.cli.outputs import PICTURE, check_output
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_checks import check_is_run, check_outside_runs
 from dpfedmeta.data.storage.downloads import check_data_folder
@@ -122,6 +123,8 @@ def main(words: Sequence[str], console: Console) -> int:
 def on_workers(words: Sequence[str], console: Console, workers: Workers | None, launch: Launch | None) -> int:
     """The same on workers that are there already, as a launch brings them."""
     options = options_of().parse_args(words)
+    if options.out is not None and options.out.suffix == ".png" and not options.out.is_dir():
+        check_output("--out", options.out, PICTURE, words)
     if options.on is not None or options.own_test:
         return _on_people(options, console)
     if options.repeats is not None:

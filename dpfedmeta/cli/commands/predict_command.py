@@ -12,7 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, check_output, parser, print_json
+from dpfedmeta.cli.arguments import DONE, parser, print_json
+from dpfedmeta.cli.outputs import PREDICTIONS, check_output
 from dpfedmeta.core.dependencies import check_dependencies
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, replace_file
@@ -41,7 +42,7 @@ def options_of() -> argparse.ArgumentParser:
 def main(words: Sequence[str], console: Console) -> int:
     """Parse, predict, tell."""
     options = options_of().parse_args(words)
-    check_output("--out", options.out, (".csv",))
+    check_output("--out", options.out, PREDICTIONS, words)
     if options.out is not None:
         check_outside_runs("--out", options.out)
     for path in (options.model, options.records):

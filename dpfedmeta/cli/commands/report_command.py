@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, PAGE_ENDINGS, PICTURE_ENDINGS, check_output, parser
+from dpfedmeta.cli.arguments import DONE, parser
+from dpfedmeta.cli.outputs import COMPARISON, LATEX, PICTURE, TABLE_OF_RUNS, check_output
 from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import check_output_folder
@@ -58,7 +59,7 @@ def main(words: Sequence[str], console: Console) -> int:
     from dpfedmeta.cli.sweeps.results import PAGE, settings_of_sweep, write_results
     from dpfedmeta.reporting.compare.latex_tables import write_paper
     from dpfedmeta.reporting.compare.paired_runs import kept_episodes, pairs
-    from dpfedmeta.reporting.compare.seed_groups import group_runs
+    from dpfedmeta.reporting.compare.seed_groups import code_words, group_runs
     from dpfedmeta.reporting.html.page import write_comparison, write_report
     from dpfedmeta.reporting.plots.epsilon_plot import epsilon_plot
 
@@ -78,6 +79,8 @@ def main(words: Sequence[str], console: Console) -> int:
         groups = group_runs([*runs, *inside])
         if len(options.runs) > 1:
             console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)
+        for line in code_words(groups):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
         if options.epsilon_plot is not None:
             epsilon_plot(options.epsilon_plot, groups)
             console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)
@@ -101,13 +104,13 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     options = options_of().parse_args(words)
     if options.watch is not None and not 1 <= options.watch <= 3600:
         raise InputError(f"--watch {options.watch:g}: a number of seconds from 1 to 3600")
-    check_output("--out", options.out, PAGE_ENDINGS)
-    check_output("--epsilon-plot", options.epsilon_plot, PICTURE_ENDINGS)
+    check_output("--out", options.out, COMPARISON, words)
+    check_output("--epsilon-plot", options.epsilon_plot, PICTURE, words)
+    check_output("--latex", options.latex, LATEX, words)
+    check_output("--csv", options.csv, TABLE_OF_RUNS, words)
     for path in options.runs:
         if not path.is_dir():
             raise InputError(no_run(path))
-    check_output("--latex", options.latex, (".tex",))
-    check_output("--csv", options.csv, (".csv",))
     if options.pdf is not None:
         if options.pdf.suffix.lower() == ".pdf":
             raise InputError(f"--pdf {options.pdf}: each picture becomes a PDF of its own; name a folder for them")

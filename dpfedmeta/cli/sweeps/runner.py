@@ -37,6 +37,7 @@ from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.still_working import EVERY_SECONDS
 from dpfedmeta.core.worker_pool import available_cores
 from dpfedmeta.training.state.private_timings import at_most, coarse
+from dpfedmeta.training.state.resume import edited_since
 from dpfedmeta.training.terminal.progress_bar import Heartbeat, clock
 
 Status = Literal["completed", "failed", "interrupted"]
@@ -161,8 +162,8 @@ def _clients_per_second(trial: Trial, options: SweepOptions) -> float:
 def why_not_finished(folder: SweepFolder, trial: Trial) -> str | None:
     """Return what is wrong with a trial's run, or None if it has finished.
 
-    A run has finished if its summary says so and its settings are those that the trial has today: a preset or a file
-    of --config may have changed since.
+    A run has finished if its summary says so and its settings and code are those that the trial has today: a preset, a
+    file of --config or a module of the user's own may have changed since.
     """
     run = folder.run(trial)
     if not is_finished(run):
@@ -171,7 +172,8 @@ def why_not_finished(folder: SweepFolder, trial: Trial) -> str | None:
         written = read_yaml((run.path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, *YAML_ERRORS):
         return f"its {CONFIG} cannot be read"
-    return same_result(settings_of(trial), written if isinstance(written, dict) else {})
+    settings = settings_of(trial)
+    return same_result(settings, written if isinstance(written, dict) else {}) or edited_since(run, settings)
 
 
 def run_sweep(sweep: Sweep, options: SweepOptions, console: Console) -> Status:
@@ -293,13 +295,15 @@ class _Work:
             trial, child, begun = self.running.pop(name)
             self._note_end(trial)
             taken = time.monotonic() - begun
-            if child.returncode == 0 and why_not_finished(self.folder, trial) is None:
+            failed = f"failed with exit code {child.returncode}"
+            reason = failed if child.returncode else why_not_finished(self.folder, trial)
+            if reason is None:
                 hidden = bool(self.folder.run(trial).read_json(SUMMARY).get("times"))
                 self.seconds.append(coarse(taken) if hidden else taken)
                 self._finish(trial, f"{name}: {at_most(taken) if hidden else clock(taken)}")
             else:
                 self.failed.append(trial)
-                self.say(f"{name}: failed with exit code {child.returncode}: {_last_line(self.folder.log(trial))}")
+                self.say(f"{name}: {reason}: {_last_line(self.folder.log(trial))}")
 
     def _note_end(self, trial: Trial) -> None:
         if not self.folder.run(trial).path.exists():

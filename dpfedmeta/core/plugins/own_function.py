@@ -19,13 +19,13 @@ Problem = Callable[[object], str | None]
 """Says why an update would count as zero."""
 FUNCTIONS = "functions.jsonl"
 # Clients that are looked at before a charge.
-_PROBED = 8
+FEWEST_TRIED = 8
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
 def spread_over(clients: int) -> list[int]:
     """The numbers of a few clients, spread over all of them."""
-    most = min(_PROBED, clients)
+    most = min(FEWEST_TRIED, clients)
     return [number * (clients - 1) // max(most - 1, 1) for number in range(most)]
 
 

@@ -1,56 +1,37 @@
 """A client's home and the records whose budget it keeps: neither a new key nor a new home begins a budget anew."""
 
 import errno
-import fcntl
 import json
-import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
-from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.atomic_files import SECRET, end_of_whole_lines, replace_file, sync_folder
+from dpfedmeta.accounting.ledger.hash_chain import take_older
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.atomic_files import end_of_whole_lines, sync_folder
 from dpfedmeta.core.files.run_checks import check_outside_runs
 from dpfedmeta.data.user_sources.sound_rows import own_digests, pixel_digests, spelled_digests
+from dpfedmeta.federation.identity.home_register import (
+    LINE,
+    WRITTEN,
+    Home,
+    home_at,
+    homes_in,
+    note_ledger,
+    noted_in,
+    open_register,
+    read_home,
+    write_home,
+)
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 
-HOME, LEDGER = "home.json", "ledger.jsonl"
-# Beside a home's entry in the register: how far its ledger went on this machine.
-_WRITTEN = ".ledger"
-_REGISTER, _LOCK = "homes", ".lock"
+LEDGER = "ledger.jsonl"
 _DIGEST_CHARACTERS = 32
-_LINE = b"\n"
 # Of a folder that no key took part from.
 _NOBODY = ("",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Home:
-    """Identities and images that a client's home belongs to.
-
-    It is stored in the home, with a copy in this machine's register.
-
-    Attributes:
-        name: 32 hexadecimal digits that no other home has, wherever it is moved.
-        identities: Public keys that took part from it, in hexadecimal, the latest last.
-        folders: Folders and tables that its records were in.
-        images: Digests of every record that it ever took part with.
-        listed: Digest of the data's path, classes and contents at the last claim; while it stays the same, `folders`
-            and `images` stay as they are.
-        place: The home's last place on disk.
-    """
-
-    name: str
-    identities: tuple[str, ...]
-    folders: tuple[str, ...] = ()
-    images: tuple[str, ...] = ()
-    listed: str = ""
-    place: str = ""
 
 
 def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
@@ -78,18 +59,18 @@ def claim(home: Path, data: Path, private: bytes, *, keep: bool = True) -> None:
     known = _of_identity(home, identity)
     # Before the lock: other clients of this machine answer meanwhile, and a large table takes long.
     listed, found = _digests(data, known.listed if known else "")
-    with _register() as register:
+    with open_register() as register:
         before = _of_identity(home, identity)
         mine = before or _begun(register, home, identity) or Home(name=secrets.token_hex(16), identities=(identity,))
-        mine = _with_images(replace(mine, place=str(home.resolve())), data, listed, found)
-        for other in _homes(register):
+        mine = _with_images(_with_noted(register, replace(mine, place=str(home.resolve()))), data, listed, found)
+        for other in homes_in(register):
             if other.name != mine.name and _share(mine, other):
                 raise InputError(_elsewhere(data, other))
-        if keep and mine != _home_at(home):
-            _write(home, register, mine)
+        if keep and mine != home_at(home):
+            write_home(home, register, mine)
             if before is None and not _ledger_of(home):
                 # From here on a home that is gone is one whose spending is not known.
-                _note_ledger(register, mine, b"")
+                note_ledger(register, mine, b"")
 
 
 def name_home(folder: Path) -> None:
@@ -100,11 +81,11 @@ def name_home(folder: Path) -> None:
     Raises:
         OSError: The register cannot be read or written.
     """
-    with _register() as register:
-        if _home_at(folder) is None:
+    with open_register() as register:
+        if home_at(folder) is None:
             mine = Home(name=secrets.token_hex(16), identities=_NOBODY, place=str(folder.resolve()))
-            _write(folder, register, mine)
-            _note_ledger(register, mine, _ledger_of(folder))
+            write_home(folder, register, mine)
+            note_ledger(register, mine, _ledger_of(folder))
 
 
 def open_home(home: Path, data: Path, private: bytes, *, accept: bool = False, keep: bool = True) -> str | None:
@@ -137,6 +118,10 @@ def check_newest(home: Path, *, accept: bool = False, keep: bool = True) -> str 
         accept: Whether an older copy is taken all the same: its owner has lowered the limit.
         keep: Whether to note what is accepted; a dry run does not.
 
+    Guarantee:
+        (record or client, server): what this machine wrote and the older copy lacks is charged to it again, before it
+        is taken; where that is not known, the ledger says so for ever and takes no higher limit (take_older).
+
     Returns:
         What to tell its owner: an older copy is taken, or this machine never wrote to it, so none could be told.
 
@@ -144,16 +129,23 @@ def check_newest(home: Path, *, accept: bool = False, keep: bool = True) -> str 
         InputError: It is an older copy.
         OSError: The register cannot be read or written.
     """
-    with _register() as register:
+    with open_register() as register:
         older, told = _compared(register, home)
-        if older and not accept:
-            raise InputError(
-                f"{told}. Restore the newest copy, or lower the limit by what the lost rounds may have cost: "
-                "--epsilon E --change-limit"
-            )
-        if older and keep:
+        if not older:
+            return told
+        mine = home_at(home)
+        noted = None if mine is None else noted_in(register / f"{mine.name}{WRITTEN}")
+        newest = None if noted is None else noted.copy
+        if not accept:
+            way = "add --change-limit: this one is taken then, and what is missing is charged again"
+            lower = "lower the limit by what the lost rounds may have cost: --epsilon E --change-limit"
+            raise InputError(f"{told}. Restore the newest copy, or {lower if newest is None else way}")
+        if keep:
+            lacks = 0 if noted is None else noted.lines - _lines(home)
+            take_older(home / LEDGER, newest, lacks if lacks > 0 else None)
             _note(register, home)
-    return f"{told}; it is taken all the same, under the limit that was given (--change-limit)" if older else told
+    again = "what is missing is charged again" if newest else "what is missing is counted nowhere"
+    return f"{told}; it is taken all the same (--change-limit), and {again}"
 
 
 def note_answered(home: Path) -> None:
@@ -166,7 +158,7 @@ def note_answered(home: Path) -> None:
         InputError: Another copy answered meanwhile.
         OSError: The register cannot be written.
     """
-    with _register() as register:
+    with open_register() as register:
         older, told = _compared(register, home)
         if older:
             raise InputError(f"{told}. Another copy of this home answers on this machine; stop one of them")
@@ -175,40 +167,29 @@ def note_answered(home: Path) -> None:
 
 def _compared(register: Path, home: Path) -> tuple[bool, str | None]:
     """Return whether the home is an older copy, and words for its owner."""
-    mine, content = _home_at(home), _ledger_of(home)
-    path = None if mine is None else register / f"{mine.name}{_WRITTEN}"
+    mine, content = home_at(home), _ledger_of(home)
+    path = None if mine is None else register / f"{mine.name}{WRITTEN}"
     if path is None or not path.exists():
         return False, _unknown_here(home, content)
-    noted = _noted(path)
+    noted = noted_in(path)
     if noted is None:
         return True, f"{home}: may be an older copy; {path}, which says how far its ledger went here, is damaged"
-    size, lines, digest = noted
-    if sha256(content[:size]).hexdigest() == digest:
+    if sha256(content[: noted.size]).hexdigest() == noted.digest:
         return False, None
     return True, (
-        f"{home}: is an older copy; on this machine its ledger went on to line {lines}, and this one has "
-        f"{content.count(_LINE)}, so what was spent since is missing"
+        f"{home}: is an older copy; on this machine its ledger went on to line {noted.lines}, and this one has "
+        f"{_lines(home)}, so what was spent since is missing"
     )
 
 
 def _note(register: Path, home: Path) -> None:
-    mine, content = _home_at(home), _ledger_of(home)
+    mine, content = home_at(home), _ledger_of(home)
     if mine is not None and content:
-        _note_ledger(register, mine, content)
+        note_ledger(register, mine, content)
 
 
-def _note_ledger(register: Path, mine: Home, content: bytes) -> None:
-    noted = [len(content), content.count(_LINE), sha256(content).hexdigest()]
-    replace_file(register / f"{mine.name}{_WRITTEN}", (json.dumps(noted) + "\n").encode(), SECRET)
-
-
-def _noted(path: Path) -> tuple[int, int, str] | None:
-    """Bytes, lines and digest of a ledger; None: the note is damaged. It was written whole, so it was cut or edited."""
-    try:
-        size, lines, digest = json.loads(path.read_bytes())
-        return int(size), int(lines), str(digest)
-    except DAMAGED_JSON:
-        return None
+def _lines(home: Path) -> int:
+    return _ledger_of(home).count(LINE)
 
 
 def _ledger_of(home: Path) -> bytes:
@@ -245,13 +226,13 @@ def rotate(old: bytes, new: bytes, home: Path, following: Path, write: Callable[
         OSError: The register or the new place cannot be written.
     """
     check_rotation(old, home, following)
-    with _register() as register:
+    with open_register() as register:
         place, identities = _lies(home, following), (Identity(old).public.hex(), Identity(new).public.hex())
-        before = _home_at(place) or _begun(register, following, identities[0])
+        before = home_at(place) or _begun(register, following, identities[0])
         before = before or Home(name=secrets.token_hex(16), identities=identities[:1])
         known = dict.fromkeys((*before.identities, identities[1]))
         # Both keys may take part from it before it moves: a crash in between loses neither.
-        _write(place, register, replace(before, identities=tuple(known), place=str(following.resolve())))
+        write_home(place, register, replace(before, identities=tuple(known), place=str(following.resolve())))
     write()
     if place != following:
         _move(home, following)
@@ -273,7 +254,7 @@ def check_rotation(old: bytes, home: Path, following: Path) -> tuple[str, ...]:
             f"{home}: is not a client's home (it holds no ledger); give the right folder (--home DIR), or make a new "
             "key without --rotate"
         )
-    before = _home_at(place)
+    before = home_at(place)
     if before is not None and Identity(old).public.hex() not in before.identities:
         raise InputError(
             f"{place}: is the home of another key ({before.identities[-1][:8]}); give the home of the old key "
@@ -338,7 +319,7 @@ def _share(mine: Home, other: Home) -> bool:
 
 def _of_identity(home: Path, identity: str) -> Home | None:
     """The home as it is on disk; refused where it belongs to another key."""
-    found = _home_at(home)
+    found = home_at(home)
     if found is not None and found.identities == _NOBODY:
         return replace(found, identities=(identity,))
     if found is not None and identity not in found.identities:
@@ -352,8 +333,8 @@ def _of_identity(home: Path, identity: str) -> Home | None:
 
 def _begun(register: Path, home: Path, identity: str) -> Home | None:
     """A home of this key and place that was noted here, and cut off before anything was answered from it."""
-    for each in _homes(register):
-        noted = (register / f"{each.name}{_WRITTEN}").exists()
+    for each in homes_in(register):
+        noted = (register / f"{each.name}{WRITTEN}").exists()
         if each.place == str(home.resolve()) and identity in each.identities and not noted:
             return each
     return None
@@ -371,51 +352,22 @@ def _digests(data: Path, known: str) -> tuple[str, frozenset[str]]:
     return listed, frozenset(digest[:_DIGEST_CHARACTERS] for digest in (*(each for _, each in held), *pixels))
 
 
+def _with_noted(register: Path, mine: Home) -> Home:
+    """The home with what the register knows of it besides: an older copy forgot records that took part since."""
+    path = register / f"{mine.name}.json"
+    if not path.exists():
+        return mine
+    noted = read_home(path)
+    return replace(
+        mine,
+        identities=tuple(dict.fromkeys(filter(None, (*noted.identities, *mine.identities)))),
+        folders=tuple(dict.fromkeys((*mine.folders, *noted.folders))),
+        images=tuple(sorted({*mine.images, *noted.images})),
+    )
+
+
 def _with_images(home: Home, data: Path, listed: str, found: frozenset[str]) -> Home:
     if listed == home.listed:
         return home
     folders = dict.fromkeys((*home.folders, str(data.resolve())))
     return replace(home, folders=tuple(folders), images=tuple(sorted(found.union(home.images))), listed=listed)
-
-
-def _home_at(home: Path) -> Home | None:
-    path = home / HOME
-    return _read(path) if path.exists() else None
-
-
-def _homes(register: Path) -> Iterator[Home]:
-    for path in sorted(register.glob("*.json")):
-        yield _read(path)
-
-
-def _read(path: Path) -> Home:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        words = {key: str(content[key]) for key in ("name", "listed", "place")}
-        lists = {key: tuple(map(str, content[key])) for key in ("identities", "folders", "images")}
-        found = Home(**words, **lists)  # type: ignore[arg-type]
-        if not found.identities or not found.name:
-            raise ValueError("no identity, or no name")
-    except (OSError, *DAMAGED_JSON) as error:
-        raise InputError(
-            f"{path}: damaged; it says which records a client's budget belongs to; restore it from a backup"
-        ) from error
-    return found
-
-
-def _write(home: Path, register: Path, mine: Home) -> None:
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    content = (json.dumps(asdict(mine)) + "\n").encode()
-    # The register first: a home that is noted and was never used is refused too often, not too seldom.
-    replace_file(register / f"{mine.name}.json", content, SECRET)
-    replace_file(home / HOME, content, SECRET)
-
-
-@contextmanager
-def _register() -> Iterator[Path]:
-    """This machine's, locked."""
-    folder = lineage_folder().parent / _REGISTER
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(folder / _LOCK, "a", opener=lambda path, flags: os.open(path, flags, SECRET)) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder

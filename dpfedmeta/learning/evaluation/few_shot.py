@@ -86,14 +86,19 @@ class Benchmark:
         return draw_episode(self.pool, public_generator(self.seed, Purpose.EVALUATION, number), self.shape)
 
     @property
+    def able(self) -> int:
+        """Test clients that hold enough for an episode, where the data name clients."""
+        return len(able_clients(self.pool, self.shape))
+
+    @property
     def protocol(self) -> str:
         """Evaluation protocol in words, stating the conditions of the accuracies."""
         words = TRANSDUCTIVE_PROTOCOL if self.transductive else PROTOCOL
         if not self.pool.clients:
             return words
-        able, named = len(able_clients(self.pool, self.shape)), len({*self.pool.clients})
-        others = f" of {named:,}; the others hold too little for an episode" if able < named else ""
-        whose = f"{able:,} held-out test clients{others}; the interval is over episodes, not over clients"
+        named = len({*self.pool.clients})
+        others = f" of {named:,}; the others hold too little for an episode" if self.able < named else ""
+        whose = f"{self.able:,} held-out test clients{others}; the interval is over episodes, not over clients"
         return words.replace("held-out test classes", whose)
 
     @property

@@ -8,7 +8,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
+from threading import Lock, RLock
 from typing import Any
+
+import numpy as np
 
 from dpfedmeta.accounting.events.guarantee import FourGuarantees
 from dpfedmeta.accounting.events.sampling import sampling_of
@@ -65,6 +68,7 @@ class ChargedRounds:
         simulation: Whether the noise seed was chosen.
         functions: SECRET: what the caller's functions are known by.
         began: Whether a round was begun in this process.
+        added: Whether anybody was added in this process, whatever the update was.
     """
 
     def __init__(
@@ -99,6 +103,8 @@ class ChargedRounds:
         self._mechanism = mechanism_of(self.plan)
         check_mechanism(self._mechanism, self.plan)
         self._stack, self._closed, self._process, self.began = ExitStack(), False, os.getpid(), False
+        self.added = False
+        self._looping, self._lock = Lock(), RLock()
         try:
             self._open(source, request)
         except BaseException:
@@ -192,15 +198,17 @@ class ChargedRounds:
         question = f"{self._question} {self._sums.used_up(self.released)}"
         return round_inputs(self.released, {}, self.bound, question)
 
-    def begin(self) -> Cohort | None:
-        """SECRET: the cohort of the round that is due, charged and on disk; None: the budget does not allow it."""
-        if self._attempt is None:
-            self.began = True
-            with self._whole():
+    def begin(self, number: int) -> Cohort | None:
+        """SECRET: a round's cohort, charged and on disk; nobody where it is released; None: no budget for it."""
+        with self._whole():
+            if number < self.released:  # another thread did it
+                return nobody(number)
+            if self._attempt is None:
+                self.began = True
                 self._attempt = self._journal.begin(self.released, self._inputs())
                 if self._attempt is None:
                     self._end_with("budget")
-        return self._attempt
+            return self._attempt
 
     def empty_sum(self, cohort: Cohort) -> RoundSum:
         """SECRET: the sum of nobody's updates."""
@@ -217,10 +225,16 @@ class ChargedRounds:
         Returns:
             The release; None where the attempt had another sum before: it is used up.
         """
-        if cohort.round < self.released:
-            return self.stored(cohort.round)
-        if cohort is not self._attempt:
-            raise InputError(f"PrivateRounds: round {cohort.round} was begun anew; release the round that came last")
+        with self._lock:
+            if cohort.round < self.released:
+                return self.stored(cohort.round)
+            if cohort is not self._attempt:
+                raise InputError(
+                    f"PrivateRounds: round {cohort.round} was begun anew; release the round that came last"
+                )
+            return self._release(total, cohort)
+
+    def _release(self, total: RoundSum, cohort: Cohort) -> StoredRelease | None:
         query = total.query()
         assert total.form is not None
         self._take_form(total.form)
@@ -266,13 +280,33 @@ class ChargedRounds:
         return self._remembered
 
     @contextmanager
+    def one_loop(self) -> Iterator[None]:
+        """Keep all other loops out while one goes through the rounds.
+
+        Raises:
+            InputError: There is one. Two would charge and release one round twice, and the ledger would not be read.
+        """
+        if not self._looping.acquire(blocking=False):
+            self.check_process()
+            raise InputError(
+                f"PrivateRounds: {self.run.path}: another loop is already going through these rounds, in this thread "
+                "or another one, and nothing was charged for this one; let that one end, leave it by break, or close() "
+                "its iterator"
+            )
+        try:
+            yield
+        finally:
+            self._looping.release()
+
+    @contextmanager
     def _whole(self) -> Iterator[None]:
         """After a failure in between, only what reached the disk counts: a new start reads it."""
         self.check_process()
         if self._closed:
             raise InputError("PrivateRounds: is closed; make it again with the same run_dir to go on")
         try:
-            yield
+            with self._lock:
+                yield
         except OSError as error:
             self.close()
             raise _unwritten(self.run.path, error) from error
@@ -298,8 +332,10 @@ class ChargedRounds:
         A forked process that leaves the block of its parent ends nothing.
         """
         try:
-            if not self._closed and self.released and os.getpid() == self._process:
-                self._journal.close(self.released, {})
+            if os.getpid() == self._process:
+                with self._lock:
+                    if not self._closed and self.released:
+                        self._journal.close(self.released, {})
         finally:
             self.close()
 
@@ -307,6 +343,11 @@ class ChargedRounds:
         """Give the locks back."""
         self._closed = True
         self._stack.close()
+
+
+def nobody(number: int) -> Cohort:
+    """The cohort of a round for which nobody is asked."""
+    return Cohort(round=number, clients=np.zeros(0, dtype=np.int64))
 
 
 def _unwritten(path: Path, error: OSError) -> InputError:

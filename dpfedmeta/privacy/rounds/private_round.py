@@ -12,7 +12,7 @@ from dpfedmeta.accounting.events.guarantee import FourGuarantees
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET, append_text
 from dpfedmeta.core.params import Params, host, same_kind
-from dpfedmeta.core.plugins.own_function import check_rehearsed, check_some_work, code_digest, on_copies
+from dpfedmeta.core.plugins.own_function import FEWEST_TRIED, check_rehearsed, check_some_work, code_digest, on_copies
 from dpfedmeta.privacy.clip_policy import ATTACHED
 from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds
 from dpfedmeta.privacy.rounds.round_sum import RoundSum, problem_of_update, real_arrays
@@ -63,7 +63,7 @@ class PrivateRound:
         """SECRET: whom to ask, charged, and the sum of their updates so far."""
         self._rounds.check_process()
         if self._begun is None:
-            cohort = self._rounds.begin()
+            cohort = self._rounds.begin(self.number)
             assert cohort is not None  # `allows` said so
             self._begun = cohort, self._rounds.empty_sum(cohort)
         return self._begun
@@ -96,6 +96,7 @@ class PrivateRound:
         if self._stored is None:
             self._alone = False
             self._asked()[1].add(number, update)
+            self._rounds.added = True
 
     def map(self, function: Callable[..., object], *given: object, rehearse: object = None) -> None:
         """Add `function(*given, client)` for each client of the cohort, without handing the cohort out.
@@ -156,6 +157,7 @@ class PrivateRound:
                 if len(errors) < _MOST_ERRORS:
                     errors.append(f"round {self.number}, client {client}\n{traceback.format_exc()}\n")
             total.add(client, update)
+            self._rounds.added = True
         if errors:
             append_text(self._rounds.run.secret / CLIENT_ERRORS, "".join(errors), SECRET)
 
@@ -173,6 +175,8 @@ class PrivateRound:
         if self.repeated:
             left = self._rounds.plan.rounds - self._rounds.released
             self._rounds.functions.tell_stored(self.number, self._rounds.released, left=left)
+        if self._stored is None and not self._rounds.added:
+            self._check_somebody_added()
         while self._stored is None:
             cohort, total = self._asked()
             self._stored = self._rounds.release(total, cohort)
@@ -181,6 +185,29 @@ class PrivateRound:
         # What only the clip policy asked for is left out.
         values = {name: host(value) for name, value in self._stored.values.items() if name != ATTACHED}
         return {name: self._of_kind(name, value) for name, value in values.items()}
+
+    def _check_somebody_added(self) -> None:
+        """Refuse to release before `add` or `map` was used for anybody: a loop that forgot it buys noise to the end.
+
+        It is asked before the first release of a process alone, and looks at calls, not at updates: a client that sends
+        None is added. So a loop that adds whoever it asks is refused for its code, whatever its clients hold. One that
+        leaves clients out by their data is refused only where it left out all of at least FEWEST_TRIED: one client's
+        data decide only where all others were left out too, as in the rehearsal of `map`. For fewer, down to a cohort
+        of one person, a refusal could tell of that person, so noise is released. In a simulation nobody is anybody's.
+
+        Raises:
+            InputError: Nobody was added; says what to call. A round whose cohort was not asked for is not charged.
+        """
+        self._rounds.check_process()
+        asked = self._rounds.plan.clients if self._begun is None else len(self._begun[0].clients)
+        if asked < (1 if self._rounds.simulation else FEWEST_TRIED):
+            return
+        raise InputError(
+            f"PrivateRounds: round {self.number}: nobody was added, so its release would be noise alone; nothing was "
+            "released. Call round.map(function, model), or, in this process, round.add(client, update) for each client "
+            "of round.cohort (None for one that sent nothing); then start again with the same run_dir: the round is "
+            "not charged twice"
+        )
 
     def _of_kind(self, name: str, values: npt.NDArray[Any]) -> Any:
         like, torch = (self._like or {}).get(name), sys.modules.get("torch")
@@ -192,7 +219,7 @@ class PrivateRound:
         Raises:
             InputError: The caller's own loop asked the last one, or the budget allows no further attempt.
         """
-        cohort = self._rounds.begin() if self._alone else None
+        cohort = self._rounds.begin(self.number) if self._alone else None
         if cohort is None:
             why = "" if self._alone else ": run the program again, and it gets a new cohort and is charged again"
             raise InputError(

@@ -36,13 +36,10 @@ from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.random.random_sources import SEEDS
 from dpfedmeta.privacy.clip_policies.policy_checks import check_answers, check_policy, own_policy_name, planned_policy
 from dpfedmeta.privacy.clip_policy import ClipPolicy, Surroundings, with_attachment
-from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds, begun, source_of
+from dpfedmeta.privacy.rounds.charged_rounds import ChargedRounds, begun, nobody, source_of
 from dpfedmeta.privacy.rounds.private_round import PrivateRound
 from dpfedmeta.privacy.rounds.promise import Promise, RoundsRequest, promises_of
 from dpfedmeta.privacy.rounds.round_sum import form_of, problem_of_update, real_arrays, whole_numbers
-from dpfedmeta.privacy.samplers import Cohort
-
-_NOBODY = np.zeros(0, dtype=np.int64)
 
 
 class PrivateRounds:
@@ -207,25 +204,29 @@ class PrivateRounds:
         """The rounds after the first `rounds`, for a caller that keeps a model of its own that far.
 
         Raises:
-            InputError: Not so many are released, or a round was left without its release.
+            InputError: Not so many are released, or a round was left without its release, or another loop goes through
+                them.
         """
         if not 0 <= rounds <= self.released:
             released = counted_words(self.released, "round")
             raise InputError(f"PrivateRounds: {released} of it released, so no loop goes on after {rounds}")
-        for number in range(rounds, self._rounds.plan.rounds):
-            if number > self.released:
-                raise InputError(
-                    f"PrivateRounds: round {self.released} was not released; call round.release() before the next one"
-                )
-            stored = self._rounds.stored(number) if number < self.released else None
-            # In a new process nothing is charged before the caller's function has been looked at.
-            waits = stored is None and not self._rounds.began
-            if waits and not self._rounds.allows():
-                return
-            cohort = self._rounds.begin() if stored is None and not waits else Cohort(round=number, clients=_NOBODY)
-            if cohort is None:
-                return
-            yield PrivateRound(self._rounds, number, None if waits else cohort, stored, like=self._like)
+        with self._rounds.one_loop():
+            for number in range(rounds, self._rounds.plan.rounds):
+                if number > self.released:
+                    raise InputError(
+                        f"PrivateRounds: round {self.released} was not released; call round.release() before the next "
+                        "one"
+                    )
+                stored = self._rounds.stored(number) if number < self.released else None
+                # In a new process nothing is charged before the caller's function has been looked at.
+                waits = stored is None and not self._rounds.began
+                if waits and not self._rounds.allows():
+                    return
+                begins = stored is None and not waits
+                cohort = self._rounds.begin(number) if begins else nobody(number)
+                if cohort is None:
+                    return
+                yield PrivateRound(self._rounds, number, None if waits else cohort, stored, like=self._like)
 
     def check_update(self, update: object) -> None:
         """Check a made-up update, so that a mistake in its form is seen before it silently counts as zero.

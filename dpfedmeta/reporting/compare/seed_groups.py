@@ -21,6 +21,7 @@ from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.planning.data_digests import kept_data
 from dpfedmeta.training.results.snapshot import read_run, stage_of
 from dpfedmeta.training.results.summary import summary_so_far
+from dpfedmeta.training.state.resume import code_of
 from dpfedmeta.training.verification.proven import Proven
 
 
@@ -68,6 +69,8 @@ def pooled(values: Sequence[Measured]) -> Measured:
 _OF_A_RUN = ("run.", "track.")
 # They have columns of their own.
 _SAID_APART = ("algo", "dataset")
+# Modules of the user's own, shown by the end of their digests.
+_CODE, _SHOWN = "code of ", 8
 Cell = tuple[str, str]
 # More differences than this say less than the name of a run.
 _MOST_WORDS = 4
@@ -185,12 +188,13 @@ def last_validation(rows: Sequence[Mapping[str, Any]]) -> Measured | None:
 def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
     """Group by everything in config.yaml but the run itself, and by the data, in the order of first appearance.
 
-    A run without a readable config.yaml stays alone. Data of one name that were edited since are other data.
+    A run without a readable config.yaml stays alone. Data of one name that were edited since are other data, and so is
+    a module of the user's own.
     """
     settings = {run: _settings(run) for run in runs}
     groups: dict[str, list[RunDirectory]] = {}
     for run in runs:
-        content = [settings[run], _data(run)]
+        content = [settings[run], _data(run), code_of(run)]
         key = json.dumps(content, sort_keys=True, default=str) if settings[run] else str(run.path)
         groups.setdefault(key, []).append(run)
     differing = _differing([settings[found[0]] for found in groups.values()])
@@ -203,6 +207,20 @@ def group_runs(runs: Sequence[RunDirectory]) -> tuple[Group, ...]:
         labels = [str(found[0].path) for found in groups.values()]
     labels = [label + _unfinished(found) for label, found in zip(labels, groups.values(), strict=True)]
     return tuple(Group(label=label, runs=tuple(found)) for label, found in zip(labels, groups.values(), strict=True))
+
+
+def code_words(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield a line for the settings that several groups share, whose code of the user's own is not the same."""
+    alike: dict[str, list[Group]] = {}
+    for group in groups:
+        found = {k: v for k, v in _settings(group.runs[0]).items() if not k.startswith(_CODE)}
+        alike.setdefault(json.dumps(found, sort_keys=True, default=str), []).append(group)
+    for each in alike.values():
+        code = [code_of(group.runs[0]) for group in each]
+        names = sorted(name for name in {*code[0]}.union(*code) if len({found.get(name) for found in code}) > 1)
+        if names:
+            runs = "; ".join(", ".join(str(run.path) for run in group.runs) for group in each)
+            yield f"not pooled: {runs}: same settings, but not the same code ({', '.join(names)})"
 
 
 def check_different(runs: Sequence[RunDirectory]) -> None:
@@ -282,7 +300,8 @@ def _settings(run: RunDirectory) -> dict[str, Any]:
     found = {name: value for name, value in _flat(content) if not name.startswith(_OF_A_RUN)}
     # config.yaml is that of the first plan; a run that was extended since has more rounds.
     plan = read_content(run.ledger, torn=True).plan if run.ledger.exists() else None
-    return found | ({"server.rounds": plan.rounds} if plan is not None and plan.ends else {})
+    found |= {"server.rounds": plan.rounds} if plan is not None and plan.ends else {}
+    return found | {_CODE + name: digest[-_SHOWN:] for name, digest in code_of(run).items()}
 
 
 def _flat(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

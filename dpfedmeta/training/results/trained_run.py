@@ -1,5 +1,6 @@
 """A run directory as what it holds for later: a network, its weights, and how clients adapt it."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from dpfedmeta.planning.client_spec import evaluation_adaptation, method_of, net
 from dpfedmeta.training.results.snapshot import Stage, may_be_torn, stage_of
 from dpfedmeta.training.results.summary import NOT_FINITE
 from dpfedmeta.training.state.checkpoint import checkpoint_files
+from dpfedmeta.training.state.resume import edited_since
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,6 +84,8 @@ def open_run(path: Path, data_folder: Path | None = None) -> TrainedRun:
         raise InputError(f"{path}: {stage}, and has no checkpoint yet; evaluate it after its first one")
     weights, untrained = load_weights(directory.weights), load_weights(directory.initial_weights)
     method = method_of(settings, task)
+    if edited := edited_since(directory, settings, task):
+        warnings.warn(f"{path}: {edited}; what comes now is of the code of today", stacklevel=2)
     planned = _planned_rounds(directory, settings, stage)
     for found, path in ((weights, directory.weights), (untrained, directory.initial_weights)):
         check_weights(spec, method.adaptation.rule.network(found), str(path))

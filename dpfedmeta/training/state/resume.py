@@ -25,6 +25,7 @@ from dpfedmeta.core.files.run_directory import (
 from dpfedmeta.core.pydantic_errors import counted_words
 
 if TYPE_CHECKING:
+    from dpfedmeta.data.task import Task
     from dpfedmeta.training.results.summary import Status
 
 # What may differ from the run that is continued: it changes no result, or the rounds it touches are charged again.
@@ -127,6 +128,30 @@ def go_on(
 def identity_of(run: RunDirectory) -> RunIdentity:
     """Return the identity in the first line of a run's ledger."""
     return read_content(run.ledger, torn=True).identity
+
+
+def code_of(run: RunDirectory) -> dict[str, str]:
+    """By module of the user's own: the digest that the run was computed with; empty: there was none."""
+    plan = run.read_json(PLAN) if (run.path / PLAN).exists() else {}
+    return dict(plan.get(CODE, {}))
+
+
+def edited_since(run: RunDirectory, settings: Settings, task: "Task | None" = None) -> str | None:
+    """Say that modules which a run's settings name are not what it was computed by; None: they are.
+
+    A run that kept no digests is not compared. Modules of objects that were handed over in Python are not looked at.
+    """
+    kept = code_of(run)
+    if not kept:
+        return None
+    from dpfedmeta.core.plugins.user_code import looked_for_here, own_sources  # what goes on needs none of it
+    from dpfedmeta.data.task_file import load_task
+    from dpfedmeta.planning.user_modules import own_modules
+
+    looked_for_here()
+    own = own_sources(own_modules(settings, task or load_task(settings.dataset)[0]))
+    changed = sorted(name for name in own if kept.get(name) != own[name])
+    return f"{', '.join(changed)}: not the code that this run was computed by" if changed else None
 
 
 def check_same_code(run: RunDirectory, own: Mapping[str, str], *, allowed: bool) -> str | None:

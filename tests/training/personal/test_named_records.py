@@ -213,6 +213,8 @@ def test_the_command_predicts_a_table(made, model):
     printed = dpfedmeta(*words, folder=folder).out.splitlines()
     assert printed[0] == ("record,predicted" if numbers else "record,predicted,p(well),p(ill)")
     assert len(printed) == 62
+    for _ in range(2):  # a script that is run again replaces its own file
+        dpfedmeta(*words, "--out", "predicted.csv", folder=folder)
     found = json.loads(dpfedmeta(*words, "--json", folder=folder).out)
     assert [each["predicted"] for each in found["predictions"]] == (
         model.predict(folder / "own.csv").tolist() if numbers else model.predict_names(folder / "own.csv")
