@@ -41,11 +41,6 @@ LEFT_OUT = {
     ("learning/algorithms/moments.py", "DataNeeds", "layout"): "records of a fixed shape have none",
     ("learning/record_dp/shared_moments.py", "MomentBlock", "labels"): "the block of all records",
     ("learning/record_dp/shared_moments.py", "MomentBlocks", "labels"): "numbers to predict have none",
-    (
-        "learning/record_dp/shared_moments.py",
-        "MomentBlocks",
-        "radius",
-    ): "numbers to predict have no labels",
     ("planning/network_trial/device_test.py", "RehearsedClients", "device"): "the trial compares with the CPU",
     ("planning/network_trial/pretraining_overlap.py", "load_task", "data_folder"): "a published task has no folder",
     ("planning/privacy/solve.py", "most_rounds", "limit"): "another limit: an epsilon",

@@ -160,9 +160,14 @@ def listed(entries: Sequence[str]) -> str:
 
 
 def reasons(why: Sequence[str]) -> str:
-    """Reasons in one line, each remedy, behind a semicolon, once and at the end."""
-    parts = [words.partition("; ") for words in why]
-    return "; ".join([listed([what for what, *_ in parts]), *dict.fromkeys(remedy for *_, remedy in parts if remedy)])
+    """Reasons in one line, the first of each place; each remedy, behind a semicolon, once and at the end."""
+    first, remedies = list[str](), dict[str, None]()
+    for what, *others in (words.split("; ") for words in why):
+        first.append(what)
+        # One row may have several reasons, each of which begins with its place.
+        place = what.partition(",")[0]
+        remedies |= dict.fromkeys(each for each in others if not each.startswith(f"{place},"))
+    return "; ".join([listed(first), *([listed([*remedies])] if remedies else [])])
 
 
 def counted_words(count: int, what: str) -> str:

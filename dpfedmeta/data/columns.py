@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed, nearest
-from dpfedmeta.data.missing import COMMA_WORDS, has_comma, number_of
+from dpfedmeta.data.missing import COMMA_WORDS, OWNER_WORDS, has_comma, number_of
 
 TARGET = "target"
 """Column of numbers to predict, in the place of classes."""
@@ -45,6 +45,8 @@ _NUMBERING = (
     "rownum",
 )
 _FEWEST_ROWS, _FEWEST_CLASSES = 8, 5
+# Correlation of a column with the numbers to predict from which it is asked about.
+_ALIKE = 0.98
 # A column that names owners has some of them, each with several rows; two values are those of a yes or no.
 _FEWEST_OWNERS, _FEWEST_OWNED = 3, 4
 # How much larger than a quarter of all columns one may be.
@@ -230,6 +232,26 @@ def telling_columns(columns: Sequence[str], records: Any, labels: Sequence[str])
     return tuple(said)
 
 
+def target_columns(columns: Sequence[str], records: Any, targets: Any) -> tuple[str, ...]:
+    """Warnings of columns that are the number to predict, or nearly.
+
+    Args:
+        columns: Names of the features.
+        records: [n, features], as of `telling_columns`; NaN where a value is missing.
+        targets: [n], numbers to predict.
+    """
+    said = []
+    for number, name in enumerate(columns):
+        known = np.isfinite(records[:, number]) & np.isfinite(targets)
+        own, due = records[known, number], targets[known]
+        if len(own) < _FEWEST_ROWS or not (own.std() and due.std()):
+            continue
+        alike = abs(float(np.corrcoef(own, due)[0, 1]))
+        if alike >= _ALIKE:
+            said.append(f"column {name} is nearly the number to predict (correlation {alike:.3f}): is it known before?")
+    return tuple(said)
+
+
 def constant_columns(columns: Sequence[str], records: Any) -> tuple[str, ...]:
     """SECRET: columns in which all records have one number, which says nothing; as of `telling_columns`, NaN left out.
 
@@ -253,17 +275,14 @@ def owning_columns(columns: Sequence[str], records: Any) -> tuple[str, ...]:
     """
     found = []
     for number, name in enumerate(columns):
-        values, counts = np.unique(records[:, number], return_counts=True)
-        whole = np.isfinite(values).all() and (values == np.round(values)).all()
+        # Some rows may lack an owner.
+        values, counts = np.unique(records[np.isfinite(records[:, number]), number], return_counts=True)
+        whole = bool((values == np.round(values)).all())
         if whole and len(values) >= _FEWEST_OWNERS and counts.min() >= _FEWEST_OWNED:
             found.append(f"{name} ({len(values)} values)")
     if not found:
         return ()
-    return (
-        f"column(s) of few whole numbers, each in several rows: {listed(found)}; does one of them say whose a row is "
-        "(a person, a site, a device)? Then call it client: without that, clients are simulated, and nothing is "
-        "promised to those people",
-    )
+    return (f"column(s) of few whole numbers, each in several rows: {listed(found)}; {OWNER_WORDS}",)
 
 
 def unlike_columns(

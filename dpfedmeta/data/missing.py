@@ -20,6 +20,8 @@ FloatRows = npt.NDArray[np.float64]
 # So that nobody's plan has a client compare each value with a book.
 _MOST_WORDS, _LONGEST_WORD = 100, 40
 _SHOWN = 10
+# A number that many rows share, and others of which there are enough to have a spread.
+_FEWEST_SHARED, _SHARED, _FEWEST_OTHERS = 4, 0.02, 8
 # As pandas, R, SAS, SQL and people write it; in any case but None, since `none` is a class of some data.
 _MISSING = frozenset(
     (
@@ -136,37 +138,102 @@ def names_of(columns: Sequence[str], features: int) -> list[str]:
     return [*columns] or [str(number) for number in range(1, features + 1)]
 
 
-def missing_words(odd: Iterable[str]) -> str:
-    """Values as the list of a task file."""
-    found = list(dict.fromkeys(odd))
-    shown = [
-        word if number_of(word) is not None and not isnan(float(word)) else json.dumps(word) for word in found[:_SHOWN]
-    ]
-    return f"[{', '.join(shown)}{', ...' if len(found) > _SHOWN else ''}]"
+def _quoted(word: str) -> str:
+    return word if number_of(word) is not None and not isnan(float(word)) else json.dumps(word)
 
 
-def remedies(odd: Mapping[str, Counter[str]], rows: int) -> str:
+def _as_list(shown: Iterable[str]) -> str:
+    return f"[{', '.join(shown)}]"
+
+
+def key_as_a_whole(
+    known: MissingValues | None, more: Iterable[str] = (), single: Mapping[str, Sequence[str]] = {}
+) -> str:
+    """Key `missing` of a task file as a whole, with what it says already: two of them would replace each other.
+
+    Args:
+        known: What it says already.
+        more: Further words for what is missing, in all columns.
+        single: Further ones of single columns.
+    """
+    before = known or MissingValues(indicators=None)
+    values = [*before.values, *(word for word in more if word not in before.values)]
+    own = {name: [*before.columns.get(name, ()), *single.get(name, ())] for name in {**before.columns, **single}}
+    found = {"values": _as_list(map(_quoted, values))} if values else {}
+    if own:
+        shown = (f"{_as_key(name)}: {_as_list(map(_quoted, words))}" for name, words in own.items())
+        found["columns"] = f"{{{', '.join(shown)}}}"
+    if before.replaced_by != (0.0,):
+        found["replaced_by"] = _as_list(f"{each:g}" for each in before.replaced_by)
+    if before.indicators is not None:
+        found["indicators"] = _as_list(map(_as_key, before.indicators))
+    alone = found.keys() == {"values"}
+    return f"missing: {found['values'] if alone else '{' + ', '.join(f'{k}: {v}' for k, v in found.items()) + '}'}"
+
+
+def _as_key(name: str) -> str:
+    return name if re.fullmatch(r"[^\W\d][\w.()%/ -]*", name) else json.dumps(name, ensure_ascii=False)
+
+
+def remedies(
+    odd: Mapping[str, Counter[str]], rows: int, known: MissingValues | None = None, *, owned: bool = True
+) -> str:
     """Advice on values that are no numbers.
 
     Args:
         odd: Of each column that holds such, how often it holds each.
         rows: How many rows there are; one alone does not tell what the column holds.
+        known: What the task file says of missing values.
+        owned: Whether the data name clients already.
     """
-    full = {name for name, words in odd.items() if words.total() == rows > 1}
-    text = [name for name in odd if name in full and not all(is_missing(word) or not word for word in odd[name])]
-    others = sum((words for name, words in odd.items() if name not in text), Counter[str]())
-    marks = {w: n for w, n in others.items() if not has_comma(w) and (is_missing(w) or not w or (n > 1 and rows > 1))}
-    said = [f"no number anywhere in {listed(text)}: leave it out, or code it as numbers"] if text else []
+    text, others = _text_and_others(odd, rows)
+    owners = [name for name in text if not owned and _recurs(odd[name])]
+    said = [
+        f"no number anywhere in {listed(names)}: {first}leave it out, or code it as numbers"
+        for names, first in ((owners, f"{OWNER_WORDS}. Else "), ([n for n in text if n not in owners], ""))
+        if names
+    ]
     if any(map(has_comma, others)):
         said.append(COMMA_WORDS)
-    if marks:
-        shown = missing_words(word for word, _ in Counter(marks).most_common(_SHOWN))
-        said.append(f"if nothing was measured there, write into the task file: missing: {shown}")
+    if marks := _marks(others, rows):
+        said.append(f"if nothing was measured there, write into the task file: {key_as_a_whole(known, marks)}")
     return "; ".join(said or ["write numbers there, or leave these records or this column out"])
 
 
+def _text_and_others(odd: Mapping[str, Counter[str]], rows: int) -> tuple[list[str], Counter[str]]:
+    """Columns that hold no number at all, and what stands in the place of numbers in the others."""
+    full = {name for name, words in odd.items() if words.total() == rows > 1}
+    text = [name for name in odd if name in full and not all(is_missing(word) or not word for word in odd[name])]
+    return text, sum((words for name, words in odd.items() if name not in text), Counter[str]())
+
+
+def _marks(others: Counter[str], rows: int) -> list[str]:
+    """Words that may say that nothing was measured, the most frequent first."""
+    marks = {w: n for w, n in others.items() if not has_comma(w) and (is_missing(w) or not w or (n > 1 and rows > 1))}
+    return [word for word, _ in Counter(marks).most_common(_SHOWN)]
+
+
+OWNER_WORDS = (
+    "does it say whose a row is (a person, a site, a device)? Then call it client: without that, clients are "
+    "simulated, and nothing is promised to those people"
+)
+"""Question about a column whose values recur."""
+# Fewer values are those of a yes or no.
+_FEWEST_OWNERS = 3
+
+
+def _recurs(words: Counter[str]) -> bool:
+    """Whether texts look like names of owners, most with several rows."""
+    return len(words) >= _FEWEST_OWNERS and words.total() >= 2 * len(words)
+
+
 def look_for_missing(
-    rows: Sequence[Sequence[Any]] | FloatRows, names: Sequence[str], known: MissingValues | None, what: str = "records"
+    rows: Sequence[Sequence[Any]] | FloatRows,
+    names: Sequence[str],
+    known: MissingValues | None,
+    what: str = "records",
+    *,
+    owned: bool = True,
 ) -> tuple[FloatRows, npt.NDArray[np.bool_], tuple[str, ...]]:
     """Numbers of a table, and where values are missing or look so, in words for whoever may see the rows.
 
@@ -175,6 +242,7 @@ def look_for_missing(
         names: Of the columns.
         known: What the task file says of missing values.
         what: The rows are, in the plural.
+        owned: Whether the data name clients already.
 
     Returns:
         [n, columns], 0 where the task file says that a value is missing, NaN where it is no number; where it says so;
@@ -182,7 +250,7 @@ def look_for_missing(
     """
     absent = known.absent(rows, names) if known else np.zeros((len(rows), len(names)), dtype=np.bool_)
     numbers = np.full(absent.shape, np.nan)
-    said, odd, far = list[str](), dict[str, Counter[str]](), list[str]()
+    said, odd, far = list[str](), dict[str, Counter[str]](), list[tuple[str, str, str]]()
     for place, name in enumerate(names):
         texts = ["0" if lost else str(row[place]).strip() for row, lost in zip(rows, absent[:, place], strict=True)]
         own = [number_of(text) for text in texts]
@@ -209,26 +277,38 @@ def look_for_missing(
         ]
         lines.append(
             f"no number in some columns: {listed(shown)}; such records are refused, and null records of a real client; "
-            f"{remedies(odd, len(rows))}"
+            f"{remedies(odd, len(rows), known, owned=owned)}"
         )
-    return numbers, absent, (*lines, *far)
+    if far:
+        columns = {name: [value for own, value, _ in far if own == name] for name, *_ in far}
+        questions, whole = (
+            "; ".join(words for *_, words in far),
+            key_as_a_whole(known, _marks(_text_and_others(odd, len(rows))[1], len(rows)), columns),
+        )
+        lines.append(f"{questions}; if nothing was measured there, write into the task file: {whole}")
+    return numbers, absent, tuple(lines)
 
 
-def _far(name: str, numbers: FloatRows, what: str) -> list[str]:
-    """Question about a number that stands in several rows, far beyond all others."""
-    values, counts = np.unique(numbers[np.isfinite(numbers)], return_counts=True)
+def _far(name: str, numbers: FloatRows, what: str) -> list[tuple[str, str, str]]:
+    """(Column, number, question) of a number that stands in several rows, far beyond all others.
+
+    Of one that many rows share the others' middle half is the measure, and most of their gaps: single ones lie far out.
+    """
+    numbers = numbers[np.isfinite(numbers)]
+    values, counts = np.unique(numbers, return_counts=True)
     asked = []
     for value, count, others in ((values[:1], counts[:1], values[1:]), (values[-1:], counts[-1:], values[:-1])):
         if len(others) < 2 or count[0] < 2:
             continue
         gap = float(np.abs(others - value[0]).min())
         nines = re.fullmatch(r"-?9+", f"{value[0]:.0f}") is not None
-        if gap > (0.5 if nines else 3.0) * float(others[-1] - others[0]):
-            asked.append(
-                f"column {name}: {value[0]:g} in {count[0]:,} {what}, far from all others ({others[0]:g} to "
-                f"{others[-1]:g}); if nothing was measured there, write into the task file: missing: "
-                f"{{columns: {{{name}: [{value[0]:g}]}}}}"
-            )
+        wide, shared = (0.5 if nines else 3.0) * float(others[-1] - others[0]), False
+        if count[0] >= max(_FEWEST_SHARED, _SHARED * len(numbers)) and len(others) >= _FEWEST_OTHERS:
+            low, high = np.quantile(numbers[numbers != value[0]], (0.25, 0.75))
+            shared = gap > max(float(high - low), float(np.quantile(np.diff(others), 0.9)))
+        if gap > wide or shared:
+            words = f"far from all others ({others[0]:g} to {others[-1]:g})"
+            asked.append((name, f"{value[0]:g}", f"column {name}: {value[0]:g} in {count[0]:,} {what}, {words}"))
     return asked
 
 

@@ -98,16 +98,20 @@ def word_of_authors(settings: Settings) -> str | None:
     )
 
 
+_NO_UNIT = "no unit is protected well"
+
+
 def _everybody(settings: Settings) -> str | None:
     """Between silos that all take part, nothing hides a whole one."""
     population = settings.population
     if not bounds_clients(settings) or population.cohort < population.clients or population.clients > _SILOS:
         return None
-    unit = "the unit that is protected is the record" if settings.record.enabled else "no unit is protected well"
-    return (
-        f"all {population.clients} clients take part in every round, so sampling adds no privacy, and a client cannot "
-        f"be hidden among so few: client-level privacy is out of reach, whatever its epsilon; {unit}"
+    promised = settings.privacy.client.epsilon is not None or settings.server.noise_multiplier is not None
+    hidden = "noise that hides one client of so few leaves little to learn"
+    unit = (
+        "" if promised else f"; {'the unit that is protected is the record' if settings.record.enabled else _NO_UNIT}"
     )
+    return f"all {population.clients} clients take part in every round, so sampling adds no privacy: {hidden}{unit}"
 
 
 def _nobody(settings: Settings) -> str | None:

@@ -16,6 +16,7 @@ from dpfedmeta.core.pydantic_errors import (
     listed,
     nearest,
     read_yaml,
+    reasons,
     shown,
 )
 
@@ -184,3 +185,15 @@ def test_what_yaml_reads_as_it_looks_is_read_and_is_the_callers_own():
     assert read_yaml(text)["b"]["c"] == 1.5
     # The same key in another section, and what is merged in, stand once each.
     assert read_yaml("x: &x {a: 1}\ny: {a: 2}\nz: {<<: *x, a: 3}\n") == {"x": {"a": 1}, "y": {"a": 2}, "z": {"a": 3}}
+
+
+def test_reasons_of_many_rows_are_ten_a_count_and_each_remedy_once():
+    """A row may have several reasons; the log of a client had one line of tens of thousands of characters."""
+    why = [
+        f"line {n}, column ca: '?' is no number; line {n}, column slope: '?' is no number; say so" for n in range(199)
+    ]
+    found = reasons([*why, "line 7, column x: too large; divide it"])
+    assert found.endswith("; and 190 more; say so; divide it")
+    assert found.count("line ") == MOST_LISTED
+    many = reasons([f"line {n}: odd; {n} is a remedy" for n in range(199)])
+    assert many.count("remedy") == MOST_LISTED

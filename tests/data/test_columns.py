@@ -8,7 +8,15 @@ import yaml
 from own_data import vector_rows, write_csv
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.data.columns import OWNERS, feature_words, meant, other_units, telling_columns
+from dpfedmeta.data.columns import (
+    OWNERS,
+    feature_words,
+    meant,
+    other_units,
+    owning_columns,
+    target_columns,
+    telling_columns,
+)
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.names import surely_public
 from dpfedmeta.data.storage.decoded_cache import Contents
@@ -200,7 +208,7 @@ def test_a_column_that_looks_like_an_owner_is_asked_about_whatever_it_is_called(
     asking = [
         line
         for line in vectors.remarks(path, load_task(str(path))[0], public=False)
-        if "does one of them say whose a row is" in line
+        if "does it say whose a row is" in line
     ]
     assert [asked in line for line in asking] == ([] if asked is None else [True])
     # Where the data name clients, it was answered.
@@ -209,6 +217,32 @@ def test_a_column_that_looks_like_an_owner_is_asked_about_whatever_it_is_called(
     people += [[f"p{n % 9}", *row, v] for n, (row, v) in enumerate(zip(rows[1:], values.tolist(), strict=True))]
     named = write_csv(tmp_path / "w.csv", people)
     assert not any("whose a row is" in line for line in vectors.remarks(named, load_task(str(named))[0], public=False))
+
+
+@pytest.mark.parametrize("blank", [0, 5])
+def test_an_owner_is_asked_about_though_some_rows_lack_one(blank):
+    owners = np.repeat(np.arange(20.0), 10)
+    owners[:blank] = np.nan
+    (asked,) = owning_columns(["ref", "age"], np.stack([owners, np.random.default_rng(0).normal(size=200)], axis=1))
+    assert "ref (20 values)" in asked
+
+
+@pytest.mark.parametrize(
+    ("made", "asked"),
+    [
+        (lambda own, due: 3.0 - 2.0 * due, True),
+        (lambda own, due: due + 0.02 * own, True),
+        (lambda own, due: due + own, False),
+        (lambda own, due: own, False),
+        (lambda own, due: 0.0 * own, False),
+    ],
+)
+def test_a_column_that_is_nearly_the_number_to_predict_is_asked_about(made, asked):
+    own, due = np.random.default_rng(0).normal(size=(2, 90))
+    records = np.stack([own, made(own, due)], axis=1)
+    records[3] = np.nan
+    said = target_columns(["x0", "x1"], records, due)
+    assert [line.split(" (")[0] for line in said] == ["column x1 is nearly the number to predict"] * asked
 
 
 @pytest.mark.parametrize("steps", [1, -1])

@@ -40,11 +40,30 @@ def test_federated_averaging_counts_the_records_of_a_shard():
 def test_silos_that_all_take_part_hide_no_silo():
     def hides(clients, cohort):
         given = {"population.clients": str(clients), "population.cohort": str(cohort), "population.sampler": "fixed"}
-        return not any("client-level privacy is out of reach" in caution for caution in said("dp-agr", **given))
+        return not any(LITTLE in caution for caution in said("dp-agr", **given))
 
     assert not hides(8, 8)
     assert hides(8, 7)
     assert hides(300, 300)
+
+
+LITTLE = "noise that hides one client of so few leaves little to learn"
+
+
+@pytest.mark.parametrize(
+    ("algo", "given"),
+    [
+        ("dp-agr", {"privacy.client.epsilon": "1.5"}),
+        ("dp-agr", {"server.noise_multiplier": "2"}),
+        ("dp-agrlr-micro", {}),
+        ("moments-agr", {}),
+    ],
+)
+def test_no_caution_denies_what_the_table_promises(algo, given):
+    """It said that privacy of clients is out of reach, under a table with (client, public) at 1.5."""
+    few = {"population.clients": "8", "population.cohort": "8", "population.sampler": "fixed"}
+    (caution,) = (each for each in said(algo, **few, **given) if LITTLE in each)
+    assert caution.endswith(LITTLE)
 
 
 @pytest.mark.parametrize(("clients", "there"), [(10_000, 24), (20_000, 112)])

@@ -22,7 +22,7 @@ from dpfedmeta.training.terminal.evaluation_tables import (
     people_tables,
     selected,
 )
-from dpfedmeta.training.terminal.tables import ANSWERED, Moved, accuracy_table, error_table, why_above
+from dpfedmeta.training.terminal.tables import ANSWERED, Moved, accuracy_table, error_table, lost_words, why_above
 
 SIZES = {"ways": 4, "shots": 1, "queries": 6, "steps": 7, "episodes": 5, "protocol": "as usual"}
 
@@ -107,6 +107,17 @@ def test_a_model_that_does_not_adapt_by_itself_has_one_row(kind):
         name = "error" if "error" in of else "accuracy"
         of[f"{name}_before_adaptation"] = {**of[name], "steps": 0, "further": 0.3}
     assert "before adaptation" not in show(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "sign", "shown"), [("accuracy", 1.0, "accuracy 50% against"), ("error", -1.0, "error 0.5 against")]
+)
+def test_a_run_that_is_worse_than_its_untrained_weights_says_so(name, sign, shown):
+    for apart, worse in ((0.1, False), (0.0, False), (-0.1, True)):
+        of = {name: {"mean": 0.5}, f"{name}_untrained": {"mean": 0.5 - sign * apart}}
+        found = lost_words(of)
+        assert (found is not None and shown in found) == worse
+    assert lost_words({name: {"mean": 0.5}}) is None
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

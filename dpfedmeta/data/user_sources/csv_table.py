@@ -173,7 +173,9 @@ def not_a_part(written: str) -> str:
 
 def _wrong_columns(path: Path, column: str, others: Sequence[str]) -> InputError:
     if column not in others:
-        return InputError(f"{path}: column {column}: missing; the first line names {', '.join(others) or 'no other'}")
+        perhaps = f" (or {TARGET}, for numbers to predict)" if column == "class" else ""
+        named = ", ".join(others) or "no other"
+        return InputError(f"{path}: column {column}{perhaps}: missing; the first line names {named}")
     odd = next(name for name in others if name != column)
     return InputError(f"{path}: column {odd}: unknown{nearest(odd, (*OWNERS, column))}; take it out, or rename it")
 
@@ -272,7 +274,7 @@ def _names(path: Path, first: Sequence[str], *, ours: bool = True) -> tuple[str,
             separated = "; it looks like a record: write a line with the names of the columns above it"
         separated = next((f"; {words}" for mark, words in _NO_TABLES if names[0].lower().startswith(mark)), separated)
         if not twice and not close and not separated:
-            hint = "; rename the column of what is learned to class"
+            hint = f"; rename the column of what is learned to class, or to {TARGET} if it holds numbers to predict"
         shown = ",".join(names[:8])
         raise InputError(f"{path}: {what}{hint}; the first line names the columns, found {shown!r}{separated}")
     check_columns(path, names)

@@ -17,6 +17,7 @@ from dpfedmeta.data.columns import (
     constant_columns,
     feature_words,
     owning_columns,
+    target_columns,
     telling_columns,
     unlike_columns,
 )
@@ -104,7 +105,10 @@ def remarks(path: Path, task: Task, *, public: bool) -> tuple[str, ...]:
     chosen = list(public_rows(rows) if public else range(len(rows)))
     labels = [rows[number].label for number in chosen]
     what = "records" if len(chosen) == len(rows) else "validation and test records"
-    seen, absent, lost = look_for_missing([written[number] for number in chosen], columns, task.missing, what)
+    owned = any(row.client for row in rows)
+    seen, absent, lost = look_for_missing(
+        [written[number] for number in chosen], columns, task.missing, what, owned=owned
+    )
     # What is no number is refused where the records are opened.
     sound = bool(np.isfinite(seen).all())
     held = np.where(absent, np.nan, seen)
@@ -112,7 +116,10 @@ def remarks(path: Path, task: Task, *, public: bool) -> tuple[str, ...]:
     lost = (*lost, *same, *unlike_columns(columns, held, task.mean, task.deviation))
     told = telling_columns(columns, seen, labels) if sound else ()
     pixels = (_PIXELS,) if sound and _look_like_pixels(seen) else ()
-    owning = () if pixels or any(row.client for row in rows) else owning_columns(columns, seen)
+    owning = () if pixels or owned else owning_columns(columns, held)
+    targets = [rows[number].target for number in chosen]
+    if None not in targets:
+        told = (*told, *target_columns(columns, held, np.array(targets, dtype=np.float64)))
     return (*part_words(rows, public=public), *said, *((listed(told),) if told else ()), *owning, *pixels, *lost)
 
 
@@ -325,7 +332,8 @@ def all_numbers(path: Path, rows: Sequence[Row], names: Sequence[str], written: 
         ]
         problems = [f"{place}, column {name}: {text!r} is not a number" for place, name, text in odd]
         counts = {name: Counter(text for _, column, text in odd if column == name) for name in names}
-        remedy = remedies({name: own for name, own in counts.items() if own}, len(rows))
+        owned = any(row.client for row in rows)
+        remedy = remedies({name: own for name, own in counts.items() if own}, len(rows), owned=owned)
         count = f"{len(odd)} value(s) are not numbers: " if len(rows) > 1 else ""
         raise InputError(f"{path}: {count}{listed(problems)}; {remedy}") from None
 

@@ -20,7 +20,7 @@ from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.caveats import word_of_authors
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import Bar, Heartbeat, Pace, bar, clock, is_log
-from dpfedmeta.training.terminal.tables import accuracy_table, error_table, guarantee_table
+from dpfedmeta.training.terminal.tables import accuracy_table, error_table, guarantee_table, lost_words
 from dpfedmeta.training.tracking.callbacks import Callback, Row
 from dpfedmeta.training.tracking.plan_summary import Planned
 
@@ -131,6 +131,8 @@ class Terminal(Callback):
             self._console.print(accuracy_table(summary))
         elif summary.get("error") is not None:
             self._console.print(error_table(summary))
+        if (words := lost_words(summary)) is not None:
+            self._console.print(words, style="yellow", highlight=False, markup=False)
         ledger = read_content(RunDirectory(self._path).ledger, torn=True)
         cells = spent(ledger.plan, ledger.charges)
         self._console.print(guarantee_table(cells, "What was spent, from the ledger", word=self._word))

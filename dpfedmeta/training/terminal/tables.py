@@ -267,6 +267,19 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def lost_words(summary: Mapping[str, Any]) -> str | None:
+    """Say that a run is worse than its untrained weights, on the same records; None: it is not."""
+    for name, sign, factor, unit in (("accuracy", 1.0, 100.0, "%"), ("error", -1.0, 1.0, "")):
+        ours, untrained = (summary.get(key) for key in (name, f"{name}_untrained"))
+        if ours and untrained and sign * ours["mean"] < sign * untrained["mean"]:
+            both = " against ".join(f"{factor * each['mean']:.4g}{unit}" for each in (ours, untrained))
+            return (
+                f"this run is worse than its untrained weights ({name} {both}): what was learned is noise, or does not "
+                "help new clients; more clients or a larger epsilon may"
+            )
+    return None
+
+
 def error_table(summary: Mapping[str, Any]) -> Table:
     """Table of the trained model's errors on numbers to predict, in their unit."""
     words = (summary["dataset"], size_and_count(summary["error"]), summary["error"]["protocol"])
