@@ -277,8 +277,11 @@ def run_command(main: Callable[[Console], int]) -> None:
             code = _say(
                 errors, f"{error.filename or 'writing a file'}: {error.strerror or error}; {_remedy(error)}", FAILED
             )
-        except RuntimeError as error:
-            code = _say(errors, str(error), FAILED)
+        except Exception as error:
+            # What this program raises on purpose says in its text what is wrong; anything else is a mistake in it.
+            if not (isinstance(error, RuntimeError) or type(error).__module__.startswith("dpfedmeta.")):
+                raise
+            code = _say(errors, str(error) or type(error).__name__, FAILED)
     sys.exit(code)
 
 

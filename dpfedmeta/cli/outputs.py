@@ -10,8 +10,8 @@ from dpfedmeta.core.errors import InputError
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Kind of a file that a command writes.
+class OutputKind:
+    """OutputKind of a file that a command writes.
 
     Attributes:
         endings: Of its name, each with its dot.
@@ -25,17 +25,17 @@ class Kind:
 
 
 # Of 130 dots an inch, and without the name of a program.
-PICTURE = Kind((".png",), b"\0\0\0\x09pHYs\0\0\x13\xfe\0\0\x13\xfe\x01", 33)
-COMPARISON = Kind((".html",), b"<title>Comparison of ", 132)
-LATEX = Kind((".tex",), b"% by dpfedmeta report")
-TABLE_OF_RUNS = Kind((".csv",), b"run,setting,algo,dataset,task.ways,")
-PREDICTIONS = Kind((".csv",), b"record,predicted")
-SITE_SETTINGS = Kind((".yaml", ".yml"), b"# by dpfedmeta federate plan\n")
-EVENTS = Kind((".json",), b'{\n "attention": ')
-BADGE = Kind((".svg",), b"<!-- by dpfedmeta audit -->")
+PICTURE = OutputKind((".png",), b"\0\0\0\x09pHYs\0\0\x13\xfe\0\0\x13\xfe\x01", 33)
+COMPARISON = OutputKind((".html",), b"<title>Comparison of ", 132)
+LATEX = OutputKind((".tex",), b"% by dpfedmeta report")
+TABLE_OF_RUNS = OutputKind((".csv",), b"run,setting,algo,dataset,task.ways,")
+PREDICTIONS = OutputKind((".csv",), b"record,predicted")
+SITE_SETTINGS = OutputKind((".yaml", ".yml"), b"# by dpfedmeta federate plan\n")
+EVENTS = OutputKind((".json",), b'{\n "attention": ')
+BADGE = OutputKind((".svg",), b"<!-- by dpfedmeta audit -->")
 
 
-def check_output(name: str, path: Path | None, kind: Kind, words: Sequence[str]) -> None:
+def check_output(name: str, path: Path | None, kind: OutputKind, words: Sequence[str]) -> None:
     """Refuse a file that could not be written, whose ending does not fit, or that is an input or somebody else's.
 
     Args:

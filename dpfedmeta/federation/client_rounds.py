@@ -14,7 +14,7 @@ import json
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -236,7 +236,7 @@ class ClientRounds:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._watched = self._watch(accept=change_limit)
         self._kept = kept_for(self._folder, bytes.fromhex(self._run))
-        self._ledger(change=change_limit)
+        self._promise = replace(self._promise, relation=self._ledger(change=change_limit).budget.relation)
 
     def _watch(self, *, accept: bool) -> bool:
         """Refuse an older copy of the folder that this machine's register knows; return if it would notice one."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfedmeta.core.errors import InputError
-from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.client.client_budget import Promise, limit_of
 from dpfedmeta.federation.client.client_home import LEDGER, claim, note_answered, open_home
 from dpfedmeta.federation.flower.flower_environment import MOST_BYTES, prepare_flower
 from dpfedmeta.federation.identity.credentials import Card, checked_fewest, read_identity, read_roster
@@ -186,6 +186,7 @@ class ClientOptions:
         dry_run: Look at the plan, say what would be promised and sent, and end; nothing in its home changes.
         stay: Wait for further runs after the first.
         change_limit: The promise replaces the one that the home has.
+        kept: Parts of the promise that nobody gave; under `change_limit` they stay as the home has them.
     """
 
     data: Path
@@ -198,6 +199,7 @@ class ClientOptions:
     dry_run: bool = False
     stay: bool = False
     change_limit: bool = False
+    kept: frozenset[str] = frozenset()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -247,6 +249,9 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         keep, accept = not options.dry_run, options.change_limit
         if told := open_home(options.home, options.data, private, accept=accept, keep=keep):
             say(told)
+    promise = options.promise
+    if accept and options.kept and (limit := limit_of(options.home)):
+        promise = replace(promise, **{name: limit[name] for name in options.kept})
 
     def claimed() -> None:
         with _unnoticed(say):
@@ -262,7 +267,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         private,
         options.home / "ledger.jsonl",
         server=invitation.identity,
-        promise=options.promise,
+        promise=promise,
         say=say,
         dry_run=options.dry_run,
         change_limit=options.change_limit,

@@ -2,13 +2,13 @@
 
 import os
 import secrets
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from dpfedmeta.accounting.ledger.client_ledger import ClientLedger, open_own_ledger
+from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.config.dataset_names import encoding_of_run
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
@@ -21,7 +21,7 @@ from dpfedmeta.data.columns import other_units
 from dpfedmeta.data.repeated_images import different
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.sound_rows import any_rows
-from dpfedmeta.federation.client.client_budget import Promise, check_allowed, left_of_run
+from dpfedmeta.federation.client.client_budget import Promise, check_allowed, left_of_run, limit_of
 from dpfedmeta.federation.client.client_home import check_newest
 from dpfedmeta.federation.client.signed_participation import ClientSetup
 from dpfedmeta.federation.client.training_participation import Joined, join
@@ -49,7 +49,9 @@ class PreFlight:
     signed: SignedPlan
 
 
-def pre_flight(data: Path, config: Path, promise: Promise | None = None, spent: Path | None = None) -> PreFlight:
+def pre_flight(
+    data: Path, config: Path, promise: Promise | None = None, spent: Path | None = None, *, change: bool = False
+) -> PreFlight:
     """Join a plan and compute the message of its first round, as `federate client` does, in a home that is dropped.
 
     Args:
@@ -58,15 +60,20 @@ def pre_flight(data: Path, config: Path, promise: Promise | None = None, spent: 
             with its table, which names the columns.
         promise: The client's limit; None: that of `spent`, or none is compared.
         spent: The client's home, whose ledger says what is spent already; None: nothing is.
+        change: Whether the promise may differ from that of `spent`: how it would be if it took its place.
 
     Raises:
-        InputError: The plan or its task cannot be read or made, or the home has no ledger, or another limit.
+        InputError: The plan or its task cannot be read or made, or no client takes it, or the home has no ledger, or
+            another limit.
         RefusedPlan: There is no such plan.
     """
     signed, said = _signed(config), list[str]()
-    before = None if spent is None else _ledger_of(spent, promise)
+    before = None if spent is None else _ledger_of(spent, promise, change)
     promise = before[1] if before else promise
     lines = [f"{data}: one client of {config}, as federate client --data {data} would take part"]
+    if spent is not None and before is not None:
+        stands = "would hold from then on (--change-limit); nothing is written" if change else "is its limit"
+        lines.append(f"home {spent}: {before[1].words} {stands}")
     try:
         rows = any_rows(data)
     except InputError as error:
@@ -105,18 +112,26 @@ def pre_flight(data: Path, config: Path, promise: Promise | None = None, spent: 
     return PreFlight(lines=tuple(lines), sound=sound and allowed, signed=signed)
 
 
-def _ledger_of(home: Path, promise: Promise | None) -> tuple[ClientLedger, Promise]:
-    """SECRET: a home's ledger and its limit, which the one that was given may not differ from; nothing is written."""
+def _ledger_of(home: Path, promise: Promise | None, change: bool) -> tuple[ClientLedger, Promise]:
+    """SECRET: a home's ledger and its limit, which the one given may differ from under `change`; nothing is written."""
     if not (home / LEDGER).is_file():
         raise InputError(f"--home {home}: has no ledger, so nothing is spent; leave --home out before the first run")
     check_newest(home, keep=False)
-    ledger, budget = open_own_ledger(home / LEDGER)
-    kept = replace(
-        promise or Promise(participations=1), **{each.name: getattr(budget, each.name) for each in fields(budget)}
-    )
-    if promise is not None and promise != kept:
-        raise InputError(f"{home}: has the limit {kept.words}; give the same one, or leave it out")
-    return ledger, kept
+    kept = replace(promise or Promise(participations=1), **limit_of(home))
+    if promise is not None and promise != kept and not change:
+        raise InputError(
+            f"{home}: has the limit {kept.words}; give the same one, leave it out, or add --change-limit to look at "
+            "another"
+        )
+    promise = promise or kept
+    with TemporaryDirectory() as folder:
+        copy = Path(folder, LEDGER)
+        copy.write_bytes((home / LEDGER).read_bytes())
+        try:
+            ledger = ClientLedger(copy, promise.budget(), change=change)
+        except InputError as error:
+            raise InputError(str(error).replace(folder, str(home))) from error
+    return ledger, replace(promise, relation=ledger.budget.relation)
 
 
 def _allowed(joined: Joined, promise: Promise | None, ledger: ClientLedger | None) -> tuple[bool, str]:
@@ -153,7 +168,10 @@ def _signed(config: Path) -> SignedPlan:
     plan, server = make_plan(settings, task), Identity(secrets.token_bytes(SECRET_BYTES))
     roster = [Identity(secrets.token_bytes(SECRET_BYTES)).public for _ in range(plan.privacy.clients)]
     offered = sign_plan(plan, task, run=secrets.token_bytes(32), server=server, roster=roster)
-    return opened_plan(offered.text, offered.signature, server.public)
+    try:
+        return opened_plan(offered.text, offered.signature, server.public)
+    except Refused as error:
+        raise InputError(f"{config}: no client takes part in this plan: {error}") from error
 
 
 def _compute(joined: Joined) -> None:

@@ -1,3 +1,5 @@
+import ast
+import importlib
 import re
 import warnings
 from pathlib import Path
@@ -311,3 +313,42 @@ def test_words_of_others_are_no_markup(capfd):
         run_command(lambda console: console.print("report: runs/x [old]/[/b]/report.html") or 0)
     assert caught.value.code == 0
     assert capfd.readouterr().out == "report: runs/x [old]/[/b]/report.html\n"
+
+
+def raised_on_purpose():
+    """Every exception that the package defines, of whichever module."""
+    package = Path(arguments.__file__).parents[1]
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and any(map(_is_exception, map(ast.unparse, node.bases))):
+                yield ".".join(path.relative_to(package.parent).with_suffix("").parts), node.name
+
+
+def _is_exception(base):
+    return base.endswith(("Error", "Exception", "Warning", "Refused", "Aborted")) and base != "RefusedPlan"
+
+
+RAISED = [*raised_on_purpose()]
+
+
+@pytest.mark.parametrize(("module", "name"), RAISED, ids=[name for _, name in RAISED])
+def test_what_is_raised_on_purpose_is_a_line_at_every_command(capfd, module, name):
+    kind = getattr(importlib.import_module(module), name)
+    error = kind.__new__(kind)
+    Exception.__init__(error, "what is wrong")
+
+    def main(console):
+        raise error
+
+    code, said = exit_of(main, capfd)
+    assert code in (arguments.FAILED, arguments.BAD_INPUT)
+    assert said.startswith("error: ")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_mistake_in_the_program_is_not_hidden():
+    def main(console):
+        raise LookupError("a mistake")
+
+    with pytest.raises(LookupError):
+        run_command(main)

@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -962,3 +962,57 @@ def test_decoded_copies_are_of_the_records_that_a_client_holds(tmp_path, change)
     held = np.load(after)
     assert (held.reshape(len(held), -1) == pixels.reshape(-1)).all(1).any() == (change in ("added", "none"))
     assert ((home / "client0" / "images").stat().st_mode & 0o777) == 0o700
+
+
+WHOLE = RecordBudget(epsilon=5.0, delta=1e-6, participations=30, relation="row-exchanged")
+OTHER = {"epsilon": "7", "delta": "1e-7", "participations": "40", "relation": "row-deleted"}
+
+
+@pytest.mark.parametrize("part", [each.name for each in fields(RecordBudget)])
+def test_a_part_of_a_limit_that_is_not_given_stays(tmp_path, data, said, monkeypatch, part):
+    """By the command: --change-limit with one part. A relation that was not given became the usual one."""
+    said("keys", "--server", "--out", tmp_path / "operator", "--host", "127.0.0.1", "--port", 9)
+    said("keys", "--out", tmp_path / "clinic.pem")
+    home = tmp_path / "clinic.home"
+    budget = replace(WHOLE, unit="client", relation=None) if part == "unit" else WHOLE
+    claim(home, data, read_identity(tmp_path / "clinic.pem"))
+    ClientLedger(home / "ledger.jsonl", budget)
+    words = ["client", "--data", data, "--invitation", tmp_path / "operator" / INVITATION, "--patience", "0.1"]
+    words += ["--identity", tmp_path / "clinic.pem", "--change-limit"]
+    # The unit of a home cannot change; left out, it is the home's.
+    words += ["--epsilon", "7"] if part == "unit" else [f"--{part}", OTHER[part]]
+    with pytest.raises(RuntimeError, match="the server did not answer"):
+        said(*words)
+    _, found = open_own_ledger(home / "ledger.jsonl")
+    given = "epsilon" if part == "unit" else part
+    assert asdict(found) == asdict(budget) | {given: type(getattr(budget, given))(OTHER[given])}
+
+
+def test_a_relation_that_is_not_given_stays_in_python_too(tmp_path, data):
+    ledger = tmp_path / "h" / "ledger.jsonl"
+    ledger.parent.mkdir()
+    ClientLedger(ledger, WHOLE)
+    promise = Promise(epsilon=7.0, delta=1e-6, participations=30)
+    party = RealClient(data, OLD, ledger, server=bytes(32), promise=promise, change_limit=True)
+    with party._alone():  # also where another process wrote meanwhile
+        party._size = 0
+    with party._alone():
+        assert party._ledger.relation == "row-exchanged"
+    assert open_own_ledger(ledger)[1] == replace(WHOLE, epsilon=7.0)
+
+
+def test_limits_that_are_kept_are_those_of_the_newest_copy(client, data):
+    """Of an older copy that is taken: its own were replaced since."""
+    home = client / "clinic.home"
+    older = (home / "ledger.jsonl").read_bytes()
+    ClientLedger(home / "ledger.jsonl", RecordBudget(epsilon=None, delta=1e-5, participations=9), change=True)
+    note_answered(home)
+    (home / "ledger.jsonl").write_bytes(older)
+    options = running.ClientOptions(
+        data=data, invitation=client / "operator" / INVITATION, identity=client / "clinic.pem", home=home,
+        promise=Promise(epsilon=8.0, participations=3), patience=0.1, change_limit=True,
+        kept=frozenset({"unit", "delta", "participations", "relation"}),
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match="the server did not answer"):
+        running.run_client(options, lambda line: None)
+    assert open_own_ledger(home / "ledger.jsonl")[1] == RecordBudget(epsilon=8.0, delta=1e-5, participations=9)

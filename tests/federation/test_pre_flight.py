@@ -11,9 +11,11 @@ from dpfedmeta.accounting.ledger.client_ledger import ClientLedger
 from dpfedmeta.accounting.participation_cost import Spending
 from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.federation.client.client_budget import Promise
+from dpfedmeta.federation.client.client_home import claim, note_answered
 from dpfedmeta.federation.pre_flight import pre_flight
 from dpfedmeta.federation.site_plan import Sites, settings_of
 from tests.conftest import dpfedmeta
+from tests.federation.silos import private_key
 
 HEADER = ["class", "age", "pulse", "oldpeak"]
 TASK = {
@@ -190,3 +192,77 @@ def test_a_home_that_spent_already_has_less_left(site, tmp_path, monkeypatch):
     ledger.charge(2, Spending(mus=dict.fromkeys(RELATIONS, 0.1), relation="row-deleted"), run="ab")
     assert "your limit allows 0 of 2 rounds beside the 3 participations of before" in dpfedmeta(*words, code=2).out
     assert "has the limit a record: epsilon <= 30" in dpfedmeta(*words, "--epsilon", "2", code=2).error
+
+
+@pytest.fixture
+def clinics(site, tmp_path, monkeypatch):
+    """Two clinics that took part from homes of this machine; the first one's limit is used up."""
+    monkeypatch.setenv("DPFEDMETA_STATE", str(tmp_path / "state"))
+    for number, (name, limit) in enumerate((("own", 1.0), ("other", 30.0))):
+        data, home = write(tmp_path / f"{name}.csv", HEADER, rows(60, number)), tmp_path / f"{name}.home"
+        claim(home, data, private_key(name))
+        ledger = ClientLedger(home / "ledger.jsonl", Promise(epsilon=limit).budget())
+        ledger.charge(0, Spending(mus=dict.fromkeys(RELATIONS, 0.2), relation="row-deleted"), run="ab")
+        note_answered(home)
+
+    def look(*words, code=0):
+        own = ("--data", tmp_path / "own.csv", "--check", site / "plan-2.yaml")
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        said = dpfedmeta("federate", "client", *own, *words, folder=tmp_path, code=code)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+        return said
+
+    return look
+
+
+def test_a_look_finds_the_home_by_the_records_as_a_start_does(clinics, tmp_path):
+    """Without --home it said that all rounds are left, of a limit that was used up."""
+    said = clinics(code=2).out
+    assert (
+        f"home {tmp_path / 'own.home'}: a record: epsilon <= 1 at delta = 1e-05 towards the server is its limit" in said
+    )
+    assert "your limit allows 0 of 2 rounds beside the 1 participation of before" in said
+    assert "has the limit a record: epsilon <= 1 " in clinics("--epsilon", "2.5", code=2).error
+    assert "1 participation of before" in clinics("--epsilon", "1", code=2).out
+
+
+def test_a_look_refuses_the_home_of_other_records(clinics, tmp_path):
+    """A start refuses it too; the look computed with what another clinic had spent."""
+    said = clinics("--home", "other.home", code=2).error
+    assert f"--home other.home: these records took part from {tmp_path / 'own.home'}, where what they spent" in said
+    shutil.move(tmp_path / "own.home", tmp_path / "moved")
+    assert "no ledger is there now: what they spent is not known" in clinics(code=2).error
+    assert "your limit allows 0 of 2 rounds" in clinics("--home", "moved", code=2).out
+
+
+def test_records_that_nobody_knows_have_no_home(clinics, tmp_path):
+    write(tmp_path / "own.csv", HEADER, rows(60, 7))
+    for path in (tmp_path / "state").rglob("homes/*.json"):
+        path.unlink()
+    assert "home " not in clinics().out
+
+
+def test_the_effect_of_another_limit_is_seen_before_it_is_written(clinics, tmp_path):
+    """What is not given stays as the home has it."""
+    said = clinics("--epsilon", "30", "--change-limit").out
+    assert "a record: epsilon <= 30 at delta = 1e-05 towards the server would hold from then on" in said
+    assert "your limit allows 2 of 2 rounds beside the 1 participation of before" in said
+    assert "counts what a record spends" in clinics("--unit", "client", "--change-limit", code=2).error
+    assert "your limit allows 0 of 2 rounds" in clinics("--participations", "1", "--change-limit", code=2).out
+
+
+REFUSED = {"population.sampler": "check-ins"}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_plan_that_clients_refuse_is_one_line(site, tmp_path, name):
+    """It was a traceback."""
+    for each in ("task.yaml", "public.csv"):
+        shutil.copy(site / each, tmp_path)
+    plan, (section, key) = yaml.safe_load((site / "plan-2.yaml").read_text()), name.split(".")
+    plan[section][key] = REFUSED[name]
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    write(tmp_path / "own.csv", HEADER, rows(60))
+    said = dpfedmeta("federate", "client", "--data", "own.csv", "--check", "plan.yaml", folder=tmp_path, code=2).error
+    assert said.startswith("error: plan.yaml: no client takes part in this plan: ")
+    assert name in said

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -41,8 +41,11 @@ _WHAT = {
     "demo": "in a checkout: a server and clients as processes of this machine, with TLS and keys of their own",
 }
 
-# What a client limits; the last two are demands on a plan besides.
-_LIMITS = ("unit", "epsilon", "delta", "participations", "relation", "adversarial", "colluding")
+# What a client limits; under --change-limit a part that is not given stays as its home has it.
+_PARTS = ("unit", "epsilon", "delta", "participations", "relation")
+_USUAL = {"unit": "record", "delta": 1e-5}
+# Demands on a plan besides.
+_FLOORS = ("adversarial", "colluding")
 
 
 def main(words: Sequence[str], console: Console) -> int:
@@ -289,9 +292,9 @@ def _client_parser() -> argparse.ArgumentParser:
         "sends nothing; ONLY NOISE if it is that",
     )
     made.add_argument("--home", type=Path, metavar="DIR", help="folder for ledger, log and model (beside the key)")
-    made.add_argument("--unit", choices=("record", "client"), default="record", help="what is protected (record)")
+    made.add_argument("--unit", choices=("record", "client"), help="what is protected (record)")
     made.add_argument("--epsilon", type=float, help="largest epsilon towards the server, over all runs")
-    made.add_argument("--delta", type=float, default=1e-5, help="delta of this epsilon (1e-5)")
+    made.add_argument("--delta", type=float, help="delta of this epsilon (1e-5)")
     made.add_argument(
         "--relation",
         choices=tuple(RELATIONS),
@@ -301,7 +304,8 @@ def _client_parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--change-limit",
         action="store_true",
-        help="replace the limit that the home has by the one given now; what was spent stays counted",
+        help="replace those parts of the home's limit that are given now; what was spent stays counted. With --check: "
+        "look at it first",
     )
     made.add_argument(
         "--adversarial",
@@ -329,7 +333,7 @@ def _client(words: Sequence[str], console: Console) -> int:
     made = _client_parser()
     options = made.parse_args(words)
     if options.check is not None:
-        check_alone(made, options, "--check", {"data", "check", "home", *_LIMITS})
+        check_alone(made, options, "--check", {"data", "check", "home", "change_limit", *_PARTS, *_FLOORS})
         return _checked(options, console)
     for name in ("invitation", "identity"):
         if getattr(options, name) is None:
@@ -343,10 +347,12 @@ def _client(words: Sequence[str], console: Console) -> int:
     own_digests(options.data)
     read_invitation(options.invitation)
     read_identity(options.identity)
-    check_promise(options.unit, options.epsilon, options.delta, options.participations, options.relation)
+    home = options.home or options.identity.with_suffix(".home")
+    limit = _limit(options, home if options.change_limit else None)
+    check_promise(**limit)
     check_floors(options.adversarial, options.colluding)
     if options.change_limit and options.dry_run:
-        raise InputError("--change-limit: sets the limit, and --dry-run changes nothing; give one of them")
+        raise InputError("--change-limit: sets the limit, and --dry-run changes nothing; give one of them, or --check")
     server = None if options.server is None else checked_address(options.server)
     check_seconds("--patience", options.patience)
     from dpfedmeta.federation.entry_points import ClientOptions, run_client
@@ -355,8 +361,9 @@ def _client(words: Sequence[str], console: Console) -> int:
         data=options.data,
         invitation=options.invitation,
         identity=options.identity,
-        home=options.home or options.identity.with_suffix(".home"),
-        promise=_promise(options),
+        home=home,
+        promise=_promise(options, limit),
+        kept=frozenset(name for name in _PARTS if getattr(options, name) is None),
         server=server,
         patience=options.patience,
         dry_run=options.dry_run,
@@ -370,29 +377,34 @@ def _client(words: Sequence[str], console: Console) -> int:
     return DONE
 
 
-def _promise(options: argparse.Namespace) -> Promise:
-    """The client's limit, as the options say it."""
+def _limit(options: argparse.Namespace, home: Path | None) -> dict[str, Any]:
+    """The client's limit, as the options say it; what they leave out is as in the ledger of a home, or as usual."""
+    from dpfedmeta.federation.client.client_budget import limit_of
+
+    given = {name: value for name in _PARTS if (value := getattr(options, name)) is not None}
+    before = {} if home is None else limit_of(home)
+    if given.get("unit", before.get("unit")) != before.get("unit"):
+        before |= {"relation": None}  # of a record; the ledger refuses another unit, in words
+    return {**dict.fromkeys(_PARTS), **_USUAL, **before, **given}
+
+
+def _promise(options: argparse.Namespace, limit: Mapping[str, Any]) -> Promise:
     from dpfedmeta.federation.client.client_budget import Floors, Promise
 
-    return Promise(
-        unit=options.unit,
-        epsilon=options.epsilon,
-        delta=options.delta,
-        participations=options.participations,
-        relation=options.relation,
-        floors=Floors(adversarial=options.adversarial, colluding=options.colluding),
-    )
+    return Promise(**limit, floors=Floors(adversarial=options.adversarial, colluding=options.colluding))
 
 
 def _checked(options: argparse.Namespace, console: Console) -> int:
     """Show what a plan promises, and try a round on a client's data; nothing leaves the machine."""
-    limited = any(getattr(options, name) != _client_parser().get_default(name) for name in _LIMITS)
-    promise = _promise(options) if limited else None
     from dpfedmeta.cli.run_statement import cell_lines
+    from dpfedmeta.federation.client.client_home import home_of
     from dpfedmeta.federation.pre_flight import pre_flight
     from dpfedmeta.planning.caveats import notes_of
 
-    found = pre_flight(options.data, options.check, promise, options.home)
+    home = home_of(options.data, options.home)
+    limited = any(getattr(options, name) != _client_parser().get_default(name) for name in (*_PARTS, *_FLOORS))
+    promise = _promise(options, _limit(options, home)) if limited else None
+    found = pre_flight(options.data, options.check, promise, home, change=options.change_limit)
     plan = found.signed.plan
     notes = notes_of(plan.settings, found.signed.task)
     lines = (*cell_lines(plan.planned, plan.privacy.server_sees), *(f"note: {note}" for note in notes), *found.lines)

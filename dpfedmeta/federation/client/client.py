@@ -121,6 +121,7 @@ class RealClient:
             self._ledger = ClientLedger(ledger, promise.budget(), change=change_limit)
         except InputError as error:
             raise InputError(self._in_home(str(error))) from error
+        self._promise = replace(promise, relation=self._ledger.budget.relation)
         self._size = ledger.stat().st_size
         self._say, self._noise_seed, self._dry_run, self._claimed = say, noise_seed, dry_run, claimed
         self._joined: dict[bytes, SignedParticipation] = {}

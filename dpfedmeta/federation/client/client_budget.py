@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import summed_coordinates
 from dpfedmeta.accounting.events.events import surplus
 from dpfedmeta.accounting.events.guarantee import UnitName
 from dpfedmeta.accounting.events.record_layer import default_relation, holding
-from dpfedmeta.accounting.ledger.client_ledger import NO_COST, ClientLedger, RecordBudget, RunCost
+from dpfedmeta.accounting.ledger.client_ledger import (
+    NO_COST,
+    ClientLedger,
+    RecordBudget,
+    RunCost,
+    is_own_ledger,
+    open_own_ledger,
+)
 from dpfedmeta.accounting.observers.server_observer import client_server, record_server
 from dpfedmeta.accounting.participation_cost import Spending, spending
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.rounded import asked, rounded_up
+from dpfedmeta.core.files.run_directory import LEDGER
 from dpfedmeta.federation.client.promise_checks import check_floors, check_promise
 from dpfedmeta.federation.offers.plan_limits import PlanLimits
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
@@ -112,6 +122,11 @@ class Promise:
         return f"{what}: epsilon <= {asked(self.epsilon)} at delta = {asked(self.delta)} towards the server" + (
             f", {often}" if often else ""
         )
+
+
+def limit_of(home: Path) -> dict[str, Any]:
+    """Return the limit that a home's ledger has now, by its parts; empty where there is no ledger yet."""
+    return asdict(open_own_ledger(home / LEDGER)[1]) if is_own_ledger(home / LEDGER) else {}
 
 
 def counted(plan: PrivacyPlan, promise: Promise, ledger: ClientLedger | None = None) -> Promise:

@@ -148,6 +148,40 @@ def check_newest(home: Path, *, accept: bool = False, keep: bool = True) -> str 
     return f"{told}; it is taken all the same (--change-limit), and {again}"
 
 
+def home_of(data: Path, given: Path | None) -> Path | None:
+    """Find the home of these records on this machine, for a look; nothing is noted.
+
+    Args:
+        data: A folder of images, or a table.
+        given: The home that its owner named; None: none.
+
+    Returns:
+        That one, or where these records took part from; None: from nowhere here.
+
+    Raises:
+        InputError: They belong to another home than the named one, or no ledger is in theirs.
+        OSError: The register cannot be read.
+    """
+    try:
+        listed, found = _digests(data, "")
+    except InputError:
+        return given  # no record can be known; who reads the data says why
+    mine = (None if given is None else home_at(given)) or Home(name="", identities=_NOBODY)
+    mine = _with_images(mine, data, listed, found)
+    with open_register() as register:
+        other = next((each for each in homes_in(register) if each.name != mine.name and _share(mine, each)), None)
+    if other is None:
+        return given
+    if not Path(other.place, LEDGER).exists():
+        raise InputError(_elsewhere(data, other))
+    if given is not None:
+        raise InputError(
+            f"--home {given}: these records took part from {other.place}, where what they spent stands; give that one, "
+            "or leave --home out"
+        )
+    return Path(other.place)
+
+
 def note_answered(home: Path) -> None:
     """Note how far a home's ledger goes, outside of the home, so that an older copy of all of it is noticed.
 
