@@ -33,12 +33,13 @@ def test_none_and_an_exit_are_failures_of_the_users_own_with_its_name(form, word
         raise failed.value
 
 
-def test_ctrl_c_stays_one_and_what_is_sent_stays_as_it_is():
+@pytest.mark.parametrize("form", ["gradient", "gradients"])
+def test_ctrl_c_stays_one_and_what_is_sent_stays_as_it_is(form):
     def interrupted(*given):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        type("Mine", (Maml,), {"gradient": interrupted, "__module__": "mine_of_test"}).gradient(None, None, None)
+        getattr(type("Mine", (Maml,), {form: interrupted, "__module__": "mine_of_test"}), form)(None, None)
 
     @dataclass(frozen=True, kw_only=True)
     class Same(Maml):
