@@ -162,8 +162,8 @@ def check_window(clip: ClipSettings, around: Surroundings) -> None:
     # Two aggregates are the least that a window compares; in a run of one round the bound stays C_0.
     if clip.window > max(2, around.rounds):
         raise InputError(
-            f"clip.window = {clip.window} is more than server.rounds = {around.rounds}; use "
-            f"--window {max(2, around.rounds)} or less, or --rounds {clip.window} or more"
+            f"clip.window = {clip.window} is more than server.rounds = {around.rounds}; give a window of "
+            f"{max(2, around.rounds)} or less (--window), or {clip.window} rounds or more (--rounds)"
         )
 
 

@@ -17,6 +17,7 @@ from dpfedmeta.core.errors import InputError, OwnCodeFailed
 from dpfedmeta.core.files.run_directory import DIVERGED, RunDirectory, load_weights, save_weights
 from dpfedmeta.core.params import Params, norm
 from dpfedmeta.core.plugins.user_code import own_failures
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.random.random_sources import SecretSource
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
@@ -105,6 +106,7 @@ class Training:
         public_clients: Clients made of public data, where their updates are measured.
         environment: Digest of what could change the last bits of a result; None: nothing is done again identically.
         lineage: This machine's register of the run's ledger, or None.
+        may_differ: Whether a repeated round that gives another result is charged again; else the run stops there.
     """
 
     plan: Plan
@@ -119,6 +121,7 @@ class Training:
     public_clients: ClientRunner | None = None
     environment: str | None = ""
     lineage: Lineage | None = None
+    may_differ: bool = True
     callbacks: tuple[Callback, ...] = ()
 
     def __call__(self) -> Ending:
@@ -173,6 +176,8 @@ class Training:
                 done = self._round(state, remembered, journal)
                 if done is None:
                     status = "budget"
+                    early = counted_words(self.plan.privacy.rounds - state.round, "round")
+                    tell(self.callbacks, "on_remark", f"ended {early} early: the budget allows no further charge")
                     break
                 state, remembered, row = done
                 if state.round % self._checkpoint_every(journal) == 0:
@@ -232,6 +237,13 @@ class Training:
         release = release_digest(released)
         if not journal.repeats(state.round, release):
             # The first release may be known: sharing its noise with another sum would reveal their difference.
+            if not self.may_differ:
+                raise InputError(
+                    f"{self.run.path}: round {state.round} gives another result than before, though no module of yours "
+                    "was edited: something else that your code reads was (a file, the clock). Nothing more was "
+                    "charged: put it back, or allow that rounds are charged again by --changed-code (from Python "
+                    "changed_code=True)"
+                )
             remark = f"round {state.round} gives another result than before, so it is a new release and charged again"
             tell(self.callbacks, "on_remark", remark)
             attempt = self._attempted(state, remembered, journal, anew=True)

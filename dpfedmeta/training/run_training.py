@@ -124,7 +124,9 @@ def run_training(
                 tell(callbacks, "on_remark", remark)
         tell(callbacks, "on_start", run.path)
         backend = _backend(made, run, options)
-        summary, failure = _trained(_training(made, run, backend, lineage, trackers, callbacks), made)
+        summary, failure = _trained(
+            _training(made, run, backend, lineage, trackers, callbacks, may_differ=allowed or not made.own), made
+        )
         _tell_the_end(callbacks, summary, failure, run)
         # What may be stated of a candidate is the price of a choice that is still to come.
         if not identity_of(run).candidate:
@@ -149,6 +151,8 @@ def _training(
     lineage: Lineage | None,
     trackers: tuple[Callback, ...],
     callbacks: tuple[Callback, ...],
+    *,
+    may_differ: bool,
 ) -> Training:
     plan, settings = made.plan, made.plan.settings
     return Training(
@@ -165,6 +169,7 @@ def _training(
         public_clients=made.public if settings.track.public_clients else None,
         environment=environment_of(made.device, made.clients.chunk, made.own) if made.repeatable else None,
         lineage=lineage,
+        may_differ=may_differ,
     )
 
 

@@ -295,3 +295,24 @@ def test_arrays_and_models_that_a_function_closes_over_are_no_code():
 
 def test_one_place_says_how_many_are_tried():
     assert own_function.FEWEST_TRIED == 8
+
+
+@pytest.mark.parametrize("step", [0.5, 0.1])
+def test_a_stored_round_that_was_computed_at_another_model_says_so(tmp_path, capsys, step):
+    """Restarted with another step size: the first model is the same, all later ones are others."""
+
+    def looped(folder, lr, stop):
+        model = {"w": np.zeros(3)}
+        with made(folder, like=model) as private:
+            for round_ in private:
+                round_.map(lambda model, client: {"w": np.full(3, client / 400) - model["w"]}, model)
+                model = {"w": model["w"] + lr * round_.release()["w"]}
+                if round_.number == stop:
+                    return
+
+    looped(tmp_path, 0.5, 1)
+    assert capsys.readouterr().err == ""
+    looped(tmp_path, step, 1)
+    said = capsys.readouterr().err
+    assert ("differs from the one that round 1 was computed at" in said) == (step != 0.5)
+    assert "round 0 was computed at" not in said

@@ -184,11 +184,13 @@ def apart(tmp_path):
 @pytest.mark.parametrize("place", range(3))
 def test_each_column_of_a_run_is_its_own_and_of_its_name(apart, place):
     run, plan = apart.runs[place], PLANS[place]
+    (apart.runs[0].path / "config.yaml").write_text("meta: {method: 'mine:Sign'}")
     summary = json.loads((run.path / "summary.json").read_text())
     row = row_of(apart, run, summary)
     due = {
-        "run": str(run.path), "setting": "mine", "algo": f"algo{place}", "dataset": f"data{place}",
-        "status": "completed", "task.ways": 50 + place, "task.shots": 60 + place, "task.queries": 70 + place,
+        "run": str(run.path), "setting": "mine", "algo": f"algo{place}", "own_method": "mine:Sign",
+        "dataset": f"data{place}", "status": "completed",
+        "task.ways": 50 + place, "task.shots": 60 + place, "task.queries": 70 + place,
         "population.clients": plan.clients, "population.cohort": plan.cohort, "population.sampler": plan.sampler,
         "population.max_participations": plan.max_participations, "server.rounds": 3 + place,
         "server.noise_multiplier": plan.noise_multiplier,
@@ -206,6 +208,7 @@ def test_each_column_of_a_run_is_its_own_and_of_its_name(apart, place):
             if cell["unit"] == "record":
                 due |= {f"{name}.{relation}": cell["relations"].get(relation) for relation in RELATIONS}
     assert row == due
+    assert "& algo0, mine:Sign &" in latex_table([apart])
     (_, *lines) = csv.reader(io.StringIO(csv_table([apart])))
     assert lines[place] == ["" if value is None else str(value) for value in row.values()]
 
@@ -270,3 +273,9 @@ def test_pictures_of_a_comparison_are_those_that_show_something(apart, tmp_path,
     due = {f"comparison-{what}.pdf" for what in ("accuracy", "validation", "clip", "signal") if what != lacking}
     assert {name for name in written if name.startswith("comparison")} == due
     assert {path.name for path in folder.glob("comparison-*")} == due
+
+
+@pytest.mark.parametrize(("method", "due"), [("mine:Sign", "mine:Sign"), ("maml", "")])
+def test_a_method_of_the_users_own_is_named_and_a_presets_is_not(apart, method, due):
+    (apart.runs[0].path / "config.yaml").write_text(f"meta: {{method: '{method}'}}")
+    assert apart.own_method == due

@@ -168,7 +168,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 class FunctionNotes:
-    """SECRET: digests of the functions that rounds were computed with; they lie in the server's own folder."""
+    """SECRET: digests of the functions and models that rounds were computed with, in the server's own folder."""
 
     def __init__(self, run: RunDirectory, *, changed: bool = False) -> None:
         """Read those that are there.
@@ -180,8 +180,10 @@ class FunctionNotes:
         Raises:
             InputError: The file is damaged.
         """
-        self._path, self._run, self._told = run.secret / FUNCTIONS, run.path, False
+        self._path, self._run = run.secret / FUNCTIONS, run.path
+        self._told = self._model_told = False
         self._noted: list[tuple[int, str]] = []
+        self._models: dict[int, set[str]] = {}
         self._changed, self._since = changed, 0
         content = self._path.read_bytes() if self._path.exists() else b""
         try:
@@ -189,6 +191,7 @@ class FunctionNotes:
                 body: Mapping[str, Any] = json.loads(line)
                 self._since = len(self._noted) if body.get("changed") else self._since
                 self._noted.append((int(body["round"]), str(body["code"])))
+                self._models.setdefault(int(body["round"]), set()).add(str(body.get("model", "")))
         except DAMAGED_JSON as error:
             raise InputError(f'{self._path}: damaged: a line is not {{"round": ..., "code": ...}}') from error
 
@@ -196,11 +199,28 @@ class FunctionNotes:
         """Return whether the function was used in an earlier round, or start."""
         return code in {known for _, known in self._noted}
 
-    def note(self, round_: int, code: str) -> None:
-        """Note the function of a round and of those after it."""
-        changed = {"changed": True} if self._changed and self._noted else {}
-        append_lines(self._path, [{"round": round_, "code": code, **changed}], SECRET)
+    def note(self, round_: int, code: str, model: str = "") -> None:
+        """Note the function of a round and of those after it, and the digest of the model that it was given."""
+        models = self._models.setdefault(round_, set())
+        if self.holds(code) and (not model or model in models):
+            return
+        changed = {"changed": True} if self._changed and self._noted and not self.holds(code) else {}
+        given = {"model": model} if model else {}
+        append_lines(self._path, [{"round": round_, "code": code, **given, **changed}], SECRET)
         self._noted.append((round_, code))
+        models.add(model)
+
+    def tell_model(self, round_: int, model: str) -> None:
+        """Say once, on standard error, that a stored round was computed at another model than the one of now."""
+        before = self._models.get(round_, set()) - {""}
+        if self._model_told or not model or not before or model in before:
+            return
+        self._model_told = True
+        print(
+            f"PrivateRounds: {self._run}: the model given to map differs from the one that round {round_} was computed "
+            "at (another step size or start?), so its release does not belong to it: stop, and give another run_dir",
+            file=sys.stderr,
+        )
 
     def check_same(self, code: str, released: int) -> None:
         """Refuse another function than that of the released rounds, before more is charged.

@@ -118,7 +118,7 @@ def _own_line(error: BaseException) -> str | None:
 
 def is_own(error: Exception) -> bool:
     """Return whether code of the user's own had a part in an exception."""
-    return not isinstance(error, MemoryError) and _own_line(error) is not None
+    return isinstance(error, OwnCodeFailed) or (not isinstance(error, MemoryError) and _own_line(error) is not None)
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def own_failures(while_: str, *, private: bool) -> Iterator[None]:
         yield
     except Exception as error:
         line = _own_line(error)
-        if line is None or isinstance(error, InputError):
+        if line is None or isinstance(error, InputError | OwnCodeFailed):
             raise
         what = (
             f"{type(error).__name__} (its words may tell of the data of a client){line}" if private else raised(error)

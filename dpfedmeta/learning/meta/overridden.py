@@ -7,9 +7,10 @@ engines call either. Whoever overrides one of them means both.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.errors import InputError, OwnCodeFailed
 
 if TYPE_CHECKING:
     from dpfedmeta.core.params import Params
@@ -24,11 +25,30 @@ _PACKAGE = "dpfedmeta."
 
 def pair_up(kind: type) -> None:
     """Make of the form of a meta-gradient that a class overrides the other one too, where it overrides only one."""
+    for name in (_ONE, _SEVERAL):
+        if name in vars(kind) and not kind.__module__.startswith(_PACKAGE):
+            setattr(kind, name, _answering(f"{kind.__module__}:{kind.__name__}.{name}", vars(kind)[name]))
     depths = {name: _depth(kind, name) for name in (_ONE, _SEVERAL)}
     if depths[_ONE] < depths[_SEVERAL]:
         setattr(kind, _SEVERAL, _several_of(vars(kind.__mro__[depths[_ONE]])[_ONE]))
     elif depths[_SEVERAL] < depths[_ONE]:
         setattr(kind, _ONE, _one_of(vars(kind.__mro__[depths[_SEVERAL]])[_SEVERAL]))
+
+
+def _answering(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, whose silent ends are failures with its name: they may be one client's, and count as such."""
+
+    @wraps(own)
+    def answering(*given: Any, **named: Any) -> Any:
+        try:
+            found = own(*given, **named)
+        except SystemExit as error:
+            raise OwnCodeFailed(f"{name} called sys.exit") from error
+        if found is None:
+            raise OwnCodeFailed(f"{name} returned None for a client, expected what it sends")
+        return found
+
+    return answering
 
 
 def _depth(kind: type, name: str) -> int:

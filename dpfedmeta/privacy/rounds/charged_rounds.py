@@ -382,15 +382,24 @@ def begun(path: Path, request: RoundsRequest, noise_seed: int | None, *, secure_
     identity = read_content(run.ledger, torn=True).identity
     before = RoundsRequest.from_text(identity.config, f"{run.ledger}, line 1: identity.config")
     if name := request.difference(before):
+        was, now = _apart(getattr(before, name), getattr(request, name))
         raise InputError(
-            f"{path}: began with {name} = {getattr(before, name)!r}, and now it is {getattr(request, name)!r}; go on "
-            "with the same, or choose another run_dir"
+            f"{path}: began with {name} = {was}, and now it is {now}; go on with the same, or choose another run_dir"
         )
     if identity.secure != secure_rng:
         raise InputError(f"{path}: began with secure_rng = {identity.secure}; go on with the same")
     if noise_seed is not None and source_of(run, noise_seed) != new_source(noise_seed):
         raise InputError(f"{path}: began with another noise_seed; go on with the same")
     return run
+
+
+def _apart(one: object, other: object) -> tuple[str, str]:
+    """Two values in words; of two long texts that list the same parts, only the parts that differ."""
+    parts = [each.split(", ") if isinstance(each, str) else [] for each in (one, other)]
+    if len(parts[0]) != len(parts[1]) or len(parts[0]) < 2:
+        return repr(one), repr(other)
+    differing = [pair for pair in zip(*parts, strict=True) if pair[0] != pair[1]]
+    return ", ".join(pair[0] for pair in differing), ", ".join(pair[1] for pair in differing)
 
 
 def source_of(run: RunDirectory, noise_seed: int | None) -> SecretSource:

@@ -1,8 +1,9 @@
 """A private round, as a caller's loop sees it: whom to ask, what to add, and what is released."""
 
+import hashlib
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -119,13 +120,15 @@ class PrivateRound:
                 Or it was edited, or a model that is given is not finite.
         """
         call, code = on_copies(function, given), code_digest(function)
+        model = _model_digest(given, self._rounds.form)
         if self._stored is not None:
             self._rounds.functions.tell_stored(self.number, self._rounds.released, code)
+            self._rounds.functions.tell_model(self.number, model)
         if self._rounds.released and not (self._rounds.ended or self._rounds.began):
             self._rounds.functions.check_same(code, self._rounds.released)
         if self._stored is not None:
             return
-        if any(_is_broken(each, self._rounds.form) for each in given):
+        if not all(np.isfinite(value).all() for each in _models(given, self._rounds.form) for value in each.values()):
             raise InputError(
                 f"PrivateRounds: round {self.number}: the model given to map is not finite any more, so all updates "
                 "would count as zero; take smaller steps, in another run_dir or from an earlier model (private.after)"
@@ -134,7 +137,7 @@ class PrivateRound:
             check_rehearsed(call, rehearse, self._problem)
         if not self._rounds.functions.holds(code):
             check_some_work(call, self._rounds.plan.clients, self._problem)
-            self._rounds.functions.note(self.number, code)
+        self._rounds.functions.note(self.number, code, model)
         self._calls.append(call)
         self._add_all(call)
 
@@ -231,14 +234,20 @@ class PrivateRound:
             self._add_all(call)
 
 
-def _is_broken(given: object, form: Params | None) -> bool:
-    """Return whether a model is not finite; what has other names and shapes may be data of anybody."""
-    if form is None or not isinstance(given, Mapping) or given.keys() != form.keys():
-        return False
-    found = real_arrays(given)
-    if found is None or any(found[name].shape != form[name].shape for name in form):
-        return False
-    return not all(np.isfinite(value).all() for value in found.values())
+def _models(given: tuple[object, ...], form: Params | None) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
+    """Those of the arguments that have a model's names and shapes; anything else may be data of anybody."""
+    shapes = {name: value.shape for name, value in (form or {}).items()}
+    for each in given:
+        found = real_arrays(each) if isinstance(each, Mapping) and each.keys() == shapes.keys() else None
+        if found is not None and {name: value.shape for name, value in found.items()} == shapes:
+            yield found
+
+
+def _model_digest(given: tuple[object, ...], form: Params | None) -> str:
+    """Digest of the models among the arguments; empty: there is none."""
+    found = [*_models(given, form)]
+    parts = (value.tobytes() for each in found for _, value in sorted(each.items()))
+    return hashlib.sha256(b"".join(parts)).hexdigest() if found else ""
 
 
 def client_number(client: Any) -> int:

@@ -119,6 +119,8 @@ class PrivateRounds:
             InputError: Something does not fit, or another process is at these rounds.
             RefusedPlan: The promise cannot be kept.
         """
+        if not isinstance(run_dir, str | PathLike):
+            raise InputError(f"PrivateRounds: run_dir = {run_dir!r}: expected a folder for the ledger and the releases")
         if secure_rng and noise_seed is not None:
             raise InputError("PrivateRounds: noise_seed and secure_rng exclude each other; drop one")
         if noise_seed is not None and (type(noise_seed) is not int or not 0 <= noise_seed < SEEDS):

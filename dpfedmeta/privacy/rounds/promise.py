@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 from dpfedmeta.accounting.calibration import Targets, calibrate
 from dpfedmeta.accounting.events.failure_probability import check_population
@@ -44,6 +44,12 @@ class PromisedCell:
     observer: Observer = "public"
     epsilon: float
     delta: float
+
+    def __new__(cls, *by_place: object, **_: object) -> Self:
+        """Refuse numbers without names: which is epsilon must stand there."""
+        if by_place:
+            raise InputError(f"Promise: got {by_place[0]!r} without a name; as in Promise(epsilon=4.0, delta=1e-5)")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if self.unit not in ("client", "record"):

@@ -56,6 +56,7 @@ def row_of(group: Group, run: RunDirectory, summary: Mapping[str, Any]) -> dict[
         "run": str(run.path),
         "setting": group.label,
         "algo": summary["algo"],
+        "own_method": group.own_method,
         "dataset": summary["dataset"],
         **{f"task.{name}": summary["task"].get(name) for name in ("ways", "shots", "queries")},
         "status": summary["status"],
@@ -137,7 +138,7 @@ def _line(group: Group, beside: Relation | None) -> list[str]:
     noise = "--" if plan.noise_multiplier is None else f"{plan.noise_multiplier:.3g}"
     return [
         name,
-        latex(summary["algo"]),
+        latex(", ".join(filter(None, (summary["algo"], group.own_method)))),
         latex(measured),
         _measured(group.accuracy()),
         _measured(group.accuracy("accuracy_untrained")),

@@ -27,7 +27,7 @@ class PairOfRuns:
     difference: PairedDifference
 
     def __str__(self) -> str:
-        return f"{self.first} - {self.second}{', ' * bool(self.what)}{self.what}: {self.difference}"
+        return f"{self.first} - {self.second}{', ' * bool(self.what)}{self.what}: {self.difference}, of these two runs"
 
 
 def kept_episodes(run: RunDirectory) -> list[KeptEpisodes]:

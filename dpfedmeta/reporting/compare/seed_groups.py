@@ -99,6 +99,12 @@ class Group:
         return [_summary(run) for run in self.runs]
 
     @cached_property
+    def own_method(self) -> str:
+        """Name of a method of the user's own, which computes what clients send; empty: the preset's."""
+        method = str(_settings(self.runs[0]).get("meta.method", ""))
+        return method if ":" in method else ""
+
+    @cached_property
     def rows(self) -> list[list[dict[str, Any]]]:
         """rounds.jsonl of each run."""
         return [run.rounds() for run in self.runs]

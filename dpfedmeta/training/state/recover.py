@@ -145,5 +145,5 @@ def _progress(journal: Journal, state: ServerState) -> Iterable[str]:
         inputs = round_inputs(state.round, state.model, state.bound, journal.environment)
         same = journal.reproducible and journal.charged(state.round, journal.last_question(state.round, inputs))
         yield f"{what}, charged before the interruption, repeated: " + (
-            "same results, not charged again" if same else "as new releases, and charged again"
+            "not charged again where the results are the same" if same else "as new releases, and charged again"
         )

@@ -1268,6 +1268,7 @@ def test_rounds_that_an_earlier_version_began_with_half_a_place_are_read(tmp_pat
         ({"clip": 1.0}, r"clip = 1\.0: expected a policy, such as dp\.clip\.Constant"),
         ({"clip": "window"}, "clip = 'window': expected a policy"),
         ({"clip": None}, "clip = None: expected a policy"),
+        ({"run_dir": None}, "run_dir = None: expected a folder for the ledger and the releases"),
         ({"noise": "gaussian"}, r"noise = 'gaussian': unknown; known are independent, .*\(all are Gaussian\)"),
         ({"cohort": 0.1}, r"cohort = 0\.1: is a number of clients, at least 1; for a share of 0\.1 give cohort=40"),
     ],
@@ -1277,6 +1278,18 @@ def test_what_is_meant_otherwise_is_told_what_to_type(tmp_path, changes, words):
         made(tmp_path, **changes)
     assert "PYTHONPATH" not in str(refused.value)
     assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize("numbers", [(4.0,), (4.0, 1e-5), ("client", "public", 4.0, 1e-5)])
+def test_a_promise_without_names_is_told_them(numbers):
+    with pytest.raises(InputError, match=r"without a name; as in Promise\(epsilon=4\.0, delta=1e-5\)"):
+        getattr(dp, "Promise")(*numbers)  # noqa: B009
+
+
+def test_of_a_changed_clip_policy_what_differs_is_said(tmp_path):
+    made(tmp_path, clip=dp.clip.Window(initial=0.5, window=3), noise="independent").close()
+    with pytest.raises(InputError, match=r"mine: began with clip = initial=0\.5, and now it is initial=0\.25; go on"):
+        made(tmp_path, clip=dp.clip.Window(initial=0.25, window=3), noise="independent")
 
 
 def test_a_bound_may_be_given_by_its_place():

@@ -209,7 +209,10 @@ def test_a_resumed_run_can_be_killed_again_and_says_what_it_does(tiny_task_file,
     resume(run, console)
     said = console.export_text()
     assert "resuming at round 2 of 6; 4 charges are in the ledger" in said
-    assert "rounds 2 to 3, charged before the interruption, repeated: same results, not charged again" in said
+    assert (
+        "rounds 2 to 3, charged before the interruption, repeated: not charged again where the results are the same"
+        in said
+    )
     assert results(run) == whole
     assert finished(run) == "completed"
 
@@ -426,6 +429,52 @@ def test_code_of_the_users_own_is_an_input_of_a_round(tiny_task_file, tmp_path, 
     charged = [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]
     again = [(2, 1), (3, 1)] if edited else [(4, 0), (5, 0)]
     assert charged == [(0, 0), (1, 0), (2, 0), (3, 0), *again]
+
+
+OWN_GRADIENT = """
+from dataclasses import dataclass
+from dpfedmeta.learning.algorithms.maml import Maml
+from scaling_of_mine import SCALE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Maml):
+    def gradient(self, context, episode):
+        return {name: SCALE * value for name, value in super().gradient(context, episode).items()}
+"""
+
+
+def test_a_file_that_a_learner_reads_stops_the_first_repeated_round_before_a_charge(
+    tiny_task_file, tmp_path, monkeypatch
+):
+    """No digest of code sees it; that the round gives another result does."""
+    (tmp_path / "method_of_mine.py").write_text(OWN_GRADIENT)
+    reads = f"from pathlib import Path\nSCALE = float(Path({str(tmp_path / 'scale.txt')!r}).read_text())\n"
+    (tmp_path / "scaling_of_mine.py").write_text(reads)
+    (tmp_path / "scale.txt").write_text("1.0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = {"algo": "dp-agr", "meta.method": "method_of_mine:Mine", "record.client_ledgers": "false"}
+    run = halted(tiny_task_file, tmp_path, monkeypatch, 3, **given)
+    (tmp_path / "scale.txt").write_text("-1.0")
+    for name in ("method_of_mine", "scaling_of_mine"):
+        sys.modules.pop(name)
+    importlib.invalidate_caches()
+    lines = run.ledger.read_bytes()
+    with pytest.raises(
+        InputError, match=r"round 2 gives another result than before, though no module .*--changed-code"
+    ):
+        resume(run)
+    assert run.ledger.read_bytes() == lines
+    console = Console(record=True, width=300, file=io.StringIO())
+    run_training(settings_of_run(run, {}), RunOptions(resume=run, changed_code=True), [Terminal(console)])
+    said = console.export_text()
+    assert "round 2 gives another result than before, so it is a new release and charged again" in said
+    charged = [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]
+    assert charged[:6] == [(0, 0), (1, 0), (2, 0), (3, 0), (2, 1), (3, 1)]
+    left = 6 - run.read_json("summary.json")["rounds"]
+    assert (f"ended {left} rounds early: the budget allows no further charge" in said) == bool(left)
+    for name in ("method_of_mine", "scaling_of_mine"):
+        sys.modules.pop(name)
 
 
 READER = """
