@@ -37,6 +37,7 @@ LEFT_OUT = {
     ("data/task.py", "RecordForm", "targets"): "features of an encoder and images are no numbers to predict from",
     ("data/task.py", "RecordForm", "vocabulary"): "only sequences have one",
     ("learning/models/spec.py", "RecordForm", "vocabulary"): "only sequences have one",
+    ("federation/pre_flight.py", "ClientLedger", "change"): "of a new ledger, which has no limit to change",
     ("federation/server/training_server.py", "ClientRequests", "blamed"): "set when the run is known",
     ("learning/algorithms/moments.py", "DataNeeds", "layout"): "records of a fixed shape have none",
     ("learning/record_dp/shared_moments.py", "MomentBlock", "labels"): "the block of all records",
