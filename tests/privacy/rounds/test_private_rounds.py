@@ -107,7 +107,9 @@ def test_a_loop_is_charged_released_verified_and_done_again_from_what_is_stored(
     found = verify_rounds(RunDirectory(tmp_path / "mine"))
     assert found.guarantees == tuple(private.spent) == tuple(private.guarantees)
     other = second_opinion(phases_of(charges(tmp_path)), 1e-4)
-    assert any(remark.startswith("(client, public) by ") for remark in found.remarks) == (other is not None)
+    assert any(
+        remark.startswith("(client, public) of the same rounds, checked with another") for remark in found.remarks
+    ) == (other is not None)
     with made(tmp_path, **{"sampler": sampler, **SAMPLERS[sampler]}) as private:
         assert private.ended == "completed"
         asked = [(round_.cohort, round_.repeated) for round_ in private]
