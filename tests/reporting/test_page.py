@@ -215,7 +215,7 @@ def test_cautions_are_those_of_the_settings_whatever_plan_json_says(make_run, mo
     (run.path / "plan.json").write_text('{"cautions": ["an auditor certified it"]}')
     monkeypatch.setattr("dpfedmeta.training.verification.verify.check_plan_file", lambda run, by: [])
     page = " ".join(write_report(run).read_text(encoding="utf-8").split())
-    assert "client-level privacy is out of reach" in page
+    assert "noise that hides one client of so few leaves little to learn" in page
     assert "an auditor certified it" not in page
 
 
@@ -327,7 +327,16 @@ def test_an_interrupted_run_without_evaluation(make_run, charged):
     missing = {f"accuracy{name}": None for name in names}
     page = write_report(make_run(charged=charged, **missing)).read_text(encoding="utf-8")
     assert "interrupted after" in page
-    assert page.count("not evaluated") == 6
+    assert page.count("not evaluated") == 2
+
+
+def test_a_page_shows_a_row_twice_neither_nor_hides_that_its_run_lost(make_run):
+    page = write_report(make_run("same", accuracy_before_adaptation=accuracy(0.91))).read_text(encoding="utf-8")
+    assert "this run, before adaptation" not in page
+    assert "worse than its untrained weights" not in page
+    page = write_report(make_run("lost", accuracy_untrained=accuracy(0.95))).read_text(encoding="utf-8")
+    assert "this run, before adaptation" in page
+    assert "Attention: this run is worse than its untrained weights (accuracy 91% against 95%)" in page
 
 
 def test_names_cannot_put_markup_into_the_page(make_run):

@@ -27,7 +27,15 @@ from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluati
 from dpfedmeta.reporting.html.privacy_statement import chosen_words, guarantee_rows, plan_words, server_words
 from dpfedmeta.reporting.html.rerun_command import command, settings_shown
 from dpfedmeta.reporting.html.top_of_page import clip_words, observer_rows, promised_words, reached_words
-from dpfedmeta.training.results.evaluation_store import ERRORS, kept_audit, row_label, size, size_and_count
+from dpfedmeta.training.results.evaluation_store import (
+    ACCURACY_ROWS,
+    ERRORS,
+    kept_audit,
+    row_label,
+    shown_rows,
+    size,
+    size_and_count,
+)
 from dpfedmeta.training.results.facts import DESCRIBED
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, Stage, state_words
@@ -35,7 +43,7 @@ from dpfedmeta.training.results.summary import NOT_FINITE, summary_so_far
 from dpfedmeta.training.state.how_to_resume import how_to_go_on, repeated
 from dpfedmeta.training.state.private_timings import at_most
 from dpfedmeta.training.terminal.progress_bar import clock
-from dpfedmeta.training.terminal.tables import HOLDS, why_above
+from dpfedmeta.training.terminal.tables import HOLDS, lost_words, why_above
 from dpfedmeta.training.verification.file_claims import check_facts
 from dpfedmeta.training.verification.proven import Proven
 
@@ -127,7 +135,8 @@ def rendered(proven: Proven, shown: Shown, pictures: Mapping[str, str]) -> str:
         summary=summary,
         measured=size(measured),
         size_and_count=size_and_count(measured),
-        errors=ERRORS,
+        rows=shown_rows(ERRORS if summary.get("error") else ACCURACY_ROWS, summary),
+        lost=lost_words(summary),
         promised=promised_words(proven),
         reached=reached_words(summary, plan.rounds),
         observers=observer_rows(proven.cells, plan.server_sees),

@@ -189,6 +189,15 @@ ERRORS = (
     ("error_own_mean", "mean of a client's own targets"),
 )
 OWN_MAJORITY = "majority of a client's own records"
+# Rows of classes.
+ACCURACY_ROWS = (
+    ("accuracy", "this run, adapted"),
+    ("accuracy_before_adaptation", "this run, before adaptation"),
+    ("accuracy_untrained", "untrained weights, same adaptation"),
+    ("accuracy_pixel_prototype", "nearest class prototype in pixels"),
+    ("accuracy_pixel_neighbour", "nearest neighbour in pixels"),
+    ("accuracy_own_majority", OWN_MAJORITY),
+)
 
 
 def shown_rows(rows: Sequence[tuple[str, str]], of: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from dpfedmeta.accounting.relations.legend import relation_lines
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.planning.caveats import dishonest_words
-from dpfedmeta.training.results.evaluation_store import ERRORS, OWN_MAJORITY, row_label, shown_rows, size_and_count
+from dpfedmeta.training.results.evaluation_store import ACCURACY_ROWS, ERRORS, row_label, shown_rows, size_and_count
 
 
 def as_text(*printed: RenderableType) -> str:
@@ -253,15 +253,7 @@ def accuracy_table(summary: Mapping[str, Any]) -> Table:
     )
     table.add_column("model")
     table.add_column("accuracy", justify="right")
-    rows = (
-        ("accuracy", "this run, adapted"),
-        ("accuracy_before_adaptation", "this run, before adaptation"),
-        ("accuracy_untrained", "untrained weights, same adaptation"),
-        ("accuracy_pixel_prototype", "nearest class prototype in pixels"),
-        ("accuracy_pixel_neighbour", "nearest neighbour in pixels"),
-        ("accuracy_own_majority", OWN_MAJORITY),
-    )
-    for key, name in shown_rows(rows, summary):
+    for key, name in shown_rows(ACCURACY_ROWS, summary):
         value = summary[key]
         table.add_row(row_label(key, name, summary), f"{100 * value['mean']:.1f}% ± {100 * value['ci95']:.1f}")
     return table
