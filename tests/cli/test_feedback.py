@@ -103,7 +103,7 @@ def test_what_the_accountant_refuses_needs_no_pytorch(tmp_path: Path):
         "task.ways = 500, but the train split holds 400 classes": [*train, "--ways", "500"],
         "images per class, but every class of strokes holds 20": [*train, "--shots", "100"],
         "but the val split holds 60 classes": [*train, "--evaluation.ways", "70"],
-        "use --window 5 or less": [*train, "--rounds", "5", "--window", "9"],
+        "give a window of 5 or less (--window)": [*train, "--rounds", "5", "--window", "9"],
         "use --aggregation secure": [*train, "--privacy.client.observer", "server"],
         "3 clients, ": [
             "train",

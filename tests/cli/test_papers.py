@@ -268,6 +268,8 @@ def test_of_a_loop_the_papers_say_that_nobody_knows_who_its_clients_are(tmp_path
         clip=dp.clip.Constant(initial=1.0), run_dir=tmp_path / "mine",
     ) as private:  # fmt: skip
         for round_ in private:
+            for client in round_.cohort:
+                round_.add(client, None)
             round_.release()
     found, _ = papers_of(tmp_path / "p", "--run", str(tmp_path / "mine"))
     assert "privacy_parameters" not in loss(found)

@@ -49,6 +49,8 @@ def loop_of(folder, rounds, released):
         clip=dp.clip.Constant(initial=1.0), run_dir=folder,
     ) as private:  # fmt: skip
         for round_ in islice(private, released):
+            for client in round_.cohort:
+                round_.add(client, None)
             round_.release()
         return folder, private.spent
 
