@@ -28,7 +28,7 @@ class OutputKind:
 PICTURE = OutputKind((".png",), b"\0\0\0\x09pHYs\0\0\x13\xfe\0\0\x13\xfe\x01", 33)
 COMPARISON = OutputKind((".html",), b"<title>Comparison of ", 132)
 LATEX = OutputKind((".tex",), b"% by dpfedmeta report")
-TABLE_OF_RUNS = OutputKind((".csv",), b"run,setting,algo,dataset,task.ways,")
+TABLE_OF_RUNS = OutputKind((".csv",), b"run,setting,algo,own_method,")
 PREDICTIONS = OutputKind((".csv",), b"record,predicted")
 SITE_SETTINGS = OutputKind((".yaml", ".yml"), b"# by dpfedmeta federate plan\n")
 EVENTS = OutputKind((".json",), b'{\n "attention": ')

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+# Made-up people have other units than the task file of real ones.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is it in another unit")
+
 FOLDER = Path(__file__).parents[2] / "examples" / "people"
 
 

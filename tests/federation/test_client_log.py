@@ -83,7 +83,7 @@ def test_every_offer_says_what_is_seen_on_whom_it_counts_what_liars_can_do_and_e
         settings=settings, privacy=privacy, shape=SimpleNamespace(ways=2, shots=3, queries=4), planned=cells
     )
     analysis = SimpleNamespace(asks="how many it holds", server_sees="the sum of answers")
-    encoding = SimpleNamespace(words=lambda name: f"encoder of {name}")
+    encoding = SimpleNamespace(facts=lambda name: SimpleNamespace(words=f"encoder of {name}"))
     signed = SimpleNamespace(
         plan=plan, privacy=privacy, analysis=analysis, run=b"r" * 32, request=SimpleNamespace(kind="histogram"),
         task=SimpleNamespace(name="strokes", encoding=encoding),

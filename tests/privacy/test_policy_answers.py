@@ -196,7 +196,9 @@ def test_counts_carry_the_noise_that_is_asked_for():
 def test_a_window_is_no_longer_than_the_run_and_two_at_least(rounds, most):
     around = replace(AROUND, rounds=rounds)
     check_window(ClipSettings(window=most), around)
-    with pytest.raises(InputError, match=rf"more than server\.rounds = {rounds}; give a window of {most} or less \(--window"):
+    with pytest.raises(
+        InputError, match=rf"more than server\.rounds = {rounds}; give a window of {most} or less \(--window"
+    ):
         check_window(ClipSettings(window=most + 1), around)
 
 

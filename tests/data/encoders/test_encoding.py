@@ -107,8 +107,8 @@ def test_an_encoder_that_knows_the_images_is_refused_until_it_is_accepted():
         check_overlap(encoding, "mini-imagenet", accepted=False)
     check_overlap(encoding, "mini-imagenet", accepted=True)
     check_overlap(encoding, "omniglot", accepted=False)
-    assert "overlap accepted" in encoding.words("mini-imagenet")
-    assert "overlap" not in encoding.words("omniglot")
+    assert "overlap accepted" in encoding.facts("mini-imagenet").words
+    assert "overlap" not in encoding.facts("omniglot").words
 
 
 def test_lite0_has_its_published_weights_and_its_folded_layers_compute_the_same():

@@ -1115,7 +1115,7 @@ def test_what_is_stated_beside_the_ledger_is_compared_with_it(tmp_path):
         (tmp_path / "mine/plan.json").write_bytes(plan)
         at = partial(reduce, getitem, places)
         tampered(tmp_path, lambda content, at=at, last=last: at(content).update({last: "0"}))
-        with pytest.raises(dp.InputError, match=rf"plan\.json: .*{last}: states '0', but"):
+        with pytest.raises(dp.InputError, match=rf"plan\.json: .*({last}: states '0'|the cells: states .*), but"):
             verify_rounds(mine)
     (tmp_path / "mine/plan.json").write_bytes(plan)
     release = tmp_path / "mine/releases/round-000001.safetensors"
@@ -1208,7 +1208,7 @@ def test_the_kernel_runs_without_torch_and_loads_nothing_above_it(tmp_path, nois
     assert not [name for name in loaded if name.partition(".")[2].partition(".")[0] in ABOVE]
     lines = sum(Path(file).read_text().count("\n") for file in loaded.values())
     # docs/kernel.md says what is in it; it grew last for own policies' states and edited functions.
-    assert 5_000 < lines <= 12_400, f"{len(loaded)} files, {lines} lines"
+    assert 5_000 < lines <= 12_600, f"{len(loaded)} files, {lines} lines"
 
 
 def test_the_example_of_the_class_runs():
