@@ -46,7 +46,7 @@ def with_more(found, context, episode):
     return {**found, "mine": torch.ones(3)}
 
 
-@wrong("its gradient returned None, expected a mapping of names to tensors")
+@wrong("gradient returned None, expected a mapping of names to tensors")
 def nothing(found, context, episode):
     return None
 

@@ -45,7 +45,7 @@ def _answering(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
         except SystemExit as error:
             raise OwnCodeFailed(f"{name} called sys.exit") from error
         if found is None:
-            raise OwnCodeFailed(f"{name} returned None for a client, expected what it sends")
+            raise OwnCodeFailed(f"{name} returned None, expected a mapping of names to tensors")
         return found
 
     return answering

@@ -18,7 +18,7 @@ def leaves(*given):
     sys.exit("bye")
 
 
-ENDS = {"returned None for a client": none, "called sys.exit": leaves}
+ENDS = {"returned None": none, "called sys.exit": leaves}
 
 
 @pytest.mark.parametrize("form", ["gradient", "gradients"])
