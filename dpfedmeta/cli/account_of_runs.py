@@ -125,9 +125,8 @@ def account_of(run: RunDirectory) -> Account:
 
 def _of_settings(run: RunDirectory, settings: Settings, plan: PrivacyPlan) -> Sequence[str]:
     """The cautions of the run's plan, and how many rounds it may come to."""
-    from dpfedmeta.core.files.run_directory import PLAN, SUMMARY
+    from dpfedmeta.core.files.run_directory import DESCRIBED, PLAN, SUMMARY
     from dpfedmeta.planning.caveats import TaskFacts, cautions, weak_targets
-    from dpfedmeta.training.results.facts import DESCRIBED
     from dpfedmeta.training.state.extend import limited
 
     # Compared with the ledger by now.

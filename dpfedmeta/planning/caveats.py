@@ -49,8 +49,8 @@ class TaskFacts:
     @classmethod
     def of(cls, settings: Settings, task: Task) -> TaskFacts:
         """The facts about the task of these settings."""
-        own = isinstance(task.source, OwnSource)
-        return cls(name=task.name, kind=task.form.kind, own=own, records=records_of_a_client(settings, task))
+        records = records_of_a_client(settings, shared=bool(task.shared_classes))
+        return cls(name=task.name, kind=task.form.kind, own=isinstance(task.source, OwnSource), records=records)
 
 
 def notes_of(settings: Settings, task: Task) -> tuple[str, ...]:

@@ -250,12 +250,12 @@ def _check_undivided(settings: Settings, method: Method) -> None:
         )
 
 
-def records_of_a_client(settings: Settings, task: Task) -> int:
-    """Number of records that a client holds at most; a public constant."""
+def records_of_a_client(settings: Settings, *, shared: bool) -> int:
+    """Number of records that a client holds at most, whose labels are shared or its own; a public constant."""
     shape, whole = episode_shape(settings), whole_shape(settings)
     if whole is not None:
         return whole.most_records
-    return settings.population.records if task.shared_classes else shape.support_records + shape.query_records
+    return settings.population.records if shared else shape.support_records + shape.query_records
 
 
 def most_ways(settings: Settings) -> int:

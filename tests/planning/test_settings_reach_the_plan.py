@@ -53,7 +53,7 @@ def test_episodes_have_the_sizes_of_their_own_settings():
     training = settings_of(**SIZES)
     assert (episode_shape(training).ways, episode_shape(training).shots, episode_shape(training).queries) == (7, 3, 4)
     assert sizes_of_clients(training) == {"ways": 7, "shots": 3, "queries": 4}
-    assert records_of_a_client(training, TASK) == 7 * (3 + 4)
+    assert records_of_a_client(training, shared=False) == 7 * (3 + 4)
     held_out = evaluation_shape(settings_of(**SIZES, **{"evaluation.queries": 11}))
     assert (held_out.ways, held_out.shots, held_out.queries) == (7, 3, 11)
     other = {"evaluation.ways": 6, "evaluation.shots": 2, "evaluation.queries": 11}
@@ -67,7 +67,7 @@ def test_whole_clients_have_limits_of_their_own():
     settings = settings_of(**{"population.episodes": "whole"}, **limits, **SIZES)
     shape = whole_shape(settings)
     assert (shape.support_share, shape.most_ways, shape.most_records) == (0.25, 9, 50)
-    assert records_of_a_client(settings, TASK) == 50
+    assert records_of_a_client(settings, shared=False) == 50
     assert network_spec(settings, TASK).ways == 9
     assert sizes_of_clients(settings) == {
         "episodes": "whole", "support_share": 0.25, "most_ways": 9, "most_records": 50, "balance": "records"

@@ -33,6 +33,8 @@ ROUNDS = "rounds.jsonl"
 SUMMARY = "summary.json"
 # Of a run that a private sweep chose: what the choice costs.
 SELECTION = "selection.json"
+# Key of plan.json and summary.json: the data, as no ledger proves them.
+DESCRIBED = "described"
 EVALUATION = "evaluation.json"
 EPISODES = "episodes.json"
 REPORT = "report.html"

@@ -18,7 +18,7 @@ from dpfedmeta.accounting.relations.relations import NOT_COVERED
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.comparison import check, complete, first_difference, json_of
-from dpfedmeta.core.files.run_directory import DIVERGED, REPORT, SUMMARY
+from dpfedmeta.core.files.run_directory import DESCRIBED, DIVERGED, REPORT, SUMMARY
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.version import __version__
 from dpfedmeta.planning.caveats import TaskFacts, cautions, dishonest_words
@@ -36,7 +36,6 @@ from dpfedmeta.training.results.evaluation_store import (
     size,
     size_and_count,
 )
-from dpfedmeta.training.results.facts import DESCRIBED
 from dpfedmeta.training.results.round_rows import TOO_LONG, too_long_words
 from dpfedmeta.training.results.snapshot import Snapshot, Stage, state_words
 from dpfedmeta.training.results.summary import NOT_FINITE, summary_so_far
@@ -228,7 +227,7 @@ def _check_shown(snapshot: Snapshot, proven: Proven, shown: Shown, *, latest: bo
             f"write it again: dpfedmeta report {run.path}"
         )
     # The directory may have been another one then.
-    go_on = re.sub("'?PLACE'?", r"\\S+", re.escape(how_to_go_on(run, "PLACE")))
+    go_on = re.sub("'?PLACE'?", r"('[^'\\n]{1,300}'|[!-~]+)", re.escape(how_to_go_on(run, "PLACE")))
     forms = {"name": r"[\w.+-]{1,200}", "go_on": f"({go_on})?", "drawn_by": r"matplotlib [\w.+-]+ on [\w-]+ [\w-]+"}
     for name, form in forms.items():
         if not re.fullmatch(form, getattr(shown, name)):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
@@ -16,19 +17,21 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.config.dataset_names import shipped_task, task_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import DESCRIBED
 from dpfedmeta.data.encoders.encoding import EncoderFacts
 from dpfedmeta.data.episodes.shape import ASKED, OWN
 from dpfedmeta.data.populations.population_statement import PopulationStatement
 from dpfedmeta.data.task import Task
+from dpfedmeta.data.task_file import task_names
 from dpfedmeta.learning.models.spec import beginning_words
 from dpfedmeta.planning.caveats import SIMULATION, TaskFacts, cautions
-from dpfedmeta.planning.client_spec import sizes_of_clients
+from dpfedmeta.planning.client_spec import records_of_a_client, sizes_of_clients
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 
 # Constants of the plan that stand beside the guarantees.
 _POPULATION = ("clients", "cohort", "sampler", "max_participations")
-# Keys of the description, and of the number to report of a run that a private sweep chose.
-DESCRIBED, CHOSEN = "described", "chosen"
+# Key of the number to report of a run that a private sweep chose.
+CHOSEN = "chosen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,13 @@ class Described:
         if (name is None) != (said is None):
             raise InputError(f"{DESCRIBED}.encoder: states {said!r}, but model.encoder is {name!r}")
         encoder = None if name is None else replace(EncoderFacts(**said), name=name, task=label)
-        return cls(population=population, encoder=encoder, task=TaskFacts(**found["task"]))
+        task = TaskFacts(**found["task"])
+        if Path(settings.dataset).suffix not in (".yaml", ".yml"):  # a task file may be of a benchmark's images
+            task = replace(task, own=settings.dataset not in task_names())
+        due = {records_of_a_client(settings, shared=each) for each in (True, False)}
+        if task.records not in due:
+            raise InputError(f"{DESCRIBED}.task.records: states {task.records!r}, but the settings give {max(due)}")
+        return cls(population=population, encoder=encoder, task=task)
 
 
 def plan_facts(

@@ -61,11 +61,12 @@ WRITTEN = (
     CONFIG, PLAN, LEDGER, ROUNDS, SELECTION, AUDIT,
     "checkpoint/initial.safetensors", "checkpoint/model.safetensors", "checkpoint/round-*.safetensors",
 )  # fmt: skip
-# What `account --verify` compares; the card and the weights beside it are those of an unpacked archive.
+# What `account --verify` compares; with the manifest of an unpacked archive, and with a page.
 _COMPARED = (
-    CONFIG, PLAN, LEDGER, ROUNDS, SUMMARY, REPORT, SELECTION, MANIFEST, CARD, WEIGHTS, AUDIT_PLOT, "accuracy.png",
-    "clip.png", "guarantees.png", "checkpoint/*.safetensors", "after-*-rounds/model.safetensors",
+    CONFIG, PLAN, LEDGER, ROUNDS, SUMMARY, REPORT, SELECTION, MANIFEST, "checkpoint/*.safetensors",
+    "after-*-rounds/model.safetensors",
 )  # fmt: skip
+_WITH_MANIFEST, _WITH_PAGE = (CARD, WEIGHTS), ("accuracy.png", "clip.png", "guarantees.png", AUDIT_PLOT)
 # What else commands write there, which nobody expects in an archive.
 _KNOWN = (SECRET_FOLDER, "wandb", "tensorboard", "launch.json")
 # How the names of files begin that are made of people's records (api.evaluate_people).
@@ -191,7 +192,9 @@ def _is_written(inside: str, names: Sequence[str] = WRITTEN) -> bool:
 
 def not_compared(run: RunDirectory) -> list[str]:
     """Files of a run that no comparison looks at, by their paths in it; secret and hidden ones apart."""
-    found = [inside for path, inside in _files_of(run) if path.is_file() and not _is_written(inside, _COMPARED)]
+    there = {name for name in (MANIFEST, REPORT) if (run.path / name).is_file()}
+    names = [*_COMPARED, *(_WITH_MANIFEST if MANIFEST in there else ()), *(_WITH_PAGE if REPORT in there else ())]
+    found = [inside for path, inside in _files_of(run) if path.is_file() and not _is_written(inside, names)]
     parts = [(inside, Path(inside).parts) for inside in found]
     return [inside for inside, each in parts if SECRET_FOLDER not in each and not any(p.startswith(".") for p in each)]
 
@@ -270,8 +273,9 @@ def check_manifest(run: RunDirectory) -> list[str]:
         if _digest(path.read_bytes()) != digest:
             raise InputError(f"{path}: differs from the archived file (SHA-256); unpack the archive again")
     top = run.path / WEIGHTS
-    if top.is_file() and hub_weights(top.read_bytes(), "") != hub_weights(run.weights.read_bytes(), ""):
-        raise InputError(f"{top}: has other weights than {run.weights}; unpack the archive again")
+    with complete(top):
+        if top.is_file() and hub_weights(top.read_bytes(), "") != hub_weights(run.weights.read_bytes(), ""):
+            raise InputError(f"{top}: has other weights than {run.weights}; unpack the archive again")
     words = f"{MANIFEST}: {len(stated)} files are as they were archived"
     without = "; without secret/ participants and noise cannot be checked, and the run cannot be resumed"
     return [words + ("" if run.secret.is_dir() else without)]
@@ -287,8 +291,11 @@ def check_card(run: RunDirectory, found: VerifiedRun) -> list[str]:
     if not path.exists() or not (run.path / MANIFEST).exists():
         return []
     with complete(path):
-        text = path.read_text(encoding="utf-8")
-        license_id = yaml.safe_load(text.split("---\n")[1]).get("license")
+        text = path.read_bytes().decode()
+        try:
+            license_id = yaml.safe_load(text.split("---\n")[1]).get("license")
+        except yaml.YAMLError as error:
+            raise InputError(f"its first lines are no YAML ({' '.join(str(error).split())})") from error
         check_license(license_id, path)
         name, head = shown_name(Path(run.read_json(MANIFEST)["run"])), read_content(run.ledger).heads[-1]
         due = model_card(name, run.read_json(SUMMARY), found, head, license_id).decode()

@@ -127,7 +127,7 @@ def read_run(run: RunDirectory) -> Snapshot:
 def _page(run: RunDirectory) -> str | None:
     path = run.path / REPORT
     try:
-        return path.read_text(encoding="utf-8") if path.exists() else None
+        return path.read_bytes().decode() if path.exists() else None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
 

@@ -7,11 +7,11 @@ import platform
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedmeta.accounting.ledger.ledger import read_content, spent
-from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
+from dpfedmeta.core.files.run_directory import DESCRIBED, PLAN, RunDirectory
 from dpfedmeta.core.provenance import made_by
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import audited_cells
-from dpfedmeta.training.results.facts import DESCRIBED, Described, summary_facts
+from dpfedmeta.training.results.facts import Described, summary_facts
 from dpfedmeta.training.state.private_timings import COARSE, coarse, hides_times
 
 if TYPE_CHECKING:

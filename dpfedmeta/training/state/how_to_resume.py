@@ -2,8 +2,8 @@
 
 from shlex import quote
 
-from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import PLAN, RunDirectory
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.files.run_directory import DESCRIBED, PLAN, RunDirectory
 from dpfedmeta.data.episodes.shape import ASKED, OWN
 
 SERVER = "dpfedmeta federate server"
@@ -13,9 +13,10 @@ def kind_of_clients(run: RunDirectory) -> str | None:
     """Kind of a run's clients, as plan.json states it; None: there is none yet."""
     if not (run.path / PLAN).exists():
         return None
-    population = run.read_json(PLAN).get("population")
-    kind = population.get("kind") if isinstance(population, dict) else None
-    return kind if isinstance(kind, str) else None
+    try:
+        return str(run.read_json(PLAN)[DESCRIBED]["population"]["kind"])
+    except DAMAGED_JSON as error:
+        raise InputError(f"{run.path / PLAN}: incomplete or of another version ({error!r})") from error
 
 
 def how_to_go_on(run: RunDirectory, place: str | None = None) -> str:

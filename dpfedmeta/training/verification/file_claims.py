@@ -8,10 +8,9 @@ from typing import Any
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.comparison import check, complete, json_of
-from dpfedmeta.core.files.run_directory import CONFIG, DIVERGED, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import CONFIG, DESCRIBED, DIVERGED, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.training.results.evaluation_store import measured_on
-from dpfedmeta.training.results.facts import DESCRIBED
 from dpfedmeta.training.results.snapshot import Snapshot
 from dpfedmeta.training.verification.proven import Proven, facts_of
 from dpfedmeta.training.verification.unproven_words import check_words, check_written

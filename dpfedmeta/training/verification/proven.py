@@ -13,9 +13,9 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import DESCRIBED, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.planning.caveats import SIMULATION, word_of_authors
-from dpfedmeta.training.results.facts import DESCRIBED, Described, plan_facts, summary_facts
+from dpfedmeta.training.results.facts import Described, plan_facts, summary_facts
 from dpfedmeta.training.verification.chosen_run import cells_of_choice, choice_words, verified_selection
 from dpfedmeta.training.verification.replan import settings_of_ledger
 

@@ -197,6 +197,8 @@ class _Along:
     def check_limit(self, where: str, row: Row) -> None:
         """A delta at privacy.client.limit is no smaller than that of the charges."""
         limit, stated = self.proven.settings.privacy.client.limit, row.get("delta_at_limit")
+        if limit is None and stated is not None:
+            raise InputError(f"{where}: delta_at_limit: states {stated!r}, but the run has no limit")
         if limit is None or stated is None:
             return
         due = delta_at_limit((*self.proven.content.plan.before, *self._charged(row["round"])), limit)

@@ -14,9 +14,10 @@ from dpfedmeta.data.encoders.encoding import CARD_WORDS
 from dpfedmeta.training.state.private_timings import COARSE
 
 _NAME = r"[\w .,+@/:-]{0,80}"  # of somebody, or of a machine
-_NOT_OF_PRIVACY = r"(?!(?i:.*(epsilon|delta|promis|guarant|privat|server)))"
+_NOT_OF_PRIVACY = r"(?!(?i:.*(epsilon|\beps\b|[εδ]|delta|promis|guarant|privat|privac|server)))"
 _PROTOCOL = rf"{_NOT_OF_PRIVACY}single model[A-Za-z0-9 ,;:()-]{{0,300}}"  # no decimals, and no sign of equality
-_SCORE = r"(accuracy|error)(_\w+)?"
+_KEY = r"(?!\w*(epsilon|delta|server|guarant|promis|privac|privat))[a-z0-9_]+"
+_SCORE = rf"(accuracy|error)(_{_KEY})?"
 _NO_WORDS = "(?!)"
 _NUMBER = r"[\d,.]+(e[+-]?\d+)?"
 _DESCRIPTION = {
@@ -27,7 +28,8 @@ _DESCRIPTION = {
     r"described\.encoder\.(name|task)": ".*",  # compared
     r"described\.encoder\.(licence|trained_on)": CARD_WORDS,
     r"described\.encoder\.overlap": "(images|classes)?",
-    r"described\.task\.(name|kind)": r"[^<>\n]{0,200}",
+    r"described\.task\.name": r"[^<>\n]{0,80}",  # a task may be called private
+    r"described\.task\.kind": "[a-z]{1,20}",
     r"described\.task\.(own|records)": _NO_WORDS,
 }
 # Entries that do not follow from the ledger, by the names of their keys with dots between; of a list all have one name.
@@ -36,12 +38,12 @@ FORMS: Mapping[str, Mapping[str, str]] = {
         r"status": "completed|budget|interrupted|diverged|running|stopped",
         r"rounds": _NO_WORDS,
         rf"{_SCORE}\.protocol": _PROTOCOL,
-        rf"{_SCORE}(\.[\w ]+)?": r"[a-z ]{1,40}",
+        rf"{_SCORE}(\.{_KEY})?": r"[a-z ]{1,40}",
         r"seconds|clients_per_second|peak_memory_mb": _NO_WORDS,
         r"times": re.escape(COARSE),
         r"records": r"[\w ]{1,40}",
         r"judged_on": rf"(\d+ of )?\d+ public (clients?|classes) in {_NAME}",
-        r"versions(\.[\w-]+)?": r"\d[\w.+-]{0,60}",
+        r"versions(\.(dpfedmeta|python|torch|opacus|dp-accounting|numpy|scipy|numba))?": r"\d[\d.]*[\w.+]{0,20}",
         r"made_by\.commit": r"[0-9a-f]{7,40}( \+ changes)?",
         r"made_by\.source": r"[0-9a-f]{16}",
         r"made_by\.day": r"\d{4}-\d\d-\d\d",
@@ -51,8 +53,8 @@ FORMS: Mapping[str, Mapping[str, str]] = {
     },
     PLAN: {
         r"cost\.(seconds|clients_per_second)": _NO_WORDS,
-        r"code\..+": r"[\w.+-]{1,80}",
-        r"clip_policy": r"[\w.<>-]+(: \w+\(.*\))?",
+        r"code\.[\w./-]{1,200}": r"[\w.+-]{1,80}",
+        r"clip_policy": rf"[\w.<>-]+(: {_NOT_OF_PRIVACY}\w+\(.*\))?",
         **_DESCRIPTION,
     },
     ROUNDS: {
@@ -61,7 +63,7 @@ FORMS: Mapping[str, Mapping[str, str]] = {
         r"release": "aborted|[0-9a-f]{64}",
         r"round|aborted|clip|aggregate_norm|noise_norm_expected|signal_to_noise|longer_than_honest": _NO_WORDS,
         r"released_norm|seconds|clients_per_second|between_client_variance|update_scale|delta_at_limit": _NO_WORDS,
-        rf"validation_{_SCORE}(\.[\w ]+)?": r"[a-z ]{1,40}",
+        rf"validation_{_SCORE}(\.{_KEY})?": r"[a-z ]{1,40}",
     },
 }  # fmt: skip
 
@@ -92,7 +94,7 @@ def check_written(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         InputError: It is written otherwise.
     """
-    if path.read_text(encoding="utf-8") != json.dumps(content, indent=2) + "\n":
+    if path.read_bytes().decode() != json.dumps(content, indent=2) + "\n":
         raise InputError(
             f"{path}: is not written as a run writes it: spaces, lines or the form of a number were edited"
         )

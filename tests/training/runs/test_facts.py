@@ -2,6 +2,7 @@
 
 import copy
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,8 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.comparison import complete
 from dpfedmeta.core.files.run_directory import PLAN, SUMMARY
 from dpfedmeta.data.encoders.encoding import EncoderCard, EncoderFacts
-from dpfedmeta.planning.caveats import TaskFacts
 from dpfedmeta.training.results.facts import Described, plan_facts
+from dpfedmeta.training.state.how_to_resume import check_simulated, kind_of_clients
 from dpfedmeta.training.verification.file_claims import check_facts
 from dpfedmeta.training.verification.proven import Proven
 from tests.training.described import described
@@ -93,6 +94,19 @@ def test_no_leaf_that_follows_from_the_ledger_may_be_edited_left_out_or_added(pr
             check_facts(path, name, {**stated, key: "an auditor"}, facts)
 
 
+@pytest.mark.parametrize("kind", ["virtual", "asked", "own"])
+def test_what_goes_on_by_the_kind_of_its_clients_finds_it_in_a_plan_that_a_run_writes(proven, kind):
+    run, facts = proven
+    plan = facts.content.plan
+    own = replace(facts_of_clients(facts), kind=kind, form=1 if kind == "virtual" else 0)
+    stated = replace(described(facts.settings, plan), population=own)
+    run.write_json(PLAN, plan_facts(facts.settings, plan, facts.planned, stated))
+    assert kind_of_clients(run) == kind
+    refused = pytest.raises(InputError, match="belongs to a federation") if kind == "asked" else nullcontext()
+    with refused:
+        check_simulated(run)
+
+
 @pytest.mark.parametrize("name", [PLAN, SUMMARY])
 @pytest.mark.parametrize("change", [{"kind": "disjoint"}, {"clients": 4000}, {"own_test": 0.25}])
 def test_what_is_said_of_clients_is_of_the_settings_however_consistent(proven, name, change):
@@ -154,18 +168,23 @@ def test_a_card_claims_no_privacy(key, words):
         EncoderCard(**given | {key: words}, deviation=(1.0,) * 3)
 
 
-def test_where_the_task_is_not_here_its_cautions_are_made_of_the_stated_facts(proven, monkeypatch):
+def test_where_the_task_is_not_here_its_cautions_are_made_of_facts_that_the_settings_bound(proven):
     run, facts = proven
-
-    monkeypatch.setattr("dpfedmeta.training.results.facts.task_of", not_here)
-    task = {"name": "ours", "kind": "rows", "own": True, "records": 10**9}
-    stated = run.read_json(PLAN)
-    plain = Described.from_json(stated["described"], facts.settings, facts.content.plan)
-    elsewhere = replace(plain, task=TaskFacts(**task))
-    made = json.loads(json.dumps(plan_facts(facts.settings, facts.content.plan, facts.planned, elsewhere)))
+    settings = replace(facts.settings, dataset="gone/ours.csv")
+    gone, path, plan = replace(facts, settings=settings), run.path / PLAN, facts.content.plan
+    plain = described(facts.settings, plan)
+    elsewhere = replace(plain, task=replace(plain.task, name="ours", kind="rows", own=True))
+    made = json.loads(json.dumps(plan_facts(settings, plan, facts.planned, elsewhere)))
     assert any(caution.startswith("ours: the rows of its validation and test classes") for caution in made["cautions"])
-    assert any("records to be exposed entirely" in caution for caution in made["cautions"])
-    check_facts(run.path / PLAN, PLAN, made, facts)
-    for forged in ({"cautions": []}, {"described": stated["described"]}):
-        with pytest.raises(InputError, match="cautions"):
-            check_facts(run.path / PLAN, PLAN, made | forged, facts)
+    check_facts(path, PLAN, made, gone)
+    for change, said in (
+        ({"own": False}, "cautions|own"),
+        ({"records": 10**9}, "records: states"),
+        ({"records": 1}, "rec"),
+    ):
+        other = replace(elsewhere, task=replace(elsewhere.task, **change))
+        forged = json.loads(json.dumps(plan_facts(settings, plan, facts.planned, other)))
+        with pytest.raises(InputError, match=said), complete(path):
+            check_facts(path, PLAN, forged, gone)
+    with pytest.raises(InputError, match="cautions"):
+        check_facts(path, PLAN, made | {"cautions": []}, gone)

@@ -31,7 +31,7 @@ def run_of(folder, kind):
     path = folder / "heart"
     path.mkdir()
     if kind is not None:
-        (path / "plan.json").write_text(json.dumps({"population": {"kind": kind}}))
+        (path / "plan.json").write_text(json.dumps({"described": {"population": {"kind": kind}}}))
     return RunDirectory(path)
 
 
