@@ -330,6 +330,17 @@ def test_an_interrupted_run_without_evaluation(make_run, charged):
     assert page.count("not evaluated") == 2
 
 
+def test_a_page_of_an_interrupted_run_agrees_also_in_a_folder_with_a_blank(make_run):
+    run = make_run("my runs/i", charged=1)
+    assert "my runs/i" in write_report(run).read_text(encoding="utf-8")
+    assert check_report(read_run(run), audit(run).proven) == [f"report.html {AGREES}"]
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    forged = page.replace("--resume '", "--resume \u03b5\u28000.01\u2800guaranteed'").replace("'my runs/i'", "x")
+    (run.path / "report.html").write_text(forged, encoding="utf-8")
+    with pytest.raises(InputError, match=r"report\.html"):
+        check_report(read_run(run), audit(run).proven)
+
+
 def test_a_page_shows_a_row_twice_neither_nor_hides_that_its_run_lost(make_run):
     page = write_report(make_run("same", accuracy_before_adaptation=accuracy(0.91))).read_text(encoding="utf-8")
     assert "this run, before adaptation" not in page

@@ -277,6 +277,31 @@ def test_a_card_in_which_a_word_was_edited_is_refused(run, tmp_path, dpfedmeta, 
     assert re.search(r"README\.md, line \d+: states|--license mit, and epsilon = 0\.1: expected", said)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("model.safetensors", b"abc", "model.safetensors: incomplete or of another version"),
+        ("README.md", b"---\nlicense: [: {\n---\n", "README.md: its first lines are no YAML"),
+    ],
+)
+def test_a_damaged_file_of_an_archive_is_one_line(run, tmp_path, dpfedmeta, name, content, said):
+    dpfedmeta("archive", run.path, "--out", tmp_path / "hub")
+    (tmp_path / "hub" / name).write_bytes(content)
+    with_digests(tmp_path / "hub")
+    assert said in dpfedmeta("account", "--verify", tmp_path / "hub", code=2).error
+
+
+def test_without_a_manifest_or_a_page_what_would_be_compared_with_it_is_named(run, tmp_path, dpfedmeta):
+    dpfedmeta("archive", run.path, "--out", tmp_path / "hub")
+    hub = RunDirectory(tmp_path / "hub")
+    assert not_compared(hub) == ["episodes.json"]
+    (hub.path / MANIFEST).unlink()
+    assert not_compared(hub) == ["README.md", "episodes.json", "model.safetensors"]
+    (hub.path / "accuracy.png").write_bytes(b"x")
+    (hub.path / "report.html").unlink(missing_ok=True)
+    assert "accuracy.png" in not_compared(hub)
+
+
 def test_a_card_says_what_holds_and_no_more():
     bound = SimpleNamespace(unit="client", observer="public", epsilon=1.25001, delta=1e-6, adjacency="add-remove")
     none = SimpleNamespace(unit="client", observer="server", epsilon=math.inf, delta=1e-6, adjacency="replace-one")
