@@ -553,10 +553,10 @@ def test_settings_that_cannot_be_read_are_named(run):
 def test_a_data_set_that_is_gone_is_said(run):
     config = read_content(run.ledger).identity.config
     name = run.read_json("summary.json")["dataset"]
-    rewritten(run, config=config.replace(name, "gone/folder"))
-    edited("summary.json", "dataset", to="gone/folder")(run)
+    rewritten(run, config=config.replace(name, "gone/folder.yaml"))
+    edited("summary.json", "dataset", to="gone/folder.yaml")(run)
     found, _ = verify(run)
-    assert any("not be derived again" in remark and "gone/folder" in remark for remark in found.remarks)
+    assert any("not be derived again" in remark and "gone/folder.yaml" in remark for remark in found.remarks)
 
 
 def test_settings_that_are_refused_today_are_refused_with_the_reason(run):
