@@ -13,8 +13,11 @@ def kind_of_clients(run: RunDirectory) -> str | None:
     """Kind of a run's clients, as plan.json states it; None: there is none yet."""
     if not (run.path / PLAN).exists():
         return None
+    stated = run.read_json(PLAN)
+    if {"loop", "analysis"} & stated.keys():  # of no training
+        return None
     try:
-        return str(run.read_json(PLAN)[DESCRIBED]["population"]["kind"])
+        return str(stated[DESCRIBED]["population"]["kind"])
     except DAMAGED_JSON as error:
         raise InputError(f"{run.path / PLAN}: incomplete or of another version ({error!r})") from error
 
