@@ -28,7 +28,7 @@ from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory, crea
 from dpfedmeta.core.plugins.user_code import own_sources, unseen
 from dpfedmeta.core.random.fresh_seeds import keep_secret, new_source, secret_of_run
 from dpfedmeta.core.random.random_sources import SecretSource
-from dpfedmeta.planning.caveats import SIMULATION
+from dpfedmeta.planning.caveats import simulation_words
 from dpfedmeta.planning.user_modules import own_modules
 from dpfedmeta.privacy.rounds.cohort_log import redrawn
 from dpfedmeta.privacy.rounds.promise import plan_content as of_plan
@@ -167,7 +167,7 @@ def summary_content(request: Request, content: LedgerContent, found: Mapping[str
         "server_sees": request.analysis.server_sees,
         "guarantees": [cell.as_json() for cell in spent(content.plan, content.charges)],
         "planned": [cell.as_json() for cell in guarantees(content.plan)],
-        "simulation": SIMULATION if request.noise_seed is not None else None,
+        "simulation": simulation_words(request.noise_seed),
         "ledger": {"head": content.heads[-1], "lines": len(content.heads)},
         "versions": versions(),
     }

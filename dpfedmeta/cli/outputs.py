@@ -9,14 +9,14 @@ from pathlib import Path
 from dpfedmeta.core.errors import InputError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OutputKind:
-    """OutputKind of a file that a command writes.
+    """Kind of file that a command writes.
 
     Attributes:
-        endings: Of its name, each with its dot.
+        endings: Endings of its name, each with its dot.
         mark: Bytes that each of ours has, and hardly another file.
-        at: Where they begin.
+        at: Place of the first of these bytes.
     """
 
     endings: tuple[str, ...]
@@ -25,14 +25,14 @@ class OutputKind:
 
 
 # Of 130 dots an inch, and without the name of a program.
-PICTURE = OutputKind((".png",), b"\0\0\0\x09pHYs\0\0\x13\xfe\0\0\x13\xfe\x01", 33)
-COMPARISON = OutputKind((".html",), b"<title>Comparison of ", 132)
-LATEX = OutputKind((".tex",), b"% by dpfedmeta report")
-TABLE_OF_RUNS = OutputKind((".csv",), b"run,setting,algo,own_method,")
-PREDICTIONS = OutputKind((".csv",), b"record,predicted")
-SITE_SETTINGS = OutputKind((".yaml", ".yml"), b"# by dpfedmeta federate plan\n")
-EVENTS = OutputKind((".json",), b'{\n "attention": ')
-BADGE = OutputKind((".svg",), b"<!-- by dpfedmeta audit -->")
+PICTURE = OutputKind(endings=(".png",), mark=b"\0\0\0\x09pHYs\0\0\x13\xfe\0\0\x13\xfe\x01", at=33)
+COMPARISON = OutputKind(endings=(".html",), mark=b"<title>Comparison of ", at=132)
+LATEX = OutputKind(endings=(".tex",), mark=b"% by dpfedmeta report")
+TABLE_OF_RUNS = OutputKind(endings=(".csv",), mark=b"run,setting,algo,own_method,")
+PREDICTIONS = OutputKind(endings=(".csv",), mark=b"record,predicted")
+SITE_SETTINGS = OutputKind(endings=(".yaml", ".yml"), mark=b"# by dpfedmeta federate plan\n")
+EVENTS = OutputKind(endings=(".json",), mark=b'{\n "attention": ')
+BADGE = OutputKind(endings=(".svg",), mark=b"<!-- by dpfedmeta audit -->")
 
 
 def check_output(name: str, path: Path | None, kind: OutputKind, words: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.core.files.new_folder import write_folder
 from dpfedmeta.core.version import __version__
 from dpfedmeta.data.task import holds_rows
-from dpfedmeta.planning.caveats import SIMULATION, dishonest_words
+from dpfedmeta.planning.caveats import dishonest_words, simulation_words
 
 TO_FILL_IN = "TO FILL IN"
 _DIGITS = 4
@@ -98,8 +98,8 @@ def account_of_plan(settings: Settings, plan: PrivacyPlan, notes: Sequence[str])
         plan: The plan.
         notes: Its cautions.
     """
-    chosen = settings.run.noise_seed is not None
-    said = (SIMULATION if chosen else None, who_the_clients_are(settings), *notes)
+    simulation = simulation_words(settings.run.noise_seed)
+    said = (simulation, who_the_clients_are(settings), *notes)
     return Account(
         name=f"{settings.algo} on {Path(settings.dataset).stem}",
         plan=plan,
@@ -108,7 +108,7 @@ def account_of_plan(settings: Settings, plan: PrivacyPlan, notes: Sequence[str])
         cautions=tuple(filter(None, said)),
         register=settings.population.register,
         clients=clients_of(settings),
-        simulation=chosen,
+        simulation=simulation is not None,
     )
 
 

@@ -22,6 +22,13 @@ _MOST_WORDS, _LONGEST_WORD = 100, 40
 _SHOWN = 10
 # A number that many rows share, and others of which there are enough to have a spread.
 _FEWEST_SHARED, _SHARED, _FEWEST_OTHERS = 4, 0.02, 8
+OWNER_WORDS = (
+    "does it say whose a row is (a person, a site, a device)? Then call it client: without that, clients are "
+    "simulated, and nothing is promised to those people"
+)
+"""Question about a column whose values recur."""
+# Fewer values are those of a yes or no.
+_FEWEST_OWNERS = 3
 # As pandas, R, SAS, SQL and people write it; in any case but None, since `none` is a class of some data.
 _MISSING = frozenset(
     (
@@ -147,7 +154,7 @@ def _as_list(shown: Iterable[str]) -> str:
 
 
 def key_as_a_whole(
-    known: MissingValues | None, more: Iterable[str] = (), single: Mapping[str, Sequence[str]] = {}
+    known: MissingValues | None, more: Iterable[str] = (), single: Mapping[str, Sequence[str]] | None = None
 ) -> str:
     """Key `missing` of a task file as a whole, with what it says already: two of them would replace each other.
 
@@ -156,7 +163,7 @@ def key_as_a_whole(
         more: Further words for what is missing, in all columns.
         single: Further ones of single columns.
     """
-    before = known or MissingValues(indicators=None)
+    before, single = known or MissingValues(indicators=None), single or {}
     values = [*before.values, *(word for word in more if word not in before.values)]
     own = {name: [*before.columns.get(name, ()), *single.get(name, ())] for name in {**before.columns, **single}}
     found = {"values": _as_list(map(_quoted, values))} if values else {}
@@ -213,17 +220,8 @@ def _marks(others: Counter[str], rows: int) -> list[str]:
     return [word for word, _ in Counter(marks).most_common(_SHOWN)]
 
 
-OWNER_WORDS = (
-    "does it say whose a row is (a person, a site, a device)? Then call it client: without that, clients are "
-    "simulated, and nothing is promised to those people"
-)
-"""Question about a column whose values recur."""
-# Fewer values are those of a yes or no.
-_FEWEST_OWNERS = 3
-
-
 def _recurs(words: Counter[str]) -> bool:
-    """Whether texts look like names of owners, most with several rows."""
+    """Return True for texts that look like names of owners, most with several rows."""
     return len(words) >= _FEWEST_OWNERS and words.total() >= 2 * len(words)
 
 
@@ -281,10 +279,8 @@ def look_for_missing(
         )
     if far:
         columns = {name: [value for own, value, _ in far if own == name] for name, *_ in far}
-        questions, whole = (
-            "; ".join(words for *_, words in far),
-            key_as_a_whole(known, _marks(_text_and_others(odd, len(rows))[1], len(rows)), columns),
-        )
+        marks = _marks(_text_and_others(odd, len(rows))[1], len(rows))
+        questions, whole = "; ".join(words for *_, words in far), key_as_a_whole(known, marks, columns)
         lines.append(f"{questions}; if nothing was measured there, write into the task file: {whole}")
     return numbers, absent, tuple(lines)
 

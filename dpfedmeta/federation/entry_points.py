@@ -250,6 +250,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
         if told := open_home(options.home, options.data, private, accept=accept, keep=keep):
             say(told)
     promise = options.promise
+    # An older copy that was taken may have a newer limit since whoever typed the options read it.
     if accept and options.kept and (limit := limit_of(options.home)):
         promise = replace(promise, **{name: limit[name] for name in options.kept})
 

@@ -53,6 +53,11 @@ class TaskFacts:
         return cls(name=task.name, kind=task.form.kind, own=isinstance(task.source, OwnSource), records=records)
 
 
+def simulation_words(noise_seed: int | None) -> str | None:
+    """Warning that nothing is promised where the noise seed was chosen; None: it was drawn."""
+    return None if noise_seed is None else SIMULATION
+
+
 def notes_of(settings: Settings, task: Task) -> tuple[str, ...]:
     """Return what is said beside the guarantees of a plan: its cautions, and the targets that hide nobody."""
     return (*cautions(settings, TaskFacts.of(settings, task)), *weak_targets(settings))
@@ -98,9 +103,6 @@ def word_of_authors(settings: Settings) -> str | None:
     )
 
 
-_NO_UNIT = "no unit is protected well"
-
-
 def _everybody(settings: Settings) -> str | None:
     """Between silos that all take part, nothing hides a whole one."""
     population = settings.population
@@ -108,10 +110,9 @@ def _everybody(settings: Settings) -> str | None:
         return None
     promised = settings.privacy.client.epsilon is not None or settings.server.noise_multiplier is not None
     hidden = "noise that hides one client of so few leaves little to learn"
-    unit = (
-        "" if promised else f"; {'the unit that is protected is the record' if settings.record.enabled else _NO_UNIT}"
-    )
-    return f"all {population.clients} clients take part in every round, so sampling adds no privacy: {hidden}{unit}"
+    unit = "the unit that is protected is the record" if settings.record.enabled else "no unit is protected well"
+    end = f"{hidden}{'' if promised else f'; {unit}'}"
+    return f"all {population.clients} clients take part in every round, so sampling adds no privacy: {end}"
 
 
 def _nobody(settings: Settings) -> str | None:
@@ -170,8 +171,7 @@ def _record_delta(settings: Settings, task: TaskFacts) -> str | None:
 
 def _public_classes(settings: Settings, task: TaskFacts) -> str | None:
     """Caution that accuracies on validation and test classes are released without noise; None: does not apply."""
-    private = bounds_clients(settings) or settings.record.enabled
-    if not private or not task.own:
+    if not (bounds_clients(settings) or settings.record.enabled) or not task.own:
         return None
     return (
         f"{task.name}: the {task.kind} of its validation and test classes, or clients where the data name them, "

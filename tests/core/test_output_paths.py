@@ -16,7 +16,7 @@ from tests.conftest import dpfedmeta
 
 def test_a_file_that_fits_is_accepted(tmp_path: Path):
     check_output("--out", None, PICTURE, ())
-    check_output("--out", tmp_path / "new.PNG", OutputKind((".html", ".png"), b""), ())
+    check_output("--out", tmp_path / "new.PNG", OutputKind(endings=(".html", ".png"), mark=b""), ())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -32,7 +32,7 @@ def test_a_file_that_fits_is_accepted(tmp_path: Path):
 def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, name: str, words: str):
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(InputError, match=words) as refused:
-        check_output("--out", tmp_path / name, OutputKind((".html", ".png"), b""), ())
+        check_output("--out", tmp_path / name, OutputKind(endings=(".html", ".png"), mark=b""), ())
     assert str(refused.value).startswith(f"--out {tmp_path / name}: ")
     assert not (tmp_path / "none").exists()
 

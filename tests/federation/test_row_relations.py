@@ -219,8 +219,11 @@ def check(case, monkeypatch, most):
             # A row is in one role.
             assert sum(each > 1e-9 for each in distances.values()) <= 1
         largest[relation] = max(largest.get(relation, 0.0), *distances.values())
-    # The rows do something. (Of numbers to predict all gradients point the same way here.)
-    assert max(largest.values()) > (1e-6 if case.kind == "numbers" else 0.1)
+    # In every relation the rows do something. (Of numbers to predict all gradients point the same way here.)
+    if case.kind == "numbers" and case.algo != "moments-agrlr":
+        assert max(largest.values()) > 1e-6
+    else:
+        assert min(largest.values()) > 0.1, largest
 
 
 # Real clients decline mini-batches: their ledgers add up whole steps.

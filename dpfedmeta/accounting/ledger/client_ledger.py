@@ -15,16 +15,19 @@ from typing import Any
 from dpfedmeta.accounting.divergences.discrete_gaussian_cost import Coordinates, epsilon_of_discrete
 from dpfedmeta.accounting.divergences.gdp import gaussian_epsilon
 from dpfedmeta.accounting.events.guarantee import UnitName
-from dpfedmeta.accounting.ledger.hash_chain import CLIENTS_LEDGER, OLDER, OlderCopy, continue_or_start, read_chain
+from dpfedmeta.accounting.ledger.hash_chain import continue_or_start, read_chain
 from dpfedmeta.accounting.participation_cost import CLIENT, Spending
 from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.rounded import asked
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.random.fresh_seeds import attempt_bytes
 
 # A budget that was computed from the same numbers is met exactly; adding squares may differ in the last digits.
 _ROUNDING = 1.0 + 1e-9
 _MOST_FURTHER = 10_000
+# Name of the file, for errors; and key of a line that is no participation, as `budget` is (OlderCopy).
+CLIENTS_LEDGER, OLDER = "client's ledger", "older"
 # (run, (round, what a further attempt adds)).
 _Key = tuple[str, tuple[int, ...]]
 
@@ -81,6 +84,28 @@ class RunCost:
 
 
 NO_COST = RunCost()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OlderCopy:
+    """Line of a client's ledger for ever: here an older copy of it was taken, so lines were missing.
+
+    Attributes:
+        missing: Number of these lines; None: it is not known.
+        restored: Whether all of them were written again, behind this one.
+        after: Participations that the older copy counted.
+    """
+
+    missing: int | None
+    restored: bool
+    after: int
+
+    @property
+    def words(self) -> str:
+        """For a statement and a log."""
+        many = "an unknown number of lines" if self.missing is None else counted_words(self.missing, "line")
+        cost = "charged is counted again" if self.restored else "spent is in no number here"
+        return f"an older copy was taken after participation {self.after:,}: it lacked {many}, and what they {cost}"
 
 
 def open_own_ledger(path: Path) -> tuple[ClientLedger, RecordBudget]:

@@ -5,22 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import PUBLIC, SECRET, append_text, end_of_whole_lines, whole_lines
-from dpfedmeta.core.pydantic_errors import counted_words
 
 # Of every chain, in its first line. Nothing before 6 was released; from here on what was is kept.
 VERSION = 6
-_START = "0" * 64
-CLIENTS_LEDGER = "client's ledger"
-# Key of a line in it that is no participation, as `budget` is.
-OLDER = "older"
+START = "0" * 64
+"""Hash that the first line of every chain follows."""
 
 
 class HashChain:
@@ -33,7 +28,7 @@ class HashChain:
     """
 
     def __init__(
-        self, path: Path, head: str = _START, mode: int = PUBLIC, *, lines: int = 0, size: int | None = None
+        self, path: Path, head: str = START, mode: int = PUBLIC, *, lines: int = 0, size: int | None = None
     ) -> None:
         """Continue a file whose last line has the hash `head`; what follows `size` is cut off by the first append."""
         self.path = path
@@ -98,7 +93,7 @@ def heads_of(bodies: Iterable[Mapping[str, Any]]) -> list[str]:
     """The hash of every line."""
     heads: list[str] = []
     for body in bodies:
-        heads.append(_line(body, heads[-1] if heads else _START)[1])
+        heads.append(_line(body, heads[-1] if heads else START)[1])
     return heads
 
 
@@ -126,7 +121,7 @@ def read_chain(path: Path, what: str, *, torn: bool = False) -> tuple[list[dict[
             "resume the run, else restore it from a backup"
         )
     bodies: list[dict[str, Any]] = []
-    previous = _START
+    previous = START
     for number, text in enumerate(lines[:-1], start=1):
         body = _intact(text, previous)
         if body is None:
@@ -161,7 +156,7 @@ def continue_or_start(
     """
     size, torn, first = *whole_lines(path), _opening(first)
     # A first line that a crash tore never counted; a file of something else stays as it is.
-    begun = _line(first, _START)[0].encode().startswith(torn.strip(b"\0\n")[:9])
+    begun = _line(first, START)[0].encode().startswith(torn.strip(b"\0\n")[:9])
     if not size and begun and not _is_whole(torn):
         path.unlink(missing_ok=True)
         return HashChain.start(path, first, mode=SECRET), [] if fits is None else [first]
@@ -169,60 +164,6 @@ def continue_or_start(
     if not (bodies[0] == first if fits is None else fits(bodies[0])):
         raise InputError(f"{path}, line 1: this {what} was started as {bodies[0]}, not {first}")
     return HashChain(path, head, SECRET, lines=len(bodies), size=size), bodies[1:] if fits is None else bodies
-
-
-@dataclass(frozen=True, kw_only=True)
-class OlderCopy:
-    """Line of a client's ledger for ever: here an older copy of it was taken, so lines were missing.
-
-    Attributes:
-        missing: Number of these lines; None: it is not known.
-        restored: Whether all of them were written again, behind this one.
-        after: Participations that the older copy counted.
-    """
-
-    missing: int | None
-    restored: bool
-    after: int
-
-    @property
-    def words(self) -> str:
-        """For a statement and a log."""
-        many = "an unknown number of lines" if self.missing is None else counted_words(self.missing, "line")
-        cost = "charged is counted again" if self.restored else "spent is in no number here"
-        return f"an older copy was taken after participation {self.after:,}: it lacked {many}, and what they {cost}"
-
-
-def take_older(path: Path, newest: bytes | None, missing: int | None = None) -> None:
-    """Append to an older copy of a client's ledger what it lacks, behind a line that says so for ever.
-
-    Args:
-        path: The older copy; with `newest` it may be gone.
-        newest: The ledger as it went on; None: that is not known.
-        missing: Number of lines that the older copy lacks, where no more is known.
-
-    Guarantee:
-        (record or client, server): with `newest`, every participation of either copy is counted afterwards, so nothing
-        that is stated falls below what was spent. Without it the ledger says so, and takes no higher limit any more.
-
-    Raises:
-        InputError: There is no ledger and `newest` is not known, or the older copy is damaged.
-    """
-    there, _ = whole_lines(path)
-    if not there and newest is None:
-        raise InputError(f"{path}: is gone, and what it held is not known on this machine; restore it from a backup")
-    bodies, head = read_chain(path, CLIENTS_LEDGER, torn=True) if there else ([], _START)
-    held = Counter(json.dumps(body, sort_keys=True) for body in bodies)
-    lacking = list[dict[str, Any]]()
-    for text in (newest or b"").decode().splitlines():
-        body = {name: value for name, value in json.loads(text).items() if name != "previous"}
-        if held[known := json.dumps(body, sort_keys=True)] > 0:
-            held[known] -= 1
-        else:
-            lacking.append(body)
-    first = 0 if bodies else 1
-    note = {OLDER: {"missing": missing if newest is None else len(lacking), "restored": newest is not None}}
-    HashChain(path, head, SECRET, size=there).append_all([*lacking[:first], note, *lacking[first:]])
 
 
 def _is_whole(line: bytes) -> bool:

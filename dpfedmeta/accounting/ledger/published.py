@@ -71,7 +71,7 @@ def check_weights(
                 f"{run.weights.with_name(name)}: was saved after line {lines} of a ledger, which {run.ledger} does not "
                 "have: lines at its end are lost, or the checkpoint is of another run"
             )
-    remarks = [_compared(folder, names) for folder, names in _earlier(run, content)]
+    remarks = [_compared(folder, names) for folder, names in earlier_weights(run, content)]
     closing = content.closing
     if closing is None:
         if stage in OVER and holds_digests(content):
@@ -81,7 +81,7 @@ def check_weights(
     return remarks
 
 
-def _earlier(run: RunDirectory, content: LedgerContent) -> list[tuple[Path, dict[str, str]]]:
+def earlier_weights(run: RunDirectory, content: LedgerContent) -> list[tuple[Path, dict[str, str]]]:
     """(Folder, what closing lines name) of the weights that were set aside when the run was extended."""
     name, closings = run.weights.name, [line for line in content.lines if isinstance(line, Closing)]
     named = {each.rounds: each.weights[name] for each in closings if name in each.weights}

@@ -9,7 +9,6 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from dpfedmeta.accounting.ledger.hash_chain import take_older
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import end_of_whole_lines, sync_folder
 from dpfedmeta.core.files.run_checks import check_outside_runs
@@ -24,6 +23,7 @@ from dpfedmeta.federation.identity.home_register import (
     noted_in,
     open_register,
     read_home,
+    take_older,
     write_home,
 )
 from dpfedmeta.secure_aggregation.crypto.keys import Identity

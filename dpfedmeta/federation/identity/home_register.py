@@ -3,15 +3,19 @@
 import fcntl
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+from dpfedmeta.accounting.ledger.client_ledger import CLIENTS_LEDGER, OLDER
+from dpfedmeta.accounting.ledger.hash_chain import START, HashChain, read_chain
 from dpfedmeta.accounting.ledger.ledger_register import lineage_folder
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.atomic_files import SECRET, replace_file
+from dpfedmeta.core.files.atomic_files import SECRET, replace_file, whole_lines
 
 HOME = "home.json"
 # Beside a home's entry in the register: how far its ledger went on this machine, and behind that line a copy of it.
@@ -69,6 +73,38 @@ def noted_in(path: Path) -> Noted | None:
     except DAMAGED_JSON:
         return None
     return found if not copy or sha256(copy).hexdigest() == found.digest else None
+
+
+def take_older(path: Path, newest: bytes | None, missing: int | None = None) -> None:
+    """Append to an older copy of a client's ledger what it lacks, behind a line that says so for ever.
+
+    Args:
+        path: The older copy; with `newest` it may be gone.
+        newest: The ledger as it went on; None: that is not known.
+        missing: Number of lines that the older copy lacks, where no more is known.
+
+    Guarantee:
+        (record or client, server): with `newest`, every participation of either copy is counted afterwards, so nothing
+        that is stated falls below what was spent. Without it the ledger says so, and takes no higher limit any more.
+
+    Raises:
+        InputError: There is no ledger and `newest` is not known, or the older copy is damaged.
+    """
+    there, _ = whole_lines(path)
+    if not there and newest is None:
+        raise InputError(f"{path}: is gone, and what it held is not known on this machine; restore it from a backup")
+    bodies, head = read_chain(path, CLIENTS_LEDGER, torn=True) if there else ([], START)
+    held = Counter(json.dumps(body, sort_keys=True) for body in bodies)
+    lacking = list[dict[str, Any]]()
+    for text in (newest or b"").decode().splitlines():
+        body = {name: value for name, value in json.loads(text).items() if name != "previous"}
+        if held[known := json.dumps(body, sort_keys=True)] > 0:
+            held[known] -= 1
+        else:
+            lacking.append(body)
+    first = 0 if bodies else 1
+    note = {OLDER: {"missing": missing if newest is None else len(lacking), "restored": newest is not None}}
+    HashChain(path, head, SECRET, size=there).append_all([*lacking[:first], note, *lacking[first:]])
 
 
 def home_at(home: Path) -> Home | None:

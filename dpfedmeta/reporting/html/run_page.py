@@ -54,7 +54,7 @@ REFRESH = 10
 PICTURES = ("accuracy", "clip", "guarantees")
 BLOCK = '<script type="application/json" id="shown">'
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
-AGREES = "agrees byte for byte with the ledger, and with the scores and names in it"
+AGREES = "agrees byte for byte with the ledger, and with the scores, names and description of data in it"
 
 
 @dataclass(frozen=True, kw_only=True)

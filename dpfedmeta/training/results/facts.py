@@ -24,7 +24,7 @@ from dpfedmeta.data.populations.population_statement import PopulationStatement
 from dpfedmeta.data.task import Task
 from dpfedmeta.data.task_file import task_names
 from dpfedmeta.learning.models.spec import beginning_words
-from dpfedmeta.planning.caveats import SIMULATION, TaskFacts, cautions
+from dpfedmeta.planning.caveats import TaskFacts, cautions, simulation_words
 from dpfedmeta.planning.client_spec import records_of_a_client, sizes_of_clients
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 
@@ -64,9 +64,8 @@ class Described:
         """The description that a file states, with what the ledger and a task that is here know better.
 
         Raises:
-            InputError: It is of another kind of clients than the settings name.
-            TypeError: It lacks something, or has an entry more.
-            LookupError: Likewise.
+            InputError: Its encoder or its number of records is not that of the settings.
+            TypeError, LookupError, ValueError: It lacks something, has an entry more, or words where a number stands.
         """
         population = PopulationStatement.from_json(found["population"])
         population = replace(population, clients=plan.clients)
@@ -136,7 +135,7 @@ def summary_facts(
         "guarantees": [cell.as_json() for cell in cells],
         "planned": [cell.as_json() for cell in promised],
         "ledger": {"rounds": len(content.charges), "head": content.heads[-1]},
-        "simulation": SIMULATION if settings.run.noise_seed is not None else None,
+        "simulation": simulation_words(settings.run.noise_seed),
         **({CHOSEN: chosen} if chosen else {}),
     }
 

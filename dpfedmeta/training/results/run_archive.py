@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dpfedmeta.accounting.ledger.ledger import read_content
+from dpfedmeta.accounting.ledger.published import earlier_weights
 from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import replace_file
@@ -64,7 +65,6 @@ WRITTEN = (
 # What `account --verify` compares; with the manifest of an unpacked archive, and with a page.
 _COMPARED = (
     CONFIG, PLAN, LEDGER, ROUNDS, SUMMARY, REPORT, SELECTION, MANIFEST, "checkpoint/*.safetensors",
-    "after-*-rounds/model.safetensors",
 )  # fmt: skip
 _WITH_MANIFEST, _WITH_PAGE = (CARD, WEIGHTS), ("accuracy.png", "clip.png", "guarantees.png", AUDIT_PLOT)
 # What else commands write there, which nobody expects in an archive.
@@ -193,7 +193,13 @@ def _is_written(inside: str, names: Sequence[str] = WRITTEN) -> bool:
 def not_compared(run: RunDirectory) -> list[str]:
     """Files of a run that no comparison looks at, by their paths in it; secret and hidden ones apart."""
     there = {name for name in (MANIFEST, REPORT) if (run.path / name).is_file()}
-    names = [*_COMPARED, *(_WITH_MANIFEST if MANIFEST in there else ()), *(_WITH_PAGE if REPORT in there else ())]
+    earlier = (
+        f"{folder.name}/{name}"
+        for folder, named in earlier_weights(run, read_content(run.ledger, torn=True))
+        for name in named
+    )
+    beside = (*(_WITH_MANIFEST if MANIFEST in there else ()), *(_WITH_PAGE if REPORT in there else ()))
+    names = [*_COMPARED, *earlier, *beside]
     found = [inside for path, inside in _files_of(run) if path.is_file() and not _is_written(inside, names)]
     parts = [(inside, Path(inside).parts) for inside in found]
     return [inside for inside, each in parts if SECRET_FOLDER not in each and not any(p.startswith(".") for p in each)]

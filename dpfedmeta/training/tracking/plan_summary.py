@@ -17,7 +17,7 @@ from dpfedmeta.data.user_sources.readers import READERS, public_image_files_of
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm
 from dpfedmeta.learning.meta.overridden import own_words
 from dpfedmeta.learning.models.spec import HEAD, NetworkSpec
-from dpfedmeta.planning.caveats import SIMULATION, notes_of, word_of_authors
+from dpfedmeta.planning.caveats import notes_of, simulation_words, word_of_authors
 from dpfedmeta.planning.client_spec import algorithm_of, network_spec
 from dpfedmeta.planning.network_trial.pretraining_overlap import initial_words
 from dpfedmeta.planning.privacy.secure_sum_settings import countable_weights
@@ -123,7 +123,7 @@ def planned_with(settings: Settings, privacy: PrivacyPlan, cells: Sequence[Guara
         network=trained_lines(settings, task),
         begins_with=initial_words(settings),
         cautions=notes_of(settings, task),
-        simulation=SIMULATION if settings.run.noise_seed is not None else None,
+        simulation=simulation_words(settings.run.noise_seed),
         hides_times=hides_times_of(settings, privacy),
         final_validations=_final_validations(settings, task),
     )

@@ -14,14 +14,14 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.files.run_directory import DESCRIBED, PLAN, SUMMARY, RunDirectory
-from dpfedmeta.planning.caveats import SIMULATION, word_of_authors
+from dpfedmeta.planning.caveats import simulation_words, word_of_authors
 from dpfedmeta.training.results.facts import Described, plan_facts, summary_facts
 from dpfedmeta.training.verification.chosen_run import cells_of_choice, choice_words, verified_selection
 from dpfedmeta.training.verification.replan import settings_of_ledger
 
 _NEVER = (
-    "accuracies, what is drawn of them, names, and how many records clients have (measure again: dpfedmeta evaluate "
-    "RUN --out DIR)"
+    "accuracies and what is drawn of them (measure again: dpfedmeta evaluate RUN --out DIR), names, and what is said "
+    "of the data (whose records they are and how many, and what a task or an encoder that is not here contains)"
 )
 
 
@@ -72,7 +72,7 @@ class Proven:
     @property
     def simulation(self) -> str | None:
         """Warning that nothing is promised, where the noise seed was chosen; else None."""
-        return SIMULATION if self.settings.run.noise_seed is not None else None
+        return simulation_words(self.settings.run.noise_seed)
 
     @property
     def word(self) -> str | None:

@@ -67,19 +67,14 @@ def check_rows(snapshot: Snapshot, proven: Proven) -> list[str]:
         for number, row in enumerate(rows, start=1):
             check_words(f"{path}, line {number}", ROUNDS, row)
         # Of a run that goes on, rounds that are done again take the place of lines.
-        if not snapshot.written:
-            _check_written(path, rows)
+        lines = [] if snapshot.written else path.read_text(encoding="utf-8").splitlines()
+        for number, (line, row) in enumerate(zip(lines, rows, strict=False), start=1):
+            if line != json.dumps(row):
+                raise InputError(f"{path}, line {number}: is not written as a run writes it")
     long = sum(TOO_LONG in row for row in rows)
     if long:
         remarks = [*remarks, f"rounds.jsonl: {long} releases are longer than honest clients give ({TOO_LONG})"]
     return ["rounds.jsonl agrees", *remarks]
-
-
-def _check_written(path: Path, rows: Sequence[Row]) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, (line, row) in enumerate(zip(lines, rows, strict=False), start=1):
-        if line != json.dumps(row):
-            raise InputError(f"{path}, line {number}: is not written as a run writes it")
 
 
 def _chosen(rows: int) -> list[int]:

@@ -17,7 +17,7 @@ from dpfedmeta.privacy.rounds.round_journal import Journal
 from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training import run_training as run_module
 from dpfedmeta.training.loop import Training
-from dpfedmeta.training.results.run_archive import archive, check_manifest
+from dpfedmeta.training.results.run_archive import archive, check_manifest, not_compared
 from dpfedmeta.training.verification.verify import audit, compose
 from tests.training.runs.test_extend import extend
 from tests.training.runs.test_resume import Killed, begin, killed_in_round, resume
@@ -285,6 +285,7 @@ def test_an_extended_run_keeps_the_line_that_closed_it_and_both_weights_are_comp
     assert closings(run)[:1] == first
     assert [each.rounds for each in closings(run)] == [3, 5]
     assert "after-3-rounds/: 1 of 1 files" in " ".join(audit(run).remarks)
+    assert "after-3-rounds/model.safetensors" not in not_compared(run)
     old = run.path / "after-3-rounds" / "model.safetensors"
     for path, other in ((old, run.weights), (run.weights, old)):
         before = path.read_bytes()
