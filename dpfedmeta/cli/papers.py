@@ -23,7 +23,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, ServerSe
 from dpfedmeta.accounting.release_costs import rounds_seen
 from dpfedmeta.accounting.right_guesses import protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.cli.arguments import DONE, print_json
+from dpfedmeta.cli.arguments import DONE, print_json, print_line
 from dpfedmeta.cli.run_statement import NOT_PROMISED, cell_lines, done_words, others_words, unit_words
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
@@ -312,7 +312,7 @@ def write_all(console: Console, options: argparse.Namespace, of: Account) -> int
         print_json({"written": [str(path) for path in made], "to_fill_in": left})
         return DONE
     for line in (*(f"Attention: {each}" for each in of.cautions), *map(str, made)):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        print_line(console, line)
     if left:
         console.print(f'"{TO_FILL_IN}" stands {left} times in them, where no ledger knows', highlight=False)
     if events is not None:
@@ -322,5 +322,5 @@ def write_all(console: Console, options: argparse.Namespace, of: Account) -> int
             # Its accountant of losses takes no sampling without replacement.
             promised = rounded_up(of.cells[0].epsilon)
             said += f", for our {promised}: of cohorts of a fixed size it has RDP alone, which bounds more loosely"
-        console.print(f"{options.events}: {said}", highlight=False, soft_wrap=True, markup=False)
+        print_line(console, f"{options.events}: {said}")
     return DONE

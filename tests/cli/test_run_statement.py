@@ -270,7 +270,7 @@ def test_a_page_and_papers_of_a_run_say_what_its_plan_cautions_of(tmp_path, monk
     assert counted in " ".join((tmp_path / "papers/dpia.yaml").read_text().split())
     (run.path / "summary.json").unlink()
     said = dpfedmeta("account", "--statement", str(run.path)).out
-    assert "Attention: plan.json and summary.json are not there, so what follows from the data is not said" in said
+    assert "Attention: test people of strokes are treated as public" in said  # the ledger holds what was said of them
     given |= {"privacy.client.limit": "50"}
     held = written_run(tmp_path, name="held", algo="dp-agr", given=given, charged=2)
     assert "no target limits its rounds" not in dpfedmeta("account", "--statement", str(held.path)).out

@@ -119,23 +119,6 @@ class PopulationStatement:
         """The facts, and what follows from them."""
         return {**asdict(self), "clients_per_image": self.clients_per_image, "text": self.text}
 
-    @classmethod
-    def from_json(cls, stated: Mapping[str, Any]) -> "PopulationStatement":
-        """The statement of stored facts; its sentence is made anew.
-
-        Raises:
-            TypeError: They are no such facts.
-            LookupError: There is no such sentence, or a number of it is not stated.
-            ValueError: A number is stated that the sentence does not say.
-        """
-        found = cls(**{name: stated[name] for name in stated if name not in ("clients_per_image", "text")})
-        held = {"images": found.images, **found.numbers}
-        unsaid = [name for name, number in held.items() if number and f"{{{name}}}" not in found._sentence]
-        unsaid += [name for name in found.choices if f"{{{name}}}" not in _SENTENCES[found.kind][found.form]]
-        if unsaid:
-            raise ValueError(f"{unsaid[0]}: the sentence about these clients does not say it")
-        return found
-
 
 def asked_statement(clients: int) -> PopulationStatement:
     """Describe clients that hold their data themselves and are asked by a server."""
