@@ -182,12 +182,12 @@ def trial(made: Trial, faults: Sequence[str], every: int = 0, first: int = 0) ->
 
 
 def questions(made: Trial, every: int = 0, first: int = 0) -> Trial:
-    """End a federation's server or client at every so-manieth question."""
+    """End a federation's server and a client at each question, before and after it in turn, or as `trial` does."""
     made.begin()
     algo = {"federation": "dp-agrlr-micro", "federation-secure": "dp-agrlr-secure"}[made.name]
     count = (made.folder / f"{made.name}-whole" / "output.txt").read_text().splitlines().count("?")
     for number, how in enumerate(QUESTIONS):
-        for at in range((first + number) % max(every, 1), count, max(every, 1)):
+        for at in range((first + number) % (every or 2), count, every or 2):
             made.asked_at(how, at, algo)
     return made
 

@@ -67,7 +67,7 @@ class Kind:
         published: All that it publishes, of an uninterrupted and of an interrupted one the same.
         like: The kind by which places of both are tried by every sort of fault.
         children: It has processes of its own.
-        share: A start is dear: of the places of both kinds it takes every so-manieth.
+        share: It is slow: of the places of both kinds it takes every so-manieth.
     """
 
     published: Callable[[Path], Mapping[str, object]]
@@ -294,7 +294,9 @@ def federated(algo: str, how: str = "", at: int = -1) -> int:
     given = MICRO if algo == "dp-agrlr-micro" else SECURE
     settings = silos.settings(algo, **given, **{"run.noise_seed": str(NOISE)})
     wire = Restarting(silos, home, how, at)
-    run, status = silos.serve(settings, home, wire, page=_page, wait=0.0, fewest=4)
+    # A page is a quarter of the time, and one kind's is enough.
+    page = {"page": _page} if algo == "dp-agrlr-micro" else {}
+    run, status = silos.serve(settings, home, wire, **page, wait=0.0, fewest=4)
     if status != "completed":
         sys.exit(130 if status == "interrupted" else 1)
     if (run.secret / training_server._OFFER).exists():
@@ -311,7 +313,8 @@ def _page(run: RunDirectory) -> None:
 def learned(folder: Path) -> dict[str, Any]:
     """Weights, scores and ledger of the server; who has the model; what each client's ledger says."""
     run = RunDirectory(folder / "run")
-    found: dict[str, Any] = fingerprint_of(run) | {"page": text_of(run.path / "report.html")}
+    found: dict[str, Any] = fingerprint_of(run)
+    found |= {path.name: text_of(path) for path in run.path.glob("report.html")}
     found["due"] = [name for name in (training_server._OFFER, training_server._HANDED) if (run.secret / name).exists()]
     found |= {"models": [], "charged": [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]}
     for number in range(CLIENTS):
@@ -337,7 +340,7 @@ KINDS: dict[str, Kind] = {
                           like="train"),
     "train-workers": Kind(words=[*(word for word in _words("--algo=dp-agr") if "run.workers" not in word),
                                  "--run.workers=2"], published=published_run, like="train", children=True,
-                          share=5),
+                          share=10),
     "train-secure": Kind(words=_words("--algo=dp-agrlr-secure", "--population.sampler=fixed", "--cohort=12",
                                       "--clients=60",
                                       "--record.micro_shots=1", "--record.micro_queries=1", "--aggregation.dropout=0.2",
@@ -363,7 +366,8 @@ KINDS: dict[str, Kind] = {
     "rotation": Kind(words=["federate", "keys", "--rotate", "old.pem", "--out", "disk/new.pem"], prepare=a_home,
                      published=rotated),
     "federation": Kind(call=lambda: federated("dp-agrlr-micro"), published=learned),
-    "federation-secure": Kind(call=lambda: federated("dp-agrlr-secure"), published=learned, like="federation"),
+    "federation-secure": Kind(call=lambda: federated("dp-agrlr-secure"), published=learned, like="federation",
+                              share=2),
 }  # fmt: skip
 
 

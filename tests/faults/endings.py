@@ -178,7 +178,7 @@ def chosen(
     SIGKILL is one sort. A disk that is full and one that fails take turns, since at one place the same call fails; so
     do signals that Python hears, which raise at the same place. Those to a group differ where there are `children`. A
     clock jumps at all further places, so few starts are enough. Later places of a class, and those that another kind
-    has (`known`), are ended by one sort in turn; of the latter, where starts are dear, every so-manieth (`share`).
+    has (`known`), are ended by one sort in turn; of the latter a kind that is slow takes every so-manieth (`share`).
     """
     elsewhere = {place.of for place in known}
     disk, signals, groups = cycle(("ENOSPC", "EIO")), cycle(("SIGINT", "SIGTERM")), cycle(FAULTS[3:5])
