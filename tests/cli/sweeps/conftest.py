@@ -67,17 +67,22 @@ FILE = {
 }
 
 
-@pytest.fixture
-def program(tmp_path):
-    """In the place of `dpfedmeta train`."""
-    path = tmp_path / "program" / "train.py"
-    path.parent.mkdir()
+def write_program(path):
+    """PROGRAM, and what it reads: a ledger's first line and a description of data."""
     path.write_text(PROGRAM)
     settings = resolve("dp-agr", "strokes", None, SMALL)
     plan = make_privacy(settings, load_task("strokes")[0])
     opening = opening_line(plan, identity(settings, plan))
     content = {**opening, "version": VERSION, "previous": "0" * 64}
     path.with_name("ledger.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def program(tmp_path):
+    """In the place of `dpfedmeta train`."""
+    path = tmp_path / "program" / "train.py"
+    path.parent.mkdir()
+    write_program(path)
     return path
 
 
