@@ -73,8 +73,12 @@ class RoundSum:
         """Largest norm by which one client moves the sum."""
         return moved_by_a_client(self._bound, self._attachment)
 
-    def add(self, client: Hashable, update: object) -> None:
-        """Clip one client's update and add it; whatever it is, there is no error and no message."""
+    def add(self, client: Hashable, update: object) -> bool:
+        """Clip one client's update and add it; whatever it is, there is no error and no message.
+
+        Returns:
+            True if the client was due: one of the cohort, for the first time.
+        """
         with self._lock:
             # Two threads may bring one client's update, for example the same request twice.
             due = client in self._waiting
@@ -90,7 +94,7 @@ class RoundSum:
         with self._lock:
             if added is None or not (plain or whole is not None):
                 self.left_out += 1
-                return
+                return due
             if self._total is None:
                 self._total = self._zeros()
             if whole is not None:
@@ -98,6 +102,7 @@ class RoundSum:
             else:
                 factor = self._bound / length * ROUNDING if length > self._bound else 1.0
                 add_shortened(added, factor, 1.0 / self._numbers.units[0], self._total[0])
+        return due
 
     def _whole(self, message: FloatArray) -> Any:
         assert self.form is not None
