@@ -128,6 +128,18 @@ def test_what_its_owner_may_not_have_meant_is_asked(site, tmp_path):
     assert "1 row(s) are wrong and left out" in said
 
 
+def test_half_of_a_column_in_another_unit_is_asked_about(site, tmp_path):
+    """Its mean and spread were near the task's."""
+    lines = [
+        [label, str(float(age) * (12 if n % 4 < 2 else 1)), *more] for n, (label, age, *more) in enumerate(rows(60))
+    ]
+    found = pre_flight(write(tmp_path / "own.csv", HEADER, lines), site / "plan-3.yaml")
+    assert found.sound
+    assert any(
+        "column age: 30 values from" in line and "a part of them in another unit?" in line for line in found.lines
+    )
+
+
 def test_missing_values_are_counted_and_take_part_where_the_task_says_what_they_are(site, tmp_path):
     """Every row lacks something, as in real tables."""
     for name in ("plan-3.yaml", "public.csv"):
