@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 
 from PIL import Image
 
@@ -27,6 +28,7 @@ from dpfedmeta.federation.identity.invitation import INVITATION, ROSTER, make_op
 _CHARACTERS, _TRIED = 10, 5
 _FEWEST, _MOST = 3, 50
 _END_SECONDS = 120.0
+_STATE = "DPFEDMETA_STATE"
 Say = Callable[[str], None]
 
 
@@ -63,6 +65,16 @@ class _Client:
         """Beside its images: a home has a folder `images` of its own."""
         return self.folder / "home"
 
+    @property
+    def state(self) -> Path:
+        """Register of a machine: the next demo has the same drawings under other keys, so each client has its own."""
+        return self.folder / "state"
+
+    @property
+    def statement(self) -> str:
+        """Command on what it spent, with the register that knows its home."""
+        return f"{_STATE}={quote(str(self.state))} dpfedmeta account --statement {quote(str(self.home))}"
+
 
 def run_demo(options: DemoOptions, say: Say) -> int:
     """Make keys and folders, start everybody, wait, and say how it ended; the exit code.
@@ -89,8 +101,7 @@ def run_demo(options: DemoOptions, say: Say) -> int:
     with ExitStack() as running:
         server = running.enter_context(_process(_server_words(options, operator, dataset, out)))
         taking_part = [
-            (client, running.enter_context(_process(_client_words(client, operator), client.folder)))
-            for client in clients
+            (client, running.enter_context(_process(_client_words(client, operator), client))) for client in clients
         ]
         code = server.wait()
         if code:
@@ -100,6 +111,7 @@ def run_demo(options: DemoOptions, say: Say) -> int:
                 raise RuntimeError(f"{client.name} ended with an error; see {client.folder / 'output.txt'}")
     for client in clients:
         say(_tried(client))
+    say(f"what a client spent, on the machine that it plays: {clients[0].statement}")
     say(f"{out}: report {out / 'run' / 'report.html'}; {time.monotonic() - begun:.0f} s in all")
     return 0
 
@@ -169,15 +181,14 @@ def _client_words(client: _Client, operator: Path) -> list[str]:
 
 
 @contextmanager
-def _process(words: Sequence[str], folder: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def _process(words: Sequence[str], client: _Client | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Start one process of the federation, and end it with the context."""
     command = [sys.executable, "-m", "dpfedmeta", "federate", *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    if folder is not None:
-        # The next demo has the same drawings under other keys: each client counts as one on a machine of its own.
-        environment |= {"DPFEDMETA_STATE": str(folder / "state")}
+    if client is not None:
+        environment |= {_STATE: str(client.state)}
     with ExitStack() as opened:
-        output = None if folder is None else opened.enter_context((folder / "output.txt").open("wb"))
+        output = None if client is None else opened.enter_context((client.folder / "output.txt").open("wb"))
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
         )

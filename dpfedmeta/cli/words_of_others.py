@@ -1,8 +1,9 @@
 """Words and places that users try, and what to type in place of them."""
 
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from shlex import quote
 
 from dpfedmeta.core.files.run_directory import LEDGER
 
@@ -68,22 +69,81 @@ def option_meant(name: str, known: Collection[str]) -> str:
 
 
 def run_meant(word: str) -> str:
-    """'; for a run: ...' where the word is the folder of a run, or holds some."""
-    folder = Path(word)
-    if (folder / LEDGER).exists():
+    """'; for a run: ...' where the word is the folder of a run, or what else `account` takes, or holds some."""
+    kind = _kind_of(Path(word))
+    if kind == "a run":
         return f"; for a run: dpfedmeta account --run {word}, or --verify or --statement in place of --run"
-    inside = sorted(path.parent for path in folder.glob(f"*/{LEDGER}")) if folder.is_dir() else []
+    if kind not in _NO_LEDGER:
+        what, remedy, _ = _KEPT[kind]
+        return f"; it {what}: {remedy.format(path=quote(word), parent=quote(str(Path(word).parent)))}"
+    inside = sorted(path.parent for path in Path(word).glob(f"*/{LEDGER}")) if kind == "a folder" else []
     return f"; it holds runs: name one, as dpfedmeta account --run {inside[-1]}" if inside else ""
+
+
+# What may stand in the place of a run: what it is, what to type for it, and the options of `account` that take it. A
+# folder without a ledger is told which runs it holds by whoever opens it.
+_OF_RUNS = ("run", "verify", "statement", "realised")
+_KEPT: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "a run": ("is the folder of a run", "dpfedmeta account --verify {path}", _OF_RUNS),
+    "a folder": ("is a folder", "name the file of a register (--promise begins one)", _OF_RUNS),
+    "a home": ("is a client's home", "dpfedmeta account --statement {path}", ("statement",)),
+    "a register": (
+        "is the register of a population",
+        "dpfedmeta account --population {path}, or --statement {path}",
+        ("population", "statement"),
+    ),
+    "a run's ledger": ("is the ledger of a run", "name its folder: dpfedmeta account --verify {parent}", ()),
+    "a home's ledger": (
+        "is the ledger of a client's home",
+        "name its folder: dpfedmeta account --statement {parent}",
+        (),
+    ),
+    "an archive": (
+        "is an archive",
+        "unpack it (python -m zipfile -e {path} FOLDER), and name the folder of the run in it",
+        (),
+    ),
+    # A register whose first line is damaged is told so by whoever reads it.
+    "a file": ("is a file", "name the folder of a run, as runs/NAME", ("population",)),
+    "nothing": ("there is no such run directory", "", ("population",)),
+}
+_NO_LEDGER = ("a folder", "an archive", "a file", "nothing")
+
+
+def _kind_of(path: Path) -> str:
+    from dpfedmeta.accounting.ledger.client_ledger import is_own_ledger
+    from dpfedmeta.accounting.ledger.population_register import is_register
+
+    if path.is_dir():
+        ledger = path / LEDGER
+        return "a folder" if not ledger.is_file() else "a home" if is_own_ledger(ledger) else "a run"
+    if not path.is_file():
+        return "nothing"
+    if zipfile.is_zipfile(path):
+        return "an archive"
+    if path.name == LEDGER:
+        return "a home's ledger" if is_own_ledger(path) else "a run's ledger"
+    return "a register" if is_register(path) else "a file"
+
+
+def misplaced(path: Path, option: str = "") -> str | None:
+    """Say what a path is that an option of `account` does not take, and what to type; None: it takes that.
+
+    Args:
+        path: As it was typed.
+        option: Its name, without dashes; empty: of another command, which takes no such path at all.
+    """
+    what, remedy, takes = _KEPT[_kind_of(path)]
+    if option in takes:
+        return None
+    if not remedy:
+        return f"{path}: {what}"
+    return f"{path}: {what}; {remedy.format(path=quote(str(path)), parent=quote(str(path.parent)))}"
 
 
 def no_run(path: Path) -> str:
     """Say what a path is that is no folder of a run."""
-    if not path.is_file():
-        return f"{path}: there is no such run directory"
-    if zipfile.is_zipfile(path):
-        unpack = f"python -m zipfile -e {path} FOLDER"
-        return f"{path}: is an archive; unpack it ({unpack}), and name the folder of the run in it"
-    return f"{path}: is a file; name the folder of a run, as runs/NAME"
+    return misplaced(path) or ""
 
 
 def without_dashes(word: str, known: Collection[str]) -> str:

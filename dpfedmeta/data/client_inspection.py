@@ -9,7 +9,7 @@ import numpy as np
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import listed, reasons
-from dpfedmeta.data.columns import TARGET, constant_columns
+from dpfedmeta.data.columns import TARGET, constant_columns, two_units
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.missing import MissingValues, look_for_missing
 from dpfedmeta.data.task import OwnSource, Task
@@ -118,7 +118,7 @@ def _remarks(found: SoundRows) -> tuple[str, ...]:
 
 
 def missing_remarks(found: SoundRows, known: MissingValues | None = None) -> tuple[str, ...]:
-    """SECRET: where values of a table are missing, or look so, and which columns say nothing.
+    """SECRET: where values of a table are missing, or look so, and which columns say nothing or have two units.
 
     Args:
         found: Rows under any plan.
@@ -127,7 +127,8 @@ def missing_remarks(found: SoundRows, known: MissingValues | None = None) -> tup
     if not (names := found.names()):
         return ()
     numbers, absent, words = look_for_missing([values[: len(names)] for values in found.values], names, known)
-    return (*words, *constant_columns(names, np.where(absent, np.nan, numbers)))
+    held = np.where(absent, np.nan, numbers)
+    return (*words, *constant_columns(names, held), *two_units(names, held, [row.label for row in found.rows]))
 
 
 def lone_classes(labels: Iterable[str], task: Task | None = None) -> tuple[str, ...]:

@@ -54,6 +54,10 @@ _UNLIKE = 10.0
 # Public deviations between a column's mean and the task's, where it is asked about; those of a constant column; and how
 # much smaller or larger its spread may be.
 _FAR, _FAR_CONSTANT, _SPREAD = 5.0, 1.5, 10.0
+# Two groups of a column, of which one may be in another unit: the least share of each, numbers that differ in each, how
+# much wider than a deviation of either the gap is, by how much deviations may differ, and how much larger one group is
+# (a mile is 1.6 km); all in logarithms. The last: how much of the smaller group classes must leave untold.
+_GROUP, _DIFFERING, _GAP, _ALIKE_SPREAD, _LARGER, _TOLD = 0.1, 5, 3.0, 2.0, 1.5, 0.5
 
 
 def meant(name: str) -> str | None:
@@ -358,3 +362,49 @@ def other_units(
             continue
         said.append(f"column {name}: {why}")
     return tuple(said)
+
+
+def two_units(columns: Sequence[str], records: Any, labels: Sequence[str]) -> tuple[str, ...]:
+    """SECRET: questions about columns of which a part looks as if it were in another unit: two groups, far apart.
+
+    In another unit numbers are a multiple, so in logarithms the groups are equally wide; and every class has some of
+    both. Columns with numbers that are not positive are not looked at.
+
+    Args:
+        columns: Names of the features.
+        records: [n, features], as of `telling_columns`; NaN where a value is missing.
+        labels: Class of each.
+    """
+    said, codes = [], np.unique(np.asarray(labels), return_inverse=True)[1]
+    for name, values in zip(columns, np.asarray(records, dtype=np.float64).T, strict=True):
+        there = np.isfinite(values)
+        known = np.sort(values[there])
+        least = max(_FEWEST_ROWS, int(np.ceil(_GROUP * len(known))))
+        if len(known) < 2 * least or known[0] <= 0:
+            continue
+        place = least + int(np.argmax(np.diff(np.log(known))[least - 1 : len(known) - least]))
+        lower, upper = known[:place], known[place:]
+        if _are_units(lower, upper) and not _told(values[there] >= upper[0], codes[there]):
+            said.append(
+                f"column {name}: {len(lower):,} values from {lower[0]:g} to {lower[-1]:g}, {len(upper):,} from "
+                f"{upper[0]:g} to {upper[-1]:g}, and none between: is a part of them in another unit?"
+            )
+    return tuple(said)
+
+
+def _are_units(lower: npt.NDArray[np.float64], upper: npt.NDArray[np.float64]) -> bool:
+    """Return whether sorted numbers look as if they were one quantity in two units."""
+    low, high = np.log(lower), np.log(upper)
+    small, large = sorted((float(low.std()), float(high.std())))
+    return bool(
+        min(len(np.unique(group)) for group in (lower, upper)) >= _DIFFERING
+        and high[0] - low[-1] > _GAP * large
+        and large <= _ALIKE_SPREAD * small
+        and np.median(high) - np.median(low) > np.log(_LARGER)
+    )
+
+
+def _told(above: npt.NDArray[np.bool_], codes: npt.NDArray[np.int64]) -> bool:
+    """Return whether classes tell most of which group a value is in; else every class has some of both."""
+    left = sum(min(int(above[codes == each].sum()), int((~above[codes == each]).sum())) for each in np.unique(codes))
+    return left < _TOLD * min(int(above.sum()), int((~above).sum()))

@@ -241,7 +241,7 @@ def run_client(options: ClientOptions, say: Say) -> Path | None:
 
     Raises:
         InputError: Files cannot be used, the images belong to another home, the server does not take this client, or
-            its plan cannot be answered here.
+            its plan cannot be answered here, or not within the client's limit.
         RuntimeError: No server for so long as the client has patience.
     """
     private, invitation = read_identity(options.identity), read_invitation(options.invitation)

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.data.client_inspection import missing_remarks
 from dpfedmeta.data.columns import other_units
+from dpfedmeta.data.episodes.row_layout import few_of_labels
 from dpfedmeta.data.repeated_images import different
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.sound_rows import any_rows
@@ -102,7 +104,7 @@ def pre_flight(
     counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(held.items()))
     if held:
         lines.append(f"{sum(held.values()):,} records of {len(held)} classes take part: {counts}")
-        lines += _remarks(signed, np.asarray(records))
+        lines += [*_few(joined, held), *_remarks(signed, np.asarray(records))]
     if signed.task.form.kind == "vectors":
         lines += missing_remarks(rows, signed.task.missing)
     lines += [*said, *(each.words for each in (before[0].older_copies if before else ())), limit]
@@ -184,6 +186,14 @@ def _compute(joined: Joined) -> None:
         joined.vector(task, attempt)
     else:
         joined.whole(task.encode(), attempt, plan.privacy.clients)
+
+
+def _few(joined: Joined, held: Mapping[str, int]) -> list[str]:
+    """SECRET: labels of which there are few; none where clients hold some of them alone, as writers or speakers do."""
+    labels, layout = joined.signed.task.labels, getattr(joined.images, "layout", None)
+    if layout is None or len(labels) != joined.signed.plan.settings.task.ways:
+        return []
+    return few_of_labels(layout, held, labels)
 
 
 def _remarks(signed: SignedPlan, records: FloatArray) -> list[str]:

@@ -17,7 +17,7 @@ def test_a_run_has_one_writer_and_is_free_again_afterwards(tmp_path):
     with only_writer(tmp_path):
         assert being_written(tmp_path)
         with (
-            pytest.raises(InputError, match="another process is writing this run; wait for it, or stop it"),
+            pytest.raises(InputError, match="this process itself holds this run; wait for its other thread"),
             only_writer(tmp_path),
         ):
             pytest.fail("two writers")
@@ -56,7 +56,7 @@ def test_many_may_look_at_a_time_and_a_writer_waits_for_them(tmp_path):
 
 def test_one_who_stays_is_waited_for_no_longer_than_a_look_takes(tmp_path):
     begun = time.monotonic()
-    with only_writer(tmp_path), pytest.raises(InputError, match="wait for it"):
+    with only_writer(tmp_path), pytest.raises(InputError, match="wait for its other thread"):
         only_writer(tmp_path).__enter__()
     assert lock._LOOK_SECONDS <= time.monotonic() - begun < 20 * lock._LOOK_SECONDS
 
@@ -89,3 +89,20 @@ def test_a_run_that_its_own_process_ends_goes_on_no_more(tmp_path, monkeypatch):
         assert goes_on(tmp_path)
     with ending(tmp_path):
         assert not goes_on(tmp_path)
+
+
+def test_a_fork_is_another_process_than_the_one_that_holds_the_lock(tmp_path):
+    with only_writer(tmp_path, "call close()"):
+        with pytest.raises(InputError, match=r"this process itself holds this run; call close\(\)"):
+            only_writer(tmp_path).__enter__()
+        if (child := os.fork()) == 0:
+            try:
+                only_writer(tmp_path).__enter__()
+            except InputError as error:
+                os._exit(7 if "another process is writing" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    # A holder of before is no holder of now.
+    handle = os.open(tmp_path / ".lock", os.O_RDWR)
+    assert lock.let_go_of(handle) is None
+    os.close(handle)

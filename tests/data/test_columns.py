@@ -1,6 +1,9 @@
 """Columns that would become features by accident are refused; what is suspicious is told from public rows alone."""
 
+import os
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from dpfedmeta.data.columns import (
     owning_columns,
     target_columns,
     telling_columns,
+    two_units,
 )
 from dpfedmeta.data.dataset import open_dataset
 from dpfedmeta.data.names import surely_public
@@ -354,3 +358,96 @@ def test_another_unit_is_asked_about(changed, words):
 def test_columns_without_names_are_told_by_place():
     found = other_units(["age"], table(chol=np.zeros(40)), (54.0, 220.0, 0.5), (9.0, 90.0, 0.5))
     assert found[0].startswith("column 2: all 40")
+
+
+def drawn(mean, spread, rows=200, seed=0):
+    return np.exp(np.random.default_rng(seed).normal(np.log(mean), spread, rows))
+
+
+UNITS = {
+    "years, months": (drawn(50, 0.3), 12),
+    "cholesterol": (drawn(240, 0.15), 1 / 38.67),
+    "glucose": (drawn(5.5, 0.25), 18),
+    "metres": (drawn(170, 0.05), 0.01),
+    "mmHg, kPa": (drawn(130, 0.15), 0.1333),
+    "degrees": (drawn(37.2, 0.015), None),
+}
+
+
+def mixed(values, factor, share, seed=1):
+    other = np.random.default_rng(seed).random(len(values)) < share
+    return np.where(other, values * factor if factor else values * 1.8 + 32, values)
+
+
+@pytest.mark.parametrize("share", [0.15, 0.5, 0.85])
+@pytest.mark.parametrize("name", UNITS)
+def test_a_column_of_which_a_part_is_in_another_unit_is_asked_about(name, share):
+    values, factor = UNITS[name]
+    classes = np.arange(len(values)) % 2
+    (said,) = two_units(["x"], mixed(values, factor, share)[:, None], classes)
+    assert said.startswith("column x: ")
+    assert said.endswith("and none between: is a part of them in another unit?")
+    # Blanks are no group, and neither is one unit.
+    blank = np.where(np.arange(len(values)) % 9 == 0, np.nan, mixed(values, factor, share))
+    assert len(two_units(["x"], blank[:, None], classes)) == 1
+    assert two_units(["x"], values[:, None], classes) == ()
+
+
+NO_UNITS = {
+    "a yes or no": np.arange(200) % 2.0,
+    "few values": np.array([1.0, 2.0, 100.0, 200.0] * 50),
+    "a code": np.array([3.0, 6.0, 7.0] * 66),
+    "a few far ones": np.r_[drawn(50, 0.2), drawn(600, 0.2, 5)],
+    "one number for missing ones": np.r_[drawn(50, 0.2), np.full(60, 999.0)],
+    "many sizes": drawn(5, 2.0),
+    "two groups near each other": np.r_[drawn(50, 0.02), drawn(70, 0.02)],
+    "another width": np.r_[drawn(1, 0.05), drawn(50, 0.5)],
+    "negative": np.r_[drawn(50, 0.2), -drawn(50, 0.2)],
+    "few rows": np.r_[drawn(50, 0.2, 7), drawn(5000, 0.2, 7)],
+}
+
+
+@pytest.mark.parametrize("name", NO_UNITS)
+def test_what_is_no_other_unit_is_not_asked_about(name):
+    values = NO_UNITS[name]
+    assert two_units(["x"], values[:, None], np.random.default_rng(2).integers(2, size=len(values))) == ()
+
+
+def test_groups_that_the_classes_tell_are_no_units():
+    """Walking and sitting are far apart too."""
+    values = np.r_[drawn(1, 0.3), drawn(100, 0.3)]
+    walking = np.r_[np.zeros(200), np.ones(200)]
+    assert two_units(["x"], values[:, None], walking) == ()
+    assert two_units(["x"], values[:, None], walking[::-1][np.random.default_rng(0).permutation(400)])
+
+
+REAL = Path(os.environ.get("DPFEDMETA_DATA", "data"))
+TABLES = {
+    **{name: f"heart-disease/processed.{name}.data" for name in ("cleveland", "hungarian", "switzerland", "va")},
+    "parkinsons": "parkinsons/parkinsons_updrs.data",
+    "wisdm": "wisdm/WISDM_ar_v1.1_transformed.arff",
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_column_of_a_real_table_nor_of_one_of_its_people_is_asked_about(name):
+    if not (path := REAL / TABLES[name]).exists():
+        pytest.skip("the data are not here")
+    lines = [re.split("[,\t]", line) for line in path.read_text().splitlines() if re.match(r"[\d.]+[,\t]", line)]
+    assert len(lines) > 100
+    labels = np.array(["target" if name == "parkinsons" else line[-1] for line in lines])
+    owners = np.array([line[{"wisdm": 1, "parkinsons": 0}.get(name, -1)] for line in lines])
+    # Without numbers of rows, and people.
+    records = np.array([[number(text) for text in line[2:]] for line in lines])
+    asked = [*two_units([*map(str, range(records.shape[1]))], records, labels)]
+    for owner in np.unique(owners) if name in ("wisdm", "parkinsons") else ():
+        mine = owners == owner
+        asked += two_units([*map(str, range(records.shape[1]))], records[mine], labels[mine])
+    assert not asked
+
+
+def number(text):
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan

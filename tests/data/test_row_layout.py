@@ -8,7 +8,15 @@ import pytest
 
 from dpfedmeta.data.episodes import row_layout
 from dpfedmeta.data.episodes.class_pool import ClassPool
-from dpfedmeta.data.episodes.row_layout import AllRows, GroupLayout, RoleLayout, chosen_rows, hashed_rows, micro_slots
+from dpfedmeta.data.episodes.row_layout import (
+    AllRows,
+    GroupLayout,
+    RoleLayout,
+    chosen_rows,
+    few_of_labels,
+    hashed_rows,
+    micro_slots,
+)
 from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.populations.natural import simulated_key
 
@@ -363,3 +371,37 @@ def test_all_rows_without_pairs_keep_their_labels_and_an_empty_client_is_one_nul
         _, choice = placed(empty, [], tmp_path, numbers=numbers)
         assert choice.null.all()
         assert choice.episode().support_images.isnan().all()
+
+
+WALKED = {"shared": GROUPS["shared"], "complete": GROUPS["complete"], "roles": ROLES["all labels"]}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 8, 20])
+@pytest.mark.parametrize("name", WALKED)
+def test_no_more_of_a_message_holds_a_label_than_its_owner_is_told(name, count, tmp_path):
+    """In so many micro-episodes, or places, at most; what is said of few rows is said where it matters."""
+    layout, label = WALKED[name], LABELS.index("c")
+    rows = [*(("ab"[n % 2], float(n)) for n in range(60)), *(("c", float(n)) for n in range(100, 100 + count))]
+    found, choice = placed(layout, rows, tmp_path)
+    holds = [not is_null(record) and value == label for record, value in zip(found, choice.labels, strict=True)]
+    slots = micro_slots(CLIENT, MICRO) if name != "roles" else [[[place]] for place in range(len(found))]
+    real = sum(any(holds[place] for way in slot for place in way) for slot in slots)
+    if name == "complete":  # which needs all labels, of a client's own or not
+        real = sum(all(not is_null(found[place]) for way in slot for place in way) for slot in slots)
+    most, every, what = layout.uses(count)
+    assert real <= most <= every
+    assert every == (8 if name == "roles" else len(slots))
+    said = few_of_labels(layout, {"a": 30, "b": 30} | ({"c": count} if count else {}), LABELS)
+    if not count:
+        assert said == ["none of c: the message says nothing of what this client lacks"]
+    elif 2 * most < every:
+        assert said == [f"{count} of c: at most {most} of {every} {what} hold that label"]
+    else:
+        assert not said
+
+
+@pytest.mark.parametrize("groups", [0, 4])
+def test_of_all_rows_only_an_absent_label_is_said(groups):
+    assert few_of_labels(AllRows(groups=groups), {"a": 1}, ("a",)) == []
+    (said,) = few_of_labels(AllRows(groups=groups), {"a": 1}, LABELS)
+    assert said.startswith("none of b, c:")

@@ -814,3 +814,20 @@ def test_a_relation_of_a_promise_is_known_and_of_a_record():
                          ({"relation": "zero-out", "unit": "client"}, "says how a record differs")):  # fmt: skip
         with pytest.raises(InputError, match=words):
             Promise(epsilon=1.0, **given)
+
+
+@pytest.mark.parametrize("limit", ["used up", "too small"])
+def test_a_limit_that_allows_nothing_ends_the_client_as_what_only_its_owner_can_mend(silos, tmp_path, limit):
+    """It waited 600 s for a server that had ended for want of it. Its ledger and the plan alone decide."""
+    promise = Promise(participations=1) if limit == "used up" else Promise(epsilon=0.1)
+    session = open_session(silos, tmp_path, "dp-agrlr-micro", promise, **MICRO)
+    party, run = session.parties[silos.roster[0]], other_run(session, 1)
+    if limit == "used up":
+        assert offered_in(session, run) == Said.ACCEPTED
+        assert ask_in(session, run, 0) is not None
+        # In the run that it took part in it waits for the model.
+        assert ask_in(session, run, 1) is None
+        assert offered_in(session, run) == Said.ACCEPTED
+        assert party.unfit is None
+    assert offered_in(session, other_run(session, 2)) == Said.DECLINED
+    assert ("the promise is used up" if limit == "used up" else "a single round would cost") in party.unfit

@@ -988,6 +988,30 @@ def test_a_part_of_a_limit_that_is_not_given_stays(tmp_path, data, said, monkeyp
     assert asdict(found) == asdict(budget) | {given: type(getattr(budget, given))(OTHER[given])}
 
 
+@pytest.mark.parametrize("given", [(), ("--delta", "1e-6"), ("--relation", "row-exchanged")])
+@pytest.mark.parametrize("part", ["epsilon", "participations", None])
+def test_a_start_without_a_limit_has_the_homes_and_says_it(tmp_path, data, said, capsys, part, given):
+    """It was refused, though `--check` says to leave it out."""
+    said("keys", "--server", "--out", tmp_path / "operator", "--host", "127.0.0.1", "--port", 9)
+    said("keys", "--out", tmp_path / "clinic.pem")
+    home = tmp_path / "clinic.home"
+    words = ["client", "--data", data, "--invitation", tmp_path / "operator" / INVITATION, "--patience", "0.1"]
+    words += ["--identity", tmp_path / "clinic.pem", *given]
+    with pytest.raises(InputError, match="epsilon and participations are both missing"):
+        said(*words)
+    budget = replace(WHOLE, **({} if part is None else {part: None}))
+    claim(home, data, read_identity(tmp_path / "clinic.pem"))
+    ClientLedger(home / "ledger.jsonl", budget)
+    before = (home / "ledger.jsonl").read_bytes()
+    with pytest.raises(RuntimeError, match="the server did not answer"):
+        said(*words)
+    assert f"home {home}: {Promise(**asdict(budget)).words} is its limit\n" in capsys.readouterr().out
+    assert (home / "ledger.jsonl").read_bytes() == before
+    # Whatever else is given, none that differs is taken, and no higher one.
+    with pytest.raises(InputError, match="change-limit"):
+        said(*words, "--delta", "1e-4")
+
+
 def test_a_relation_that_is_not_given_stays_in_python_too(tmp_path, data):
     ledger = tmp_path / "h" / "ledger.jsonl"
     ledger.parent.mkdir()

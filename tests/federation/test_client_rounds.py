@@ -365,7 +365,7 @@ def test_an_offer_whose_numbers_do_not_come_to_its_plan_is_refused(client, round
 
 def test_two_processes_do_not_answer_from_one_folder_at_once(client, tmp_path):
     mine = client()
-    with only_writer(tmp_path / "client"), pytest.raises(dp.InputError, match="another process"):
+    with only_writer(tmp_path / "client"), pytest.raises(dp.InputError, match="this process itself"):
         mine.message(0, 2.0, rows(0.1))
 
 

@@ -1,5 +1,7 @@
 """`federate`: what is wrong is one line with an exit code, and nobody else is harmed."""
 
+import shlex
+import subprocess
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from benchmarks.federation_demo import DemoOptions, _server_words
+from benchmarks.federation_demo import DemoOptions, _Client, _process, _server_words
 from dpfedmeta.cli.arguments import settings_from
 from dpfedmeta.cli.commands import analyse_command
 from dpfedmeta.cli.commands.federate_command import _server_parser, main
@@ -273,3 +275,17 @@ def test_the_keys_of_a_server_take_no_option_of_a_client(said, tmp_path, words):
     with pytest.raises(InputError, match=f"{words[0]}: does not go with --server; leave it out"):
         said("keys", "--server", "--out", tmp_path / "operator", *words)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_demo_says_the_statement_that_finds_the_register_of_its_client(tmp_path, monkeypatch):
+    """Its clients play machines of their own; without their register a statement warned of a backup."""
+    client = _Client(name="client-1", holds="x", folder=tmp_path / "a b" / "client-1", tried=())
+    client.folder.mkdir(parents=True)
+    state, *words = shlex.split(client.statement)
+    assert words == ["dpfedmeta", "account", "--statement", str(client.home)]
+    given = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, env, **named: given.append(env) or running)
+    running = SimpleNamespace(terminate=lambda: None, wait=lambda timeout: 0)
+    with _process(["client"], client):
+        pass
+    assert "=".join(("DPFEDMETA_STATE", given[0]["DPFEDMETA_STATE"])) == state

@@ -92,6 +92,25 @@ def test_a_sound_table_takes_part_and_nothing_is_left(site, tmp_path, sites):
     assert [path.name for path in tmp_path.iterdir() if path.name != "state"] == ["own.csv"]
 
 
+ONE_SIDED = {
+    "one label alone": (["ill"] * 60, ["none of well: the message says nothing of what this client lacks"]),
+    "few": (["well"] * 57 + ["ill"] * 3, ["3 of ill: at most 1 of 15 micro-episodes hold that label"]),
+    "fewer": (["well"] * 46 + ["ill"] * 14, ["14 of ill: at most 7 of 15 micro-episodes hold that label"]),
+    "both": (["well"] * 44 + ["ill"] * 16, []),
+}
+
+
+@pytest.mark.parametrize("sites", [2, 3])
+@pytest.mark.parametrize("which", ONE_SIDED)
+def test_a_table_with_few_of_a_label_says_how_much_of_a_message_that_is(site, tmp_path, which, sites):
+    """It takes part: its owner may decide."""
+    labels, due = ONE_SIDED[which]
+    lines = [[label, *line[1:]] for label, line in zip(labels, rows(60), strict=True)]
+    found = pre_flight(write(tmp_path / "own.csv", HEADER, lines), site / f"plan-{sites}.yaml")
+    assert found.sound
+    assert [line for line in found.lines if line.startswith("none of") or " hold that label" in line] == due
+
+
 def test_rows_in_another_order_of_columns_are_the_same(site, tmp_path):
     turned = write(tmp_path / "own.csv", HEADER[::-1], [line[::-1] for line in rows(60)])
     assert pre_flight(turned, site / "plan-3.yaml").sound
@@ -107,6 +126,18 @@ def test_what_its_owner_may_not_have_meant_is_asked(site, tmp_path):
     assert "column age: its mean lies" in said
     assert "is it in another unit?" in said
     assert "1 row(s) are wrong and left out" in said
+
+
+def test_half_of_a_column_in_another_unit_is_asked_about(site, tmp_path):
+    """Its mean and spread were near the task's."""
+    lines = [
+        [label, str(float(age) * (12 if n % 4 < 2 else 1)), *more] for n, (label, age, *more) in enumerate(rows(60))
+    ]
+    found = pre_flight(write(tmp_path / "own.csv", HEADER, lines), site / "plan-3.yaml")
+    assert found.sound
+    assert any(
+        "column age: 30 values from" in line and "a part of them in another unit?" in line for line in found.lines
+    )
 
 
 def test_missing_values_are_counted_and_take_part_where_the_task_says_what_they_are(site, tmp_path):

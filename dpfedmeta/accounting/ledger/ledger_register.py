@@ -8,7 +8,7 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from platformdirs import user_state_path
 from dpfedmeta.accounting.ledger.ledger import LedgerContent, read_content
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET
+from dpfedmeta.core.files.lock import THREAD, holding, let_go_of
 from dpfedmeta.core.files.run_directory import RunDirectory
 
 _ENTRY = re.compile(rb"(\d{12}) ([0-9a-f]{64})\n")
@@ -74,8 +75,11 @@ class Lineage:
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            own = let_go_of(self._handle)
             os.close(self._handle)
-            raise InputError("another process is writing this run, or a copy of it, right now") from error
+            who = "another process is writing this run, or a copy of it, right now"
+            own_words = f"this process itself holds this run, or a copy of it; {own}"
+            raise InputError(who if own is None else own_words) from error
 
     @property
     def latest(self) -> Latest | None:
@@ -90,14 +94,22 @@ class Lineage:
         """
         os.pwrite(self._handle, f"{lines:012d} {head}\n".encode(), 0)
 
+    def held(self, let_go: str) -> AbstractContextManager[None]:
+        """Know the lock as this process's own."""
+        return holding(self._handle, let_go)
+
     def close(self) -> None:
         """Give the lock back."""
         os.close(self._handle)
 
 
 @contextmanager
-def registered(run: RunDirectory) -> Iterator[tuple[Lineage | None, str | None]]:
+def registered(run: RunDirectory, let_go: str = THREAD) -> Iterator[tuple[Lineage | None, str | None]]:
     """(this machine's register of the run, locked; why there is none).
+
+    Args:
+        run: The run.
+        let_go: As `only_writer` takes it.
 
     Raises:
         InputError: Another process writes this run or a copy of it.
@@ -109,7 +121,8 @@ def registered(run: RunDirectory) -> Iterator[tuple[Lineage | None, str | None]]
         yield None, f"{error.filename}: cannot be written, so a copy of this run could be resumed unnoticed"
         return
     try:
-        yield lineage, None
+        with lineage.held(let_go):
+            yield lineage, None
     finally:
         lineage.close()
 

@@ -19,7 +19,7 @@ from dpfedmeta.cli.arguments import (
     print_line,
 )
 from dpfedmeta.cli.outputs import EVENTS, PICTURE, check_output
-from dpfedmeta.cli.words_of_others import no_run
+from dpfedmeta.cli.words_of_others import misplaced
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import LEDGER
@@ -130,6 +130,9 @@ def main(words: Sequence[str], console: Console) -> int:
     if known.papers is not None or known.events is not None:
         beside = {"papers", "events", "run", "verify", "algo", "dataset", "config", "solve", "json"}
         check_alone(made, known, "--papers and --events", beside)
+    for path in [*chosen, *([known.population] if known.population and not known.promise else [])]:
+        if (said := misplaced(path, asked)) is not None:
+            raise InputError(said)
     if known.population is not None:
         return _of_population(known, console)
     if compares:
@@ -140,9 +143,6 @@ def main(words: Sequence[str], console: Console) -> int:
         else:
             print_line(console, "\n".join(lines))
         return DONE
-    for path in chosen:
-        if not path.is_dir():
-            raise InputError(no_run(path))
     return account_of_runs(console, known, chosen) if chosen else _of_plan(made, words, console)
 
 

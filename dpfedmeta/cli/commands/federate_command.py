@@ -348,7 +348,9 @@ def _client(words: Sequence[str], console: Console) -> int:
     read_invitation(options.invitation)
     read_identity(options.identity)
     home = options.home or options.identity.with_suffix(".home")
-    limit = _limit(options, home if options.change_limit else None)
+    # A second start need not name again what the home holds; the ledger refuses a part that differs from it.
+    of_home = options.epsilon is None and options.participations is None
+    limit = _limit(options, home if options.change_limit or of_home else None)
     check_promise(**limit)
     check_floors(options.adversarial, options.colluding)
     if options.change_limit and options.dry_run:
@@ -371,6 +373,8 @@ def _client(words: Sequence[str], console: Console) -> int:
         change_limit=options.change_limit,
     )
     say = _json_log().say if options.log == "json" else _say(console)
+    if of_home and not options.change_limit:
+        say(f"home {home}: {chosen.promise.words} is its limit")
     model = run_client(chosen, say)
     if model is not None:
         say(f"adapted model: {model}")

@@ -15,12 +15,21 @@ LOCK = ".lock"
 _LOOK_SECONDS = 0.2
 
 
+# Locked files of this process (device and inode), each with the process and with how its holder lets go.
+_HELD: dict[tuple[int, int], tuple[int, str]] = {}
+THREAD = "wait for its other thread"
+
+
 @contextmanager
-def only_writer(path: Path) -> Iterator[None]:
+def only_writer(path: Path, let_go: str = THREAD) -> Iterator[None]:
     """Hold the lock of a run directory; the operating system gives it back when the process ends, however it ends.
 
+    Args:
+        path: The directory.
+        let_go: What makes this holder give it back, for whoever asks in the same process.
+
     Raises:
-        InputError: Another process writes this run, or the folder cannot be written.
+        InputError: Somebody writes this run, in another process or this one, or the folder cannot be written.
     """
     try:
         handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, PUBLIC)
@@ -28,9 +37,32 @@ def only_writer(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be written ({error.strerror}); is this the directory of a run?") from error
     try:
         _take(handle, path)
-        yield
+        with holding(handle, let_go):
+            yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def holding(handle: int, let_go: str) -> Iterator[None]:
+    """Know a locked file as this process's own."""
+    file = _file(handle)
+    _HELD[file] = (os.getpid(), let_go)
+    try:
+        yield
+    finally:
+        _HELD.pop(file, None)
+
+
+def let_go_of(handle: int) -> str | None:
+    """Say how this process gives a file back that is locked; None: another one holds it (a fork's parent is one)."""
+    process, let_go = _HELD.get(_file(handle), (0, ""))
+    return let_go if process == os.getpid() else None
+
+
+def _file(handle: int) -> tuple[int, int]:
+    found = os.fstat(handle)
+    return found.st_dev, found.st_ino
 
 
 def _take(handle: int, path: Path) -> None:
@@ -40,7 +72,11 @@ def _take(handle: int, path: Path) -> None:
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > until:
-                raise InputError(f"{path}: another process is writing this run; wait for it, or stop it") from error
+                own = let_go_of(handle)
+                who = "another process is writing this run; wait for it, or stop it"
+                raise InputError(
+                    f"{path}: {who if own is None else f'this process itself holds this run; {own}'}"
+                ) from error
         time.sleep(_LOOK_SECONDS / 10)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
@@ -142,6 +142,10 @@ class Layout(Hashable, Protocol):
         """
         ...
 
+    def uses(self, records: int) -> tuple[int, int, str]:
+        """SECRET: (in how many, at most, so many rows of one label have a part; of how many there are; of what)."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLayout:
@@ -175,13 +179,22 @@ class GroupLayout:
                 taken[own], labels[own] = chosen, label
         return taken, labels, self.client.support_records
 
+    def uses(self, records: int) -> tuple[int, int, str]:
+        """SECRET: in how many micro-episodes so many rows of one label have a part at most (see `Layout`)."""
+        every = len(micro_slots(self.client, self.shape))
+        return min(records // self._least, every), every, "micro-episodes"
+
+    @property
+    def _least(self) -> int:
+        """Rows of a label without which a micro-episode does without it."""
+        return self.shape.shots + self.shape.queries if self.complete else _LEAST
+
     def _episode(self, rows: HashedRows, mine: IntArray) -> tuple[list[int], list[IntArray]]:
         """(label, rows) of each class of the micro-episode of one group, whose rows come by order; or nothing."""
         shape, by_label = self.shape, dict[int, list[int]]()
         for row, label in zip(mine.tolist(), rows.listed[mine].tolist(), strict=True):
             by_label.setdefault(label, []).append(row)
-        least = shape.shots + shape.queries if self.complete else _LEAST
-        held = [(label, own) for label, own in by_label.items() if len(own) >= least][: shape.ways]
+        held = [(label, own) for label, own in by_label.items() if len(own) >= self._least][: shape.ways]
         if len(held) < (shape.ways if self.complete else min(shape.ways, 1 if self.shared else _LEAST)):
             return [], []
         labels, chosen = list[int](), list[IntArray]()
@@ -237,6 +250,11 @@ class RoleLayout:
                 labels[start : start + size] = label
         return taken, labels, begin
 
+    def uses(self, records: int) -> tuple[int, int, str]:
+        """SECRET: in how many of its places a label has rows at most (see `Layout`)."""
+        every = self.client.shots + self.client.queries
+        return min(records, every), every, "places of a label"
+
     def _chosen(self, rows: HashedRows) -> list[int]:
         """The labels of a client's episode: public, or by its key where there are more than it has classes."""
         if not self.labels:
@@ -275,6 +293,27 @@ class AllRows:
         known = rows.pool.labels and not self.groups
         labels = np.where(taken == NO_ROW, 0, rows.listed[taken]) if known and len(ordered) else np.zeros_like(taken)
         return taken, labels, len(null) + len(pairs) if self.groups else len(taken)
+
+    def uses(self, records: int) -> tuple[int, int, str]:
+        """SECRET: all rows have a part, if there are any (see `Layout`)."""
+        return min(records, 1), 1, "sums"
+
+
+def few_of_labels(layout: Layout, held: Mapping[str, int], labels: Sequence[str]) -> list[str]:
+    """SECRET: labels of which a client holds so few rows that most of its message knows nothing of them.
+
+    Args:
+        layout: Of the plan.
+        held: Rows of each label, by its name.
+        labels: Those that each client is expected to hold, in the plan's public list.
+    """
+    absent, few = [name for name in labels if not held.get(name)], list[str]()
+    for name in labels:
+        most, every, what = layout.uses(held.get(name, 0))
+        if name not in absent and 2 * most < every:
+            few.append(f"{held[name]:,} of {name}: at most {most} of {every} {what} hold that label")
+    none = f"none of {', '.join(absent)}: the message says nothing of what this client lacks"
+    return [*([none] if absent else []), *few]
 
 
 def _nothing(shape: EpisodeShape) -> tuple[IntArray, IntArray]:

@@ -19,6 +19,7 @@ from dpfedmeta.data.columns import (
     owning_columns,
     target_columns,
     telling_columns,
+    two_units,
     unlike_columns,
 )
 from dpfedmeta.data.episodes.class_pool import FloatRecords
@@ -113,7 +114,7 @@ def remarks(path: Path, task: Task, *, public: bool) -> tuple[str, ...]:
     sound = bool(np.isfinite(seen).all())
     held = np.where(absent, np.nan, seen)
     same = () if public else constant_columns(columns, held)
-    lost = (*lost, *same, *unlike_columns(columns, held, task.mean, task.deviation))
+    lost = (*lost, *same, *two_units(columns, held, labels), *unlike_columns(columns, held, task.mean, task.deviation))
     told = telling_columns(columns, seen, labels) if sound else ()
     pixels = (_PIXELS,) if sound and _look_like_pixels(seen) else ()
     owning = () if pixels or owned else owning_columns(columns, held)

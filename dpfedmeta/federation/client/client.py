@@ -23,7 +23,7 @@ from dpfedmeta.core.params import dimension, unflatten
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.random.fresh_seeds import draw_fresh
 from dpfedmeta.data.user_sources.sound_rows import any_rows, unsound_words
-from dpfedmeta.federation.client.client_budget import Promise, left, left_of_run, participation, run_cost
+from dpfedmeta.federation.client.client_budget import OverLimit, Promise, left, left_of_run, participation, run_cost
 from dpfedmeta.federation.client.client_state import (
     DECODED,
     asked_digest,
@@ -190,7 +190,8 @@ class RealClient:
         if question.asked is QuestionKind.PLAN:
             try:
                 body, self._unfit = self._accepted(question), None
-            except InputError as error:
+            except (InputError, OverLimit) as error:
+                # Neither follows from an image. A server whose clients decline ends, and would be waited for.
                 self._unfit = self._in_home(str(error))
                 raise
             return Said.ACCEPTED, body
@@ -242,7 +243,10 @@ class RealClient:
         if not ledger.keys(run) and not left_of_run(signed.privacy, self._promise, ledger, run, limits):
             if (why := limits.problem(ledger, run, 0)) is not None:
                 raise Refused(why)
-            raise Refused(f"the promise is used up ({self._promise.words}), so this client cannot take part")
+            raise OverLimit(
+                f"the promise is used up ({self._promise.words}), so this client cannot take part; "
+                "its owner may raise it (--change-limit)"
+            )
         if self._dry_run:
             raise Refused("this is a dry run; nothing is sent")
         keep_offer(joined.kept, offer.encode())

@@ -31,6 +31,10 @@ from dpfedmeta.federation.offers.plan_limits import PlanLimits
 from dpfedmeta.secure_aggregation.crypto.protocol_errors import Refused
 
 
+class OverLimit(Refused):
+    """A plan of which a client's own limit allows nothing: its owner alone can mend that, so nobody waits for it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Floors:
     """Demands of a client on a plan under secure aggregation, whatever the plan's epsilon is.
@@ -236,11 +240,11 @@ def check_allowed(plan: PrivacyPlan, promise: Promise) -> None:
     """Refuse a plan of which the promise by itself allows no round.
 
     Raises:
-        Refused: The promise allows none.
+        OverLimit: The promise allows none.
     """
     if not most_participations(plan, promise):
         one = epsilon_after(plan, promise, 1)
-        raise Refused(
+        raise OverLimit(
             f"a single round would cost epsilon {rounded_up(one)} for ({promise.unit}, server), which is more than the "
             f"promise ({promise.words})"
         )

@@ -44,6 +44,11 @@ from dpfedmeta.privacy.rounds.stored_release import (
 )
 from dpfedmeta.privacy.samplers import Cohort
 
+_LET_GO = (
+    "in a notebook the cell of before does: run private.close(), by the name that its PrivateRounds has, and then the "
+    "cell again (with dp.PrivateRounds(...) as private: closes it by itself)"
+)
+
 
 class ChargedRounds:
     """The rounds of one run directory, which this process alone writes.
@@ -68,7 +73,8 @@ class ChargedRounds:
         simulation: Whether the noise seed was chosen.
         functions: SECRET: what the caller's functions are known by.
         began: Whether a round was begun in this process.
-        added: Whether anybody was added in this process, whatever the update was.
+        added: Whether anybody of a cohort was added in this process, whatever the update was.
+        told_undue: Whether it was said that clients outside of a cohort add nothing.
     """
 
     def __init__(
@@ -103,7 +109,7 @@ class ChargedRounds:
         self._mechanism = mechanism_of(self.plan)
         check_mechanism(self._mechanism, self.plan)
         self._stack, self._closed, self._process, self.began = ExitStack(), False, os.getpid(), False
-        self.added = False
+        self.added = self.told_undue = False
         self._looping, self._lock = Lock(), RLock()
         try:
             self._open(source, request)
@@ -112,8 +118,8 @@ class ChargedRounds:
             raise
 
     def _open(self, source: SecretSource, request: RoundsRequest) -> None:
-        self._stack.enter_context(only_writer(self.run.path))
-        lineage, missing = self._stack.enter_context(registered(self.run))
+        self._stack.enter_context(only_writer(self.run.path, _LET_GO))
+        lineage, missing = self._stack.enter_context(registered(self.run, _LET_GO))
         opened = open_ledger(self.run, self.plan, source, "", lineage)
         participations, mended = reopen_participations(self.run, self.plan, source, opened.content.charges)
         self.remarks = tuple(filter(None, (missing, *opened.remarks, *mended)))
@@ -149,11 +155,12 @@ class ChargedRounds:
         return stored
 
     def _end_with(self, ended: str) -> None:
-        """Note how the rounds ended; the ledger then says what the last release was."""
+        """Note how the rounds ended; the ledger then says what the last release was, and the locks are given back."""
         self.ended = ended
         if ended:
             with self._whole():
                 self._journal.close(self.released, {})
+            self._stack.close()
 
     def _go_on(self, last: StoredRelease) -> None:
         if (last.round, last.attempt) not in {(each.round, each.attempt) for each in self._journal.ledger.charges}:
@@ -203,6 +210,8 @@ class ChargedRounds:
         with self._whole():
             if number < self.released:  # another thread did it
                 return nobody(number)
+            if self.ended:  # the ledger is not this process's any more
+                return None
             if self._attempt is None:
                 self.began = True
                 self._attempt = self._journal.begin(self.released, self._inputs())
@@ -334,7 +343,7 @@ class ChargedRounds:
         try:
             if os.getpid() == self._process:
                 with self._lock:
-                    if not self._closed and self.released:
+                    if not self._closed and self.released and not self.ended:
                         self._journal.close(self.released, {})
         finally:
             self.close()

@@ -58,6 +58,7 @@ class PrivateRound:
         self._rounds, self._stored, self._like = rounds, stored, like
         self._calls: list[Callable[[object], object]] = []
         self._alone = True
+        self._undue: set[int] = set()  # SECRET: some of those who were added and not due
         self._begun: tuple[Cohort, RoundSum] | None = None if cohort is None else (cohort, rounds.empty_sum(cohort))
 
     def _asked(self) -> tuple[Cohort, RoundSum]:
@@ -84,8 +85,8 @@ class PrivateRound:
         """Clip a client's update to `bound` and add it.
 
         Args:
-            client: A client of the cohort, once; anybody else, or a second time, adds nothing. Its number, also as a
-                tensor, an array of one, a text.
+            client: A client of the cohort, once; anybody else, or a second time, adds nothing, which standard error
+                says of eight or more. Its number, also as a tensor, an array of one, a text.
             update: Mapping from names to arrays: numpy, PyTorch, JAX, or what has `__array__` or `__dlpack__`. One that
                 is not finite, or has other names or shapes, counts as zero. Nothing is said of it outside of
                 `run_dir/secret`: a message would tell of the client's data.
@@ -96,8 +97,33 @@ class PrivateRound:
         number = client_number(client)
         if self._stored is None:
             self._alone = False
-            self._asked()[1].add(number, update)
-            self._rounds.added = True
+            if self._asked()[1].add(number, update):
+                self._rounds.added = True
+            else:
+                self._note_undue(number)
+
+    def _note_undue(self, number: int) -> None:
+        """Say once in a process that the loop names clients of its own choice, who add nothing.
+
+        Its code names them, so no record is behind that. But which of them are in the cohort is secret, and standard
+        error may be a log: it is said once FEWEST_TRIED different ones added nothing, and neither who nor how many did.
+        One person's place in the cohort decides only where exactly seven others that the loop names are outside.
+        """
+        if len(self._undue) < self._fewest:
+            self._undue.add(number)
+            if len(self._undue) == self._fewest and not self._rounds.told_undue:
+                self._rounds.told_undue = True
+                print(
+                    f"PrivateRounds: {self._rounds.run.path}: round {self.number}: round.add was called for clients "
+                    "outside round.cohort, or twice for one; that adds nothing, and the round is charged: call it once "
+                    "for each client of round.cohort",
+                    file=sys.stderr,
+                )
+
+    @property
+    def _fewest(self) -> int:
+        """Clients by whom a loop is judged; in a simulation nobody is anybody's."""
+        return 1 if self._rounds.simulation else FEWEST_TRIED
 
     def map(self, function: Callable[..., object], *given: object, rehearse: object = None) -> None:
         """Add `function(*given, client)` for each client of the cohort, without handing the cohort out.
@@ -196,14 +222,15 @@ class PrivateRound:
         None is added. So a loop that adds whoever it asks is refused for its code, whatever its clients hold. One that
         leaves clients out by their data is refused only where it left out all of at least FEWEST_TRIED: one client's
         data decide only where all others were left out too, as in the rehearsal of `map`. For fewer, down to a cohort
-        of one person, a refusal could tell of that person, so noise is released. In a simulation nobody is anybody's.
+        of one person, a refusal could tell of that person, so noise is released. So it is where the loop named a few
+        clients of its own choice: that none was in the cohort would be told.
 
         Raises:
             InputError: Nobody was added; says what to call. A round whose cohort was not asked for is not charged.
         """
         self._rounds.check_process()
         asked = self._rounds.plan.clients if self._begun is None else len(self._begun[0].clients)
-        if asked < (1 if self._rounds.simulation else FEWEST_TRIED):
+        if asked < self._fewest or 0 < len(self._undue) < self._fewest:
             return
         raise InputError(
             f"PrivateRounds: round {self.number}: nobody was added, so its release would be noise alone; nothing was "

@@ -14,7 +14,7 @@ What the caller has to keep, since no code can check it:
 - The cohort, its length, losses, timings and errors of clients are secret. They are in the caller's hands: do not log,
   plot or return them, and choose nothing by them (no learning rate, no early stop, no best checkpoint).
 - The names and shapes of updates are public and the same for all clients. Give `like=model`, so that they come from the
-  model; else the first update says them.
+  model; else the first update without whole numbers says them.
 """
 
 from __future__ import annotations
@@ -286,10 +286,6 @@ def _form_like(like: Mapping[str, Any]) -> Params:
         why = problem_of_update(like, None)
         raise InputError(f"PrivateRounds: like: expected the model, a mapping from names to arrays, got {why}")
     counters = whole_numbers(like)
-    if counters:
-        raise InputError(
-            f"PrivateRounds: like: {', '.join(counters)}: holds whole numbers, such as a counter of batches, whose "
-            "steps would take up the clip bound of the weights; leave it out of the model and of updates "
-            "(dict(net.named_parameters()) has none), or make it floats"
-        )
+    if counters is not None:
+        raise InputError(f"PrivateRounds: like: {counters}")
     return form_of(arrays)

@@ -22,6 +22,10 @@ from dpfedmeta.privacy.discretised.fixed_point_jit import add_shortened, squared
 from dpfedmeta.privacy.units import Bounded, ClientUnit
 
 LEFT_OUT = "left-out.jsonl"
+COUNTERS = (
+    "holds whole numbers, such as a counter of batches, whose steps would take up the clip bound of the weights; leave "
+    "it out of the model and of updates (dict(net.named_parameters()) has none), or make it floats"
+)
 
 
 class RoundSum:
@@ -69,8 +73,12 @@ class RoundSum:
         """Largest norm by which one client moves the sum."""
         return moved_by_a_client(self._bound, self._attachment)
 
-    def add(self, client: Hashable, update: object) -> None:
-        """Clip one client's update and add it; whatever it is, there is no error and no message."""
+    def add(self, client: Hashable, update: object) -> bool:
+        """Clip one client's update and add it; whatever it is, there is no error and no message.
+
+        Returns:
+            True if the client was due: one of the cohort, for the first time.
+        """
         with self._lock:
             # Two threads may bring one client's update, for example the same request twice.
             due = client in self._waiting
@@ -86,7 +94,7 @@ class RoundSum:
         with self._lock:
             if added is None or not (plain or whole is not None):
                 self.left_out += 1
-                return
+                return due
             if self._total is None:
                 self._total = self._zeros()
             if whole is not None:
@@ -94,6 +102,7 @@ class RoundSum:
             else:
                 factor = self._bound / length * ROUNDING if length > self._bound else 1.0
                 add_shortened(added, factor, 1.0 / self._numbers.units[0], self._total[0])
+        return due
 
     def _whole(self, message: FloatArray) -> Any:
         assert self.form is not None
@@ -119,8 +128,9 @@ class RoundSum:
         """
         if self.form is None:
             raise InputError(
-                "PrivateRounds: nobody has added an update yet, so the form of a release is unknown; give like=model, "
-                "a mapping from names to arrays"
+                "PrivateRounds: no update has come yet that says the form of a release, so nothing was released: "
+                f"nobody added one, or each {COUNTERS}. Then start again with the same run_dir, best with like=model: "
+                "the round is not charged twice"
             )
         form = with_attachment(self.form, self._attachment)
         total: Any = self._zeros() if self._total is None else self._total
@@ -131,10 +141,14 @@ class RoundSum:
         return Bounded(value=unflatten(values, form), sensitivity=self.sensitivity)
 
     def _message(self, update: object) -> FloatArray | None:
-        """A copy of its own, which whoever holds the arrays cannot change between its norm and its sum."""
-        found = real_arrays(update)
-        if found is None:
+        """A copy of its own, which whoever holds the arrays cannot change between its norm and its sum.
+
+        An update with whole numbers says no form: its counters would be counted in the norms of all that follow.
+        """
+        read = _read(update)
+        if read is None or (self.form is None and read[1]):
             return None
+        found, _ = read
         if self.form is None:
             self.form = form_of(found)
         shapes = {name: value.shape for name, value in self.form.items()}
@@ -152,21 +166,29 @@ def form_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Params:
 
 def real_arrays(update: object) -> dict[str, FloatArray] | None:
     """An update as floats on the CPU, from arrays of any library; None where it is no mapping of real arrays."""
+    read = _read(update)
+    return None if read is None else read[0]
+
+
+def _read(update: object) -> tuple[dict[str, FloatArray], list[str]] | None:
+    """(what `real_arrays` gives, names of those that hold whole numbers)."""
     if not isinstance(update, Mapping):
         return None
-    found = {}
+    found, whole = {}, []
     try:
         for name, value in update.items():
-            array = _real_array(value)
-            if not isinstance(name, str) or name == ATTACHED or array is None:
+            array = None if lost_as_array(value) else _on_host(value)
+            if not isinstance(name, str) or name == ATTACHED or array is None or not _is_real(array):
                 return None
-            found[name] = array
+            if array.dtype.kind in "iu":
+                whole.append(name)
+            found[name] = _as_floats(array)
     except MemoryError:
         raise
     except Exception:
         # Whatever a client's arrays do, the round goes on: a stop would tell of its data.
         return None
-    return found if sum(array.size for array in found.values()) else None
+    return (found, sorted(whole)) if sum(array.size for array in found.values()) else None
 
 
 def problem_of_update(update: object, form: Params | None) -> str | None:
@@ -177,6 +199,8 @@ def problem_of_update(update: object, form: Params | None) -> str | None:
     due, shapes = ({name: value.shape for name, value in (each or {}).items()} for each in (form, found))
     if form is not None and due != shapes:
         return f"an update of the form {shapes}, and the model has {due}"
+    if form is None and (counters := whole_numbers(update)) is not None:
+        return f"an update whose {counters}"
     with np.errstate(over="ignore"):
         length = sum(float(np.square(value, dtype=np.float64).sum()) for value in found.values())
     return None if np.isfinite(length) else "an update whose length is not finite"
@@ -193,9 +217,10 @@ def _no_arrays(update: object) -> str:
     return f"no mapping from names to arrays of real numbers ({type(update).__name__})"
 
 
-def whole_numbers(model: Mapping[str, Any]) -> list[str]:
-    """Names of a model's arrays that hold whole numbers, as counters do; it is one that `real_arrays` reads."""
-    return sorted(name for name, value in model.items() if _on_host(value).dtype.kind in "iu")
+def whole_numbers(model: object) -> str | None:
+    """Refuse a form with arrays of whole numbers, as counters are, in words; None: it has none, or is no form."""
+    _, names = _read(model) or ({}, [])
+    return f"{', '.join(names)}: {COUNTERS}" if names else None
 
 
 def _on_host(value: Any) -> npt.NDArray[Any]:
@@ -209,13 +234,12 @@ def _on_host(value: Any) -> npt.NDArray[Any]:
     return np.asarray(value)
 
 
-def _real_array(value: Any) -> FloatArray | None:
-    if lost_as_array(value):
-        return None
-    array = _on_host(value)
+def _is_real(array: npt.NDArray[Any]) -> bool:
     # V: bfloat16 and its like, which numpy knows by its users alone.
-    if array.dtype.kind not in "fiuV" or array.dtype.names:
-        return None
+    return array.dtype.kind in "fiuV" and not array.dtype.names
+
+
+def _as_floats(array: npt.NDArray[Any]) -> FloatArray:
     with np.errstate(all="ignore"):
         return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 

@@ -151,7 +151,7 @@ def test_the_register_is_for_its_owner_alone_and_given_back_after_an_error(tmp_p
     content_of(run, 1)
     with pytest.raises(RuntimeError, match="stop"), registered(run) as (lineage, _):
         assert stat.S_IMODE(lineage.path.parent.stat().st_mode) == 0o700
-        with pytest.raises(InputError, match="another process"), registered(run):
+        with pytest.raises(InputError, match="this process itself holds this run, or a copy"), registered(run):
             pass
         raise RuntimeError("stop")
     with registered(run) as (lineage, _):

@@ -121,3 +121,55 @@ def test_a_simulation_is_refused_for_a_cohort_of_one(made):
         pytest.raises(dp.InputError, match=REFUSED),
     ):
         next(iter(private)).release()
+
+
+SAYS = "round.add was called for clients outside round.cohort"
+OWN = {"a sample of its own": range(0, 400, 7), "everybody": range(400), "numbers that nobody has": range(-60, -20)}
+
+
+@pytest.mark.parametrize("names", OWN)
+def test_a_loop_that_names_clients_of_its_own_choice_is_told_once(made, capsys, names):
+    with made() as private:
+        for round_ in private:
+            cohort = {*round_.cohort}
+            for client in [*cohort, *OWN[names]]:
+                round_.add(client, {"w": np.ones(3)})
+            round_.release()
+            said = capsys.readouterr().err
+            assert said.count(SAYS) == (round_.number == 0)
+            # The cohort is secret, also how much of what the loop names is in it.
+            assert not said or {*said.split("round 0")[1]}.isdisjoint("0123456789")
+    assert private.ended == "completed"
+
+
+def test_twice_for_one_client_is_told_too(made, capsys):
+    with made() as private:
+        round_ = next(iter(private))
+        for client in round_.cohort * 2:
+            round_.add(client, None)
+    assert SAYS in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", range(1, FEWEST_TRIED + 2))
+def test_outsiders_alone_are_nobody_unless_they_are_a_few(made, capsys, named):
+    """A refusal says that none of those whom the loop names is in the cohort."""
+    with made() as private:
+        round_ = next(iter(private))
+        outside = [client for client in range(400) if client not in round_.cohort][:named]
+        for client in outside * 3:
+            round_.add(client, {"w": np.ones(3)})
+        assert (SAYS in capsys.readouterr().err) == (named >= FEWEST_TRIED)
+        if named >= FEWEST_TRIED:
+            with pytest.raises(dp.InputError, match=REFUSED):
+                round_.release()
+        else:
+            assert round_.release()["w"].any()
+
+
+def test_a_loop_over_the_cohort_hears_nothing(made, capsys):
+    with made() as private:
+        for round_ in private:
+            for client in round_.cohort:
+                round_.add(client, None)
+            round_.release()
+    assert not capsys.readouterr().err

@@ -366,10 +366,10 @@ def test_a_line_that_was_used_and_is_torn_is_not_drawn_anew(tiny_task_file, tmp_
 
 def test_two_processes_cannot_write_one_run(tiny_task_file, tmp_path, monkeypatch):
     run = halted(tiny_task_file, tmp_path, monkeypatch, 1)
-    with only_writer(run.path), pytest.raises(InputError, match="another process"), only_writer(run.path):
+    with only_writer(run.path), pytest.raises(InputError, match="this process itself"), only_writer(run.path):
         pass
     copy = RunDirectory(shutil.copytree(run.path, tmp_path / "copy"))
-    with registered(run), pytest.raises(InputError, match="another process"):
+    with registered(run), pytest.raises(InputError, match="this process itself"):
         resume(copy)
 
 

@@ -201,7 +201,7 @@ def test_a_run_that_has_not_ended_and_bad_names_are_refused(run, tmp_path):
     (tmp_path / "there.zip").touch()
     with pytest.raises(InputError, match="exists already"):
         archive(run, tmp_path / "there.zip")
-    with only_writer(run.path), pytest.raises(InputError, match="another process"):
+    with only_writer(run.path), pytest.raises(InputError, match="this process itself"):
         archive(run, tmp_path / "a.zip")
     with pytest.raises(InputError, match="directory of a run"):
         archive(RunDirectory(tmp_path / "state"), tmp_path / "a.zip")
