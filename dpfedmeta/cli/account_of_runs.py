@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
     from dpfedmeta.cli.papers import Account
     from dpfedmeta.core.files.run_directory import RunDirectory
-    from dpfedmeta.training.verification.proven import Proven
     from dpfedmeta.training.verification.verify import VerifiedRun
 
 _SHOWN = 10  # files by their names
@@ -95,14 +94,13 @@ def account_of(run: RunDirectory) -> Account:
         InputError: The ledger is damaged, or a file beside it contradicts it.
     """
     from dpfedmeta.accounting.ledger.ledger import phases_of, read_content
-    from dpfedmeta.cli.papers import Account, clients_of, who_the_clients_are
+    from dpfedmeta.cli.papers import Account
     from dpfedmeta.training.verification.verify import VerifiedRun
 
     kind, found = _kind_of(run.path), _verified(run)
     proven = found.proven if isinstance(found, VerifiedRun) else None
     settings, cells = proven.settings if proven else None, found.to_state()
-    said = [proven.chosen if proven else None, found.simulation, proven.word if proven else None]
-    said += [who_the_clients_are(settings), *(_of_settings(proven) if proven else [])]
+    said = proven.cautions if proven else (found.simulation,)
     stage = found.snapshot.stage if isinstance(found, VerifiedRun) else f"of the kind {kind}"
     # What its first cell was computed from.
     spent = cells[0] in found.guarantees
@@ -114,27 +112,14 @@ def account_of(run: RunDirectory) -> Account:
         rounds=found.rounds,
         head=read_content(run.ledger, torn=True).heads[-1],
         stage=f"{stage}; stated is what it {'spent' if spent else 'may spend'}",
-        cautions=tuple(filter(None, dict.fromkeys(said))),
+        cautions=tuple(filter(None, said)),
         register=settings.population.register if settings else None,
         unverified=found.unverified,
         product="Summary statistics" if kind == "analysis" else "Machine learning model",
-        clients=clients_of(settings),
+        clients=proven.described.population.whose if proven else "unknown",
         simulation=found.simulation is not None,
         chosen=proven is not None and proven.chosen is not None,
     )
-
-
-def _of_settings(proven: Proven) -> Sequence[str]:
-    """The cautions of the run's plan, and how many rounds it may come to."""
-    from dpfedmeta.planning.caveats import cautions, weak_targets
-    from dpfedmeta.training.state.extend import limited
-
-    settings, plan = proven.settings, proven.content.plan
-    found = [*cautions(settings, proven.described.task), *weak_targets(settings)]
-    found += [f"it ended after {counted_words(end, 'round')}, and was extended (train --extend)" for end in plan.ends]
-    if plan.noise == "independent" and not limited(settings, plan):
-        found.append("no target limits its rounds, so whoever runs it may extend it, and these numbers grow")
-    return found
 
 
 def _of_loops(console: Console, options: argparse.Namespace, runs: Sequence[RunDirectory]) -> int:

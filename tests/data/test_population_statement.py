@@ -59,6 +59,15 @@ def test_every_sentence_is_made_anew_of_the_facts_beside_it(own_test):
         assert stated.text == each.text + kept_back(own_test)
 
 
+def test_whose_the_clients_are_follows_from_the_sentence():
+    """Named by the data: clients of rows, of whole clients, of a layout; the drawers of an alphabet are nobody."""
+    words = {"real": "asked by a server", "unknown": "caller's own", "named": "clients that the data name"}
+    for each in STATEMENTS:
+        said = [whose for whose, text in words.items() if text in each.text] or ["simulated"]
+        drawers = "drawers of an alphabet each" in each.text
+        assert each.whose == ("named" if drawers else said[0]), each.text
+
+
 @pytest.mark.parametrize("name", ["clients", "records", "images"])
 def test_a_number_of_the_facts_is_the_one_in_the_sentence(name):
     """Of images that recur also how often."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfedmeta.data.episodes.shape import ASKED, OWN
+from dpfedmeta.data.episodes.shape import ASKED, OWN, Clients
 from dpfedmeta.data.episodes.whole_episode import too_few
 from dpfedmeta.data.populations.disjoint import DisjointPopulation, NaturalPopulation, ShardPopulation
 from dpfedmeta.data.populations.natural import RealPopulation
@@ -92,6 +92,13 @@ class PopulationStatement:
     choices: Mapping[str, int] = field(default_factory=dict)
     numbers: Mapping[str, str] = field(default_factory=dict)
     own_test: float = 0.0
+
+    @property
+    def whose(self) -> Clients:
+        """Whose the clients are."""
+        if self.kind in (ASKED, OWN):
+            return "real" if self.kind == ASKED else "unknown"
+        return "named" if self.kind == "natural" and self.form in (_REAL, _WHOLE, _ROWS) else "simulated"
 
     @property
     def clients_per_image(self) -> float | None:

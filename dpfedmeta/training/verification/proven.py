@@ -13,8 +13,10 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory
-from dpfedmeta.planning.caveats import simulation_words, word_of_authors
+from dpfedmeta.core.pydantic_errors import counted_words
+from dpfedmeta.planning.caveats import cautions, simulation_words, weak_targets, who_the_clients_are, word_of_authors
 from dpfedmeta.training.results.facts import Described, plan_facts, summary_facts
+from dpfedmeta.training.state.extend import limited
 from dpfedmeta.training.verification.chosen_run import cells_of_choice, choice_words, verified_selection
 from dpfedmeta.training.verification.replan import settings_of_ledger
 
@@ -77,6 +79,19 @@ class Proven:
     def word(self) -> str | None:
         """On whose word the guarantees rest; None: on nobody's."""
         return word_of_authors(self.settings)
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Words to say above all numbers: on the run, its clients and data, its targets, and its further rounds."""
+        settings, plan, described = self.settings, self.content.plan, self.described
+        clients = who_the_clients_are(settings.population.kind, described.population.whose)
+        said = [self.chosen, self.simulation, self.word, clients, *cautions(settings, described.task)]
+        said += weak_targets(settings)
+        ends = [counted_words(end, "round") for end in plan.ends]
+        said += [f"it ended after {words}, and was extended (train --extend)" for words in ends]
+        if plan.noise == "independent" and not limited(settings, plan):
+            said.append("no target limits its rounds, so whoever runs it may extend it, and these numbers grow")
+        return tuple(filter(None, dict.fromkeys(said)))
 
     @property
     def unverified(self) -> str:

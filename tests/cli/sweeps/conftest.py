@@ -68,7 +68,7 @@ FILE = {
 
 
 def write_program(path):
-    """PROGRAM, and what it reads: a ledger's first line and a description of data."""
+    """PROGRAM, and the first line of a ledger that it reads."""
     path.write_text(PROGRAM)
     settings = resolve("dp-agr", "strokes", None, SMALL)
     plan = make_privacy(settings, load_task("strokes")[0])
