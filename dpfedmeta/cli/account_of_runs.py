@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from dpfedmeta.accounting.rounded import rounded_up
-from dpfedmeta.cli.arguments import DONE, print_json
+from dpfedmeta.cli.arguments import DONE, print_json, print_line
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.pydantic_errors import counted_words
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from dpfedmeta.accounting.ledger.published import Verified
     from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
     from dpfedmeta.cli.papers import Account
-    from dpfedmeta.config.settings import Settings
     from dpfedmeta.core.files.run_directory import RunDirectory
     from dpfedmeta.training.verification.verify import VerifiedRun
 
@@ -83,7 +83,7 @@ def _statement(console: Console, run: RunDirectory, as_text: bool) -> int:
     if as_text:
         print_json({"statement": lines, "head": of.head, "guarantees": [cell.as_json() for cell in of.cells]})
         return DONE
-    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+    print_line(console, "\n".join(lines))
     return DONE
 
 
@@ -94,14 +94,13 @@ def account_of(run: RunDirectory) -> Account:
         InputError: The ledger is damaged, or a file beside it contradicts it.
     """
     from dpfedmeta.accounting.ledger.ledger import phases_of, read_content
-    from dpfedmeta.cli.papers import Account, clients_of, who_the_clients_are
+    from dpfedmeta.cli.papers import Account
     from dpfedmeta.training.verification.verify import VerifiedRun
 
-    kind, (found, _) = _kind_of(run.path), _verified(run)
+    kind, found = _kind_of(run.path), _verified(run)
     proven = found.proven if isinstance(found, VerifiedRun) else None
     settings, cells = proven.settings if proven else None, found.to_state()
-    said = [proven.chosen if proven else None, found.simulation, proven.word if proven else None]
-    said += [who_the_clients_are(settings), *([] if settings is None else _of_settings(run, settings, found.plan))]
+    said = proven.cautions if proven else (found.simulation,)
     stage = found.snapshot.stage if isinstance(found, VerifiedRun) else f"of the kind {kind}"
     # What its first cell was computed from.
     spent = cells[0] in found.guarantees
@@ -113,30 +112,14 @@ def account_of(run: RunDirectory) -> Account:
         rounds=found.rounds,
         head=read_content(run.ledger, torn=True).heads[-1],
         stage=f"{stage}; stated is what it {'spent' if spent else 'may spend'}",
-        cautions=tuple(filter(None, dict.fromkeys(said))),
+        cautions=tuple(filter(None, said)),
         register=settings.population.register if settings else None,
         unverified=found.unverified,
         product="Summary statistics" if kind == "analysis" else "Machine learning model",
-        clients=clients_of(settings),
+        clients=proven.described.population.whose if proven else "unknown",
         simulation=found.simulation is not None,
         chosen=proven is not None and proven.chosen is not None,
     )
-
-
-def _of_settings(run: RunDirectory, settings: Settings, plan: PrivacyPlan) -> Sequence[str]:
-    """The cautions of the run's plan, and how many rounds it may come to."""
-    from dpfedmeta.core.files.run_directory import DESCRIBED, PLAN, SUMMARY
-    from dpfedmeta.planning.caveats import TaskFacts, cautions, weak_targets
-    from dpfedmeta.training.state.extend import limited
-
-    # Compared with the ledger by now.
-    described = [run.read_json(name)[DESCRIBED] for name in (PLAN, SUMMARY) if (run.path / name).exists()]
-    due = [f"{PLAN} and {SUMMARY} are not there, so what follows from the data is not said"]
-    found = [*(cautions(settings, TaskFacts(**described[0]["task"])) if described else due), *weak_targets(settings)]
-    found += [f"it ended after {counted_words(end, 'round')}, and was extended (train --extend)" for end in plan.ends]
-    if plan.noise == "independent" and not limited(settings, plan):
-        found.append("no target limits its rounds, so whoever runs it may extend it, and these numbers grow")
-    return found
 
 
 def _of_loops(console: Console, options: argparse.Namespace, runs: Sequence[RunDirectory]) -> int:
@@ -151,7 +134,7 @@ def _of_loops(console: Console, options: argparse.Namespace, runs: Sequence[RunD
         if name in names:
             raise InputError(f"--verify: {run.path} holds the same rounds as {names[name]}; name each loop once")
         names[name] = run.path
-    found = [_verified(run)[0] for run in runs]
+    found = [_verified(run) for run in runs]
     try:
         cost = compose([each.plan for each in found])
     except RefusedPlan as error:
@@ -170,7 +153,7 @@ def _of_loops(console: Console, options: argparse.Namespace, runs: Sequence[RunD
         "released. Towards the server nothing is promised: it sees each update.",
         *([simulation] if simulation else []),
     ]
-    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+    print_line(console, "\n".join(lines))
     remarks = [f"{run.path}: {each}" for run, one in zip(runs, found, strict=True) for each in one.remarks]
     _show_remarks(console, options, remarks, "; ".join(dict.fromkeys(each.unverified for each in found)))
     return DONE
@@ -180,7 +163,7 @@ def _show_remarks(console: Console, options: argparse.Namespace, remarks: Sequen
     """Print what was verified, and in the last line what was not."""
     if options.verify is not None and not options.json:
         for line in (*(f"verified: {remark}" for remark in remarks), unverified):
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+            print_line(console, line)
 
 
 def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) -> int:
@@ -189,19 +172,18 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
     from dpfedmeta.training.terminal.tables import guarantee_table, rounds_words
     from dpfedmeta.training.verification.verify import VerifiedRun
 
-    found, shown = _verified(run)
+    found = _verified(run)
     of_run, title, word = {"simulation": found.simulation, "unverified": found.unverified}, "", None
     if isinstance(found, VerifiedRun):
         snapshot, proven, word = found.snapshot, found.proven, found.proven.word
         so_far = " so far" if snapshot.words else ""
         title = f"What was spent{so_far} in {rounds_words(len(found.charges))}, from the ledger alone"
         if snapshot.words and not options.json:
-            console.print(f"{run.path}: {snapshot.words}", highlight=False, soft_wrap=True, markup=False)
+            print_line(console, f"{run.path}: {snapshot.words}")
         if options.run is not None and not options.json:
             promised = f"What was promised for {rounds_words(found.plan.rounds)}"
             console.print(guarantee_table(proven.promised, promised, word=word))
         of_run |= {"status": snapshot.stage} | ({"chosen": proven.chosen} if proven.chosen else {})
-        shown += [_PRICED] if proven.chosen else []
         gone = ", ".join(name for name in (CONFIG, PLAN, ROUNDS, SUMMARY, REPORT) if not (run.path / name).exists())
         of_run |= {"absent": gone} if gone else {}
         others = not_compared(run)
@@ -211,25 +193,25 @@ def _of_run(console: Console, options: argparse.Namespace, run: RunDirectory) ->
     code = show_cells(console, options, found.plan, found.guarantees, title, of_run, word=word)
     absent = f"not there, so not compared: {of_run['absent']}\n" if "absent" in of_run else ""
     absent += f"not compared: {of_run['not_compared']}\n" if "not_compared" in of_run else ""
-    _show_remarks(console, options, [*found.remarks, *shown], absent + found.unverified)
+    _show_remarks(console, options, found.remarks, absent + found.unverified)
     return code
 
 
-def _verified(run: RunDirectory) -> tuple[Verified, list[str]]:
-    """The ledger against everything beside it, and what is to be said besides."""
+def _verified(run: RunDirectory) -> Verified:
+    """The ledger against everything beside it."""
     from dpfedmeta.training.verification.verify import audit
 
     kind = _kind_of(run.path)
     if kind == "loop":
         from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
 
-        return verify_rounds(run), []
+        return verify_rounds(run)
     if kind == "analysis":
         from dpfedmeta.analytics.verification import verify
 
-        return verify(run), []
+        return verify(run)
     found = audit(run)
-    return found, _beside(run, found)
+    return replace(found, remarks=(*found.remarks, *_beside(run, found)))
 
 
 def _beside(run: RunDirectory, found: VerifiedRun) -> list[str]:
@@ -254,7 +236,7 @@ def _beside(run: RunDirectory, found: VerifiedRun) -> list[str]:
         from dpfedmeta.accounting.ledger.population_register import check_reserved
 
         shown += check_reserved(Path(register), snapshot.content.identity.run, snapshot.content.charges)
-    return shown
+    return [*shown, *([_PRICED] if proven.chosen else [])]
 
 
 def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDirectory]) -> int:
@@ -279,7 +261,7 @@ def _of_copies(console: Console, options: argparse.Namespace, runs: list[RunDire
     if (register := settings_of_ledger(runs[0].ledger, content).population.register) is not None:
         remarks += check_reserved(Path(register), content.identity.run, found.charges)
     for remark in remarks if not options.json else ():
-        console.print(f"verified: {remark}", highlight=False, soft_wrap=True)
+        print_line(console, f"verified: {remark}")
     simulation = next((one.simulation for one in each if one.simulation), None)
     title = "What the copies spent together"
     word, unverified = each[0].proven.word, "; ".join(dict.fromkeys(one.unverified for one in each))
@@ -309,19 +291,19 @@ def show_cells(
         print_json({**content, **(of_run or {}), **({"by_word": word} if word else {})})
         return DONE
     for line in noise_lines(plan):
-        console.print(line, highlight=False, soft_wrap=True)
+        print_line(console, line)
     if options.solve == "bits" and plan.secure is not None:
         console.print(f"the fewest bits: {plan.secure.bits}", highlight=False)
     console.print(guarantee_table(cells, title, word=word, explained=options.explain))
     if (of_run or {}).get("simulation"):
         console.print((of_run or {})["simulation"], style="bold yellow")
     if (of_run or {}).get("chosen"):
-        console.print((of_run or {})["chosen"], style="bold yellow", highlight=False, soft_wrap=True)
+        print_line(console, str((of_run or {})["chosen"]), style="bold yellow")
     if options.explain:
         for line in guarantee_words(cells):
-            console.print(line, highlight=False, soft_wrap=True)
+            print_line(console, line)
     if options.plot is not None:
-        console.print(f"epsilon against rounds: {options.plot}", highlight=False, soft_wrap=True)
+        print_line(console, f"epsilon against rounds: {options.plot}")
     return DONE
 
 
@@ -371,25 +353,24 @@ def _realised(console: Console, run: RunDirectory, as_text: bool) -> int:
     from dpfedmeta.privacy.rounds.round_sum import LEFT_OUT
     from dpfedmeta.training.verification.verify import realised
 
-    verified, _ = _verified(run)
+    verified = _verified(run)
     found = realised(run, verified.plan, verified.charges)
     if as_text:
         print_json({"realised": {**vars(found), "record_server": found.as_number}})
         return DONE
     least, mean, most = found.cohort_sizes
-    console.print("From the server's private folder: do not publish it, do not promise it.", style="bold yellow")
-    console.print(f"clients that took part: {found.participants:,}", highlight=False)
-    console.print(f"most participations of one client: {found.most_participations}", highlight=False)
-    console.print(f"cohort sizes: {least} to {most}, mean {mean:.1f}", highlight=False)
     messages, rounds = found.left_out
+    lines = [
+        f"clients that took part: {found.participants:,}",
+        f"most participations of one client: {found.most_participations}",
+        f"cohort sizes: {least} to {most}, mean {mean:.1f}",
+        f"(record, server) of that client's records: epsilon {rounded_up(found.record_server)}",
+    ]
     if messages:
-        console.print(
+        lines.append(
             f"messages that no honest client sends, set to 0: {messages} in {counted_words(rounds, 'round')} "
-            f"({run.secret / LEFT_OUT}); a client's code or data is wrong, or a client is hostile",
-            highlight=False,
-            soft_wrap=True,
+            f"({run.secret / LEFT_OUT}); a client's code or data is wrong, or a client is hostile"
         )
-    console.print(
-        f"(record, server) of that client's records: epsilon {rounded_up(found.record_server)}", highlight=False
-    )
+    print_line(console, "From the server's private folder: do not publish it, do not promise it.", "bold yellow")
+    print_line(console, "\n".join(lines))
     return DONE

@@ -9,7 +9,7 @@ from rich.table import Table
 from dpfedmeta.accounting.compare_noises import Advice, FederationFacts, advise, best
 from dpfedmeta.accounting.events.sampling import sampling_of
 from dpfedmeta.accounting.rounded import asked
-from dpfedmeta.cli.arguments import DONE, print_json
+from dpfedmeta.cli.arguments import DONE, print_json, print_line
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.pydantic_errors import counted_words
@@ -57,10 +57,10 @@ def show(console: Console, settings: Settings, as_text: bool) -> int:
         )
         return DONE
     console.print(_table(question, rows, chosen))
-    console.print(f"* {chosen.name}: {chosen.options}", highlight=False, soft_wrap=True)
+    print_line(console, f"* {chosen.name}: {chosen.options}")
     for row in rows:
         if row.refused:
-            console.print(f"{row.name}: {row.refused}", style="yellow", highlight=False, soft_wrap=True)
+            print_line(console, f"{row.name}: {row.refused}", style="yellow")
     return DONE
 
 

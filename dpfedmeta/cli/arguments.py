@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from dpfedmeta.cli.words_of_others import option_meant, run_meant, without_dashes
 from dpfedmeta.config.dotted_keys import OPEN, SHORT_FORMS
@@ -255,6 +255,11 @@ def _meant(name: str, known: set[str]) -> str:
 def print_json(content: object) -> None:
     """On standard output, where --json promises it and nothing else."""
     print(json.dumps(content, indent=2, allow_nan=False))
+
+
+def print_line(console: Console, line: RenderableType, style: str | None = None) -> None:
+    """Print it as it is: nothing in it is markup or a number to colour, and nothing is wrapped."""
+    console.print(line, style=style, highlight=False, soft_wrap=True, markup=False)
 
 
 def run_command(main: Callable[[Console], int]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -23,7 +23,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, ServerSe
 from dpfedmeta.accounting.release_costs import rounds_seen
 from dpfedmeta.accounting.right_guesses import protects
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.cli.arguments import DONE, print_json
+from dpfedmeta.cli.arguments import DONE, print_json, print_line
 from dpfedmeta.cli.run_statement import NOT_PROMISED, cell_lines, done_words, others_words, unit_words
 from dpfedmeta.config.dataset_names import task_of
 from dpfedmeta.config.settings import Settings
@@ -31,13 +31,13 @@ from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import replace_file
 from dpfedmeta.core.files.new_folder import write_folder
 from dpfedmeta.core.version import __version__
-from dpfedmeta.data.task import holds_rows
-from dpfedmeta.planning.caveats import dishonest_words, simulation_words
+from dpfedmeta.data.episodes.shape import Clients
+from dpfedmeta.data.task import Task, holds_rows
+from dpfedmeta.planning.caveats import dishonest_words, simulation_words, who_the_clients_are
 
 TO_FILL_IN = "TO FILL IN"
 _DIGITS = 4
 _FACT = re.compile(r"\{(\w+)\}")
-Clients = Literal["real", "named", "simulated", "unknown"]
 # Who held the records of clients that were played by one machine is said with the cautions (who_the_clients_are).
 _HELD: Mapping[Clients, str] = {
     "real": "Each client keeps its records, and sends one vector in a round that it is in.",
@@ -98,8 +98,8 @@ def account_of_plan(settings: Settings, plan: PrivacyPlan, notes: Sequence[str])
         plan: The plan.
         notes: Its cautions.
     """
-    simulation = simulation_words(settings.run.noise_seed)
-    said = (simulation, who_the_clients_are(settings), *notes)
+    simulation, clients = simulation_words(settings.run.noise_seed), clients_of(settings, task_of(settings)[0])
+    said = (simulation, who_the_clients_are(settings.population.kind, clients), *notes)
     return Account(
         name=f"{settings.algo} on {Path(settings.dataset).stem}",
         plan=plan,
@@ -107,38 +107,15 @@ def account_of_plan(settings: Settings, plan: PrivacyPlan, notes: Sequence[str])
         phases=plan.phases,
         cautions=tuple(filter(None, said)),
         register=settings.population.register,
-        clients=clients_of(settings),
+        clients=clients,
         simulation=simulation is not None,
     )
 
 
-def clients_of(settings: Settings | None) -> Clients:
-    """Return whose the clients are: of a federation, of somebody's own data that name them, or nobody's."""
-    if settings is None:
-        return "unknown"
+def clients_of(settings: Settings, task: Task) -> Clients:
+    """Return whose the clients of a plan are: of a federation, of somebody's own data that name them, or nobody's."""
     kind = settings.population.kind
-    if kind != "natural":
-        return "real" if kind == "real" else "simulated"
-    try:
-        return "named" if holds_rows(kind, task_of(settings)[0]) else "simulated"
-    except InputError:  # the data are not on this machine
-        return "unknown"
-
-
-def who_the_clients_are(settings: Settings | None) -> str | None:
-    """Say of simulated clients that they are nobody, and of people's that one machine read all their records."""
-    if settings is None or settings.population.kind == "real":
-        return None
-    kind, alone = settings.population.kind, "one machine held all records and played every client"
-    if clients_of(settings) != "simulated":
-        return (
-            f"{alone} (population.kind = {kind}), so whoever ran it read them all, whatever is promised towards the "
-            "server"
-        )
-    return (
-        f"the clients are simulated (population.kind = {kind}): {alone}, and each is made of records of the data set, "
-        "so nothing is promised to the people in it"
-    )
+    return "real" if kind == "real" else "named" if holds_rows(kind, task) else "simulated"
 
 
 def papers_of(account: Account) -> dict[str, str]:
@@ -312,7 +289,7 @@ def write_all(console: Console, options: argparse.Namespace, of: Account) -> int
         print_json({"written": [str(path) for path in made], "to_fill_in": left})
         return DONE
     for line in (*(f"Attention: {each}" for each in of.cautions), *map(str, made)):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        print_line(console, line)
     if left:
         console.print(f'"{TO_FILL_IN}" stands {left} times in them, where no ledger knows', highlight=False)
     if events is not None:
@@ -322,5 +299,5 @@ def write_all(console: Console, options: argparse.Namespace, of: Account) -> int
             # Its accountant of losses takes no sampling without replacement.
             promised = rounded_up(of.cells[0].epsilon)
             said += f", for our {promised}: of cohorts of a fixed size it has RDP alone, which bounds more loosely"
-        console.print(f"{options.events}: {said}", highlight=False, soft_wrap=True, markup=False)
+        print_line(console, f"{options.events}: {said}")
     return DONE

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpfedmeta.accounting.rounded import asked
-from dpfedmeta.cli.arguments import DONE, parser, print_json
+from dpfedmeta.cli.arguments import DONE, parser, print_json, print_line
 from dpfedmeta.cli.outputs import SITE_SETTINGS, check_output
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.pydantic_errors import counted_words
@@ -177,7 +177,7 @@ def _show(
     from dpfedmeta.federation.site_plan import CELLS, LEARNS, MEASURED, TEACHES_NOTHING, remedies, tolerated
 
     def say(line: str) -> None:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        print_line(console, line)
 
     half = sites.parts
     say(
@@ -258,9 +258,4 @@ def _write(options: argparse.Namespace, sites: Sites, epsilon: float, images: bo
     replace_file(options.out, content.encode())
     if not options.json:
         server = shlex.join(["dpfedmeta", "federate", "server", "--keys", "operator", "--roster", "roster.txt"])
-        console.print(
-            f"{options.out}: settings for {server} --config {options.out}",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+        print_line(console, f"{options.out}: settings for {server} --config {options.out}")

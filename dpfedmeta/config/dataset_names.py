@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 # Presets are for images; what they say of the network has no meaning for other records.
 _NETWORKS: Mapping[str, str] = {"vectors": "mlp", "tokens": "text"}
 _DECIDED = ("model.name", "model.encoder", "population.clients", "population.kind", "task.ways", "meta.learn")
+# Settings that data of one's own may decide.
+_OF_OWN_DATA = (
+    *_DECIDED,
+    *("meta.own.directions", "meta.own.between"),
+    *("population.cohort", "population.sampler", "population.max_participations"),
+)
 # Methods whose model is solved for: its network for clients' own classes, and for shared labels or numbers.
 _SOLVED: Mapping[str, tuple[str, str]] = {"moments": ("metric", "gaussian")}
 
@@ -32,6 +38,11 @@ def found_again(dataset: str) -> str:
         return dataset if _built_in(dataset) or not Path(dataset).exists() else str(Path(dataset).absolute())
     except OSError as error:  # too long a name, a folder that nobody may look into
         raise InputError(f"dataset = {shown(dataset)}: cannot be looked for ({error.strerror})") from None
+
+
+def decided_by(dataset: str) -> tuple[str, ...]:
+    """Names of the settings that these data may decide, where they are somebody's own."""
+    return () if _built_in(dataset) else _OF_OWN_DATA
 
 
 def data_of_run(dataset: str, data_folder: Path | None) -> str:
@@ -94,7 +105,7 @@ _OF_FEATURES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 }
 
 
-def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Given]:
+def with_data_values(dataset: str, given: Mapping[str, Given], *, look: bool = True) -> dict[str, Given]:
     """Fill in what the data decide and nobody gave: as strong as a preset.
 
     Real clients are counted: how many there are is taken as public.
@@ -102,6 +113,7 @@ def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Give
     Args:
         dataset: As --dataset.
         given: Dotted names to what was given so far.
+        look: Whether data of one's own are looked at.
 
     Raises:
         InputError: The data cannot be listed.
@@ -110,7 +122,7 @@ def with_data_values(dataset: str, given: Mapping[str, Given]) -> dict[str, Give
     initial = made.get("model.initial")
     if initial is not None and isinstance(initial.value, str) and Path(initial.value).exists() and initial.level > 1:
         made["model.initial"] = replace(initial, value=str(Path(initial.value).absolute()))
-    if not _has_own_values(dataset):
+    if not _has_own_values(dataset, look=look):
         return made
     if all(name in given and given[name].level > 1 for name in _DECIDED):
         return made
@@ -229,10 +241,10 @@ def _values(dataset: str, method: str) -> dict[str, object]:
     return values
 
 
-def _has_own_values(dataset: str) -> bool:
+def _has_own_values(dataset: str, *, look: bool) -> bool:
     """Return true of data that decide over settings: the user's own, and built-in ones that are no images."""
     if not _built_in(dataset):
-        return Path(dataset).exists()
+        return look and Path(dataset).exists()
     from dpfedmeta.data.task_file import load_task
 
     return load_task(dataset)[0].form.kind != "images"

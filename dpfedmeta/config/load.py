@@ -28,6 +28,7 @@ def resolve(
     *,
     keep_both: bool = False,
     default_dataset: str | None = None,
+    look: bool = True,
 ) -> Settings:
     """Merge the levels and check every value.
 
@@ -38,6 +39,7 @@ def resolve(
         command_line: Dotted names to values as typed.
         keep_both: Whether a noise and a target of one cell may stand together (something else is solved).
         default_dataset: Where nothing else names one.
+        look: Whether data of one's own are looked at; else what they decide is the preset's.
 
     Raises:
         InputError: Names the key, the value, and what would be right.
@@ -53,10 +55,10 @@ def resolve(
         if {"source", "labels", "split"} & {*from_file}:
             raise InputError(f"{file}: is a task, not settings; give it as --dataset, and settings (algo, ...) here")
         raise InputError("--algo and --dataset are needed, on the command line or in the file of --config")
-    dataset = found_again(dataset)
+    dataset = found_again(dataset) if look else dataset
     given = _given(algo, dataset, from_file, str(file)) | _typed(command_line or {})
     check_known(Settings, given)
-    given = with_data_values(dataset, given)
+    given = with_data_values(dataset, given, look=look)
     return built(Settings, {"algo": algo, "dataset": dataset}, given if keep_both else displaced(given))
 
 

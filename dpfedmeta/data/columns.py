@@ -300,6 +300,8 @@ def unlike_columns(
         mean: As in the task file.
         deviation: Likewise.
     """
+    if {len(mean or columns), len(deviation or columns)} != {records.shape[1]}:
+        return ()  # the task file is of another table, which is refused where the records are opened
     seen = np.abs((records - np.asarray(mean or (0.0,))) / np.asarray(deviation or (1.0,)))
     known = np.isfinite(seen)
     size = np.where(known, seen, 0.0).sum(0) / np.maximum(1, known.sum(0))

@@ -285,6 +285,12 @@ def look_for_missing(
     return numbers, absent, tuple(lines)
 
 
+def far_from_others(names: Sequence[str], numbers: FloatRows, what: str = "records") -> tuple[str, ...]:
+    """Questions about numbers of [n, columns] that stand in several rows, far beyond all others of their column."""
+    each = (_far(name, own, what) for name, own in zip(names, numbers.T, strict=True))
+    return tuple(f"{words}: was nothing measured there?" for found in each for *_, words in found)
+
+
 def _far(name: str, numbers: FloatRows, what: str) -> list[tuple[str, str, str]]:
     """(Column, number, question) of a number that stands in several rows, far beyond all others.
 

@@ -19,6 +19,7 @@ from dpfedmeta.accounting.rounded import asked, rounded_down
 from dpfedmeta.config.presets import remark_of
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.random import binomial
+from dpfedmeta.data.episodes.shape import Clients
 from dpfedmeta.data.task import OwnSource, Task
 from dpfedmeta.planning.client_spec import records_of_a_client
 from dpfedmeta.planning.policy_from_settings import bounds_clients
@@ -56,6 +57,25 @@ class TaskFacts:
 def simulation_words(noise_seed: int | None) -> str | None:
     """Warning that nothing is promised where the noise seed was chosen; None: it was drawn."""
     return None if noise_seed is None else SIMULATION
+
+
+def who_the_clients_are(kind: str, clients: Clients) -> str | None:
+    """Say of simulated clients that they are nobody, and of people's that one machine read all their records.
+
+    Args:
+        kind: population.kind.
+        clients: Whose they are.
+    """
+    alone = "one machine held all records and played every client"
+    if clients == "real":
+        return None
+    if clients == "simulated":
+        return (
+            f"the clients are simulated (population.kind = {kind}): {alone}, and each is made of records of the data "
+            "set, so nothing is promised to the people in it"
+        )
+    read = "whoever ran it read them all, whatever is promised towards the server"
+    return f"{alone} (population.kind = {kind}), so {read}"
 
 
 def notes_of(settings: Settings, task: Task) -> tuple[str, ...]:

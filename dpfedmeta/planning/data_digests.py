@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.atomic_files import SECRET
-from dpfedmeta.core.files.run_directory import RunDirectory, write_text
+from dpfedmeta.core.files.run_directory import LEDGER, RunDirectory, write_text
+from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.data.dataset import Dataset
 from dpfedmeta.data.populations.population import Population, clients_digest
 
@@ -34,6 +37,11 @@ class HeldData:
     clients: str | None
     decoded: str
     source: str
+
+    @property
+    def people(self) -> str | None:
+        """Digest of all that anybody holds; None: nobody can say."""
+        return self.clients if self.own else self.decoded
 
     @property
     def known(self) -> bool:
@@ -87,6 +95,23 @@ def changed_since(run: RunDirectory, dataset: Dataset) -> str | None:
     if kept == dataset.train.decoded_digest():
         return None
     return f"THE IMAGES OF {dataset.task.name} HAVE CHANGED since this run began: not comparable with its summary"
+
+
+def trained_before(folder: Path, held: HeldData) -> str | None:
+    """Words on the runs of a folder that charged clients of the same data; None: there is none."""
+    people, found = held.people, list[str]()
+    for path in sorted(folder.glob(f"*/{LEDGER}")):
+        with suppress(InputError):  # a copy without secret/
+            kept = kept_data(RunDirectory(path.parent))
+            if people is not None and kept.people == people:
+                found.append(path.parent.name)
+    if not found:
+        return None
+    return (
+        f"{counted_words(len(found), 'run')} in {folder} ({', '.join(found[:3])}{', ...' if len(found) > 3 else ''}) "
+        "trained on the same people; promises add up, and none of these counts the others: give all of them one "
+        "--population.register FILE (dpfedmeta account --population FILE --promise EPSILON DELTA)"
+    )
 
 
 def check_data(run: RunDirectory, held: HeldData, name: str) -> bool:

@@ -46,7 +46,7 @@ from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes
-from dpfedmeta.planning.data_digests import keep_data
+from dpfedmeta.planning.data_digests import keep_data, trained_before
 from dpfedmeta.planning.early_checks import check_registered
 from dpfedmeta.planning.policy_from_settings import own_policy_name
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
@@ -54,7 +54,7 @@ from dpfedmeta.planning.run_plan import Plan
 from dpfedmeta.simulation.availability import ClientLedgers, SpacedClients, Willing
 from dpfedmeta.simulation.backend import Backend
 from dpfedmeta.training.loop import Training, complete
-from dpfedmeta.training.results.facts import plan_facts
+from dpfedmeta.training.results.facts import Described, plan_facts
 from dpfedmeta.training.results.summary import Status, summary_of
 from dpfedmeta.training.setup import RunContext, RunOptions, prepared
 from dpfedmeta.training.state.extend import extend, promise, set_aside
@@ -108,6 +108,8 @@ def run_training(
             say(changed)
         _reserve(known, made, keep=False)
         if run is None:
+            if made.counts_alone and (others := trained_before(Path(settings.run.dir), made.held)):
+                say(others)
             name = default_name(settings) if settings.run.name is None else settings.run.name
             run = create(Path(settings.run.dir), name, partial(_first_files, made=made, options=options, rate=rate))
             stack.enter_context(only_writer(run.path))
@@ -221,7 +223,7 @@ def _trained(training: Training, made: RunContext) -> tuple[dict[str, Any], OwnC
         status, failure = "interrupted", error
     with deferred():
         memory = peak_memory_mb(training.workers)
-        summary = summary_of(run, plan, made.described, state, status, (seconds, memory), accuracies)
+        summary = summary_of(run, plan, state, status, (seconds, memory), accuracies)
         summary |= {"judged_on": made.judged_on} if made.judged_on else {}
         # One of an earlier interruption: by a clock that was set back it would seem newer than this summary.
         (run.path / REPORT).unlink(missing_ok=True)
@@ -293,13 +295,14 @@ def _first_files(run: RunDirectory, made: RunContext, options: RunOptions, rate:
     """Write the first files of a run directory: all that is needed to resume after a crash at any time."""
     text = to_yaml(made.plan.settings)
     write_text(run.path / CONFIG, text)
-    _write_plan(run, made, rate)
     keep_launch(run, options.launch)
     keep_secret(run, made.source)
     keep_data(run, made.held)
     name, secure = secrets.token_hex(16), not made.source.reproducible
-    identity = RunIdentity(run=name, config=text, secure=secure, candidate=options.candidate)
+    described = dataclasses.asdict(made.described)
+    identity = RunIdentity(run=name, config=text, secure=secure, candidate=options.candidate, described=described)
     Ledger(run.ledger, made.plan.privacy, identity)
+    _write_plan(run, made, rate)
 
 
 def _reserve(name: str, made: RunContext, *, keep: bool = True) -> None:
@@ -310,7 +313,7 @@ def _reserve(name: str, made: RunContext, *, keep: bool = True) -> None:
     register, held = made.plan.settings.population.register, made.held
     if register is None:
         return
-    data = held.clients if held.own else held.decoded
+    data = held.people
     if data is None:
         raise InputError("population.register: what these clients hold has no digest, so it cannot be registered")
     made_by = {} if held.own else clients_made_by(made.plan.settings)
@@ -335,9 +338,9 @@ def _go_on_longer(
 
 
 def _write_plan(run: RunDirectory, made: RunContext, rate: float | None) -> None:
-    plan = made.plan
+    plan, described = made.plan, Described.of_ledger(read_content(run.ledger))
     content = {
-        **plan_facts(plan.settings, plan.privacy, plan.planned, made.described),
+        **plan_facts(plan.settings, plan.privacy, plan.planned, described),
         **({CODE: dict(made.own)} if made.own else {}),
         "cost": {
             "clients_per_second": rate,

@@ -142,6 +142,12 @@ class RunContext:
         """The description of the data, for the files of the run."""
         return Described.of(self.statement, self.plan.settings, self.dataset.task)
 
+    @property
+    def counts_alone(self) -> bool:
+        """True if people are promised something, and no register counts what other runs promise them."""
+        settings, of_people = self.plan.settings, self.held.own or isinstance(self.dataset.task.source, OwnSource)
+        return of_people and settings.population.register is None and (self.plan.private or settings.record.enabled)
+
     def planned(self, rate: float | None = None, run: str = "") -> Planned:
         """Return the plan's guarantees for display.
 

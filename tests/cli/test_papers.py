@@ -21,7 +21,6 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.cli import papers
-from dpfedmeta.cli.papers import clients_of
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.planning.caveats import SIMULATION
 from dpfedmeta.training.verification.verify import audit
@@ -153,10 +152,6 @@ def test_a_copy_of_a_shipped_task_makes_nobody_real(tmp_path):
     found, _ = papers_of(tmp_path / "p", *words, "--clients", "100", "--cohort", "10")
     assert "privacy_parameters" not in loss(found)
     assert "the clients are simulated (population.kind = natural)" in texts(found["registry.yaml"])
-    run = written_run(tmp_path, algo="dp-agr", given={**FEW, "population.kind": "real"}, charged=2)
-    settings = audit(RunDirectory(run.path)).proven.settings
-    gone = replace(settings, dataset=str(tmp_path / "gone"), population=replace(settings.population, kind="natural"))
-    assert clients_of(gone) == "unknown"
 
 
 def test_a_chosen_seed_leaves_the_registry_without_a_number(tmp_path):

@@ -22,6 +22,7 @@ from dpfedmeta.accounting.right_guesses import most_right_guesses
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.run_statement import statement_lines
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory
+from dpfedmeta.data.populations.population_statement import PopulationStatement
 from dpfedmeta.training.verification.chosen_run import selection_content
 from dpfedmeta.training.verification.file_claims import check_summary
 from dpfedmeta.training.verification.verify import audit
@@ -255,9 +256,9 @@ def test_a_page_and_papers_of_a_run_say_what_its_plan_cautions_of(tmp_path, monk
     """One machine that read all records, people that count as public, no target, and a register of other runs."""
     given = {"server.rounds": "2", "server.noise_multiplier": "2.0", "population.register": str(tmp_path / "reg.jsonl")}
     run = written_run(tmp_path, algo="dp-agr", given=given, charged=2)
-    due = "dpfedmeta.planning.caveats.cautions"
+    due = "dpfedmeta.training.verification.proven.cautions"
     monkeypatch.setattr(due, lambda settings, task: [f"test people of {task.name} are treated as public"])
-    monkeypatch.setattr("dpfedmeta.cli.papers.clients_of", lambda settings: "named")
+    monkeypatch.setattr(PopulationStatement, "whose", "named")
     dpfedmeta("account", "--run", str(run.path), "--papers", str(tmp_path / "papers"))
     papers = [path.read_text() for path in (tmp_path / "papers").iterdir()]
     for shown in (dpfedmeta("account", "--statement", str(run.path)).out, *papers):
@@ -270,7 +271,7 @@ def test_a_page_and_papers_of_a_run_say_what_its_plan_cautions_of(tmp_path, monk
     assert counted in " ".join((tmp_path / "papers/dpia.yaml").read_text().split())
     (run.path / "summary.json").unlink()
     said = dpfedmeta("account", "--statement", str(run.path)).out
-    assert "Attention: plan.json and summary.json are not there, so what follows from the data is not said" in said
+    assert "Attention: test people of strokes are treated as public" in said  # the ledger holds what was said of them
     given |= {"privacy.client.limit": "50"}
     held = written_run(tmp_path, name="held", algo="dp-agr", given=given, charged=2)
     assert "no target limits its rounds" not in dpfedmeta("account", "--statement", str(held.path)).out

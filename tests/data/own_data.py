@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import asdict
 
 import numpy as np
 import yaml
@@ -12,10 +13,9 @@ from dpfedmeta.data.populations.population_statement import PopulationStatement
 
 
 def read_back(statement):
-    """The statement as a verifier reads it from a file; its sentence is made anew."""
-    stored = json.loads(json.dumps(statement.as_json()))
-    found = PopulationStatement.from_json(stored)
-    assert found.text == stored["text"] == statement.text
+    """The statement as a verifier reads it from a ledger; its sentence is made anew."""
+    found = PopulationStatement(**json.loads(json.dumps(asdict(statement))))
+    assert found.text == json.loads(json.dumps(statement.as_json()))["text"] == statement.text
     assert not re.search("[{}]", found.text)
     return found
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -384,7 +385,8 @@ WALKED: dict[str, row_layout.Layout] = {
 @pytest.mark.parametrize("name", WALKED)
 def test_no_more_of_a_message_holds_a_label_than_its_owner_is_told(name, count, tmp_path):
     """In so many micro-episodes, or places, at most; what is said of few rows is said where it matters."""
-    layout, label = WALKED[name], LABELS.index("c")
+    layout: Any = WALKED[name]
+    label = LABELS.index("c")
     rows = [*(("ab"[n % 2], float(n)) for n in range(60)), *(("c", float(n)) for n in range(100, 100 + count))]
     found, choice = placed(layout, rows, tmp_path)
     holds = [not is_null(record) and value == label for record, value in zip(found, choice.labels, strict=True)]

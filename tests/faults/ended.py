@@ -2,14 +2,15 @@
 
     python tests/faults/ended.py --kind train --faults SIGKILL ENOSPC --folder /tmp/ended
 
-Places are those of endings.py; a federation is ended at each question besides (`--questions`). `--every 7` takes every
-seventh place, from the first on.
+Places are those of endings.py; a federation is ended at each question besides (`--questions`). Taken are those that
+differ (`chosen`); `--every 7` takes every seventh by every fault, from the first on, whatever they are.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import io
 import json
@@ -31,7 +32,7 @@ from tests import conftest
 from tests.faults import ended_kinds as kinds
 from tests.faults.ended_kinds import KINDS, Kind
 from tests.faults.ended_wire import QUESTIONS
-from tests.faults.endings import FAULTS, Fault, ended, printed, started
+from tests.faults.endings import FAULTS, Fault, Place, chosen, ended, printed, started
 from tests.federation.silos import make_silos
 
 # Tries until it is through; the first one is ended.
@@ -47,7 +48,7 @@ class Trial:
     name: str
     folder: Path
     whole: dict[str, object] = field(default_factory=dict)
-    places: int = 0
+    places: tuple[Place, ...] = ()
     done: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
@@ -61,7 +62,7 @@ class Trial:
         folder = self._prepared("whole")
         code, _ = self._run(folder, self.kind.words, None)
         assert code == 0, self._said(folder)
-        self.places = len((folder / "places.txt").read_text().splitlines())
+        self.places = tuple(map(Place.read, (folder / "places.txt").read_text().splitlines()))
         self.whole = self._published(folder)
 
     def warm_up(self) -> None:
@@ -158,22 +159,35 @@ def _place(folder: Path, label: str) -> str:
     return next((line for line in lines if line.startswith(f"{number} ")), "no place")
 
 
-def trial(made: Trial, faults: Sequence[str], every: int = 1, first: int = 0) -> Trial:
-    """End a kind at every so-manieth place by each fault in turn."""
+def trial(made: Trial, faults: Sequence[str], every: int = 0, first: int = 0) -> Trial:
+    """End a kind where its places differ, or at every so-manieth place by each fault in turn."""
     made.begin()
-    for number, kind in enumerate(faults):
-        for place in range((first + number) % every, made.places, every):
-            made.ended_at(Fault(kind=kind, place=place))
+    known: tuple[Place, ...] = ()
+    if made.kind.like and not every:
+        other = Trial(name=made.kind.like, folder=made.folder / "like")
+        other.begin()
+        known = other.places
+    if every:
+        due = [
+            Fault(kind=kind, place=place)
+            for number, kind in enumerate(faults)
+            for place in range((first + number) % every, len(made.places), every)
+        ]
+    else:
+        due = chosen(made.places, known, children=made.kind.children, share=made.kind.share)
+    for fault in due:
+        if fault.kind in faults:
+            made.ended_at(fault)
     return made
 
 
-def questions(made: Trial, every: int = 1, first: int = 0) -> Trial:
-    """End a federation's server or client at every so-manieth question."""
+def questions(made: Trial, every: int = 0, first: int = 0) -> Trial:
+    """End a federation's server and a client at each question, before and after it in turn, or as `trial` does."""
     made.begin()
     algo = {"federation": "dp-agrlr-micro", "federation-secure": "dp-agrlr-secure"}[made.name]
     count = (made.folder / f"{made.name}-whole" / "output.txt").read_text().splitlines().count("?")
     for number, how in enumerate(QUESTIONS):
-        for at in range((first + number) % every, count, every):
+        for at in range((first + number) % (every or 2), count, every or 2):
             made.asked_at(how, at, algo)
     return made
 
@@ -196,7 +210,7 @@ def main() -> None:
     options.add_argument("--kind", nargs="+", default=[*KINDS], choices=[*KINDS])
     options.add_argument("--faults", nargs="*", default=[*FAULTS], choices=FAULTS)
     options.add_argument("--questions", action="store_true")
-    options.add_argument("--every", type=int, default=1)
+    options.add_argument("--every", type=int, default=0)
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--folder", type=Path, required=True)
     given = options.parse_args()
@@ -213,13 +227,16 @@ def main() -> None:
     for name in given.kind:
         begun, made = time.monotonic(), ready(given.folder.resolve(), name)
         made.warm_up()
+        # What is here is no garbage of a child, whose search would copy every page of it.
+        gc.collect()
+        gc.freeze()
         if given.questions:
             questions(made, given.every, given.first)
         else:
             trial(made, given.faults, given.every, given.first)
         wrong += made.wrong
         took = round(time.monotonic() - begun)
-        print(json.dumps({"kind": name, "places": made.places, "ended": made.done, "wrong": len(made.wrong),
+        print(json.dumps({"kind": name, "places": len(made.places), "ended": made.done, "wrong": len(made.wrong),
                           "seconds": took}), flush=True)  # fmt: skip
     sys.exit(1 if wrong else 0)
 

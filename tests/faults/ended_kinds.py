@@ -39,7 +39,7 @@ from dpfedmeta.reporting.html.run_page import BLOCK
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.training.personal.personal_model import load_personal
 from dpfedmeta.training.verification.verify import audit
-from tests.cli.sweeps.conftest import FILE, PROGRAM
+from tests.cli.sweeps.conftest import FILE, write_program
 from tests.faults.ended_wire import Restarting
 from tests.faults.kills import fingerprint
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE, Silos, private_key
@@ -65,12 +65,18 @@ class Kind:
         call: That program.
         prepare: Makes what it needs in an empty folder.
         published: All that it publishes, of an uninterrupted and of an interrupted one the same.
+        like: The kind by which places of both are tried by every sort of fault.
+        children: It has processes of its own.
+        share: It is slow: of the places of both kinds it takes every so-manieth.
     """
 
     published: Callable[[Path], Mapping[str, object]]
     words: Sequence[str] = ()
     call: Callable[[], object] = lambda: None
     prepare: Callable[[Path], object] = lambda folder: None
+    like: str = ""
+    children: bool = False
+    share: int = 1
 
 
 def text_of(path: Path) -> str:
@@ -148,7 +154,7 @@ def swept() -> None:
 
 def sweep_files(folder: Path) -> None:
     """Of two runs."""
-    (folder / "program.py").write_text(PROGRAM)
+    write_program(folder / "program.py")
     parameters = {"algo": {"value": "maml"}, "dataset": {"value": "strokes"}, "run.seed": {"values": [0, 1]}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump({**FILE, "parameters": parameters}))
 
@@ -288,7 +294,9 @@ def federated(algo: str, how: str = "", at: int = -1) -> int:
     given = MICRO if algo == "dp-agrlr-micro" else SECURE
     settings = silos.settings(algo, **given, **{"run.noise_seed": str(NOISE)})
     wire = Restarting(silos, home, how, at)
-    run, status = silos.serve(settings, home, wire, page=_page, wait=0.0, fewest=4)
+    # A page is a quarter of the time, and one kind's is enough.
+    page = {"page": _page} if algo == "dp-agrlr-micro" else {}
+    run, status = silos.serve(settings, home, wire, **page, wait=0.0, fewest=4)
     if status != "completed":
         sys.exit(130 if status == "interrupted" else 1)
     if (run.secret / training_server._OFFER).exists():
@@ -305,7 +313,8 @@ def _page(run: RunDirectory) -> None:
 def learned(folder: Path) -> dict[str, Any]:
     """Weights, scores and ledger of the server; who has the model; what each client's ledger says."""
     run = RunDirectory(folder / "run")
-    found: dict[str, Any] = fingerprint_of(run) | {"page": text_of(run.path / "report.html")}
+    found: dict[str, Any] = fingerprint_of(run)
+    found |= {path.name: text_of(path) for path in run.path.glob("report.html")}
     found["due"] = [name for name in (training_server._OFFER, training_server._HANDED) if (run.secret / name).exists()]
     found |= {"models": [], "charged": [(charge.round, charge.attempt) for charge in read(run.ledger)[1]]}
     for number in range(CLIENTS):
@@ -324,27 +333,31 @@ def _words(*more: str) -> list[str]:
 KINDS: dict[str, Kind] = {
     "train": Kind(words=_words("--algo=dp-agr"), published=published_run),
     "train-registered": Kind(words=[*(word for word in _words("--algo=dp-agr") if "noise_seed" not in word),
-                                    f"--population.register={REGISTER}"], prepare=with_register, published=registered),
+                                    f"--population.register={REGISTER}"], prepare=with_register,
+                             published=registered, like="train"),
     "train-records": Kind(words=_words("--algo=dp-agrlr-micro", "--record.client_ledgers=true",
-                                       "--population.max_participations=2"), published=published_run),
+                                       "--population.max_participations=2"), published=published_run,
+                          like="train"),
     "train-workers": Kind(words=[*(word for word in _words("--algo=dp-agr") if "run.workers" not in word),
-                                 "--run.workers=2"], published=published_run),
+                                 "--run.workers=2"], published=published_run, like="train", children=True,
+                          share=10),
     "train-secure": Kind(words=_words("--algo=dp-agrlr-secure", "--population.sampler=fixed", "--cohort=12",
                                       "--clients=60",
                                       "--record.micro_shots=1", "--record.micro_queries=1", "--aggregation.dropout=0.2",
-                                      "--population.max_participations=null"), published=published_run),
+                                      "--population.max_participations=null"), published=published_run, like="train"),
     "train-encoder": Kind(words=_words("--algo=dp-agr", "--model.encoder=tests.data.encoders.tiny_encoder:tiny",
-                                       "--model.encoder_size=16"), published=published_run),
+                                       "--model.encoder_size=16"), published=published_run, like="train"),
     "train-whole": Kind(words=["train", "--algo=maml", "--dataset=people.csv", "--rounds=3", "--cohort=5",
                                "--population.episodes=whole", "--run.workers=1", "--run.dir=.", "--run.name=r",
-                               "--run.noise_seed=11", "--evaluation.every=2"], prepare=people,
-                        published=published_run),
+                               "--run.noise_seed=11", "--evaluation.every=2", "--evaluation.validation_episodes=6",
+                               "--evaluation.episodes=12"], prepare=people,
+                        published=published_run, like="train"),
     "analyse": Kind(words=["analyse", "histogram", "--algo=dp-const", "--dataset=strokes", "--clients=300",
                            "--cohort=50", "--noise-seed=3", "--epsilon=1", "--run.dir=.", "--run.name=r"],
                     published=analysed),
-    "sweep": Kind(call=swept, prepare=sweep_files, published=results),
+    "sweep": Kind(call=swept, prepare=sweep_files, published=results, children=True),
     "loop": Kind(call=lambda: looped(5), published=handed),
-    "loop-secret": Kind(call=looped, published=counted),
+    "loop-secret": Kind(call=looped, published=counted, like="loop"),
     "archive": Kind(words=["archive", "r", "--out", "r.zip"], prepare=a_run, published=zipped),
     "archive-hub": Kind(words=["archive", "r", "--out", "hub", "--license", "mit"], prepare=a_run, published=unzipped),
     "operator": Kind(words=["federate", "keys", "--server", "--out", "operator", "--host", "127.0.0.1"],
@@ -353,7 +366,8 @@ KINDS: dict[str, Kind] = {
     "rotation": Kind(words=["federate", "keys", "--rotate", "old.pem", "--out", "disk/new.pem"], prepare=a_home,
                      published=rotated),
     "federation": Kind(call=lambda: federated("dp-agrlr-micro"), published=learned),
-    "federation-secure": Kind(call=lambda: federated("dp-agrlr-secure"), published=learned),
+    "federation-secure": Kind(call=lambda: federated("dp-agrlr-secure"), published=learned, like="federation",
+                              share=2),
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ are made) and at `os.write`, `os.pwrite` and `os.fsync`: a place. At one of them
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import shlex
@@ -17,7 +18,9 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count, cycle
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -26,6 +29,8 @@ OPENED, RENAMED, MADE, REMOVED, WRITTEN, FLUSHED = "open", "os.rename", "os.mkdi
 GROWS = (OPENED, MADE, WRITTEN, FLUSHED)
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM}
 FAULTS = (*SIGNALS, "group-SIGINT", "group-SIGTERM", "ENOSPC", "EIO", "clock")
+# At each so-manieth place that differs a clock begins to jump; odd, so that a place sees it jump back and forth.
+CLOCKS = 41
 # Seconds by which a clock jumps.
 JUMP = 3600.0
 
@@ -93,7 +98,8 @@ class Watch:
         self.within = True
         try:
             number, self.count = self.count, self.count + 1
-            os.write(self.notes, f"{number} {event} {path.removeprefix(self.folder)}\n".encode())
+            name = path.removeprefix(self.folder)
+            os.write(self.notes, f"{number} {event} {name} {_callers(sys._getframe(2))}\n".encode())
             if self.fault is not None and number >= self.fault.place:
                 self._happens(number == self.fault.place, event, path, half)
         finally:
@@ -117,6 +123,78 @@ class Watch:
             if event == WRITTEN:
                 half()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+def _callers(frame: FrameType | None) -> str:
+    """A digest of the functions and lines of this repository that led here."""
+    lines = []
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_ROOT) and code.co_filename not in _HARNESS and code.co_qualname != "<lambda>":
+            lines.append(f"{code.co_filename}:{code.co_qualname}:{frame.f_lineno}")
+        frame = frame.f_back
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+_ROOT = f"{Path(__file__).parents[2]}/"
+_HARNESS = (__file__, str(Path(__file__).with_name("ended.py")))
+_VARIES = re.compile(r"[0-9a-f]{8,}|[0-9]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a process changed a file: the n-th place, and its class.
+
+    Places of one event, of files whose names differ in digits alone, reached by the same calls, are of one class.
+    """
+
+    number: int
+    event: str
+    of: tuple[str, str, str]
+
+    @classmethod
+    def read(cls, line: str) -> Place:
+        """From places.txt."""
+        number, event, rest = line.split(" ", 2)
+        path, callers = rest.rsplit(" ", 1)
+        return cls(number=int(number), event=event, of=(event, _VARIES.sub("#", path), callers))
+
+
+def distinct(places: Sequence[Place]) -> list[tuple[Place, bool]]:
+    """The first of each class, the last and one between, in their order; and which are the first of theirs."""
+    classes: dict[tuple[str, ...], list[Place]] = {}
+    for place in places:
+        classes.setdefault(place.of, []).append(place)
+    taken = {each[at].number: each[at] for each in classes.values() for at in (0, len(each) // 2, -1)}
+    first = {each[0].number for each in classes.values()}
+    return [(taken[number], number in first) for number in sorted(taken)]
+
+
+def chosen(
+    places: Sequence[Place], known: Sequence[Place] = (), *, children: bool = False, share: int = 1
+) -> list[Fault]:
+    """What happens where, so that the first of all places that differ is ended by each sort of fault.
+
+    SIGKILL is one sort. A disk that is full and one that fails take turns, since at one place the same call fails; so
+    do signals that Python hears, which raise at the same place. Those to a group differ where there are `children`. A
+    clock jumps at all further places, so few starts are enough. Later places of a class, and those that another kind
+    has (`known`), are ended by one sort in turn; of the latter a kind that is slow takes every so-manieth (`share`).
+    """
+    elsewhere = {place.of for place in known}
+    disk, signals, groups = cycle(("ENOSPC", "EIO")), cycle(("SIGINT", "SIGTERM")), cycle(FAULTS[3:5])
+    taken, turns, seen = list[Fault](), count(), 0
+    for place, first in distinct(places):
+        sorts = [cycle(["SIGKILL"]), disk if place.event in GROWS else cycle(["EIO"]), signals]
+        sorts += [groups] if children else []
+        if place.of in elsewhere:
+            seen += 1
+            if seen % share:
+                continue
+        if place.of in elsewhere or not first:
+            sorts = [sorts[next(turns) % len(sorts)]]
+        taken += [Fault(kind=next(sort), place=place.number) for sort in sorts]
+    starts = [place.number for place, _ in distinct(places)][:: CLOCKS * share]
+    return taken + [Fault(kind="clock", place=number) for number in starts]
 
 
 def started(

@@ -131,3 +131,18 @@ def test_a_table_is_trained_on_or_refused_in_a_line(dpfedmeta, tmp_path, text, r
 def test_a_folder_is_trained_on_or_refused_in_a_line(dpfedmeta, tmp_path, make, refusal):
     make(tmp_path / "images")
     outcome(dpfedmeta, tmp_path, tmp_path / "images", refusal)
+
+
+def test_a_second_run_over_the_same_people_is_said(dpfedmeta, tmp_path):
+    """Not one over others, and nothing is said where nothing is promised."""
+    labelled, other = tmp_path / "table.csv", tmp_path / "other.csv"
+    for path in (labelled, other):
+        path.write_text(table(HEAD, rows(size=30)))
+    words = (*SHAPE, "--rounds", 1, "--cohort", 3, "--run.workers", 1, "--evaluation.episodes", 4,
+             "--evaluation.validation_episodes", 4, "--algo")  # fmt: skip
+    said = "2 runs in runs (a, c) trained on the same people; promises add up"
+    private = ("dp-agr", "--noise-multiplier", 1)
+    for name, data, more in (("a", labelled, private), ("b", other, private), ("c", labelled, ("maml",)),
+                             ("d", labelled, private)):  # fmt: skip
+        trained = dpfedmeta("train", "--dataset", data, *words, *more, "--run.name", name, folder=tmp_path)
+        assert (said in trained.out.replace("\n", " ")) == (name == "d"), trained.out

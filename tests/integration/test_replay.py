@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dpfedmeta.accounting.honest_norm import planned_deviation
-from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read
-from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, read
+from dpfedmeta.config.load import resolve
 from dpfedmeta.config.presets import algorithm_names
 from dpfedmeta.core.files.run_directory import create
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
@@ -23,7 +23,7 @@ from dpfedmeta.reporting.html.page import write_report
 from dpfedmeta.training.loop import Training
 from dpfedmeta.training.results.summary import summary_of
 from dpfedmeta.training.tracking.callbacks import JsonLines
-from tests.training.described import described
+from tests.training.described import identity
 
 SMALL = {
     "model.width": "4", "server.rounds": "6", "task.ways": "3", "task.shots": "2", "task.queries": "2",
@@ -68,7 +68,7 @@ class Frozen:
 
 def replay(tiny_strokes, tmp_path, plan, seed):
     run = create(tmp_path, f"run-of-seed-{seed}")
-    Ledger(run.ledger, plan.privacy, RunIdentity(run="0" * 32, config=to_yaml(plan.settings)))
+    Ledger(run.ledger, plan.privacy, identity(plan.settings, plan.privacy, run="0" * 32))
     training = Training(
         plan=plan,
         run=run,
@@ -83,7 +83,7 @@ def replay(tiny_strokes, tmp_path, plan, seed):
     state, status = ending.state, ending.status
     assert status == "completed"
     rows = run.rounds()
-    summary = summary_of(run, plan, described(plan.settings, plan.privacy), state, status, (1.0, 1.0), {})
+    summary = summary_of(run, plan, state, status, (1.0, 1.0), {})
     run.write_json("summary.json", summary)
     report = write_report(run).read_text().replace(run.path.name, "this-run")
     return state, json.dumps(rows), run.ledger.read_text(), run.weights.read_bytes(), report

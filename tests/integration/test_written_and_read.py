@@ -91,7 +91,7 @@ FORMS = [
     (REQUEST, by_text(Request)),
     (ROUNDS, by_text(RoundsRequest)),
     (RELEASE, by_release),
-    (RunIdentity(run="a", config="b: 1\n", secure=True, candidate="c"), by_ledger),
+    (RunIdentity(run="a", config="b: 1\n", secure=True, candidate="c", described={"task": {"records": 7}}), by_ledger),
     (RoundTask(bound=0.75, model=np.arange(3.0)), by_bytes(RoundTask, 3)),
     (ProtocolStep(protocol=3, phase=2, said=b"abc"), by_bytes(ProtocolStep)),
     (Start(invited=(1, 4, 7), task=b"abc"), by_bytes(Start, 9)),

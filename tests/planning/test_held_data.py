@@ -2,12 +2,14 @@
 
 from dataclasses import fields, replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
-from dpfedmeta.planning.data_digests import HeldData, changed_since, check_data, keep_data, kept_data
+from dpfedmeta.planning.data_digests import HeldData, changed_since, check_data, keep_data, kept_data, trained_before
+from dpfedmeta.training.setup import RunContext
 
 MADE = HeldData(sha256="a" * 64, own=False, clients=None, decoded="b" * 64, source="omniglot")
 OWN = replace(MADE, own=True, clients="c" * 64)
@@ -83,3 +85,39 @@ def test_an_evaluation_on_other_images_says_so(run, kept, now, said):
 
 def test_no_field_is_left_out_here():
     assert [field.name for field in fields(HeldData)] == ["sha256", "own", "clients", "decoded", "source"]
+
+
+def runs_in(folder, **held):
+    """Runs that hold these data; a run without its secrets holds None."""
+    for name, data in held.items():
+        (folder / name).mkdir()
+        (folder / name / "ledger.jsonl").touch()
+        if data is not None:
+            (folder / name / "secret").mkdir()
+            keep_data(RunDirectory(folder / name), data)
+
+
+def test_runs_over_the_same_people_are_named(tmp_path):
+    unknown, others = replace(OWN, clients=None), replace(MADE, decoded="e" * 64)
+    runs_in(tmp_path, a=MADE, b=OWN, c=others, d=unknown, e=None, f=replace(OWN, decoded="f" * 64))
+    found = {name: trained_before(tmp_path, held) for name, held in (("made", MADE), ("own", OWN), ("none", unknown))}
+    assert found["none"] is None
+    assert found["made"].startswith(f"1 run in {tmp_path} (a) trained on the same people")
+    assert found["own"].startswith(f"2 runs in {tmp_path} (b, f) trained on the same people")
+    assert trained_before(tmp_path / "nothing", MADE) is None
+
+
+@pytest.mark.parametrize(
+    ("register", "own", "private", "record", "alone"),
+    [(None, True, True, False, True), (None, True, False, True, True), ("r", True, True, True, False),
+     (None, False, True, True, False), (None, True, False, False, False)],
+)  # fmt: skip
+def test_who_counts_alone_is_told_of_other_runs(register, own, private, record, alone):
+    settings = SimpleNamespace(population=SimpleNamespace(register=register), record=SimpleNamespace(enabled=record))
+    made: Any = SimpleNamespace(
+        plan=SimpleNamespace(settings=settings, private=private),
+        held=replace(MADE, own=own),
+        dataset=SimpleNamespace(task=SimpleNamespace(source=None)),
+    )
+    read: Any = vars(RunContext)["counts_alone"]
+    assert read.fget(made) is alone

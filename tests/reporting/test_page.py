@@ -10,12 +10,12 @@ import pytest
 
 from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content, spent
+from dpfedmeta.accounting.ledger.ledger import Ledger, read_content, spent
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.private_selection import RunCount, selection_cost
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.api.run import Run
-from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import SELECTION, RunDirectory, append_lines, create
 from dpfedmeta.data.task_file import load_task
@@ -35,7 +35,7 @@ from dpfedmeta.training.verification.chosen_run import choice_words, selection_c
 from dpfedmeta.training.verification.proven import Proven, state_choice
 from dpfedmeta.training.verification.replan import settings_of_ledger
 from dpfedmeta.training.verification.verify import audit
-from tests.training.described import described
+from tests.training.described import described, identity
 
 GIVEN = {
     "server.rounds": "3", "server.noise_multiplier": "3.0", "record.query_noise": "1.6",
@@ -68,7 +68,7 @@ def written_run(tmp_path, name="r", algo="dp-agrlr-micro", dataset="strokes", ch
     settings = resolve(algo, dataset, None, given)
     task = load_task(dataset)[0]
     plan = make_privacy(settings, task)
-    ledger = Ledger(run.ledger, plan, RunIdentity(config=to_yaml(settings)))
+    ledger = Ledger(run.ledger, plan, identity(settings, plan))
     for place in range(charged):
         ledger.charge(planned_charge(plan, place))
     noise = noise_of_unit_bound(settings, task, plan) if plan.noise_multiplier else 0.0
@@ -109,7 +109,7 @@ def summary_of(run, settings, plan):
     return {
         "status": "completed" if proven.rounds == plan.rounds else "interrupted",
         "rounds": proven.rounds,
-        **proven.summary_facts(described(settings, plan)),
+        **proven.summary_facts(),
         "accuracy": accuracy(0.91),
         "accuracy_before_adaptation": accuracy(0.2),
         "accuracy_untrained": accuracy(0.55),

@@ -8,6 +8,7 @@ from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings, setting_fields
 from dpfedmeta.reporting.html import rerun_command
 from dpfedmeta.reporting.html.rerun_command import command, settings_shown
+from tests.integration.test_foreign_tables import HEAD, rows, table
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,22 @@ def test_the_command_gives_the_same_settings(values):
     assert resolve("dp-agr", "cifar-fs", command_line=given) == settings
     # What the preset says anyway is left out.
     assert len(given) < 20
+
+
+@pytest.mark.parametrize("given", [{}, {"meta.learn": "body"}, {"model.name": "conv4", "population.clients": "3"}])
+def test_data_of_ones_own_are_not_looked_at_and_what_they_decide_is_given(tmp_path, monkeypatch, given):
+    """Also where somebody gave what the preset says, and the data something else."""
+    path = tmp_path / "table.csv"
+    path.write_text(table(HEAD, rows(size=30)))
+    own = resolve("dp-agr", str(path), command_line=given)
+    words = shlex.split(command(own))
+    shown = settings_shown(own)
+    path.unlink()
+    assert shlex.split(command(own)) == words
+    assert settings_shown(own) == shown
+    path.write_text(table(HEAD, rows(4, 30)))
+    again = resolve("dp-agr", str(path), command_line=dict(word[2:].split("=", 1) for word in words[6:]))
+    assert again == own
 
 
 @pytest.mark.parametrize("seed", [None, "0", "976431"])

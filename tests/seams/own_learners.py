@@ -122,6 +122,45 @@ class Faster(Maml):
 
 
 @dataclass(frozen=True)
+class Signs(PlainRule):
+    """The sign of each number of a gradient."""
+
+    def direction(self, gradient):
+        return {name: value.sign() for name, value in gradient.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directed(Maml):
+    rule: ClassVar[InnerRule] = Signs()
+
+
+@dataclass(frozen=True)
+class LearnedFactor(PlainRule):
+    """The rate times a number that is learned."""
+
+    def network(self, weights):
+        return {name: value for name, value in weights.items() if name != "factor"}
+
+    def rates(self, weights, lr):
+        return lr * weights["factor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wider(Maml):
+    """Learns one number more than the network has; its shapes are Maml's."""
+
+    plain_steps: ClassVar[bool] = False
+    rule: ClassVar[InnerRule] = LearnedFactor()
+
+    def initial(self, network, seed):
+        return {**super().initial(network, seed), "factor": torch.ones(())}
+
+    def learned(self, network, weights):
+        own = {"factor": weights["factor"]}
+        return {**super().learned(network, self.rule.network(weights)), **own}
+
+
+@dataclass(frozen=True)
 class Halved(CosinePrototypes):
     def start(self, head, features, labels, ways):
         return {name: 0.5 * value for name, value in super().start(head, features, labels, ways).items()}

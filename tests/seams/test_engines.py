@@ -17,13 +17,18 @@ from dpfedmeta.data.task_file import load_task
 from dpfedmeta.federation.offers.offered_settings import for_clients
 from dpfedmeta.learning.algorithms.maml import Maml
 from dpfedmeta.learning.meta.adaptation import Adaptation
+from dpfedmeta.learning.meta.inner_loop import adapted_params
 from dpfedmeta.learning.meta.meta_gradients import batched
+from dpfedmeta.learning.meta.overridden import own_words
 from dpfedmeta.learning.meta.target_kind import targets_of
+from dpfedmeta.learning.models.functional import apply
 from dpfedmeta.learning.models.registry import build_network
 from dpfedmeta.learning.models.spec import NetworkSpec
+from dpfedmeta.planning.privacy.secure_sum_settings import learned_dimension
 from dpfedmeta.simulation import client_runner
 from dpfedmeta.training.run_training import run_training
 from dpfedmeta.training.setup import RunOptions
+from dpfedmeta.training.verification.verify import audit
 from tests.documentation.pages import ROOT, blocks
 from tests.golden.golden_runs import SECURE
 from tests.learning.meta.clients import context_of
@@ -58,10 +63,11 @@ ENGINES = {
 }  # fmt: skip
 MAML, PROTONET = {"meta.method": "maml"}, {"meta.method": "protonet"}
 REPTILE = {"meta.method": "reptile", "meta.order": "1", "meta.adapt": "all", "meta.learn": "all"}
+WEIGHTS = ("Faster", "Learning", "Beginning", "Directed", "Wider")
 # Settings with a member of one's own, and the same with a built-in one.
 MEMBERS = {
     **{name: ({"meta.method": f"{OWN}:{name}"}, MAML) for name in ("One", "Several", "Both", "Mixed", "Sent")},
-    **{name: ({"meta.method": f"{OWN}:{name}"}, MAML) for name in ("Faster", "Learning", "Beginning")},
+    **{name: ({"meta.method": f"{OWN}:{name}"}, MAML) for name in WEIGHTS},
     **{name: (REPTILE | {"meta.method": f"{OWN}:{name}"}, REPTILE) for name in ("OneOfReptile", "SeveralOfReptile")},
     "of the page": ({"meta.method": "tests.seams.own_method:SignMaml"}, MAML),
     "Flat": ({"meta.method": f"{OWN}:Flat"}, PROTONET),
@@ -77,12 +83,15 @@ MEMBERS = {
 
 QUICK = ("one by one", "chunked", "noise", "micro", "steps")
 NO_CHUNK, NO_MICRO, NO_STEPS = ("chunked",), ("micro", "secure parts"), ("steps", "opacus")
+VERIFIED = ("noise", "secure")
 UNBOUNDED = ("one by one", "chunked", "two processes", "ranks")
 # The engines under which it is refused, and words of the line.
 REFUSED: dict[str, Any] = {
     "targets of prototypes": [(NO_STEPS, "it uses support records outside")],
     "Sent": [(NO_MICRO, "its own messages would not be computed"), (NO_STEPS, "its own messages would not")],
     "Faster": [(NO_STEPS, "its own inner rule would not be computed")],
+    "Directed": [(NO_STEPS, "its own inner rule would not be computed")],
+    "Wider": [(NO_STEPS, "it uses support records outside its gradient steps")],
     "Flat": [(NO_STEPS, "it uses support records outside its gradient steps")],
     **{name: [(NO_STEPS, "its own gradient would not be computed")] for name in ("One", "Mixed", "of the page")},
     "Several": [(NO_STEPS, "its own gradients would not be computed")],
@@ -121,6 +130,9 @@ def releases(tiny_task_file, tmp_path, monkeypatch):
         else:
             with threads(2) as (ranks, _, _):
                 run = run_training(settings, RunOptions(workers=ranks))[0]
+        if engine in VERIFIED:
+            # Whatever it learns, the numbers of its plan are those that its messages have.
+            audit(run)
         return [(row["release"], row["aggregate_norm"]) for row in run.rounds()]
 
     return of
@@ -288,6 +300,66 @@ def test_code_of_ones_own_is_tried_without_the_key_of_the_run(engine, tiny_task_
     algo, given = ENGINES[engine]
     own = {**SHORT, **given, "meta.method": f"{OWN}:Sometimes", "run.noise_seed": "null", "server.rounds": "1"}
     assert run_training(settings_of(tiny_task_file, tmp_path, algo, own))[1] == "completed"
+
+
+@pytest.mark.parametrize("algo", ["dp-agr", "dp-agrlr-micro", "dp-agr-secure"])
+@pytest.mark.parametrize("name", ["Wider", "Beginning", "One"])
+def test_a_plan_counts_the_weights_that_a_method_makes(name, algo, tiny_task_file):
+    """Those that a built-in network has, plus its own."""
+    task, _ = load_task(str(tiny_task_file))
+    counts = [
+        learned_dimension(resolve(algo, str(tiny_task_file), None, {"meta.method": method}), task)
+        for method in (f"{OWN}:{name}", "maml")
+    ]
+    assert counts[0] == counts[1] + (name == "Wider")
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("adapt", ["head", "all"])
+def test_a_direction_is_what_every_step_takes(order, adapt):
+    """In training, one client or several, and in evaluation; the head's closed form is for plain steps alone."""
+    network = NetworkSpec(name="conv3-blur", channels=1, image_size=28, ways=3, width=4, norm="none", learn="all")
+    module, generator = build_network(network), torch.Generator().manual_seed(5)
+    labels = torch.arange(3).repeat_interleave(2)
+    episode = Episode(
+        support_images=torch.rand(6, 1, 28, 28, generator=generator), support_labels=labels,
+        query_images=torch.rand(6, 1, 28, 28, generator=generator), query_labels=labels,
+    )  # fmt: skip
+    adaptation = Adaptation(adapt=adapt, steps=2, lr=0.05, rule=own_learners.Signs())
+    method = own_learners.Directed(order=order, adaptation=adaptation)
+    weights = {name: value + 0.1 for name, value in method.initial(network, 0).items()}
+    names = [name for name in weights if adapt == "all" or name.startswith("head.")]
+
+    def adapted(start):
+        theta = {name: start[name] for name in names}
+        for _ in range(2):
+            logits = apply(module, {**start, **theta}, episode.support_images, None)
+            loss = torch.nn.functional.cross_entropy(logits, labels)
+            steps = torch.autograd.grad(loss, tuple(theta.values()), create_graph=order == 2)
+            theta = {name: value - 0.05 * step.sign() for (name, value), step in zip(theta.items(), steps, strict=True)}
+        return {**start, **theta}
+
+    start = {name: value.clone().requires_grad_() for name, value in weights.items()}
+    query = apply(module, adapted(start), episode.query_images, None)
+    due = torch.autograd.grad(torch.nn.functional.cross_entropy(query, labels), tuple(start.values()))
+    for chunked in (False, True):
+        context = context_of(module, weights, {}, network=network, side_by_side=chunked)
+        (found,) = method.messages(context, [episode], 1.0, [None])
+        for value, exact in zip((found[name] for name in start), due, strict=True):
+            assert torch.allclose(value, exact, atol=1e-5)
+    judged = adapted_params(module, weights, episode.support_images, labels, adaptation)
+    assert all(torch.allclose(judged[name], value, atol=1e-6) for name, value in adapted(start).items())
+
+
+def test_a_plan_says_that_evaluation_never_runs_a_gradient_of_ones_own():
+    never = "evaluation, adapt and personal models take the steps of its rule, and never run that"
+    how = {"order": 2, "adaptation": Adaptation(adapt="head", steps=1, lr=0.1)}
+    for name in ("One", "Several", "Sent"):
+        assert never in own_words(f"{OWN}:{name}", getattr(own_learners, name)(**how))[0]
+    for name, own in (("Directed", "inner rule"), ("Wider", "inner rule"), ("Beginning", "no function")):
+        assert own_words(f"{OWN}:{name}", getattr(own_learners, name)(**how)) == [
+            f"method {OWN}:{name} (over Maml): {own} of its own computes messages"
+        ]
 
 
 def test_targets_whose_loss_and_residuals_differ_are_refused(tiny_task_file):

@@ -21,6 +21,7 @@ from dpfedmeta.data.episodes.shape import EpisodeShape
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.learning.evaluation.few_shot import Benchmark
+from dpfedmeta.planning.data_digests import HeldData
 from dpfedmeta.training import run_training, setup, update_variance
 from dpfedmeta.training.results import facts, snapshot, summary, trained_run
 from dpfedmeta.training.results.snapshot import Snapshot
@@ -107,7 +108,8 @@ def test_a_population_is_registered_by_what_its_clients_hold(monkeypatch, own, k
     """Clients of the caller's own by their digest, those that are made of a data set by that of its images."""
     asked = []
     monkeypatch.setattr(run_training, "reserve", lambda path, **given: asked.append((str(path), given)))
-    held = SimpleNamespace(own=own, clients="of clients" if known else None, decoded="of images" if known else None)
+    held = HeldData(sha256="", own=own, clients="of clients" if known else None,
+                    decoded="of images" if known else None, source="")  # fmt: skip
     population = SimpleNamespace(register=register, kind="virtual", records=500)
     settings = SimpleNamespace(population=population, run=SimpleNamespace(seed=3))
     plan = SimpleNamespace(settings=settings, privacy="privacy")

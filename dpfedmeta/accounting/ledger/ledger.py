@@ -41,18 +41,21 @@ class RunIdentity:
         config: Its config.yaml, whole.
         secure: Whether noise and cohorts come from the operating system (--secure-rng).
         candidate: Of a private sweep, by the hash of its price and its list; empty: of none.
+        described: What whoever ran it said of its data (training.results.facts); empty: nothing.
     """
 
     run: str = ""
     config: str = ""
     secure: bool = False
     candidate: str = ""
+    described: Mapping[str, Any] = field(default_factory=dict)
 
 
 def opening_line(plan: PrivacyPlan, identity: RunIdentity | None = None) -> dict[str, Any]:
     """The first line: the run, and the plan's constants."""
-    named = {key: value for key, value in asdict(identity or RunIdentity()).items() if value or key != "candidate"}
-    return {"plan": constants(plan), "identity": named}
+    named = asdict(identity or RunIdentity())
+    unsaid = [key for key in ("candidate", "described") if not named[key]]
+    return {"plan": constants(plan), "identity": {key: named[key] for key in named if key not in unsaid}}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from dpfedmeta.cli.arguments import (
     parse_with_settings,
     parser,
     print_json,
+    print_line,
 )
 from dpfedmeta.cli.outputs import EVENTS, PICTURE, check_output
 from dpfedmeta.cli.words_of_others import misplaced
@@ -140,7 +141,7 @@ def main(words: Sequence[str], console: Console) -> int:
         if known.json:
             print_json({"statement": lines})
         else:
-            console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+            print_line(console, "\n".join(lines))
         return DONE
     return account_of_runs(console, known, chosen) if chosen else _of_plan(made, words, console)
 
@@ -178,7 +179,7 @@ def _of_population(options: argparse.Namespace, console: Console) -> int:
         f"its last line has the hash {found.head}; a copy that goes on elsewhere is noticed by whoever kept that. A "
         "run that was never registered is not counted",
     ]
-    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+    print_line(console, "\n".join(lines))
     return DONE
 
 
@@ -219,8 +220,8 @@ def _of_plan(made: argparse.ArgumentParser, words: Sequence[str], console: Conso
     of_plan = None if room is None else {"register": room.words}
     code = show_cells(console, options, plan, guarantees(plan), "What this plan promises", of_plan, word=word)
     for caution in notes_of(settings, task) if not options.json else ():
-        console.print(f"note: {caution}", style="yellow", highlight=False, soft_wrap=True)
+        print_line(console, f"note: {caution}", style="yellow")
     if room is not None and not options.json:
-        console.print(room.words, highlight=False, soft_wrap=True, markup=False)
+        print_line(console, room.words)
     check_room(settings, room)
     return code

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, check_alone, parser, print_json, settings_from
+from dpfedmeta.cli.arguments import DONE, check_alone, parser, print_json, print_line, settings_from
 from dpfedmeta.cli.server_arguments import add_real_clients, check_real_clients, server_options
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
@@ -101,7 +101,7 @@ def _real_clients(options: argparse.Namespace, console: Console) -> AbstractCont
 
     def say(line: str) -> None:
         if not options.json:
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+            print_line(console, line)
 
     return asking_clients(server_options(options), cards_of(options.roster), say)
 
@@ -213,8 +213,8 @@ def _plan(console: Console, request: Request) -> int:
 
     plan = request.planned()
     noise = plan.at(0).noise
-    console.print(f"noise: {noise.words if noise else 'none'}", highlight=False, soft_wrap=True)
-    console.print(dishonest_words(plan), highlight=False, soft_wrap=True)
+    print_line(console, f"noise: {noise.words if noise else 'none'}")
+    print_line(console, dishonest_words(plan))
     console.print(guarantee_table(guarantees(plan), f"What {request.kind} would promise", ANSWERED))
     return DONE
 
@@ -228,10 +228,5 @@ def _show(console: Console, run: RunDirectory, *, as_json: bool) -> int:
         return DONE
     text = (run.path / STATEMENT).read_text(encoding="utf-8")
     console.print(text, highlight=False, soft_wrap=True, markup=False, end="")
-    console.print(
-        f"kept in {run.path}; count it in training: --privacy.spent_before {run.path}",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    print_line(console, f"kept in {run.path}; count it in training: --privacy.spent_before {run.path}")
     return DONE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, parser
+from dpfedmeta.cli.arguments import DONE, parser, print_line
 
 # Names of files that are said.
 _SHOWN = 10
@@ -45,27 +45,21 @@ def main(words: Sequence[str], console: Console) -> int:
 
     path = options.out or Path(f"{options.run.resolve().name}.zip")
     made = archive(RunDirectory(options.run), path, options.license)
-    console.print(
-        f"{made.path}: {len(made.files)} files, verified before; {made.left_out} secret files are not in it",
-        highlight=False,
-        soft_wrap=True,
+    print_line(
+        console, f"{made.path}: {len(made.files)} files, verified before; {made.left_out} secret files are not in it"
     )
     if made.unknown:
         shown = ", ".join(made.unknown[:_SHOWN]) + (", ..." if len(made.unknown) > _SHOWN else "")
-        console.print(
+        print_line(
+            console,
             f"note: {len(made.unknown)} files are not in it, since no command wrote them: {shown}",
             style="yellow",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
         )
     if made.places:
-        console.print(
+        print_line(
+            console,
             f"note: {', '.join(made.places)}: is in the settings, so ledger.jsonl and others show it, and the "
             "hashes of the ledger hold it; for a run to publish, train from a folder whose name may be known",
             style="yellow",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
         )
     return DONE

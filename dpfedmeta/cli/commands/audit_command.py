@@ -15,6 +15,7 @@ from dpfedmeta.cli.arguments import (
     given_settings,
     parser,
     print_json,
+    print_line,
 )
 from dpfedmeta.cli.outputs import BADGE, PICTURE, check_output
 from dpfedmeta.core.errors import InputError
@@ -133,7 +134,7 @@ def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str
     else:
         console.print(found.table())
         for line in found.unseen():
-            console.print(line, highlight=False, soft_wrap=True)
+            print_line(console, line)
         for each in found.refuted:
             console.print(
                 f"refuted: {each.cell} by {each.audit}: {rounded_down(each.audited)} at {each.confidence:.1%} from a "
@@ -142,8 +143,8 @@ def _audited(options: argparse.Namespace, run: Path | None, given: dict[str, str
                 highlight=False,
             )
         for each in found.not_confirmed:
-            console.print(f"{each.cell} by {each.audit}: {NOT_CONFIRMED}", highlight=False, soft_wrap=True)
-        console.print(f"audit seed {found.seed} (--audit-seed repeats it)", highlight=False, soft_wrap=True)
+            print_line(console, f"{each.cell} by {each.audit}: {NOT_CONFIRMED}")
+        print_line(console, f"audit seed {found.seed} (--audit-seed repeats it)")
     return FAILED if options.strict and found.refuted else DONE
 
 
@@ -185,9 +186,9 @@ def _of_function(options: argparse.Namespace, run: Path | None, given: dict[str,
         print_json(found.as_json())
     else:
         style = "bold red" if found.refuted else None
-        console.print(str(found), style=style, highlight=False, soft_wrap=True)
+        print_line(console, str(found), style=style)
         console.print("That nothing is found proves nothing.", highlight=False)
-        console.print(f"audit seed {found.seed} (--audit-seed repeats it)", highlight=False, soft_wrap=True)
+        print_line(console, f"audit seed {found.seed} (--audit-seed repeats it)")
     return FAILED if options.strict and found.refuted else DONE
 
 

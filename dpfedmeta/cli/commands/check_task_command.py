@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import BAD_INPUT, DONE, parser, print_json, settings_from
+from dpfedmeta.cli.arguments import BAD_INPUT, DONE, parser, print_json, print_line, settings_from
 from dpfedmeta.cli.outputs import PICTURE, check_output
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
@@ -65,7 +65,7 @@ def main(words: Sequence[str], console: Console) -> int:
         print_json(dataclasses.asdict(report) | {"sound": report.sound})
     else:
         for line in describe(report):
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+            print_line(console, line)
     if options.out is not None and report.kind != "images":
         raise InputError(f"--out {options.out}: {report.kind} have no contact sheet; the table says what is in them")
     if options.out is not None and dataset is not None:
@@ -74,7 +74,7 @@ def main(words: Sequence[str], console: Console) -> int:
         except OSError as error:
             raise InputError(f"--out {options.out}: cannot be written ({error.strerror})") from error
         if not options.json:
-            console.print(f"contact sheet: {options.out}", highlight=False, soft_wrap=True)
+            print_line(console, f"contact sheet: {options.out}")
     return DONE if report.problem is None else BAD_INPUT
 
 
@@ -86,7 +86,7 @@ def _client(options: argparse.Namespace, episodes: Episodes, console: Console) -
         print_json(dataclasses.asdict(report) | {"able": report.able, "used": report.used, "sound": report.sound})
     else:
         for line in describe_client(report):
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+            print_line(console, line)
     return DONE if report.sound else BAD_INPUT
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, parser, print_json, settings_from
+from dpfedmeta.cli.arguments import DONE, parser, print_json, print_line, settings_from
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 
@@ -60,5 +60,5 @@ def main(words: Sequence[str], console: Console) -> int:
         f"  {encoding.card.features} features of each image ({counted}), digest {encoding.digest[:16]}",
         f"  {seconds:.0f} s; kept in {dataset.train.path}",
     ):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        print_line(console, line)
     return DONE

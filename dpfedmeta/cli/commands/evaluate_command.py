@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dpfedmeta.api.evaluation_request import ENOUGH_EPISODES, EvaluationRequest, check_sizes
-from dpfedmeta.cli.arguments import DONE, parser
+from dpfedmeta.cli.arguments import DONE, parser, print_line
 from dpfedmeta.cli.outputs import PICTURE, check_output
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_checks import check_is_run, check_outside_runs
@@ -108,10 +108,10 @@ def _on_people(options: argparse.Namespace, console: Console) -> int:
         found = evaluate_people(options.runs[0], options.on, split, options.data_dir, watch)
     for printed in people_tables(found.scores, found.targets):
         console.print(printed, highlight=False, soft_wrap=isinstance(printed, str), markup=False)
-    console.print(found.protocol, highlight=False, soft_wrap=True, markup=False)
+    print_line(console, found.protocol)
     paths = keep_people(found, options.out)
-    console.print(NO_PROMISE, highlight=False, soft_wrap=True)
-    console.print(f"kept in {paths[0]} and {paths[1].name}", highlight=False, soft_wrap=True, markup=False)
+    print_line(console, NO_PROMISE)
+    print_line(console, f"kept in {paths[0]} and {paths[1].name}")
     return DONE
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, parser
+from dpfedmeta.cli.arguments import DONE, parser, print_line
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.atomic_files import SECRET
 from dpfedmeta.core.files.new_folder import write_folder
@@ -48,5 +48,5 @@ def main(words: Sequence[str], console: Console) -> int:
         write_folder(options.out, files, SECRET)
     except OSError as error:
         raise InputError(f"--out {options.out}: cannot be written ({error.strerror})") from error
-    console.print(f"{options.out}: {', '.join(files)}; as private as the model itself", highlight=False, soft_wrap=True)
+    print_line(console, f"{options.out}: {', '.join(files)}; as private as the model itself")
     return DONE

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from dpfedmeta.accounting.relations.relations import RELATIONS
 from dpfedmeta.cli import plan_sites
-from dpfedmeta.cli.arguments import BAD_INPUT, DONE, check_alone, code_of_run, parser, settings_from
+from dpfedmeta.cli.arguments import BAD_INPUT, DONE, check_alone, code_of_run, parser, print_line, settings_from
 from dpfedmeta.cli.server_arguments import (
     add_real_clients,
     check_port,
@@ -78,7 +78,7 @@ def parsers_of() -> dict[str, argparse.ArgumentParser]:
 
 
 def _say(console: Console) -> Callable[[str], None]:
-    return lambda line: console.print(line, highlight=False, soft_wrap=True, markup=False)
+    return lambda line: print_line(console, line)
 
 
 def _json_log() -> JsonLog:
@@ -413,7 +413,7 @@ def _checked(options: argparse.Namespace, console: Console) -> int:
     notes = notes_of(plan.settings, found.signed.task)
     lines = (*cell_lines(plan.planned, plan.privacy.server_sees), *(f"note: {note}" for note in notes), *found.lines)
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        print_line(console, line)
     return DONE if found.sound else BAD_INPUT
 
 

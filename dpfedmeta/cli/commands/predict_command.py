@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, parser, print_json
+from dpfedmeta.cli.arguments import DONE, parser, print_json, print_line
 from dpfedmeta.cli.outputs import PREDICTIONS, check_output
 from dpfedmeta.core.dependencies import check_dependencies
 from dpfedmeta.core.errors import InputError
@@ -72,9 +72,9 @@ def main(words: Sequence[str], console: Console) -> int:
             replace_file(options.out, text.getvalue().encode(), SECRET)
         except OSError as error:
             raise InputError(f"--out {options.out}: cannot be written ({error.strerror})") from error
-        console.print(f"{options.out}: {len(rows):,} predictions", highlight=False, soft_wrap=True, markup=False)
+        print_line(console, f"{options.out}: {len(rows):,} predictions")
     if judged:
-        console.print(judged, highlight=False, soft_wrap=True, markup=False)
+        print_line(console, judged)
     return DONE
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, parser
+from dpfedmeta.cli.arguments import DONE, parser, print_line
 from dpfedmeta.cli.outputs import COMPARISON, LATEX, PICTURE, TABLE_OF_RUNS, check_output
 from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.core.errors import InputError
@@ -68,27 +68,27 @@ def main(words: Sequence[str], console: Console) -> int:
     if inside:
         check_different([*runs, *inside])
     for run in runs:
-        console.print(f"report: {write_report(run)}", highlight=False, soft_wrap=True)
+        print_line(console, f"report: {write_report(run)}")
     for path in sweeps:
         write_results(path)
-        console.print(f"sweep: {path / PAGE}", highlight=False, soft_wrap=True)
+        print_line(console, f"sweep: {path / PAGE}")
     if options.watch is not None:
         _watch(runs, options.watch, console)
     for_paper = (options.latex, options.csv, options.pdf)
     if len(options.runs) > 1 or options.epsilon_plot is not None or any(for_paper):
         groups = group_runs([*runs, *inside])
         if len(options.runs) > 1:
-            console.print(f"comparison: {write_comparison(groups, options.out)}", highlight=False, soft_wrap=True)
+            print_line(console, f"comparison: {write_comparison(groups, options.out)}")
         for line in code_words(groups):
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+            print_line(console, line)
         if options.epsilon_plot is not None:
             epsilon_plot(options.epsilon_plot, groups)
-            console.print(f"accuracy against epsilon: {options.epsilon_plot}", highlight=False, soft_wrap=True)
+            print_line(console, f"accuracy against epsilon: {options.epsilon_plot}")
         for line in write_paper(groups, *for_paper):
-            console.print(line, highlight=False, soft_wrap=True)
+            print_line(console, line)
         if len(runs) > 1:
             for pair in pairs({str(run.path): kept_episodes(run) for run in runs}):
-                console.print(str(pair), highlight=False, soft_wrap=True, markup=False)
+                print_line(console, str(pair))
     return DONE
 
 
@@ -130,10 +130,10 @@ def _watch(runs: Sequence[RunDirectory], seconds: float, console: Console) -> No
     live = [run for run in runs if stage_of(run) == "running"]
     for run in live:
         words = "is updated while the run goes on; an open page reloads itself (Ctrl-C stops the updates, not the run)"
-        console.print(f"{run.path / REPORT} {words}", highlight=False, soft_wrap=True)
+        print_line(console, f"{run.path / REPORT} {words}")
     try:
         watch(live, seconds)
     except KeyboardInterrupt:
         return
     for run in live:
-        console.print(f"{run.path}: {stage_of(run)}; the page shows its final state", highlight=False, soft_wrap=True)
+        print_line(console, f"{run.path}: {stage_of(run)}; the page shows its final state")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dpfedmeta.cli.arguments import DONE, code_of_run, given_settings, parse_with_settings, parser
+from dpfedmeta.cli.arguments import DONE, code_of_run, given_settings, parse_with_settings, parser, print_line
 from dpfedmeta.cli.words_of_others import no_run
 from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
@@ -152,9 +152,14 @@ def _train(
             from dpfedmeta.analytics.initial_clip_bound import with_private_start
 
             settings, words = with_private_start(settings, options.data_dir, secure_rng=options.secure_rng)
-            console.print(words, highlight=False, soft_wrap=True)
-        with Terminal(console) as terminal:
-            ended = run_training(settings, run_options, [terminal])
+            print_line(console, words)
+        try:
+            with Terminal(console) as terminal:
+                ended = run_training(settings, run_options, [terminal])
+        except KeyboardInterrupt as error:
+            if not getattr(error, "__notes__", []):  # a run that was begun says how it goes on
+                error.add_note("no run was begun: nothing of it was written or charged")
+            raise
         return _said(*ended, console)
     from dpfedmeta.training.dry_run import forecast
 
@@ -167,7 +172,7 @@ def _train(
 def _dry(cost: Cost | None, console: Console) -> int:
     """The last line of a dry run."""
     words = cost or "nothing was run; --calibration 10 tries it out for ten seconds, and says how long it will take"
-    console.print(f"  {words}", highlight=False, soft_wrap=True)
+    print_line(console, f"  {words}")
     return DONE
 
 
@@ -252,5 +257,5 @@ def _said(run: RunDirectory, status: Status, console: Console) -> int:
     from dpfedmeta.core.files.run_directory import REPORT
 
     if (run.path / REPORT).exists():
-        console.print(f"report: {run.path / REPORT}", highlight=False, soft_wrap=True)
+        print_line(console, f"report: {run.path / REPORT}")
     return code_of_run(run.path, status)

@@ -179,13 +179,18 @@ def _taken(path: Path) -> InputError:
     return InputError(f"{path}: exists already; choose another run.name, or resume it (--resume {quote(str(path))})")
 
 
-def config_of(path: Path) -> str:
-    """Return the config text in the first line of a folder's ledger; empty where there is none."""
+def identity_in(path: Path) -> dict[str, Any]:
+    """Return the identity in the first line of a folder's ledger, which nobody checked; empty where there is none."""
     try:
         with (path / LEDGER).open(encoding="utf-8") as file:
-            return str(json.loads(file.readline())["identity"]["config"])
+            return dict(json.loads(file.readline())["identity"])
     except (OSError, *DAMAGED_JSON):
-        return ""
+        return {}
+
+
+def config_of(path: Path) -> str:
+    """Return the config text in the first line of a folder's ledger; empty where there is none."""
+    return str(identity_in(path).get("config", ""))
 
 
 def create(parent: Path, name: str, fill: Callable[[RunDirectory], None] = lambda run: None) -> RunDirectory:

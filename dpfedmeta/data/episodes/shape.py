@@ -124,3 +124,5 @@ class RecordForm:
 
 OWN, ASKED = "own", "asked"
 """Kinds of clients that are not simulated from a pool: objects of the caller's own, and those that a server asks."""
+Clients = Literal["real", "named", "simulated", "unknown"]
+"""Whose clients are: of a federation, of data that name them, nobody's, or that only their caller knows."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfedmeta.data.episodes.shape import ASKED, OWN
+from dpfedmeta.data.episodes.shape import ASKED, OWN, Clients
 from dpfedmeta.data.episodes.whole_episode import too_few
 from dpfedmeta.data.populations.disjoint import DisjointPopulation, NaturalPopulation, ShardPopulation
 from dpfedmeta.data.populations.natural import RealPopulation
@@ -94,6 +94,13 @@ class PopulationStatement:
     own_test: float = 0.0
 
     @property
+    def whose(self) -> Clients:
+        """Whose the clients are."""
+        if self.kind in (ASKED, OWN):
+            return "real" if self.kind == ASKED else "unknown"
+        return "named" if self.kind == "natural" and self.form in (_REAL, _WHOLE, _ROWS) else "simulated"
+
+    @property
     def clients_per_image(self) -> float | None:
         """Expected number of clients that hold an image, averaged over images; None: private."""
         return None if self.images is None else self.records / self.images
@@ -118,23 +125,6 @@ class PopulationStatement:
     def as_json(self) -> dict[str, Any]:
         """The facts, and what follows from them."""
         return {**asdict(self), "clients_per_image": self.clients_per_image, "text": self.text}
-
-    @classmethod
-    def from_json(cls, stated: Mapping[str, Any]) -> "PopulationStatement":
-        """The statement of stored facts; its sentence is made anew.
-
-        Raises:
-            TypeError: They are no such facts.
-            LookupError: There is no such sentence, or a number of it is not stated.
-            ValueError: A number is stated that the sentence does not say.
-        """
-        found = cls(**{name: stated[name] for name in stated if name not in ("clients_per_image", "text")})
-        held = {"images": found.images, **found.numbers}
-        unsaid = [name for name, number in held.items() if number and f"{{{name}}}" not in found._sentence]
-        unsaid += [name for name in found.choices if f"{{{name}}}" not in _SENTENCES[found.kind][found.form]]
-        if unsaid:
-            raise ValueError(f"{unsaid[0]}: the sentence about these clients does not say it")
-        return found
 
 
 def asked_statement(clients: int) -> PopulationStatement:

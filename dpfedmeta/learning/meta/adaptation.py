@@ -23,7 +23,11 @@ Order = Literal[1, 2]
 
 
 class InnerRule(Protocol):
-    """Changes that an algorithm makes to the inner loop; a picklable value."""
+    """Changes that an algorithm makes to the inner loop; a picklable value.
+
+    It may have `direction` besides, a function of the gradient of a step, by the names of parameters: what the step
+    takes in its place (clipped, its sign).
+    """
 
     def network(self, weights: Mapping[str, Tensor]) -> Params:
         """Those weights that belong to the network: an algorithm may learn others besides."""

@@ -87,6 +87,7 @@ class InnerProblem:
         linear: The support set as a linear head sees it, where that is all that adapts, at one rate.
         rates: One step size for all, or one for each adapted parameter.
         targets: Kind of the labels.
+        direction: Makes of a gradient what a step takes; None: itself.
     """
 
     initial: Params
@@ -95,6 +96,14 @@ class InnerProblem:
     linear: LinearSupport | None = None
     rates: float | Params
     targets: TargetKind = OWN_CLASSES
+    direction: Callable[[Params], Params] | None = None
+
+    def step(self, theta: Params, gradient: Params) -> Params:
+        """Theta - rates * direction, by the names of theta."""
+        taken = gradient if self.direction is None else self.direction(gradient)
+        if isinstance(self.rates, dict):
+            return {name: value - self.rates[name] * taken[name] for name, value in theta.items()}
+        return {name: value - self.rates * taken[name] for name, value in theta.items()}
 
 
 def inner_problem(
@@ -120,7 +129,7 @@ def inner_problem(
     """
     labels, rule, params = episode.support_labels, adaptation.rule, adaptation.rule.network(weights)
     targets, balance = adaptation.targets, adaptation.balance
-    rates = rule.rates(weights, adaptation.lr)
+    rates, direction = rule.rates(weights, adaptation.lr), getattr(rule, "direction", None)
     support = labels.shape[0]
     reference = None if transductive else support
     both = layout(torch.cat([episode.support_images, episode.query_images]))
@@ -132,7 +141,7 @@ def inner_problem(
             support_features = support_features.detach()
         # Of a subclass nothing is known; and with far more records than features plain steps are less work.
         simple = type(network.get_submodule("head")) is nn.Linear and support <= 2 * features.shape[1]
-        closed = simple and not isinstance(rates, dict)
+        closed = simple and direction is None and not isinstance(rates, dict)
         each = record_weights(labels, ways_of(params)) if balance == "classes" and support else None
         return InnerProblem(
             initial=initial,
@@ -141,6 +150,7 @@ def inner_problem(
             linear=LinearSupport(features=support_features, labels=labels, weights=each) if closed else None,
             rates=rates,
             targets=targets,
+            direction=direction,
         )
     seen = both if transductive else both[:support]
     head = rule.start(
@@ -154,6 +164,7 @@ def inner_problem(
         query_logits=lambda theta: apply(network, {**params, **theta}, both, reference)[support:],
         rates=rates,
         targets=targets,
+        direction=direction,
     )
 
 
@@ -177,17 +188,10 @@ def descend(problem: InnerProblem, steps: int, *, second_order: bool) -> Params:
             create_graph=second_order,
             materialize_grads=True,
         )
-        theta = inner_step(theta, dict(zip(theta, gradients, strict=True)), problem.rates)
+        theta = problem.step(theta, dict(zip(theta, gradients, strict=True)))
         if not second_order:
             theta = {name: value.detach().requires_grad_() for name, value in theta.items()}
     return theta
-
-
-def inner_step(theta: Mapping[str, Tensor], gradient: Mapping[str, Tensor], rates: float | Params) -> Params:
-    """Theta - rates * gradient, by the names of theta."""
-    if isinstance(rates, dict):
-        return {name: value - rates[name] * gradient[name] for name, value in theta.items()}
-    return {name: value - rates * gradient[name] for name, value in theta.items()}
 
 
 def ways_of(params: Mapping[str, Tensor]) -> int:

@@ -17,7 +17,6 @@ from dpfedmeta.learning.meta.inner_loop import (
     descend,
     descended_head,
     inner_problem,
-    inner_step,
 )
 from dpfedmeta.learning.meta.support_query_splits import divided, divided_gradient, division_slots, head_logits
 from dpfedmeta.learning.meta.target_kind import mean_loss
@@ -221,7 +220,7 @@ def _adapted(problem: InnerProblem, adaptation: Adaptation, order: Literal[1, 2]
         return found if order == 2 else _first_order(theta, found)
     for _ in range(adaptation.steps):
         step: Params = grad(problem.support_loss)(theta)
-        theta = inner_step(theta, step if order == 2 else detached(step), rates)
+        theta = problem.step(theta, step if order == 2 else detached(step))
     return theta
 
 

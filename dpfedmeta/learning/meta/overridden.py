@@ -102,8 +102,11 @@ def own_words(name: str, method: object) -> list[str]:
     if ":" not in name:
         return []
     base = next((kind.__name__ for kind in type(method).__mro__ if kind.__module__.startswith(_PACKAGE)), None)
-    over = f" (over {base})" if base else ""
-    return [f"method {name}{over}: {' and '.join(own_parts(method)) or 'no function'} of its own computes messages"]
+    over, computes = f" (over {base})" if base else "", own_parts(method)
+    never = "; evaluation, adapt and personal models take the steps of its rule, and never run that" if computes else ""
+    rule = type(getattr(method, "rule", None)).__module__
+    own = " and ".join([*computes, *([] if rule.startswith((_PACKAGE, "builtins")) else ["inner rule"])])
+    return [f"method {name}{over}: {own or 'no function'} of its own computes messages{never}"]
 
 
 def check_called(name: str, method: Any) -> None:

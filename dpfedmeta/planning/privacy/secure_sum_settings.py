@@ -11,6 +11,7 @@ from dpfedmeta.core.errors import RefusedPlan
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.data.task import Task
 from dpfedmeta.learning.meta.algorithm import ClientAlgorithm, message_form
+from dpfedmeta.learning.meta.overridden import own_parts
 from dpfedmeta.learning.models.spec import NetworkSpec
 from dpfedmeta.learning.models.weight_shapes import stand_ins
 from dpfedmeta.planning.client_spec import algorithm_of, message_clip_ratio, network_spec
@@ -152,8 +153,10 @@ def learned_dimension(settings: Settings, task: Task) -> int:
 
 def countable_weights(algorithm: ClientAlgorithm, network: NetworkSpec, seed: int) -> Params | dict[str, FloatArray]:
     """All weights before round 0; of built-in networks and methods zeros of their shapes, which need no PyTorch."""
-    shapes = getattr(getattr(algorithm, "method", algorithm), "shapes", None)
-    if ":" in network.name or shapes is None:
+    method = getattr(algorithm, "method", algorithm)
+    shapes = getattr(method, "shapes", None)
+    # Whoever makes weights of one's own need not say their shapes; those that another class says may be others.
+    if ":" in network.name or shapes is None or own_parts(method, ("initial", "shapes")):
         return algorithm.initial(network, seed)
     return stand_ins(shapes(network))
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dpfedmeta.config.dataset_names import decided_by
 from dpfedmeta.config.dotted_keys import flattened
 from dpfedmeta.config.load import resolve
 from dpfedmeta.config.settings import Settings
@@ -54,12 +55,14 @@ def command(settings: Settings) -> str:
     """The command line that makes the run again, with noise of its own.
 
     Where the preset is not known here every setting is given. Settings may change what a preset says of others (more
-    ways lengthen a step), so the preset is asked again with those that are given.
+    ways lengthen a step), so the preset is asked again with those that are given. Data of one's own may have changed
+    or be elsewhere, so what they decide is given too, and they are not looked at.
     """
     own, given, more = _values(settings), dict[str, str](), True
+    decided = decided_by(settings.dataset)
     while more:
         preset = _of_preset(settings, given)
-        others = {name for name, value in own.items() if preset is None or value != preset.get(name)}
+        others = {name for name, value in own.items() if preset is None or name in decided or value != preset.get(name)}
         more = bool(others := others - _PLACES - _UNSAID - given.keys())
         given |= {name: _text(own[name]) for name in others}
     words = [f"--{name}={given[name]}" for name in own if name in given]
@@ -68,7 +71,7 @@ def command(settings: Settings) -> str:
 
 def _of_preset(settings: Settings, given: Mapping[str, str] | None = None) -> dict[str, Any] | None:
     try:
-        return _values(resolve(settings.algo, settings.dataset, command_line=given))
+        return _values(resolve(settings.algo, settings.dataset, command_line=given, look=False))
     except InputError:
         return None
 

@@ -18,10 +18,10 @@ from dpfedmeta.accounting.relations.relations import NOT_COVERED
 from dpfedmeta.accounting.rounded import asked, rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.comparison import check, complete, first_difference, json_of
-from dpfedmeta.core.files.run_directory import DESCRIBED, DIVERGED, REPORT, SUMMARY
+from dpfedmeta.core.files.run_directory import DIVERGED, REPORT, SUMMARY
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.version import __version__
-from dpfedmeta.planning.caveats import TaskFacts, cautions, dishonest_words
+from dpfedmeta.planning.caveats import cautions, dishonest_words
 from dpfedmeta.reporting.compare.seed_groups import Measured
 from dpfedmeta.reporting.html.evaluation_section import audits_section, evaluations_section, evaluations_shown
 from dpfedmeta.reporting.html.privacy_statement import chosen_words, guarantee_rows, plan_words, server_words
@@ -54,7 +54,7 @@ REFRESH = 10
 PICTURES = ("accuracy", "clip", "guarantees")
 BLOCK = '<script type="application/json" id="shown">'
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
-AGREES = "agrees byte for byte with the ledger, and with the scores, names and description of data in it"
+AGREES = "agrees byte for byte with the ledger, and with the scores and names in it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ def rendered(proven: Proven, shown: Shown, pictures: Mapping[str, str]) -> str:
         clip_words=shown.clip,
         held=shown.held,
         rounds=shown.rounds,
-        cautions=cautions(proven.settings, TaskFacts(**summary[DESCRIBED]["task"])),
+        cautions=cautions(proven.settings, proven.described.task),
         evaluations=evaluations_section(shown.evaluations),
         audits=audits_section(shown.audits, pictures.get("audit", "")),
         holds=HOLDS,

@@ -20,7 +20,7 @@ from dpfedmeta.data.columns import by_name, has_names, in_public_order, numbers_
 from dpfedmeta.data.episodes.episode import are_tokens
 from dpfedmeta.data.episodes.shape import Kind, RecordForm
 from dpfedmeta.data.episodes.targets import TargetRange
-from dpfedmeta.data.missing import MissingValues, names_of
+from dpfedmeta.data.missing import MissingValues, far_from_others, names_of
 from dpfedmeta.data.task import OwnSource
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.csv_table import read_columns
@@ -144,7 +144,9 @@ class InputForm:
         given, length = self.named(given) if named else given, self.channels if named else self.width
         values = _array(given, self.records)
         if values.ndim != 2 or values.shape[1] != length or not len(values):
-            raise InputError(f"{self.records}: expected [n, {length}] with n >= 1, got {list(values.shape)}")
+            twice = values.ndim == 2 and values.shape[1] == self.channels
+            raw = "; they are standardised here: give the numbers as in the file" if twice else ""
+            raise InputError(f"{self.records}: expected [n, {length}] with n >= 1, got {list(values.shape)}{raw}")
         if values.dtype.kind == "c":
             raise InputError(f"{self.records}: expected numbers, got {values.dtype}")
         # Standardised before digits are rounded off.
@@ -169,8 +171,12 @@ class InputForm:
         return _single(values / np.array(self.deviation) if self.deviation else values)
 
     def ask(self, values: npt.NDArray[np.float64], where: str = "") -> None:
-        """SECRET: warn the owner of records [n, numbers] of columns that look as if they held another unit."""
-        for line in other_units(self.columns, values, self.mean, self.deviation):
+        """SECRET: warn the owner of records [n, numbers] of other units, and of marks for what is missing."""
+        given = values[:, : self.width]
+        if self.missing is not None:
+            given = np.where(given == np.array(self.missing.replaced_by), np.nan, given)
+        far = far_from_others(names_of(self.columns, self.width), given)
+        for line in (*other_units(self.columns, values, self.mean, self.deviation), *far):
             warnings.warn(f"{where}{line}", stacklevel=3)
 
     @property

@@ -1,31 +1,28 @@
-"""Facts of a run: the entries of its public files that follow from its ledger, its settings and a description of data.
+"""Facts of a run: the entries of its public files, which follow from its ledger.
 
 Whoever writes a file and whoever verifies it call the same functions, so a new entry needs no new check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpfedmeta.accounting.events.guarantee import Guarantee
 from dpfedmeta.accounting.ledger.ledger import LedgerContent
 from dpfedmeta.accounting.ledger.plan_json import constants
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
-from dpfedmeta.config.dataset_names import shipped_task, task_of
+from dpfedmeta.config.dataset_names import shipped_task
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.errors import InputError
-from dpfedmeta.core.files.run_directory import DESCRIBED
+from dpfedmeta.core.errors import DAMAGED_JSON, InputError
+from dpfedmeta.core.files.run_directory import DESCRIBED, LEDGER
 from dpfedmeta.data.encoders.encoding import EncoderFacts
-from dpfedmeta.data.episodes.shape import ASKED, OWN
 from dpfedmeta.data.populations.population_statement import PopulationStatement
 from dpfedmeta.data.task import Task
-from dpfedmeta.data.task_file import task_names
 from dpfedmeta.learning.models.spec import beginning_words
 from dpfedmeta.planning.caveats import TaskFacts, cautions, simulation_words
-from dpfedmeta.planning.client_spec import records_of_a_client, sizes_of_clients
+from dpfedmeta.planning.client_spec import sizes_of_clients
 from dpfedmeta.planning.privacy.aggregation import constants_of_the_sum
 
 # Constants of the plan that stand beside the guarantees.
@@ -36,7 +33,9 @@ CHOSEN = "chosen"
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """Description of the data of a run, which no ledger proves; every sentence about them is made of it.
+    """Description of the data of a run, on the word of whoever ran it; every sentence about them is made of it.
+
+    The ledger's first line holds it, so the files beside it cannot say something else.
 
     Attributes:
         population: The clients.
@@ -56,37 +55,24 @@ class Described:
 
     def as_json(self) -> dict[str, Any]:
         """The facts, with the sentence about the clients."""
-        encoder = None if self.encoder is None else asdict(self.encoder)
-        return {"population": self.population.as_json(), "encoder": encoder, "task": asdict(self.task)}
+        return asdict(self) | {"population": self.population.as_json()}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any], settings: Settings, plan: PrivacyPlan) -> Described:
-        """The description that a file states, with what the ledger and a task that is here know better.
+    def of_ledger(cls, content: LedgerContent) -> Described:
+        """The description that a ledger holds.
 
         Raises:
-            InputError: Its encoder or its number of records is not that of the settings.
-            TypeError, LookupError, ValueError: It lacks something, has an entry more, or words where a number stands.
+            InputError: It holds none, or one that lacks something.
         """
-        population = PopulationStatement.from_json(found["population"])
-        population = replace(population, clients=plan.clients)
-        if population.kind not in (OWN, ASKED):
-            population = replace(population, kind=settings.population.kind)
-        if population.kind != ASKED:
-            population = replace(population, own_test=settings.population.own_test)
+        held = content.identity.described
         try:
-            return cls.of(population, settings, task_of(settings)[0])
-        except InputError:  # it is not here
-            name, said, label = settings.model.encoder, found["encoder"], shipped_task(settings.dataset)
-        if (name is None) != (said is None):
-            raise InputError(f"{DESCRIBED}.encoder: states {said!r}, but model.encoder is {name!r}")
-        encoder = None if name is None else replace(EncoderFacts(**said), name=name, task=label)
-        task = TaskFacts(**found["task"])
-        if Path(settings.dataset).suffix not in (".yaml", ".yml"):  # a task file may be of a benchmark's images
-            task = replace(task, own=settings.dataset not in task_names())
-        due = {records_of_a_client(settings, shared=each) for each in (True, False)}
-        if task.records not in due:
-            raise InputError(f"{DESCRIBED}.task.records: states {task.records!r}, but the settings give {max(due)}")
-        return cls(population=population, encoder=encoder, task=task)
+            encoder = None if held["encoder"] is None else EncoderFacts(**held["encoder"])
+            population = PopulationStatement(**{**held["population"], "clients": content.plan.clients})
+            found = cls(population=population, encoder=encoder, task=TaskFacts(**held["task"]))
+            found.as_json()
+        except DAMAGED_JSON as error:
+            raise InputError(f"{LEDGER}, line 1: identity.{DESCRIBED}: incomplete ({error!r})") from error
+        return found
 
 
 def plan_facts(
@@ -108,7 +94,6 @@ def summary_facts(
     content: LedgerContent,
     cells: Sequence[Guarantee],
     promised: Sequence[Guarantee],
-    described: Described,
     chosen: str | None = None,
 ) -> dict[str, Any]:
     """Entries of summary.json, and of the summary that a page holds.
@@ -118,10 +103,9 @@ def summary_facts(
         content: Its ledger.
         cells: What its rounds cost.
         promised: What its plan costs.
-        described: Its data.
         chosen: Words on the number to report of a run that a private sweep chose.
     """
-    plan, encoder = content.plan, settings.model.encoder
+    plan, encoder, described = content.plan, settings.model.encoder, Described.of_ledger(content)
     return {
         "algo": settings.algo,
         "dataset": settings.dataset,

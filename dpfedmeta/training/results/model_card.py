@@ -115,7 +115,7 @@ def _lines(name: str, summary: dict[str, Any], found: VerifiedRun, head: str) ->
         f"{plan.cohort:g} of them in a round on average ({plan.sampler} sampling, {plan.noise} noise).{begins}\n"
     )
     yield "## What is promised\n"
-    for caution in filter(None, (found.simulation, found.proven.chosen, found.proven.word)):
+    for caution in found.proven.cautions:
         yield f"**Attention:** {caution}.\n"
     yield "| whose data | towards | epsilon | delta | adjacency |\n|---|---|---|---|---|"
     for cell in found.guarantees:

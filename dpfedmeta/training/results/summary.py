@@ -7,11 +7,11 @@ import platform
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedmeta.accounting.ledger.ledger import read_content, spent
-from dpfedmeta.core.files.run_directory import DESCRIBED, PLAN, RunDirectory
+from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.provenance import made_by
 from dpfedmeta.core.version import __version__
 from dpfedmeta.training.results.evaluation_store import audited_cells
-from dpfedmeta.training.results.facts import Described, summary_facts
+from dpfedmeta.training.results.facts import summary_facts
 from dpfedmeta.training.state.private_timings import COARSE, coarse, hides_times
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ ACCURACIES = ("", "_before_adaptation", "_untrained", "_pixel_prototype", "_pixe
 def summary_of(
     run: RunDirectory,
     plan: Plan,
-    described: Described,
     state: ServerState,
     status: Status,
     spent_on_it: tuple[float, float],
@@ -40,7 +39,7 @@ def summary_of(
     return {
         "status": status,
         "rounds": state.round,
-        **summary_facts(plan.settings, content, cells, plan.planned, described),
+        **summary_facts(plan.settings, content, cells, plan.planned),
         **({"records": plan.network.records} if plan.network.records != "images" else {}),
         **{f"accuracy{name}": accuracies.get(f"accuracy{name}") for name in ACCURACIES},
         **{name: value for name, value in accuracies.items() if name.removeprefix("accuracy") not in ACCURACIES},
@@ -53,11 +52,10 @@ def summary_of(
 
 def summary_so_far(snapshot: Snapshot, proven: Proven) -> dict[str, Any]:
     """Summary so far of a run that has not ended, in the form of summary.json; None: not known yet."""
-    planned = snapshot.run.read_json(PLAN)
     return {
         "status": snapshot.stage,
         "rounds": proven.rounds,
-        **proven.summary_facts(Described.from_json(planned[DESCRIBED], proven.settings, proven.content.plan)),
+        **proven.summary_facts(),
         **dict.fromkeys(f"accuracy{name}" for name in ACCURACIES),
         **dict.fromkeys(("seconds", "clients_per_second", "peak_memory_mb", "times")),
         "versions": {},

@@ -2,24 +2,17 @@
 
 from shlex import quote
 
-from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.run_directory import DESCRIBED, PLAN, RunDirectory
+from dpfedmeta.core.errors import InputError
+from dpfedmeta.core.files.run_directory import DESCRIBED, RunDirectory, identity_in
 from dpfedmeta.data.episodes.shape import ASKED, OWN
 
 SERVER = "dpfedmeta federate server"
 
 
 def kind_of_clients(run: RunDirectory) -> str | None:
-    """Kind of a run's clients, as plan.json states it; None: there is none yet."""
-    if not (run.path / PLAN).exists():
-        return None
-    stated = run.read_json(PLAN)
-    if {"loop", "analysis"} & stated.keys():  # of no training
-        return None
-    try:
-        return str(stated[DESCRIBED]["population"]["kind"])
-    except DAMAGED_JSON as error:
-        raise InputError(f"{run.path / PLAN}: incomplete or of another version ({error!r})") from error
+    """Kind of a run's clients, by its ledger; None: there is none yet, or it is of no training."""
+    described = identity_in(run.path).get(DESCRIBED)
+    return str(described["population"]["kind"]) if described else None
 
 
 def how_to_go_on(run: RunDirectory, place: str | None = None) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.comparison import check, complete, json_of
-from dpfedmeta.core.files.run_directory import CONFIG, DESCRIBED, DIVERGED, PLAN, SUMMARY, RunDirectory
+from dpfedmeta.core.files.run_directory import CONFIG, DIVERGED, PLAN, SUMMARY, RunDirectory
 from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.training.results.evaluation_store import measured_on
 from dpfedmeta.training.results.snapshot import Snapshot
-from dpfedmeta.training.verification.proven import Proven, facts_of
+from dpfedmeta.training.verification.proven import Proven
 from dpfedmeta.training.verification.unproven_words import check_words, check_written
 
 
@@ -28,9 +28,9 @@ def check_facts(path: Path, name: str, stated: Mapping[str, Any], proven: Proven
     Raises:
         InputError: An entry is another one, is missing, or is one too many; names it, with both values.
     """
-    due = json_of(facts_of(name, proven, stated))
+    due = json_of(proven.facts(name))
     check(path, "", {key: stated[key] for key in due if key in stated}, due)
-    check_words(path, name, {key: value for key, value in stated.items() if key not in due or key == DESCRIBED})
+    check_words(path, name, {key: value for key, value in stated.items() if key not in due})
 
 
 def check_config(run: RunDirectory, proven: Proven) -> None:

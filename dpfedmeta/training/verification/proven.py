@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,15 +12,17 @@ from dpfedmeta.accounting.observers.four_guarantees import guarantees, stated
 from dpfedmeta.accounting.privacy_plan.privacy_plan import Terms
 from dpfedmeta.accounting.private_selection import SelectionCost
 from dpfedmeta.config.settings import Settings
-from dpfedmeta.core.files.run_directory import DESCRIBED, PLAN, SUMMARY, RunDirectory
-from dpfedmeta.planning.caveats import simulation_words, word_of_authors
+from dpfedmeta.core.files.run_directory import PLAN, SUMMARY, RunDirectory
+from dpfedmeta.core.pydantic_errors import counted_words
+from dpfedmeta.planning.caveats import cautions, simulation_words, weak_targets, who_the_clients_are, word_of_authors
 from dpfedmeta.training.results.facts import Described, plan_facts, summary_facts
+from dpfedmeta.training.state.extend import limited
 from dpfedmeta.training.verification.chosen_run import cells_of_choice, choice_words, verified_selection
 from dpfedmeta.training.verification.replan import settings_of_ledger
 
 _NEVER = (
-    "accuracies and what is drawn of them (measure again: dpfedmeta evaluate RUN --out DIR), names, and what is said "
-    "of the data (whose records they are and how many, and what a task or an encoder that is not here contains)"
+    "accuracies and what is drawn of them (measure again: dpfedmeta evaluate RUN --out DIR), names, and that what the "
+    "ledger says of the data is true (whose records they are and how many, what a task or an encoder contains)"
 )
 
 
@@ -80,6 +81,19 @@ class Proven:
         return word_of_authors(self.settings)
 
     @property
+    def cautions(self) -> tuple[str, ...]:
+        """Words to say above all numbers: on the run, its clients and data, its targets, and its further rounds."""
+        settings, plan, described = self.settings, self.content.plan, self.described
+        clients = who_the_clients_are(settings.population.kind, described.population.whose)
+        said = [self.chosen, self.simulation, self.word, clients, *cautions(settings, described.task)]
+        said += weak_targets(settings)
+        ends = [counted_words(end, "round") for end in plan.ends]
+        said += [f"it ended after {words}, and was extended (train --extend)" for words in ends]
+        if plan.noise == "independent" and not limited(settings, plan):
+            said.append("no target limits its rounds, so whoever runs it may extend it, and these numbers grow")
+        return tuple(filter(None, dict.fromkeys(said)))
+
+    @property
     def unverified(self) -> str:
         """Words on what no comparison with the ledger shows."""
         return not_verified(self.content, "the last release and the weights", _NEVER)
@@ -96,28 +110,24 @@ class Proven:
             return self
         return replace(self, content=content, spent=stated(phases_of(content.charges), Terms.of(content.plan)))
 
-    def summary_facts(self, described: Described) -> dict[str, Any]:
+    @property
+    def described(self) -> Described:
+        """Description of the data, which the ledger holds and nobody proves."""
+        return Described.of_ledger(self.content)
+
+    def summary_facts(self) -> dict[str, Any]:
         """Entries of summary.json."""
-        return summary_facts(self.settings, self.content, self.cells, self.promised, described, self.chosen)
+        return summary_facts(self.settings, self.content, self.cells, self.promised, self.chosen)
 
-
-def facts_of(name: str, proven: Proven, file: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of plan.json or summary.json that follow from the ledger and from the description in the file.
-
-    Raises:
-        InputError: As `Described.from_json` says.
-        TypeError: Likewise.
-        LookupError: Likewise.
-    """
-    described = Described.from_json(file[DESCRIBED], proven.settings, proven.content.plan)
-    if name == SUMMARY:
-        return proven.summary_facts(described)
-    return plan_facts(proven.settings, proven.content.plan, proven.promised, described)
+    def facts(self, name: str) -> dict[str, Any]:
+        """Entries of plan.json or summary.json."""
+        if name == SUMMARY:
+            return self.summary_facts()
+        return plan_facts(self.settings, self.content.plan, self.promised, self.described)
 
 
 def state_choice(run: RunDirectory, proven: Proven) -> None:
     """Write what holds with the choice into summary.json and plan.json, whose cells were those of the run alone."""
     for name in (SUMMARY, PLAN):
         if (run.path / name).exists():
-            content = run.read_json(name)
-            run.write_json(name, content | facts_of(name, proven, content))
+            run.write_json(name, run.read_json(name) | proven.facts(name))

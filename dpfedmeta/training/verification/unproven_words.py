@@ -10,7 +10,6 @@ from typing import Any
 
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import PLAN, ROUNDS, SUMMARY
-from dpfedmeta.data.encoders.encoding import CARD_WORDS
 from dpfedmeta.training.state.private_timings import COARSE
 
 _NAME = r"[\w .,+@/:-]{0,80}"  # of somebody, or of a machine
@@ -19,19 +18,6 @@ _PROTOCOL = rf"{_NOT_OF_PRIVACY}single model[A-Za-z0-9 ,;:()-]{{0,300}}"  # no d
 _KEY = r"(?!\w*(epsilon|delta|server|guarant|promis|privac|privat))[a-z0-9_]+"
 _SCORE = rf"(accuracy|error)(_{_KEY})?"
 _NO_WORDS = "(?!)"
-_NUMBER = r"[\d,.]+(e[+-]?\d+)?"
-_DESCRIPTION = {
-    r"described\.population\.(text|kind)": ".*",  # compared
-    r"described\.population\.([a-z_]+|choices\.[A-Z]+)": _NO_WORDS,
-    r"described\.population\.numbers(\.[a-z_]+)?": _NUMBER,
-    r"described\.encoder(\.size)?": _NO_WORDS,
-    r"described\.encoder\.(name|task)": ".*",  # compared
-    r"described\.encoder\.(licence|trained_on)": CARD_WORDS,
-    r"described\.encoder\.overlap": "(images|classes)?",
-    r"described\.task\.name": r"[^<>\n]{0,80}",  # a task may be called private
-    r"described\.task\.kind": "[a-z]{1,20}",
-    r"described\.task\.(own|records)": _NO_WORDS,
-}
 # Entries that do not follow from the ledger, by the names of their keys with dots between; of a list all have one name.
 FORMS: Mapping[str, Mapping[str, str]] = {
     SUMMARY: {
@@ -49,13 +35,11 @@ FORMS: Mapping[str, Mapping[str, str]] = {
         r"made_by\.day": r"\d{4}-\d\d-\d\d",
         r"made_by\.(system|processor|cores)": rf"{_NOT_OF_PRIVACY}[\w .,+@/:()-]{{0,100}}",
         r"audited\.\w+": r".{0,300}",  # of audit.json, and as free
-        **_DESCRIPTION,
     },
     PLAN: {
         r"cost\.(seconds|clients_per_second)": _NO_WORDS,
         r"code\.[\w./-]{1,200}": r"[\w.+-]{1,80}",
         r"clip_policy": rf"[\w.<>-]+(: {_NOT_OF_PRIVACY}\w+\(.*\))?",
-        **_DESCRIPTION,
     },
     ROUNDS: {
         r"epsilons(\..+)?": "",
@@ -80,7 +64,7 @@ def check_words(path: Path | str, name: str, content: Mapping[str, Any]) -> None
         InputError: Names the entry and its value.
     """
     forms = [(re.compile(key), re.compile(value)) for key, value in FORMS[name].items()]
-    for key, value in _leaves(content):
+    for key, value in _leaves(content) if content else ():
         due = next((form for known, form in forms if known.fullmatch(key)), None)
         if due is None:
             raise InputError(f"{path}: {key}: states {value!r}, but no {name} has such an entry")

@@ -215,7 +215,7 @@ def test_a_line_that_a_crash_tore_gives_way_to_the_next_one_only_in_a_ledger_tha
     [
         (
             VERSION - 1,
-            f"has version {VERSION - 1}, which dpfedmeta 0.3 or before wrote, .* reads version 6 alone",
+            f"has version {VERSION - 1}, which dpfedmeta 0.3 or before wrote, .* reads version {VERSION} alone",
         ),
         (
             VERSION + 1,

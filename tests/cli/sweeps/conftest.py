@@ -4,11 +4,11 @@ import pytest
 import yaml
 
 from dpfedmeta.accounting.ledger.hash_chain import VERSION
-from dpfedmeta.accounting.ledger.ledger import RunIdentity, opening_line
-from dpfedmeta.config.load import resolve, to_yaml
+from dpfedmeta.accounting.ledger.ledger import opening_line
+from dpfedmeta.config.load import resolve
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.planning.privacy.solve import make_privacy
-from tests.training.described import described
+from tests.training.described import identity
 
 # Settings of a sweep's fixed options, so that its plans are quick.
 SMALL = {
@@ -50,7 +50,6 @@ cell = {"unit": "client", "observer": "public", "epsilon": 1.5, "delta": 1e-6, "
 summary = {"status": "completed", "algo": "dp-agr", "dataset": "strokes", "simulation": None, "seconds": 60.0}
 names = ("accuracy", "accuracy_untrained", "accuracy_pixel_prototype")
 summary |= dict.fromkeys(names, accuracy) | {"guarantees": [cell], "planned": [cell]}
-summary["described"] = json.loads(Path(__file__).with_name("described.json").read_text())
 (run / "summary.json").write_text(json.dumps(summary))
 """
 
@@ -68,18 +67,22 @@ FILE = {
 }
 
 
+def write_program(path):
+    """PROGRAM, and the first line of a ledger that it reads."""
+    path.write_text(PROGRAM)
+    settings = resolve("dp-agr", "strokes", None, SMALL)
+    plan = make_privacy(settings, load_task("strokes")[0])
+    opening = opening_line(plan, identity(settings, plan))
+    content = {**opening, "version": VERSION, "previous": "0" * 64}
+    path.with_name("ledger.json").write_text(json.dumps(content))
+
+
 @pytest.fixture
 def program(tmp_path):
     """In the place of `dpfedmeta train`."""
     path = tmp_path / "program" / "train.py"
     path.parent.mkdir()
-    path.write_text(PROGRAM)
-    settings = resolve("dp-agr", "strokes", None, SMALL)
-    plan = make_privacy(settings, load_task("strokes")[0])
-    opening = opening_line(plan, RunIdentity(config=to_yaml(settings)))
-    content = {**opening, "version": VERSION, "previous": "0" * 64}
-    path.with_name("ledger.json").write_text(json.dumps(content))
-    path.with_name("described.json").write_text(json.dumps(described(settings, plan).as_json()))
+    write_program(path)
     return path
 
 

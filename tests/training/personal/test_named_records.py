@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -152,6 +154,19 @@ def test_predictions_are_right_and_of_standardised_records_they_are_not(made, mo
     else:
         assert np.mean(np.array(model.predict_names(records)) == due) > 0.8
         assert np.mean(np.array(model.class_names)[of_twice] == due) < 0.6
+
+
+def test_a_mark_for_what_was_not_measured_is_asked_about_where_the_task_lists_none(model):
+    """It moved 15 of 34 labels without a word."""
+    _, records = rows(60, 7)
+    records[:9, 1] = -999.0
+    with pytest.warns(UserWarning, match="column pulse") as said:
+        model.predict(records)
+    due = r"column pulse: -999 in 9 records, far from .*: was nothing measured there"
+    assert [bool(re.match(due, str(each.message))) for each in said].count(True) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(rows(60, 7)[1])
 
 
 WRONG = {

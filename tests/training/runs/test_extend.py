@@ -380,7 +380,7 @@ def test_a_population_register_counts_runs_and_extensions_before_they_are_charge
     (longer,) = read_register(people).runs
     assert longer.plan.rounds == 4
     assert longer.cost == pytest.approx(2 * one.cost)
-    assert f"register: {people} holds no less for this run than it charged" in account_of_runs._verified(first)[1]
+    assert f"register: {people} holds no less for this run than it charged" in account_of_runs._verified(first).remarks
     before = people.read_bytes()
     with pytest.raises(RefusedPlan, match="leaves too little"):
         begin(tiny_task_file, tmp_path, 400, name="long", algo="dp-agr", **given)

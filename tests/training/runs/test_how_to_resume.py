@@ -31,7 +31,8 @@ def run_of(folder, kind):
     path = folder / "heart"
     path.mkdir()
     if kind is not None:
-        (path / "plan.json").write_text(json.dumps({"described": {"population": {"kind": kind}}}))
+        described = {"population": {"kind": kind}}
+        (path / "ledger.jsonl").write_text(json.dumps({"identity": {"described": described}}))
     return RunDirectory(path)
 
 

@@ -40,8 +40,8 @@ RESULT = {
 def card(summary, license_id="apache-2.0", **cautions):
     plan = PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6)
     said = {"simulation": None, "chosen": None, "word": None, **cautions}
-    proven = SimpleNamespace(chosen=said.pop("chosen"), word=said.pop("word"))
-    found = SimpleNamespace(plan=plan, proven=proven, guarantees=(), unverified="not verified: the noise", **said)
+    proven = SimpleNamespace(cautions=tuple(filter(None, said.values())))
+    found = SimpleNamespace(plan=plan, proven=proven, guarantees=(), unverified="not verified: the noise")
     return model_card("mine", summary, found, "head", license_id).decode()
 
 

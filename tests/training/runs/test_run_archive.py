@@ -307,8 +307,8 @@ def test_a_card_says_what_holds_and_no_more():
     none = SimpleNamespace(unit="client", observer="server", epsilon=math.inf, delta=1e-6, adjacency="replace-one")
     found = SimpleNamespace(
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
-        guarantees=(bound, none), simulation="a simulation",
-        proven=SimpleNamespace(chosen="chosen by a private sweep: report 7", word=None),
+        guarantees=(bound, none),
+        proven=SimpleNamespace(cautions=("a simulation", "chosen by a private sweep: report 7")),
         unverified="not verified: the noise",
     )  # fmt: skip
     summary = {"algo": "dp-agr", "dataset": "a: b\n---", "rounds": 2, "accuracy": None, "begins_with": None}
@@ -336,7 +336,7 @@ def test_a_card_says_what_holds_and_no_more():
 def test_a_card_says_no_place_and_gives_no_file_a_name_of_the_hub(words, said):
     found = SimpleNamespace(
         plan=PrivacyPlan(clients=400, cohort=20.0, rounds=2, noise_multiplier=1.0, client_delta=1e-6),
-        guarantees=(), simulation=None, proven=SimpleNamespace(chosen=None, word=None),
+        guarantees=(), proven=SimpleNamespace(cautions=()),
         unverified="not verified: the noise",
     )  # fmt: skip
     summary = {"algo": "dp-agr", "rounds": 2, "accuracy": {"mean": 0.5, "ci95": 0.1, "episodes": 4}}

@@ -10,7 +10,7 @@ import pytest
 
 from dpfedmeta.accounting.honest_norm import planned_deviation
 from dpfedmeta.accounting.ledger.charges import planned_charge
-from dpfedmeta.accounting.ledger.ledger import Ledger, RunIdentity, read_content
+from dpfedmeta.accounting.ledger.ledger import Ledger, read_content
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.api.run import Run
 from dpfedmeta.config.load import resolve, to_yaml
@@ -29,7 +29,7 @@ from dpfedmeta.training.results.facts import plan_facts
 from dpfedmeta.training.results.snapshot import read_run, stage_of
 from dpfedmeta.training.verification.proven import Proven
 from dpfedmeta.training.verification.verify import audit
-from tests.training.described import described
+from tests.training.described import described, identity
 
 GIVEN = {"server.rounds": "8", "server.noise_multiplier": "1.0", "population.clients": "1000"}
 
@@ -37,14 +37,14 @@ GIVEN = {"server.rounds": "8", "server.noise_multiplier": "1.0", "population.cli
 class Writer:
     """What a training writes, round by round, in its order."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, **of_clients):
         self.run = create(folder, "r")
         self.settings = resolve("dp-agr", "strokes", None, GIVEN | {"population.cohort": "10"})
         self.plan = make_privacy(self.settings, load_task("strokes")[0])
         write_text(self.run.path / "config.yaml", to_yaml(self.settings))
-        self.ledger = Ledger(self.run.ledger, self.plan, RunIdentity(config=to_yaml(self.settings)))
-        self.described = described(self.settings, self.plan)
-        self.run.write_json("plan.json", plan_facts(self.settings, self.plan, guarantees(self.plan), self.described))
+        self.ledger = Ledger(self.run.ledger, self.plan, identity(self.settings, self.plan, **of_clients))
+        data = described(self.settings, self.plan, **of_clients)
+        self.run.write_json("plan.json", plan_facts(self.settings, self.plan, guarantees(self.plan), data))
 
     def round(self):
         done = self.ledger.rounds
@@ -67,7 +67,7 @@ class Writer:
         proven = Proven.of(self.run, read_content(self.run.ledger, torn=True))
         ended = {
             "status": status, "rounds": self.ledger.rounds if released is None else released,
-            **proven.summary_facts(self.described), **dict.fromkeys(f"accuracy{name}" for name in accuracies),
+            **proven.summary_facts(), **dict.fromkeys(f"accuracy{name}" for name in accuracies),
             "seconds": 60.0, "clients_per_second": 9.0, "peak_memory_mb": 9.0, "versions": {"torch": "1"},
         }  # fmt: skip
         self.run.write_json("summary.json", ended)
