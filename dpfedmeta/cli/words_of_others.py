@@ -1,10 +1,12 @@
 """Words and places that users try, and what to type in place of them."""
 
+import json
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from shlex import quote
 
+from dpfedmeta.core.errors import DAMAGED_JSON
 from dpfedmeta.core.files.run_directory import LEDGER
 
 _COMMANDS = {
@@ -110,20 +112,26 @@ _KEPT: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 _NO_LEDGER = ("a folder", "an archive", "a file", "nothing")
 
 
-def _kind_of(path: Path) -> str:
-    from dpfedmeta.accounting.ledger.client_ledger import is_own_ledger
-    from dpfedmeta.accounting.ledger.population_register import is_register
+# Of the first line of a client's ledger, and of a register.
+_HOME, _REGISTER = {"version", "budget"}, {"register", "epsilon", "order"}
 
-    if path.is_dir():
-        ledger = path / LEDGER
-        return "a folder" if not ledger.is_file() else "a home" if is_own_ledger(ledger) else "a run"
-    if not path.is_file():
-        return "nothing"
-    if zipfile.is_zipfile(path):
+
+def _kind_of(path: Path) -> str:
+    """The kind of a path in `_KEPT`."""
+    file = path / LEDGER if path.is_dir() else path
+    if not file.is_file():
+        return "a folder" if path.is_dir() else "nothing"
+    if zipfile.is_zipfile(file):
         return "an archive"
-    if path.name == LEDGER:
-        return "a home's ledger" if is_own_ledger(path) else "a run's ledger"
-    return "a register" if is_register(path) else "a file"
+    try:
+        with file.open("rb") as lines:
+            first = {*dict(json.loads(lines.readline()))}
+    except (OSError, TypeError, *DAMAGED_JSON):
+        first = set[str]()
+    if file.name == LEDGER:
+        kind = "a home" if first >= _HOME else "a run"
+        return kind if path.is_dir() else f"{kind}'s ledger"
+    return "a register" if first >= _REGISTER else "a file"
 
 
 def misplaced(path: Path, option: str = "") -> str | None:

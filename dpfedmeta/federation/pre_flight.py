@@ -19,7 +19,7 @@ from dpfedmeta.core.pydantic_errors import counted_words
 from dpfedmeta.core.random.random_sources import FloatArray
 from dpfedmeta.data.client_inspection import missing_remarks
 from dpfedmeta.data.columns import other_units
-from dpfedmeta.data.episodes.row_layout import few_of_labels
+from dpfedmeta.data.episodes.row_layout import Layout, few_of_labels
 from dpfedmeta.data.repeated_images import different
 from dpfedmeta.data.task_file import load_task
 from dpfedmeta.data.user_sources.sound_rows import any_rows
@@ -104,7 +104,7 @@ def pre_flight(
     counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(held.items()))
     if held:
         lines.append(f"{sum(held.values()):,} records of {len(held)} classes take part: {counts}")
-        lines += [*_few(joined, held), *_remarks(signed, np.asarray(records))]
+        lines += _remarks(signed, np.asarray(records), getattr(joined.images, "layout", None), held)
     if signed.task.form.kind == "vectors":
         lines += missing_remarks(rows, signed.task.missing)
     lines += [*said, *(each.words for each in (before[0].older_copies if before else ())), limit]
@@ -188,17 +188,12 @@ def _compute(joined: Joined) -> None:
         joined.whole(task.encode(), attempt, plan.privacy.clients)
 
 
-def _few(joined: Joined, held: Mapping[str, int]) -> list[str]:
-    """SECRET: labels of which there are few; none where clients hold some of them alone, as writers or speakers do."""
-    labels, layout = joined.signed.task.labels, getattr(joined.images, "layout", None)
-    if layout is None or len(labels) != joined.signed.plan.settings.task.ways:
-        return []
-    return few_of_labels(layout, held, labels)
-
-
-def _remarks(signed: SignedPlan, records: FloatArray) -> list[str]:
+def _remarks(signed: SignedPlan, records: FloatArray, layout: Layout | None, held: Mapping[str, int]) -> list[str]:
     """SECRET: what the owner may not have meant, of rows that are sound."""
-    said = []
+    labels, said = signed.task.labels, list[str]()
+    # Where clients hold some labels of many, as writers or speakers do, the others are nobody's loss.
+    if layout is not None and len(labels) == signed.plan.settings.task.ways:
+        said += few_of_labels(layout, held, labels)
     if copies := len(records) - different(records):
         said.append(f"records that repeat another one: {copies:,}")
     if signed.task.form.kind == "vectors":

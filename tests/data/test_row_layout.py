@@ -374,7 +374,11 @@ def test_all_rows_without_pairs_keep_their_labels_and_an_empty_client_is_one_nul
         assert choice.episode().support_images.isnan().all()
 
 
-WALKED = {"shared": GROUPS["shared"], "complete": GROUPS["complete"], "roles": ROLES["all labels"]}
+WALKED: dict[str, row_layout.Layout] = {
+    "shared": GROUPS["shared"],
+    "complete": GROUPS["complete"],
+    "roles": ROLES["all labels"],
+}
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 8, 20])

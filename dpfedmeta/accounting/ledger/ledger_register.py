@@ -8,7 +8,7 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,12 +71,12 @@ class Lineage:
         folder = lineage_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = folder / run
-        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, SECRET)
+        self.handle = os.open(self.path, os.O_RDWR | os.O_CREAT, SECRET)
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            own = let_go_of(self._handle)
-            os.close(self._handle)
+            own = let_go_of(self.handle)
+            os.close(self.handle)
             who = "another process is writing this run, or a copy of it, right now"
             own_words = f"this process itself holds this run, or a copy of it; {own}"
             raise InputError(who if own is None else own_words) from error
@@ -84,7 +84,7 @@ class Lineage:
     @property
     def latest(self) -> Latest | None:
         """Last line that was written; None: there is none, or the entry is unreadable."""
-        entry = _ENTRY.fullmatch(os.pread(self._handle, 128, 0))
+        entry = _ENTRY.fullmatch(os.pread(self.handle, 128, 0))
         return Latest(lines=int(entry[1]), head=entry[2].decode()) if entry else None
 
     def follow(self, lines: int, head: str) -> None:
@@ -92,15 +92,11 @@ class Lineage:
 
         Not flushed: an entry that a power cut sets back notices less, and never refuses what is right.
         """
-        os.pwrite(self._handle, f"{lines:012d} {head}\n".encode(), 0)
-
-    def held(self, let_go: str) -> AbstractContextManager[None]:
-        """Know the lock as this process's own."""
-        return holding(self._handle, let_go)
+        os.pwrite(self.handle, f"{lines:012d} {head}\n".encode(), 0)
 
     def close(self) -> None:
         """Give the lock back."""
-        os.close(self._handle)
+        os.close(self.handle)
 
 
 @contextmanager
@@ -121,7 +117,7 @@ def registered(run: RunDirectory, let_go: str = THREAD) -> Iterator[tuple[Lineag
         yield None, f"{error.filename}: cannot be written, so a copy of this run could be resumed unnoticed"
         return
     try:
-        with lineage.held(let_go):
+        with holding(lineage.handle, let_go):
             yield lineage, None
     finally:
         lineage.close()

@@ -178,16 +178,6 @@ def read_register(path: Path) -> PopulationRegister:
         return _read(path, lineage)
 
 
-def is_register(path: Path) -> bool:
-    """Return whether a file begins as a register does."""
-    try:
-        with path.open("rb") as file:
-            first = json.loads(file.readline())
-    except (OSError, *DAMAGED_JSON):
-        return False
-    return isinstance(first, dict) and {_WHAT, "epsilon", "order"} <= first.keys()
-
-
 def reserve(
     path: Path, *, run: str, data: str, plan: PrivacyPlan, made_by: Mapping[str, str] | None = None, keep: bool = True
 ) -> PopulationRegister:

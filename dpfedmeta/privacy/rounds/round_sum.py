@@ -174,15 +174,19 @@ def _read(update: object) -> tuple[dict[str, FloatArray], list[str]] | None:
     """(what `real_arrays` gives, names of those that hold whole numbers)."""
     if not isinstance(update, Mapping):
         return None
-    found, whole = {}, []
+    found, whole = dict[str, FloatArray](), list[str]()
     try:
         for name, value in update.items():
             array = None if lost_as_array(value) else _on_host(value)
-            if not isinstance(name, str) or name == ATTACHED or array is None or not _is_real(array):
+            # V: bfloat16 and its like, which numpy knows by its users alone.
+            real = array is not None and array.dtype.kind in "fiuV" and not array.dtype.names
+            if not isinstance(name, str) or name == ATTACHED or array is None or not real:
                 return None
             if array.dtype.kind in "iu":
                 whole.append(name)
-            found[name] = _as_floats(array)
+            with np.errstate(all="ignore"):
+                plain = array.dtype in (np.float32, np.float64)
+                found[name] = array if plain else array.astype(np.float64)
     except MemoryError:
         raise
     except Exception:
@@ -232,16 +236,6 @@ def _on_host(value: Any) -> npt.NDArray[Any]:
     elif not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
     return np.asarray(value)
-
-
-def _is_real(array: npt.NDArray[Any]) -> bool:
-    # V: bfloat16 and its like, which numpy knows by its users alone.
-    return array.dtype.kind in "fiuV" and not array.dtype.names
-
-
-def _as_floats(array: npt.NDArray[Any]) -> FloatArray:
-    with np.errstate(all="ignore"):
-        return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
 def keep_left_out(run: RunDirectory, round_: int, messages: int) -> None:
