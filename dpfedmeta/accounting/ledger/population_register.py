@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -219,10 +220,17 @@ def reserve(
         if not keep:
             return found
         # What a crash left of a line was never reserved; the first append cuts it off.
-        chain = HashChain(path, found.head, SECRET, lines=found.lines, size=whole_lines(path)[0])
+        size = whole_lines(path)[0]
+        chain = HashChain(path, found.head, SECRET, lines=found.lines, size=size)
         chain.append({"run": run, "data": data, "made_by": made_by, "plan": constants(plan)})
         assert lineage is not None
-        lineage.follow(chain.lines, chain.head)
+        try:
+            lineage.follow(chain.lines, chain.head)
+        except OSError:
+            # The run cannot begin, so it has reserved nothing.
+            with suppress(OSError):
+                os.truncate(path, size)
+            raise
         return _read(path, lineage)
 
 
@@ -369,10 +377,9 @@ def _alone(path: Path, *, writes: bool) -> Iterator[Lineage | None]:
                 if lineage is not None:
                     lineage.close()
     except OSError as error:
-        raise InputError(
-            f"{error.filename or path}: cannot be read or written ({error.strerror}); begin a register with dpfedmeta "
-            f"account --population {quote(str(path))} --promise EPSILON DELTA"
-        ) from error
+        begin = f"; begin a register with dpfedmeta account --population {quote(str(path))} --promise EPSILON DELTA"
+        remedy = begin if isinstance(error, FileNotFoundError) else ""
+        raise InputError(f"{error.filename or path}: cannot be read or written ({error.strerror}){remedy}") from error
 
 
 def _name_of(path: Path, first: bytes) -> str:

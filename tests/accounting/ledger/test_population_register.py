@@ -1,7 +1,9 @@
 """A register of a population: no run beyond the total promise, whatever copies and crashes do."""
 
+import errno
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -259,6 +261,23 @@ def test_a_line_that_a_crash_tore_was_never_reserved(register):
         file.write(b'{"run": "two", "da')
     assert len(reserve(register, run="three", data="d", plan=PLAN).runs) == 2
     assert register.read_bytes().startswith(whole)
+
+
+@pytest.mark.parametrize("failing", ["fsync", "pwrite"])
+def test_what_a_disk_does_not_take_whole_is_not_reserved(register, monkeypatch, failing):
+    """The line, and the note of this machine that there is one."""
+    reserve(register, run="one", data="d", plan=PLAN)
+    before = register.read_bytes()
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, full)
+        with pytest.raises(InputError, match=r"No space left on device\)$"):
+            reserve(register, run="two", data="d", plan=PLAN)
+    assert register.read_bytes() == before
+    assert [each.run for each in reserve(register, run="three", data="d", plan=PLAN).runs] == ["one", "three"]
 
 
 TWO = """
