@@ -51,7 +51,7 @@ def settings_of_sweep(path: Path) -> tuple[SweepSetting, ...]:
         InputError: No run has finished, or a file is damaged.
     """
     folder = SweepFolder(path)
-    trials = folder.noted()
+    trials = {name: noted.parameters for name, noted in folder.noted().items()}
     names = dict.fromkeys(name for values in trials.values() for name in values if name != "run.seed")
     shown = [name for name in names if len({str(values.get(name)) for values in trials.values()}) > 1]
     found: dict[str, tuple[dict[str, Value], list[Path]]] = {}

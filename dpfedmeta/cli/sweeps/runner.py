@@ -3,28 +3,27 @@
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps.sweep_file import SET_BY_THE_SWEEP, Sweep
-from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, check_jobs, check_same, is_finished, opened
+from dpfedmeta.cli.arguments import terminate_like_ctrl_c
+from dpfedmeta.cli.sweeps.sweep_file import SET_BY_THE_SWEEP, Sweep, Value
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, SweepOptions, check_same, is_finished, opened
 from dpfedmeta.cli.sweeps.trials import (
-    Outcome,
     Trial,
     check,
     check_can_search,
     corners,
     grid,
+    make_trial,
     propose,
     same_result,
     settings_of,
@@ -35,7 +34,6 @@ from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.still_working import EVERY_SECONDS
-from dpfedmeta.core.worker_pool import available_cores
 from dpfedmeta.training.state.private_timings import at_most, coarse
 from dpfedmeta.training.state.resume import edited_since
 from dpfedmeta.training.terminal.progress_bar import Heartbeat, clock
@@ -46,57 +44,6 @@ _POLL_SECONDS = 0.2
 # A run that is told to stop finishes its round and writes a checkpoint.
 _PATIENCE_SECONDS = 120.0
 _SPEED = re.compile(r"at\s+(\d+(?:\.\d+)?)\s+clients/s")
-TRAIN = (sys.executable, "-m", "dpfedmeta", "train")
-
-
-def launched_words(launcher: str) -> tuple[str, ...]:
-    """The words that start `dpfedmeta train` on the ranks of a launcher.
-
-    Raises:
-        InputError: They are no words, or name no program.
-    """
-    try:
-        words = shlex.split(launcher)
-    except ValueError as error:
-        raise InputError(f"--launch {launcher}: {error}") from error
-    found = shutil.which(words[0]) or shutil.which(words[0], path=str(Path(sys.executable).parent)) if words else None
-    if found is None:
-        raise InputError(
-            f"--launch {launcher}: there is no such program; as in 'torchrun --standalone --nproc-per-node 2'"
-        )
-    return (found, *words[1:], *TRAIN[1:])
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepOptions:
-    """Options of a sweep.
-
-    Attributes:
-        out: The folder of the sweep.
-        jobs: Runs at a time.
-        fixed: Settings of every run, stronger than the sweep's.
-        data_folder: --data-dir.
-        train: The words that start `dpfedmeta train`, from any directory.
-        launched: Whether these start several ranks, which are the workers then.
-    """
-
-    out: Path
-    jobs: int = 1
-    fixed: Mapping[str, str] = field(default_factory=dict)
-    data_folder: Path | None = None
-    train: tuple[str, ...] = TRAIN
-    launched: bool = False
-
-    def __post_init__(self) -> None:
-        check_jobs(self.jobs)
-
-    def words(self, trial: Trial) -> list[str]:
-        """The command of a trial."""
-        words = [*self.train, *(f"--{name}={value}" for name, value in trial.options.items())]
-        words += [f"--run.name={trial.name}", f"--run.dir={SweepFolder(self.out.absolute()).runs}"]
-        if "run.workers" not in trial.options and not self.launched:
-            words.append(f"--run.workers={max(1, available_cores() // self.jobs)}")
-        return [*words, f"--data-dir={self.data_folder.absolute()}"] if self.data_folder else words
 
 
 def prepare(sweep: Sweep, options: SweepOptions, *, private: bool = False) -> tuple[Sweep, tuple[Trial, ...]]:
@@ -183,10 +130,11 @@ def run_sweep(sweep: Sweep, options: SweepOptions, console: Console) -> Status:
         InputError: As `prepare` says, before the first run.
     """
     left, trials = prepare(sweep, options)
-    with opened(options.out, left, options.fixed) as (folder, lock), _terminable():
+    terminate_like_ctrl_c()
+    with opened(options.out, left, options.fixed) as (folder, lock):
         work = _Work(sweep=left, options=options, folder=folder, lock=lock, console=console)
         status = work(trials if left.method == "grid" else None)
-        if any(outcome.value is not None for outcome in work.outcomes.values()):
+        if work.done:
             # With its plots, which a sweep that is refused needs not.
             from dpfedmeta.cli.sweeps.results import PAGE, TABLE, results_table, write_results
 
@@ -195,23 +143,9 @@ def run_sweep(sweep: Sweep, options: SweepOptions, console: Console) -> Status:
         return status
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does: the children are stopped first."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 @dataclass(kw_only=True)
 class _Work:
-    """The state of a running sweep."""
+    """The state of a running sweep; of each trial its values, and its accuracy: None while it runs, or if it failed."""
 
     sweep: Sweep
     options: SweepOptions
@@ -219,8 +153,8 @@ class _Work:
     lock: int
     console: Console
     running: dict[str, tuple[Trial, subprocess.Popen[bytes], float]] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    failed: list[Trial] = field(default_factory=list)
+    reached: dict[str, tuple[Mapping[str, Value], float | None]] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
     seconds: list[float] = field(default_factory=list)
     total: int = 0
     heart: Heartbeat = field(init=False)
@@ -232,32 +166,44 @@ class _Work:
         ).started()
         self.say = self.heart.told
 
+    @property
+    def done(self) -> int:
+        """How many trials have an accuracy."""
+        return sum(accuracy is not None for _, accuracy in self.reached.values())
+
     def __call__(self, listed: tuple[Trial, ...] | None) -> Status:
-        """Until the list or the run_cap ends."""
+        """Until the list or the run_cap ends.
+
+        A search that was interrupted proposes what is noted of it again, by the trial's number: a draw is seeded with
+        its number, but bayes also goes by which runs had ended.
+        """
         self.total = len(listed) if listed is not None else self.sweep.run_cap or 0
         self.say(f"{self.total} runs, {self.options.jobs} at a time, in {self.options.out}")
-        noted = {} if listed else self.folder.proposed()
+        proposed = {} if listed else {noted.number: noted.parameters for noted in self.folder.noted().values()}
         try:
             for number in range(self.total):
                 while len(self.running) >= self.options.jobs:
                     self._reap()
-                past = [outcome for outcome in self.outcomes.values() if outcome.trial not in self.failed]
-                self._begin(listed[number] if listed else propose(number, self.sweep, self.options.fixed, past, noted))
+                if listed:
+                    self._begin(listed[number])
+                    continue
+                past = [self.reached[name] for name in self.reached if name not in self.failed]
+                values = proposed.get(number) or propose(number, self.sweep, past)
+                self._begin(make_trial(number, self.sweep, values, self.options.fixed))
             while self.running:
                 self._reap()
-        except KeyboardInterrupt:
-            self._stop()
-            return "interrupted"
-        except BaseException:
+        except BaseException as error:
             # Whatever ended it: children that nobody waits for would train, and be charged, on.
             self._stop()
-            raise
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            return "interrupted"
         return "failed" if self.failed else "completed"
 
     def _begin(self, trial: Trial) -> None:
-        if trial.name in self.outcomes:  # a search over few values proposes some of them again
+        if trial.name in self.reached:  # a search over few values proposes some of them again
             return
-        self.outcomes[trial.name] = Outcome(trial=trial, value=None)
+        self.reached[trial.name] = trial.parameters, None
         if self.folder.run(trial).path.exists():
             reason = why_not_finished(self.folder, trial)
             if reason is None:
@@ -278,7 +224,7 @@ class _Work:
                     # A run that outlives a killed sweep keeps the folder locked.
                     pass_fds=(self.lock,),
                     # A background shell makes its children deaf to SIGINT, and they would pass that on.
-                    preexec_fn=_hear_interrupts,
+                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
                 )
             self.running[trial.name] = (trial, child, time.monotonic())
 
@@ -302,7 +248,7 @@ class _Work:
                 self.seconds.append(coarse(taken) if hidden else taken)
                 self._finish(trial, f"{name}: {at_most(taken) if hidden else clock(taken)}")
             else:
-                self.failed.append(trial)
+                self.failed.add(name)
                 self.say(f"{name}: {reason}: {_last_line(self.folder.log(trial))}")
 
     def _note_end(self, trial: Trial) -> None:
@@ -313,19 +259,19 @@ class _Work:
         from dpfedmeta.reporting.compare.seed_groups import last_validation
 
         value = last_validation(self.folder.run(trial).rounds())
-        self.outcomes[trial.name] = Outcome(trial=trial, value=value.mean if value else None)
-        done = sum(outcome.value is not None for outcome in self.outcomes.values())
+        self.reached[trial.name] = trial.parameters, value.mean if value else None
         shown = f", validation {100 * value.mean:.1f}% ± {100 * value.ci95:.1f}" if value else ""
         left = ""
-        if self.seconds and done < self.total:
+        if self.seconds and self.done < self.total:
             mean = sum(self.seconds) / len(self.seconds)
-            left = f"; about {clock((self.total - done) * mean / self.options.jobs)} left"
-        self.say(f"[{done}/{self.total}] {text}{shown}{left}")
+            left = f"; about {clock((self.total - self.done) * mean / self.options.jobs)} left"
+        self.say(f"[{self.done}/{self.total}] {text}{shown}{left}")
 
     def _stop(self) -> None:
         """Ask every child to stop, wait, and say how to go on."""
         for _, child, _ in self.running.values():
-            _signal(child, signal.SIGINT)
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGINT)
         self.say(f"stopping {len(self.running)} runs")
         until = time.monotonic() + _PATIENCE_SECONDS
         for _, child, _ in self.running.values():
@@ -334,21 +280,11 @@ class _Work:
             except (subprocess.TimeoutExpired, KeyboardInterrupt):
                 until = 0.0  # a second Ctrl-C: no more patience
             finally:
-                _signal(child, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
         for trial, _, _ in self.running.values():
             self._note_end(trial)
         self.say("to continue, use the same command: finished runs are kept, stopped ones are set aside and run again")
-
-
-def _hear_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _signal(child: subprocess.Popen[bytes], which: signal.Signals) -> None:
-    try:
-        os.killpg(child.pid, which)
-    except ProcessLookupError:
-        return
 
 
 def _last_line(log: Path) -> str:

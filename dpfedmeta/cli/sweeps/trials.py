@@ -6,7 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,14 +55,6 @@ class Trial:
     def options(self) -> dict[str, str]:
         """All options as train.py is given them; the user's own are the stronger ones."""
         return {**{name: str(value) for name, value in self.parameters.items()}, **self.fixed}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A trial with the validation accuracy that came of it; None while it runs, or where it failed."""
-
-    trial: Trial
-    value: float | None
 
 
 def make_trial(number: int, sweep: Sweep, parameters: Mapping[str, Value], fixed: Mapping[str, str]) -> Trial:
@@ -138,36 +130,25 @@ def check_can_search(sweep: Sweep) -> None:
         )
 
 
-def propose(
-    number: int,
-    sweep: Sweep,
-    fixed: Mapping[str, str],
-    past: Sequence[Outcome],
-    noted: Mapping[int, Mapping[str, Value]] | None = None,
-) -> Trial:
-    """Trial `number` of a random or bayes search.
+def propose(number: int, sweep: Sweep, past: Iterable[tuple[Mapping[str, Value], float | None]]) -> dict[str, Value]:
+    """Values of trial `number` of a random or bayes search, after runs with these values and validation accuracies.
 
-    A search that was interrupted proposes what is `noted` of it again, by the trial's number: a draw is seeded with its
-    number, but bayes also goes by which runs had ended. bayes is Optuna's tree-structured Parzen estimator (W&B's
-    own is a Gaussian process); runs that still go count as poor ones, so that parallel runs spread.
+    bayes is Optuna's tree-structured Parzen estimator (W&B's own is a Gaussian process); runs that still go have no
+    accuracy and count as poor ones, so that parallel runs spread.
     """
-    if noted and number in noted:
-        return make_trial(number, sweep, noted[number], fixed)
     import optuna  # takes a while to load, and a grid needs none of it
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = {name: _distribution(parameter) for name, parameter in sweep.parameters.items()}
-    bayes, samplers = sweep.method == "bayes", optuna.samplers
+    bayes, samplers, states = sweep.method == "bayes", optuna.samplers, optuna.trial.TrialState
     sampler = samplers.TPESampler(seed=number, constant_liar=True) if bayes else samplers.RandomSampler(seed=number)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    for outcome in past if bayes else ():
-        state = optuna.trial.TrialState.RUNNING if outcome.value is None else optuna.trial.TrialState.COMPLETE
-        parameters = dict(outcome.trial.parameters)
-        study.add_trial(
-            optuna.trial.create_trial(params=parameters, distributions=space, value=outcome.value, state=state)
-        )
+    for values, accuracy in past if bayes else ():
+        state = states.RUNNING if accuracy is None else states.COMPLETE
+        given = optuna.trial.create_trial(params=dict(values), distributions=space, value=accuracy, state=state)
+        study.add_trial(given)
     drawn = study.ask(space).params
-    return make_trial(number, sweep, {name: drawn[name] for name in sweep.parameters}, fixed)
+    return {name: drawn[name] for name in sweep.parameters}
 
 
 def _distribution(parameter: Parameter) -> Any:

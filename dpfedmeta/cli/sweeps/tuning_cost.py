@@ -16,7 +16,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.release_costs import released
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.cli.sweeps.sweep_folder import TRIALS, SweepFolder, read_manifest
+from dpfedmeta.cli.sweeps.sweep_folder import MANIFEST, TRIALS, SweepFolder
 from dpfedmeta.config.settings import clients_made_by
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import ANALYSIS, RunDirectory, config_of
@@ -61,7 +61,7 @@ def tuning_cost(path: Path) -> TuningCost:
         InputError: No run was started, or a ledger is damaged.
         RefusedPlan: The runs are not such that their rounds may simply be put in a row.
     """
-    adaptive = read_manifest(path).get("method") == "bayes"
+    adaptive = RunDirectory(path).read_json(MANIFEST).get("method") == "bayes"
     began = [run for run in SweepFolder(path).started() if run.ledger.exists()]
     analyses = [run for run in began if config_of(run.path).startswith(ANALYSIS)]
     runs = [run for run in began if run not in analyses]
@@ -175,7 +175,7 @@ def _gone(path: Path, runs: Sequence[RunDirectory]) -> list[Path]:
     for run in runs:
         name = run.path.name if run.path.parent.name == "runs" else run.path.stem
         there.setdefault(name, []).append(run.path)
-    starts = SweepFolder(path).starts()
+    starts = {name: noted.starts for name, noted in SweepFolder(path).noted().items()}
     if lost := sorted(name for name, count in starts.items() if count > 0 and name not in there):
         raise InputError(
             f"{path}: {len(lost)} runs that were started have no ledger here ({', '.join(lost[:3])}"

@@ -16,9 +16,9 @@ from dpfedmeta.accounting.private_selection import RunCount
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.sweeps import private_sweep
 from dpfedmeta.cli.sweeps.private_sweep import check_private, price_lines, run_private
-from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep
+from dpfedmeta.cli.sweeps.runner import prepare, run_sweep
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
-from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, SweepOptions
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SELECTION
 from dpfedmeta.training.verification.chosen_run import mark_of

@@ -4,7 +4,6 @@ import pytest
 
 from dpfedmeta.cli.sweeps.sweep_file import Choices, read_sweep
 from dpfedmeta.cli.sweeps.trials import (
-    Outcome,
     check,
     grid,
     make_trial,
@@ -112,8 +111,8 @@ def search(request, sweep_file):
 
 
 def test_a_search_proposes_the_same_again(search):
-    first = [propose(number, search, {}, []).parameters for number in range(5)]
-    assert first == [propose(number, search, {}, []).parameters for number in range(5)]
+    first = [propose(number, search, []) for number in range(5)]
+    assert first == [propose(number, search, []) for number in range(5)]
     assert len({str(parameters) for parameters in first}) == 5
     for parameters in first:
         assert 0.01 <= parameters["clip.initial"] <= 10
@@ -124,12 +123,9 @@ def test_a_search_proposes_the_same_again(search):
 
 def test_bayes_goes_where_it_was_good(sweep_file):
     sweep = read_sweep(sweep_file(method="bayes", run_cap=50, parameters={"server.lr": {"min": 0.0, "max": 1.0}}))
-    past = [
-        Outcome(trial=make_trial(number, sweep, {"server.lr": number / 30}, {}), value=-abs(number / 30 - 0.8))
-        for number in range(30)
-    ]
-    past.append(Outcome(trial=make_trial(30, sweep, {"server.lr": 0.1}, {}), value=None))
-    proposed = [propose(number, sweep, {}, past).parameters["server.lr"] for number in range(31, 41)]
+    past = [({"server.lr": number / 30}, -abs(number / 30 - 0.8)) for number in range(30)]
+    past.append(({"server.lr": 0.1}, None))
+    proposed = [propose(number, sweep, past)["server.lr"] for number in range(31, 41)]
     assert sum(abs(value - 0.8) < 0.2 for value in proposed) >= 8
 
 
