@@ -16,10 +16,9 @@ from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import DRAWN_BITS, RunCount, SelectionCost, selection_cost
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.cli.sweeps.runner import prepare, why_not_finished
-from dpfedmeta.cli.sweeps.sweep_file import Sweep
+from dpfedmeta.cli.sweeps.runner import check, prepare, settings_of, why_not_finished
+from dpfedmeta.cli.sweeps.sweep_file import Sweep, Trial
 from dpfedmeta.cli.sweeps.sweep_folder import PROMISED, SweepFolder, SweepOptions, opened
-from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import SELECTION, SUMMARY, RunDirectory, write_text
 from dpfedmeta.training.verification.chosen_run import mark_of, selection_content

@@ -5,35 +5,46 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.cli.arguments import terminate_like_ctrl_c
-from dpfedmeta.cli.sweeps.sweep_file import SET_BY_THE_SWEEP, Sweep, Value
-from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, SweepOptions, check_same, is_finished, opened
-from dpfedmeta.cli.sweeps.trials import (
+from dpfedmeta.cli.sweeps.sweep_file import (
+    CHOICES,
+    SET_BY_THE_SWEEP,
+    Sweep,
     Trial,
-    check,
-    check_can_search,
-    corners,
-    grid,
+    Value,
     make_trial,
     propose,
-    same_result,
-    settings_of,
+    trials_of,
     without_fixed,
 )
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, SweepOptions, check_same, is_finished, opened
+from dpfedmeta.config.dataset_names import task_of
+from dpfedmeta.config.dotted_keys import flattened
+from dpfedmeta.config.load import resolve
+from dpfedmeta.config.run_settings import EvaluationSettings, RunSettings, TrackSettings
+from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.still_working import EVERY_SECONDS
+from dpfedmeta.learning.meta.target_kind import targets_of
+from dpfedmeta.planning.client_spec import check_protocol
+from dpfedmeta.planning.early_checks import check_registered
+from dpfedmeta.planning.policy_from_settings import clip_policy
+from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.training.state.private_timings import at_most, coarse
 from dpfedmeta.training.state.resume import edited_since
 from dpfedmeta.training.terminal.progress_bar import Heartbeat, clock
@@ -43,6 +54,11 @@ Status = Literal["completed", "failed", "interrupted"]
 _POLL_SECONDS = 0.2
 # A run that is told to stop finishes its round and writes a checkpoint.
 _PATIENCE_SECONDS = 120.0
+# What does not change a result, so a finished run stays finished when it changes.
+_OF_NO_ACCOUNT = (
+    *("run.name", "run.dir", "run.workers", "run.device"),
+    *(f"track.{name}" for name in ("to", "wandb", "project", "entity", "group", "tags", "model", "tensorboard")),
+)
 _SPEED = re.compile(r"at\s+(\d+(?:\.\d+)?)\s+clients/s")
 
 
@@ -58,13 +74,104 @@ def prepare(sweep: Sweep, options: SweepOptions, *, private: bool = False) -> tu
     if own := next((name for name in options.fixed if name in SET_BY_THE_SWEEP), None):
         raise InputError(f"{own}: the sweep sets it for each run; leave it out (--out names the folder of the sweep)")
     left = without_fixed(sweep, options.fixed)
-    check_can_search(left)
-    trials = grid(left, options.fixed) if left.method == "grid" else corners(left, options.fixed)
+    if left.method != "grid" and find_spec("optuna") is None:
+        raise InputError(
+            f"method = {left.method}: searches need Optuna, which is not installed; type: {sys.executable} -m pip "
+            "install 'dpfedmeta[search]' (in a checkout -c constraints.txt -e '.[search]'), or use method: grid"
+        )
+    trials = trials_of(left, options.fixed)
     if options.launched and any("run.workers" in trial.options for trial in trials):
         raise InputError("run.workers: the ranks that --launch starts are the workers; leave out run.workers")
     check_same(options.out, left, options.fixed, private=private)
     check(trials)
     return left, trials
+
+
+def settings_of(trial: Trial) -> Settings:
+    """Return the settings that train.py will make of a trial's options.
+
+    Raises:
+        InputError: It would refuse them.
+    """
+    options = trial.options
+    chosen = {name: options.pop(name, None) for name in CHOICES}
+    file = Path(chosen["config"]) if chosen["config"] else None
+    return resolve(chosen["algo"], chosen["dataset"], file, options)
+
+
+def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
+    """Resolve every trial as train.py will: settings, noise, clip policy, task.
+
+    Returns:
+        The privacy plan of each, by the name of its run.
+
+    Raises:
+        InputError: A run would be refused; says which one.
+    """
+    plans: dict[Settings, PrivacyPlan] = {}
+    found = {}
+    for trial in trials:
+        try:
+            settings = settings_of(trial)
+            _check_task(settings)
+            # Seeds share a plan.
+            shared = replace(settings, run=RunSettings(), evaluation=EvaluationSettings(), track=TrackSettings())
+            if shared not in plans:
+                plans[shared] = _planned(shared)
+            clip_policy(settings, plans[shared])
+        except InputError as error:
+            values = ", ".join(f"{name}={value}" for name, value in trial.parameters.items())
+            raise InputError(f"{error} (in the combination {values})") from error
+        found[trial.name] = plans[shared]
+    return found
+
+
+def _check_task(settings: Settings) -> None:
+    check_registered(settings)
+    task = task_of(settings)[0]
+    if targets_of(task).numbers:
+        raise InputError(
+            f"dataset = {settings.dataset}: predicts numbers, and a sweep chooses by accuracy on validation classes; "
+            "train each setting by itself and compare validation_error"
+        )
+    check_protocol(settings, task)
+
+
+def _planned(settings: Settings) -> PrivacyPlan:
+    """Return the privacy plan; a run that begins with a private start also has that start's charge in it."""
+    if settings.clip.start == "given":
+        return make_privacy(settings, task_of(settings)[0])
+    from dpfedmeta.analytics.initial_clip_bound import planned_after_start
+
+    return planned_after_start(settings)
+
+
+def same_result(settings: Settings, written: Mapping[str, Any]) -> str | None:
+    """Compare with the config.yaml of a run; settings that only one of them knows are of another version and pass.
+
+    Returns:
+        The first difference in words, or None.
+    """
+    before = dict(flattened(written))
+    if settings.clip.start != "given":
+        settings = _started(settings, before)
+    for name, value in flattened(asdict(settings)):
+        now = list(value) if isinstance(value, tuple) else value
+        if name in before and name not in _OF_NO_ACCOUNT and before[name] != now:
+            return f"{name} was {before[name]}, now it is {now}"
+    return None
+
+
+def _started(settings: Settings, before: Mapping[str, Any]) -> Settings:
+    """A run that began with an analysis has its answer and its folder in what was written."""
+    spent, asked = [*(before.get("privacy.spent_before") or ())], settings.privacy.spent_before
+    if before.get("clip.start") != "given" or len(spent) != len(asked) + 1:
+        return settings
+    return replace(
+        settings,
+        clip=replace(settings.clip, start="given", initial=before.get("clip.initial", settings.clip.initial)),
+        privacy=replace(settings.privacy, spent_before=(*asked, spent[-1])),
+    )
 
 
 def show_plan(sweep: Sweep, options: SweepOptions, console: Console) -> None:

@@ -1,8 +1,12 @@
-"""Sweep files: the YAML of `wandb sweep`, checked; what only W&B's agents can do is refused by name."""
+"""Sweep files, the YAML of `wandb sweep`, and the trials that one stands for: of a list, or proposed by Optuna."""
 
+import hashlib
+import itertools
+import json
 import math
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, cast, get_args
 
@@ -268,3 +272,114 @@ def _range(where: str, entry: _Entry, *, grid: bool) -> Parameter:
     })  # fmt: skip
     numbers = [low + index * apart for index in range(math.floor(steps + 1e-9) + 1)]
     return Choices(values=tuple(int(number) if whole else number for number in numbers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Run of a sweep.
+
+    Attributes:
+        number: Its place in the sweep, from 0.
+        name: Name of its run directory.
+        key: Hash of everything below.
+        parameters: The sweep's own parameters, by full option name.
+        fixed: What every run gets besides.
+    """
+
+    number: int
+    name: str
+    key: str
+    parameters: Mapping[str, Value]
+    fixed: Mapping[str, str]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """All options as train.py is given them; the user's own are the stronger ones."""
+        return {**{name: str(value) for name, value in self.parameters.items()}, **self.fixed}
+
+
+def make_trial(number: int, sweep: Sweep, parameters: Mapping[str, Value], fixed: Mapping[str, str]) -> Trial:
+    """A trial with its name; the same values have the same name."""
+    content = json.dumps({"parameters": parameters, "fixed": fixed}, sort_keys=True)
+    key = hashlib.sha256(content.encode()).hexdigest()
+    varying = [name for name in parameters if len(sweep.parameters[name].values) > 1]
+    words = "_".join(f"{name.rsplit('.', 1)[-1]}-{_plain(name, parameters[name])}" for name in varying)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", words)[:80].strip("-._")
+    return Trial(number=number, name=f"{name or 'run'}-{key[:8]}", key=key, parameters=parameters, fixed=fixed)
+
+
+def _plain(name: str, value: Value) -> str:
+    if name == "config":
+        return Path(str(value)).stem
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def without_fixed(sweep: Sweep, fixed: Mapping[str, str]) -> Sweep:
+    """A parameter that is given on the command line is no longer swept.
+
+    Raises:
+        InputError: Nothing is left, or several values are given.
+    """
+    for name in sweep.parameters:
+        value = fixed.get(name, "")
+        if "," in value or value.startswith("["):
+            listed = ", ".join(part.strip(" []") for part in value.split(","))
+            raise InputError(
+                f"--{name} {value}: the command line takes one value for all runs; to sweep over several, write into "
+                f"the sweep's file: parameters: {{{name}: {{values: [{listed}]}}}}"
+            )
+    parameters = {name: parameter for name, parameter in sweep.parameters.items() if name not in fixed}
+    if not parameters:
+        raise InputError("every parameter of the sweep is set on the command line: there is nothing to sweep")
+    return replace(sweep, parameters=parameters)
+
+
+def trials_of(sweep: Sweep, fixed: Mapping[str, str]) -> tuple[Trial, ...]:
+    """Every combination of a grid, the last parameter varying fastest.
+
+    Of a search, which has no list: every value, and both ends of every range, with the others as they come first.
+
+    Raises:
+        InputError: More combinations than anybody meant.
+    """
+    lists = {name: parameter.values for name, parameter in sweep.parameters.items()}
+    first = {name: values[0] for name, values in lists.items()}
+    combinations = [first, *({**first, name: value} for name, values in lists.items() for value in values[1:])]
+    if sweep.method == "grid":
+        count = math.prod(map(len, lists.values()))
+        if count > MOST:
+            raise InputError(f"parameters: {count:,} combinations; more than {MOST:,} are refused, use method: random")
+        products = itertools.islice(itertools.product(*lists.values()), sweep.run_cap)
+        combinations = [dict(zip(lists, values, strict=True)) for values in products]
+    return tuple(make_trial(number, sweep, values, fixed) for number, values in enumerate(combinations))
+
+
+def propose(number: int, sweep: Sweep, past: Iterable[tuple[Mapping[str, Value], float | None]]) -> dict[str, Value]:
+    """Values of trial `number` of a random or bayes search, after runs with these values and validation accuracies.
+
+    bayes is Optuna's tree-structured Parzen estimator (W&B's own is a Gaussian process); runs that still go have no
+    accuracy and count as poor ones, so that parallel runs spread.
+    """
+    import optuna  # takes a while to load, and a grid needs none of it
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space = {name: _distribution(parameter) for name, parameter in sweep.parameters.items()}
+    bayes, samplers, states = sweep.method == "bayes", optuna.samplers, optuna.trial.TrialState
+    sampler = samplers.TPESampler(seed=number, constant_liar=True) if bayes else samplers.RandomSampler(seed=number)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for values, accuracy in past if bayes else ():
+        state = states.RUNNING if accuracy is None else states.COMPLETE
+        given = optuna.trial.create_trial(params=dict(values), distributions=space, value=accuracy, state=state)
+        study.add_trial(given)
+    drawn = study.ask(space).params
+    return {name: drawn[name] for name in sweep.parameters}
+
+
+def _distribution(parameter: Parameter) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(parameter, Choices):
+        return CategoricalDistribution(parameter.values)
+    if parameter.whole:
+        return IntDistribution(int(parameter.low), int(parameter.high), step=int(parameter.step or 1))
+    return FloatDistribution(parameter.low, parameter.high, log=parameter.logarithmic, step=parameter.step)

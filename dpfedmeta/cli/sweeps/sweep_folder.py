@@ -19,8 +19,7 @@ from dpfedmeta.core.files.run_directory import SUMMARY, WITH_RESULT, RunDirector
 from dpfedmeta.core.worker_pool import available_cores
 
 if TYPE_CHECKING:  # what is refused at once needs nothing heavy
-    from dpfedmeta.cli.sweeps.sweep_file import Sweep, Value
-    from dpfedmeta.cli.sweeps.trials import Trial
+    from dpfedmeta.cli.sweeps.sweep_file import Sweep, Trial, Value
 
 MANIFEST, TRIALS, PROMISED = "sweep.json", "trials.jsonl", "private-sweep.json"
 TRAIN = (sys.executable, "-m", "dpfedmeta", "train")

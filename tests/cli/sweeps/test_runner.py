@@ -14,11 +14,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps import runner, sweep_folder, trials
+from dpfedmeta.cli.sweeps import runner, sweep_folder
 from dpfedmeta.cli.sweeps.runner import prepare, run_sweep, show_plan
-from dpfedmeta.cli.sweeps.sweep_file import read_sweep
+from dpfedmeta.cli.sweeps.sweep_file import read_sweep, trials_of
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, SweepOptions, opened
-from dpfedmeta.cli.sweeps.trials import grid
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.state.private_timings import at_most
 
@@ -123,7 +122,7 @@ def test_half_finished_runs_are_set_aside_and_done_again(sweep, tmp_path):
 
 
 def test_what_was_set_aside_is_never_written_over(sweep_file, tmp_path):
-    folder, (trial, *_) = SweepFolder(tmp_path), grid(read_sweep(sweep_file(parameters=GRID)), {})
+    folder, (trial, *_) = SweepFolder(tmp_path), trials_of(read_sweep(sweep_file(parameters=GRID)), {})
     places = []
     for _ in range(3):
         folder.run(trial).path.mkdir(parents=True)
@@ -215,7 +214,7 @@ def test_a_sweep_that_was_cut_off_at_once_goes_on_in_its_folder(sweep, tmp_path,
 
 
 def test_a_search_without_optuna_says_what_to_install(sweep, tmp_path, monkeypatch):
-    monkeypatch.setattr(trials, "find_spec", lambda name: None)
+    monkeypatch.setattr(runner, "find_spec", lambda name: None)
     for method in ("random", "bayes"):
         with pytest.raises(InputError, match=rf"method = {method}: .*pip install 'dpfedmeta\[search\]'"):
             sweep(method=method, run_cap=4)
