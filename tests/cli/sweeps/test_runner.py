@@ -335,9 +335,13 @@ def test_each_start_is_noted_and_whether_a_run_came_of_it(sweep, program, tmp_pa
     assert sweep(parameters=SEEDS)[0] == "completed"
     assert starts(folder) == {first: 1, second: 2}
     assert [*folder.noted()] == [first, second]
-    with (tmp_path / "out/trials.jsonl").open("a") as file:
-        file.write('{"name": "cut')
-    assert starts(folder) == {first: 1, second: 2}
+    whole = (tmp_path / "out/trials.jsonl").read_bytes()
+    for torn in (b'{"name": "cut', b"\xff", b"\0" * 9):
+        (tmp_path / "out/trials.jsonl").write_bytes(whole + torn)
+        assert starts(folder) == {first: 1, second: 2}
+        (tmp_path / "out/trials.jsonl").write_bytes(torn + b"\n" + whole)
+        with pytest.raises(InputError, match=r"trials\.jsonl, line 1: damaged"):
+            starts(folder)
 
 
 def test_a_start_that_ctrl_c_ended_before_its_run_began_is_taken_back(sweep, program, tmp_path):
