@@ -40,7 +40,7 @@ from dpfedmeta.reporting.html.run_page import BLOCK
 from dpfedmeta.secure_aggregation.crypto.keys import Identity
 from dpfedmeta.training.personal.personal_model import load_personal
 from dpfedmeta.training.verification.verify import audit
-from tests.cli.sweeps.conftest import FILE, PROGRAM
+from tests.cli.sweeps.conftest import FILE, write_program
 from tests.faults.ended_wire import Restarting
 from tests.faults.kills import fingerprint
 from tests.federation.silos import CLIENTS, MICRO, NOISE, SECURE, Silos, private_key
@@ -149,7 +149,7 @@ def swept() -> None:
 
 def sweep_files(folder: Path) -> None:
     """Of two runs."""
-    (folder / "program.py").write_text(PROGRAM)
+    write_program(folder / "program.py")
     parameters = {"algo": {"value": "maml"}, "dataset": {"value": "strokes"}, "run.seed": {"values": [0, 1]}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump({**FILE, "parameters": parameters}))
 

@@ -62,11 +62,14 @@ _OF_NO_ACCOUNT = (
 _SPEED = re.compile(r"at\s+(\d+(?:\.\d+)?)\s+clients/s")
 
 
-def prepare(sweep: Sweep, options: SweepOptions, *, private: bool = False) -> tuple[Sweep, tuple[Trial, ...]]:
+def prepare(
+    sweep: Sweep, options: SweepOptions, *, private: bool = False
+) -> tuple[Sweep, tuple[Trial, ...], dict[str, PrivacyPlan]]:
     """Check everything that can be checked before the first run.
 
     Returns:
-        What is left to sweep, and its trials: all of a grid, or for a search the combinations at its borders.
+        What is left to sweep; its trials: all of a grid, or for a search the combinations at its borders; the privacy
+        plan of each, by the name of its run.
 
     Raises:
         InputError: A combination would be refused, Optuna is missing for a search, or the folder holds another sweep.
@@ -83,8 +86,7 @@ def prepare(sweep: Sweep, options: SweepOptions, *, private: bool = False) -> tu
     if options.launched and any("run.workers" in trial.options for trial in trials):
         raise InputError("run.workers: the ranks that --launch starts are the workers; leave out run.workers")
     check_same(options.out, left, options.fixed, private=private)
-    check(trials)
-    return left, trials
+    return left, trials, check(trials)
 
 
 def settings_of(trial: Trial) -> Settings:
@@ -182,7 +184,7 @@ def show_plan(sweep: Sweep, options: SweepOptions, console: Console) -> None:
     Raises:
         InputError: A run would be refused.
     """
-    left, trials = prepare(sweep, options)
+    left, trials, plans = prepare(sweep, options)
     waiting = [trial for trial in trials if not is_finished(SweepFolder(options.out).run(trial))]
     finished = len(trials) - len(waiting)
     if left.method != "grid":
@@ -193,7 +195,7 @@ def show_plan(sweep: Sweep, options: SweepOptions, console: Console) -> None:
     count = len(waiting) if left.method == "grid" else left.run_cap or 0
     words = f"{count} runs" + (f", {finished} finished before" if finished else "")
     if waiting:
-        clients = sum(plan.expected_participations for plan in check(waiting).values()) * count / len(waiting)
+        clients = sum(plans[trial.name].expected_participations for trial in waiting) * count / len(waiting)
         seconds = clients / _clients_per_second(waiting[0], options)
         words += f"; about {clock(seconds)} of training in all, plus start-up and evaluation"
     console.print(words, highlight=False, soft_wrap=True)
@@ -236,7 +238,7 @@ def run_sweep(sweep: Sweep, options: SweepOptions, console: Console) -> Status:
     Raises:
         InputError: As `prepare` says, before the first run.
     """
-    left, trials = prepare(sweep, options)
+    left, trials, _ = prepare(sweep, options)
     terminate_like_ctrl_c()
     with opened(options.out, left, options.fixed) as (folder, lock):
         work = _Work(sweep=left, options=options, folder=folder, lock=lock, console=console)

@@ -68,11 +68,8 @@ FILE = {
 }
 
 
-@pytest.fixture
-def program(tmp_path):
-    """In the place of `dpfedmeta train`."""
-    path = tmp_path / "program" / "train.py"
-    path.parent.mkdir()
+def write_program(path):
+    """In the place of `dpfedmeta train`, with what it reads beside it."""
     path.write_text(PROGRAM)
     settings = resolve("dp-agr", "strokes", None, SMALL)
     plan = make_privacy(settings, load_task("strokes")[0])
@@ -81,6 +78,13 @@ def program(tmp_path):
     path.with_name("ledger.json").write_text(json.dumps(content))
     path.with_name("described.json").write_text(json.dumps(described(settings, plan).as_json()))
     return path
+
+
+@pytest.fixture
+def program(tmp_path):
+    """In the place of `dpfedmeta train`."""
+    (tmp_path / "program").mkdir()
+    return write_program(tmp_path / "program" / "train.py")
 
 
 @pytest.fixture

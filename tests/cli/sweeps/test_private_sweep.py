@@ -337,7 +337,7 @@ def test_a_private_sweep_and_an_ordinary_one_refuse_each_others_folder(searched,
     assert not list((tmp_path / "out/runs").iterdir())
     (tmp_path / "other").mkdir()
     (tmp_path / "other/sweep.json").write_bytes((tmp_path / "out/sweep.json").read_bytes())
-    folder, (_, (trial, *_)) = SweepFolder(tmp_path / "other"), searched(ordinary, out="other")
+    folder, (_, (trial, *_), _) = SweepFolder(tmp_path / "other"), searched(ordinary, out="other")
     # A start that ended before its run began showed nothing.
     for began in (True, False):
         folder.note(trial, began=began)
