@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedmeta.cli.sweeps.sweep_file import Trial
 from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder
-from dpfedmeta.cli.sweeps.trials import Trial
 from dpfedmeta.core.files.atomic_files import mend_last_line
 from dpfedmeta.core.files.run_directory import RunDirectory, append_lines
 from dpfedmeta.privacy.rounds.cohort_log import Participations, _read, participations_file

@@ -26,8 +26,9 @@ from dpfedmeta.accounting.ledger.client_ledger import ClientLedger, RecordBudget
 from dpfedmeta.accounting.ledger.ledger import read
 from dpfedmeta.accounting.ledger.population_register import begin_register, read_register
 from dpfedmeta.analytics.verification import verify
-from dpfedmeta.cli.sweeps.runner import SweepOptions, run_sweep
+from dpfedmeta.cli.sweeps.runner import run_sweep
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
+from dpfedmeta.cli.sweeps.sweep_folder import SweepOptions
 from dpfedmeta.core.files.run_directory import RunDirectory, load_weights
 from dpfedmeta.core.params import digest
 from dpfedmeta.federation.identity.credentials import card_line, read_card, read_identity, write_identity

@@ -13,8 +13,8 @@ from dpfedmeta.cli.arguments import DONE, FAILED, INTERRUPTED, parser, settings_
 from dpfedmeta.core.errors import InputError
 
 if TYPE_CHECKING:
-    from dpfedmeta.cli.sweeps.runner import SweepOptions
     from dpfedmeta.cli.sweeps.sweep_file import Sweep
+    from dpfedmeta.cli.sweeps.sweep_folder import SweepOptions
 
 SUMMARY = "the YAML of `wandb sweep`, run on this machine"
 
@@ -57,29 +57,32 @@ def main(words: Sequence[str], console: Console) -> int:
     given, rest = options_of().parse_known_args(words)
     settings = settings_from(rest)
     from dpfedmeta.cli.sweeps.sweep_file import CHOICES, read_sweep
-    from dpfedmeta.cli.sweeps.sweep_folder import check_request
+    from dpfedmeta.cli.sweeps.sweep_folder import TRAIN, SweepOptions, check_place, launched_words
+    from dpfedmeta.core.files.atomic_files import check_output_folder
     from dpfedmeta.data.storage.downloads import check_data_folder
 
     sweep = read_sweep(given.file)
-    out = check_request(given.file, given.out, given.jobs, writes=not (given.dry_run or given.count_tuning))
-    check_data_folder(given.data_dir)
-    from dpfedmeta.cli.sweeps.runner import TRAIN, SweepOptions, launched_words, run_sweep, show_plan
-
     chosen = {name: str(getattr(given, name)) for name in CHOICES if getattr(given, name) is not None}
     options = SweepOptions(
-        out=out,
+        out=given.out or Path("runs") / f"sweep-{given.file.stem}",
         jobs=given.jobs,
         fixed={**sweep.command, **chosen, **settings},
         data_folder=given.data_dir,
         train=TRAIN if given.launch is None else launched_words(given.launch),
         launched=given.launch is not None,
     )
+    check_place(options.out)
+    if not (given.dry_run or given.count_tuning):
+        check_output_folder(*("--out", given.out) if given.out else ("runs, the folder of --out:", Path("runs")))
+    check_data_folder(given.data_dir)
     if given.private is not None:
         return _private(sweep, options, given, console)
     if given.eta or given.cap is not None:
         raise InputError("--eta and --cap belong to --private")
     if given.count_tuning:
         return _count(options.out, console)
+    from dpfedmeta.cli.sweeps.runner import run_sweep, show_plan
+
     if given.dry_run:
         show_plan(sweep, options, console)
         return DONE

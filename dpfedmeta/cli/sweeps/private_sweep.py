@@ -16,10 +16,9 @@ from dpfedmeta.accounting.ledger.ledger import read_content
 from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
 from dpfedmeta.accounting.private_selection import DRAWN_BITS, RunCount, SelectionCost, selection_cost
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, why_not_finished
-from dpfedmeta.cli.sweeps.sweep_file import Sweep
-from dpfedmeta.cli.sweeps.sweep_folder import PROMISED, SweepFolder, opened
-from dpfedmeta.cli.sweeps.trials import Trial, check, settings_of
+from dpfedmeta.cli.sweeps.runner import prepare, settings_of, why_not_finished
+from dpfedmeta.cli.sweeps.sweep_file import Sweep, Trial
+from dpfedmeta.cli.sweeps.sweep_folder import PROMISED, SweepFolder, SweepOptions, opened
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
 from dpfedmeta.core.files.run_directory import SELECTION, SUMMARY, RunDirectory, write_text
 from dpfedmeta.training.verification.chosen_run import mark_of, selection_content
@@ -68,7 +67,7 @@ def check_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> Priva
         )
     if options.jobs != 1 or options.launched:
         raise InputError("--private runs one at a time, on one machine: leave out --jobs and --launch")
-    left, trials = prepare(sweep, options, private=True)
+    left, trials, planned = prepare(sweep, options, private=True)
     for trial in trials:
         settings = settings_of(trial)
         if settings.run.noise_seed is not None:
@@ -77,7 +76,7 @@ def check_private(sweep: Sweep, options: SweepOptions, count: RunCount) -> Priva
             raise InputError("population.register: would count each run and tell how many there are; leave it out")
         if settings.track.to or settings.track.wandb != "off" or settings.track.tensorboard:
             raise InputError("track: a tracker would tell of runs that are not released; leave out track settings")
-    plans = tuple(check(trials).values())
+    plans = tuple(planned.values())
     return PrivateSweep(sweep=left, trials=trials, count=count, cost=selection_cost(plans, count), plans=plans)
 
 

@@ -22,6 +22,7 @@ from dpfedmeta.reporting.plots.comparison_plots import final_plot
 from dpfedmeta.reporting.plots.style import entitle, finish, looks, mark, new_figure
 
 RESULTS, TABLE, PICTURE, PAGE = "results.json", "results.csv", "accuracy.png", "report.html"
+_MEASURED = ("validation_accuracy", "accuracy", "accuracy_untrained")
 # Beyond this ratio of largest to smallest, a linear axis would hide the small ones.
 _WIDE = 20.0
 # At most so many means are written beside their dots.
@@ -33,12 +34,7 @@ Point = tuple[float, Group, Measured]
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSetting:
-    """Combination of a sweep's values without its seed.
-
-    Attributes:
-        parameters: What varies in the sweep besides the seed.
-        group: Its runs.
-    """
+    """Combination of a sweep's values, of those that vary besides the seed, with its runs."""
 
     parameters: Mapping[str, Value]
     group: Group
@@ -51,7 +47,7 @@ def settings_of_sweep(path: Path) -> tuple[SweepSetting, ...]:
         InputError: No run has finished, or a file is damaged.
     """
     folder = SweepFolder(path)
-    trials = folder.noted()
+    trials = {name: noted.parameters for name, noted in folder.noted().items()}
     names = dict.fromkeys(name for values in trials.values() for name in values if name != "run.seed")
     shown = [name for name in names if len({str(values.get(name)) for values in trials.values()}) > 1]
     found: dict[str, tuple[dict[str, Value], list[Path]]] = {}
@@ -61,10 +57,8 @@ def settings_of_sweep(path: Path) -> tuple[SweepSetting, ...]:
             found.setdefault(json.dumps(kept), (kept, []))[1].append(folder.runs / run)
     if not found:
         raise InputError(f"{path}: no run of this sweep has finished")
-    return tuple(
-        SweepSetting(parameters=kept, group=Group.of(describe(kept) or path.name, runs))
-        for kept, runs in found.values()
-    )
+    groups = ((kept, Group.of(describe(kept) or path.name, runs)) for kept, runs in found.values())
+    return tuple(SweepSetting(parameters=kept, group=group) for kept, group in groups)
 
 
 def write_results(path: Path) -> tuple[SweepSetting, ...]:
@@ -89,32 +83,21 @@ def results_table(settings: Sequence[SweepSetting]) -> Table:
     for column in ("setting", "seeds", "validation classes", "test classes"):
         table.add_column(column, justify="left" if column == "setting" else "right", overflow="fold")
     for setting in settings:
-        group = setting.group
-        words = (
-            f"{100 * value.mean:.1f} ± {100 * value.ci95:.1f}" if value else "none"
-            for value in (group.validation, group.accuracy())
-        )
+        group, best_mark, style = setting.group, *((" *", "bold") if setting is best else ("", ""))
+        measured = (group.validation, group.accuracy())
+        words = (f"{100 * value.mean:.1f} ± {100 * value.ci95:.1f}" if value else "none" for value in measured)
         # The mark too, for whoever reads a log.
-        table.add_row(
-            group.label + (" *" if setting is best else ""),
-            str(len(group.runs)),
-            *words,
-            style="bold" if setting is best else "",
-        )
+        table.add_row(group.label + best_mark, str(len(group.runs)), *words, style=style)
     return table
 
 
 def _row(setting: SweepSetting) -> dict[str, Any]:
     group = setting.group
-    measured = {
-        "validation_accuracy": group.validation,
-        "accuracy": group.accuracy(),
-        "accuracy_untrained": group.accuracy("accuracy_untrained"),
-    }
+    measured = (group.validation, group.accuracy(), group.accuracy("accuracy_untrained"))
     return {
         "label": group.label,
         "parameters": dict(setting.parameters),
-        **{name: value.as_json() if value else None for name, value in measured.items()},
+        **{name: value.as_json() if value else None for name, value in zip(_MEASURED, measured, strict=True)},
         "epsilons": {f"{unit}_{observer}": epsilon for (unit, observer), epsilon in group.epsilons.items()},
         "minutes": group.minutes,
         "runs": [run.path.name for run in group.runs],
@@ -122,12 +105,11 @@ def _row(setting: SweepSetting) -> dict[str, Any]:
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
-    measured = ("validation_accuracy", "accuracy", "accuracy_untrained")
     lines = [
         {
             **{name: row["parameters"].get(name, "") for each in rows for name in each["parameters"]},
             "seeds": len(row["runs"]),
-            **{f"{name}_{part}": (row[name] or {}).get(part, "") for name in measured for part in ("mean", "ci95")},
+            **{f"{name}_{part}": (row[name] or {}).get(part, "") for name in _MEASURED for part in ("mean", "ci95")},
             **{f"epsilon_{cell}": "inf" if value is None else value for cell, value in row["epsilons"].items()},
             "minutes": row["minutes"],
         }
@@ -145,7 +127,9 @@ def sweep_plot(path: Path, settings: Sequence[SweepSetting]) -> None:
 
     One line for each setting of the others; where no number is swept, one row for each setting.
     """
-    swept = _first_number([setting.parameters for setting in settings])
+    swept = next(
+        (name for name in settings[0].parameters if all(_is_number(s.parameters.get(name)) for s in settings)), None
+    )
     lines: dict[str, list[Point]] = {}
     for setting in settings:
         accuracy = setting.group.accuracy()
@@ -173,26 +157,21 @@ def sweep_plot(path: Path, settings: Sequence[SweepSetting]) -> None:
     finish(figure, axis, path)
 
 
+def _is_number(value: Value | None) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _draw(axis: Axes, label: str, points: Sequence[Point], line: Mapping[str, Any], *, written: bool) -> None:
-    places, accuracies = [at for at, *_ in points], [accuracy for *_, accuracy in points]
-    means, spreads = [100 * value.mean for value in accuracies], [100 * value.ci95 for value in accuracies]
-    axis.errorbar(places, means, yerr=spreads, label=label or None, capsize=3, **line)
-    for at, group, accuracy in points:
+    means, spreads = (
+        [100 * part for part in parts] for parts in zip(*((a.mean, a.ci95) for *_, a in points), strict=True)
+    )
+    axis.errorbar([at for at, *_ in points], means, yerr=spreads, label=label or None, capsize=3, **line)
+    for (at, group, _), mean in zip(points, means, strict=True):
         runs = [100 * float(summary["accuracy"]["mean"]) for summary in group.summaries if summary["accuracy"]]
         if len(runs) > 1:
             axis.plot([at] * len(runs), runs, "o", color=line["color"], markerfacecolor="white", markersize=4)
         if written:
-            mean = 100 * accuracy.mean
             axis.annotate(f"{mean:.1f}", (at, mean), (7, 5), textcoords="offset points", fontsize=8)
-
-
-def _first_number(settings: Sequence[Mapping[str, Value]]) -> str | None:
-    """The first parameter whose values are all numbers."""
-    for name in settings[0]:
-        values = [parameters.get(name) for parameters in settings]
-        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            return name
-    return None
 
 
 def _scale(axis: Axes, places: Sequence[float], *, few: bool) -> None:

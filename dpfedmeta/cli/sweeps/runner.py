@@ -3,39 +3,48 @@
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps.sweep_file import SET_BY_THE_SWEEP, Sweep
-from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, check_jobs, check_same, is_finished, opened
-from dpfedmeta.cli.sweeps.trials import (
-    Outcome,
+from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan
+from dpfedmeta.cli.arguments import terminate_like_ctrl_c
+from dpfedmeta.cli.sweeps.sweep_file import (
+    CHOICES,
+    SET_BY_THE_SWEEP,
+    Sweep,
     Trial,
-    check,
-    check_can_search,
-    corners,
-    grid,
+    Value,
+    make_trial,
     propose,
-    same_result,
-    settings_of,
+    trials_of,
     without_fixed,
 )
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, SweepOptions, check_same, is_finished, opened
+from dpfedmeta.config.dataset_names import task_of
+from dpfedmeta.config.dotted_keys import flattened
+from dpfedmeta.config.load import resolve
+from dpfedmeta.config.run_settings import EvaluationSettings, RunSettings, TrackSettings
+from dpfedmeta.config.settings import Settings
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import CONFIG, SUMMARY
 from dpfedmeta.core.pydantic_errors import YAML_ERRORS, read_yaml
 from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.still_working import EVERY_SECONDS
-from dpfedmeta.core.worker_pool import available_cores
+from dpfedmeta.learning.meta.target_kind import targets_of
+from dpfedmeta.planning.client_spec import check_protocol
+from dpfedmeta.planning.early_checks import check_registered
+from dpfedmeta.planning.policy_from_settings import clip_policy
+from dpfedmeta.planning.privacy.solve import make_privacy
 from dpfedmeta.training.state.private_timings import at_most, coarse
 from dpfedmeta.training.state.resume import edited_since
 from dpfedmeta.training.terminal.progress_bar import Heartbeat, clock
@@ -45,65 +54,22 @@ Status = Literal["completed", "failed", "interrupted"]
 _POLL_SECONDS = 0.2
 # A run that is told to stop finishes its round and writes a checkpoint.
 _PATIENCE_SECONDS = 120.0
+# What does not change a result, so a finished run stays finished when it changes.
+_OF_NO_ACCOUNT = (
+    *("run.name", "run.dir", "run.workers", "run.device"),
+    *(f"track.{name}" for name in ("to", "wandb", "project", "entity", "group", "tags", "model", "tensorboard")),
+)
 _SPEED = re.compile(r"at\s+(\d+(?:\.\d+)?)\s+clients/s")
-TRAIN = (sys.executable, "-m", "dpfedmeta", "train")
 
 
-def launched_words(launcher: str) -> tuple[str, ...]:
-    """The words that start `dpfedmeta train` on the ranks of a launcher.
-
-    Raises:
-        InputError: They are no words, or name no program.
-    """
-    try:
-        words = shlex.split(launcher)
-    except ValueError as error:
-        raise InputError(f"--launch {launcher}: {error}") from error
-    found = shutil.which(words[0]) or shutil.which(words[0], path=str(Path(sys.executable).parent)) if words else None
-    if found is None:
-        raise InputError(
-            f"--launch {launcher}: there is no such program; as in 'torchrun --standalone --nproc-per-node 2'"
-        )
-    return (found, *words[1:], *TRAIN[1:])
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepOptions:
-    """Options of a sweep.
-
-    Attributes:
-        out: The folder of the sweep.
-        jobs: Runs at a time.
-        fixed: Settings of every run, stronger than the sweep's.
-        data_folder: --data-dir.
-        train: The words that start `dpfedmeta train`, from any directory.
-        launched: Whether these start several ranks, which are the workers then.
-    """
-
-    out: Path
-    jobs: int = 1
-    fixed: Mapping[str, str] = field(default_factory=dict)
-    data_folder: Path | None = None
-    train: tuple[str, ...] = TRAIN
-    launched: bool = False
-
-    def __post_init__(self) -> None:
-        check_jobs(self.jobs)
-
-    def words(self, trial: Trial) -> list[str]:
-        """The command of a trial."""
-        words = [*self.train, *(f"--{name}={value}" for name, value in trial.options.items())]
-        words += [f"--run.name={trial.name}", f"--run.dir={SweepFolder(self.out.absolute()).runs}"]
-        if "run.workers" not in trial.options and not self.launched:
-            words.append(f"--run.workers={max(1, available_cores() // self.jobs)}")
-        return [*words, f"--data-dir={self.data_folder.absolute()}"] if self.data_folder else words
-
-
-def prepare(sweep: Sweep, options: SweepOptions, *, private: bool = False) -> tuple[Sweep, tuple[Trial, ...]]:
+def prepare(
+    sweep: Sweep, options: SweepOptions, *, private: bool = False
+) -> tuple[Sweep, tuple[Trial, ...], dict[str, PrivacyPlan]]:
     """Check everything that can be checked before the first run.
 
     Returns:
-        What is left to sweep, and its trials: all of a grid, or for a search the combinations at its borders.
+        What is left to sweep; its trials: all of a grid, or for a search the combinations at its borders; the privacy
+        plan of each, by the name of its run.
 
     Raises:
         InputError: A combination would be refused, Optuna is missing for a search, or the folder holds another sweep.
@@ -111,13 +77,103 @@ def prepare(sweep: Sweep, options: SweepOptions, *, private: bool = False) -> tu
     if own := next((name for name in options.fixed if name in SET_BY_THE_SWEEP), None):
         raise InputError(f"{own}: the sweep sets it for each run; leave it out (--out names the folder of the sweep)")
     left = without_fixed(sweep, options.fixed)
-    check_can_search(left)
-    trials = grid(left, options.fixed) if left.method == "grid" else corners(left, options.fixed)
+    if left.method != "grid" and find_spec("optuna") is None:
+        raise InputError(
+            f"method = {left.method}: searches need Optuna, which is not installed; type: {sys.executable} -m pip "
+            "install 'dpfedmeta[search]' (in a checkout -c constraints.txt -e '.[search]'), or use method: grid"
+        )
+    trials = trials_of(left, options.fixed)
     if options.launched and any("run.workers" in trial.options for trial in trials):
         raise InputError("run.workers: the ranks that --launch starts are the workers; leave out run.workers")
     check_same(options.out, left, options.fixed, private=private)
-    check(trials)
-    return left, trials
+    return left, trials, check(trials)
+
+
+def settings_of(trial: Trial) -> Settings:
+    """Return the settings that train.py will make of a trial's options.
+
+    Raises:
+        InputError: It would refuse them.
+    """
+    options = trial.options
+    chosen = {name: options.pop(name, None) for name in CHOICES}
+    file = Path(chosen["config"]) if chosen["config"] else None
+    return resolve(chosen["algo"], chosen["dataset"], file, options)
+
+
+def check(trials: Iterable[Trial]) -> dict[str, PrivacyPlan]:
+    """Resolve every trial as train.py will: settings, noise, clip policy, task.
+
+    Returns:
+        The privacy plan of each, by the name of its run.
+
+    Raises:
+        InputError: A run would be refused; says which one.
+    """
+    plans: dict[Settings, PrivacyPlan] = {}
+    found = {}
+    for trial in trials:
+        try:
+            settings = settings_of(trial)
+            _check_task(settings)
+            # Seeds share a plan.
+            shared = replace(settings, run=RunSettings(), evaluation=EvaluationSettings(), track=TrackSettings())
+            if shared not in plans:
+                plans[shared] = _planned(shared)
+            clip_policy(settings, plans[shared])
+        except InputError as error:
+            values = ", ".join(f"{name}={value}" for name, value in trial.parameters.items())
+            raise InputError(f"{error} (in the combination {values})") from error
+        found[trial.name] = plans[shared]
+    return found
+
+
+def _check_task(settings: Settings) -> None:
+    check_registered(settings)
+    task = task_of(settings)[0]
+    if targets_of(task).numbers:
+        raise InputError(
+            f"dataset = {settings.dataset}: predicts numbers, and a sweep chooses by accuracy on validation classes; "
+            "train each setting by itself and compare validation_error"
+        )
+    check_protocol(settings, task)
+
+
+def _planned(settings: Settings) -> PrivacyPlan:
+    """Return the privacy plan; a run that begins with a private start also has that start's charge in it."""
+    if settings.clip.start == "given":
+        return make_privacy(settings, task_of(settings)[0])
+    from dpfedmeta.analytics.initial_clip_bound import planned_after_start
+
+    return planned_after_start(settings)
+
+
+def same_result(settings: Settings, written: Mapping[str, Any]) -> str | None:
+    """Compare with the config.yaml of a run; settings that only one of them knows are of another version and pass.
+
+    Returns:
+        The first difference in words, or None.
+    """
+    before = dict(flattened(written))
+    if settings.clip.start != "given":
+        settings = _started(settings, before)
+    for name, value in flattened(asdict(settings)):
+        now = list(value) if isinstance(value, tuple) else value
+        if name in before and name not in _OF_NO_ACCOUNT and before[name] != now:
+            return f"{name} was {before[name]}, now it is {now}"
+    return None
+
+
+def _started(settings: Settings, before: Mapping[str, Any]) -> Settings:
+    """A run that began with an analysis has its answer and its folder in what was written."""
+    spent, asked = [*(before.get("privacy.spent_before") or ())], settings.privacy.spent_before
+    if before.get("clip.start") != "given" or len(spent) != len(asked) + 1:
+        return settings
+    return replace(
+        settings,
+        clip=replace(settings.clip, start="given", initial=before.get("clip.initial", settings.clip.initial)),
+        privacy=replace(settings.privacy, spent_before=(*asked, spent[-1])),
+    )
 
 
 def show_plan(sweep: Sweep, options: SweepOptions, console: Console) -> None:
@@ -128,7 +184,7 @@ def show_plan(sweep: Sweep, options: SweepOptions, console: Console) -> None:
     Raises:
         InputError: A run would be refused.
     """
-    left, trials = prepare(sweep, options)
+    left, trials, plans = prepare(sweep, options)
     waiting = [trial for trial in trials if not is_finished(SweepFolder(options.out).run(trial))]
     finished = len(trials) - len(waiting)
     if left.method != "grid":
@@ -139,7 +195,7 @@ def show_plan(sweep: Sweep, options: SweepOptions, console: Console) -> None:
     count = len(waiting) if left.method == "grid" else left.run_cap or 0
     words = f"{count} runs" + (f", {finished} finished before" if finished else "")
     if waiting:
-        clients = sum(plan.expected_participations for plan in check(waiting).values()) * count / len(waiting)
+        clients = sum(plans[trial.name].expected_participations for trial in waiting) * count / len(waiting)
         seconds = clients / _clients_per_second(waiting[0], options)
         words += f"; about {clock(seconds)} of training in all, plus start-up and evaluation"
     console.print(words, highlight=False, soft_wrap=True)
@@ -182,11 +238,12 @@ def run_sweep(sweep: Sweep, options: SweepOptions, console: Console) -> Status:
     Raises:
         InputError: As `prepare` says, before the first run.
     """
-    left, trials = prepare(sweep, options)
-    with opened(options.out, left, options.fixed) as (folder, lock), _terminable():
+    left, trials, _ = prepare(sweep, options)
+    terminate_like_ctrl_c()
+    with opened(options.out, left, options.fixed) as (folder, lock):
         work = _Work(sweep=left, options=options, folder=folder, lock=lock, console=console)
         status = work(trials if left.method == "grid" else None)
-        if any(outcome.value is not None for outcome in work.outcomes.values()):
+        if work.done:
             # With its plots, which a sweep that is refused needs not.
             from dpfedmeta.cli.sweeps.results import PAGE, TABLE, results_table, write_results
 
@@ -195,23 +252,9 @@ def run_sweep(sweep: Sweep, options: SweepOptions, console: Console) -> Status:
         return status
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does: the children are stopped first."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 @dataclass(kw_only=True)
 class _Work:
-    """The state of a running sweep."""
+    """The state of a running sweep; of each trial its values, and its accuracy: None while it runs, or if it failed."""
 
     sweep: Sweep
     options: SweepOptions
@@ -219,8 +262,8 @@ class _Work:
     lock: int
     console: Console
     running: dict[str, tuple[Trial, subprocess.Popen[bytes], float]] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    failed: list[Trial] = field(default_factory=list)
+    reached: dict[str, tuple[Mapping[str, Value], float | None]] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
     seconds: list[float] = field(default_factory=list)
     total: int = 0
     heart: Heartbeat = field(init=False)
@@ -232,32 +275,44 @@ class _Work:
         ).started()
         self.say = self.heart.told
 
+    @property
+    def done(self) -> int:
+        """How many trials have an accuracy."""
+        return sum(accuracy is not None for _, accuracy in self.reached.values())
+
     def __call__(self, listed: tuple[Trial, ...] | None) -> Status:
-        """Until the list or the run_cap ends."""
+        """Until the list or the run_cap ends.
+
+        A search that was interrupted proposes what is noted of it again, by the trial's number: a draw is seeded with
+        its number, but bayes also goes by which runs had ended.
+        """
         self.total = len(listed) if listed is not None else self.sweep.run_cap or 0
         self.say(f"{self.total} runs, {self.options.jobs} at a time, in {self.options.out}")
-        noted = {} if listed else self.folder.proposed()
+        proposed = {} if listed else {noted.number: noted.parameters for noted in self.folder.noted().values()}
         try:
             for number in range(self.total):
                 while len(self.running) >= self.options.jobs:
                     self._reap()
-                past = [outcome for outcome in self.outcomes.values() if outcome.trial not in self.failed]
-                self._begin(listed[number] if listed else propose(number, self.sweep, self.options.fixed, past, noted))
+                if listed:
+                    self._begin(listed[number])
+                    continue
+                past = [self.reached[name] for name in self.reached if name not in self.failed]
+                values = proposed.get(number) or propose(number, self.sweep, past)
+                self._begin(make_trial(number, self.sweep, values, self.options.fixed))
             while self.running:
                 self._reap()
-        except KeyboardInterrupt:
-            self._stop()
-            return "interrupted"
-        except BaseException:
+        except BaseException as error:
             # Whatever ended it: children that nobody waits for would train, and be charged, on.
             self._stop()
-            raise
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            return "interrupted"
         return "failed" if self.failed else "completed"
 
     def _begin(self, trial: Trial) -> None:
-        if trial.name in self.outcomes:  # a search over few values proposes some of them again
+        if trial.name in self.reached:  # a search over few values proposes some of them again
             return
-        self.outcomes[trial.name] = Outcome(trial=trial, value=None)
+        self.reached[trial.name] = trial.parameters, None
         if self.folder.run(trial).path.exists():
             reason = why_not_finished(self.folder, trial)
             if reason is None:
@@ -278,7 +333,7 @@ class _Work:
                     # A run that outlives a killed sweep keeps the folder locked.
                     pass_fds=(self.lock,),
                     # A background shell makes its children deaf to SIGINT, and they would pass that on.
-                    preexec_fn=_hear_interrupts,
+                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
                 )
             self.running[trial.name] = (trial, child, time.monotonic())
 
@@ -302,7 +357,7 @@ class _Work:
                 self.seconds.append(coarse(taken) if hidden else taken)
                 self._finish(trial, f"{name}: {at_most(taken) if hidden else clock(taken)}")
             else:
-                self.failed.append(trial)
+                self.failed.add(name)
                 self.say(f"{name}: {reason}: {_last_line(self.folder.log(trial))}")
 
     def _note_end(self, trial: Trial) -> None:
@@ -313,19 +368,19 @@ class _Work:
         from dpfedmeta.reporting.compare.seed_groups import last_validation
 
         value = last_validation(self.folder.run(trial).rounds())
-        self.outcomes[trial.name] = Outcome(trial=trial, value=value.mean if value else None)
-        done = sum(outcome.value is not None for outcome in self.outcomes.values())
+        self.reached[trial.name] = trial.parameters, value.mean if value else None
         shown = f", validation {100 * value.mean:.1f}% ± {100 * value.ci95:.1f}" if value else ""
         left = ""
-        if self.seconds and done < self.total:
+        if self.seconds and self.done < self.total:
             mean = sum(self.seconds) / len(self.seconds)
-            left = f"; about {clock((self.total - done) * mean / self.options.jobs)} left"
-        self.say(f"[{done}/{self.total}] {text}{shown}{left}")
+            left = f"; about {clock((self.total - self.done) * mean / self.options.jobs)} left"
+        self.say(f"[{self.done}/{self.total}] {text}{shown}{left}")
 
     def _stop(self) -> None:
         """Ask every child to stop, wait, and say how to go on."""
         for _, child, _ in self.running.values():
-            _signal(child, signal.SIGINT)
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGINT)
         self.say(f"stopping {len(self.running)} runs")
         until = time.monotonic() + _PATIENCE_SECONDS
         for _, child, _ in self.running.values():
@@ -334,21 +389,11 @@ class _Work:
             except (subprocess.TimeoutExpired, KeyboardInterrupt):
                 until = 0.0  # a second Ctrl-C: no more patience
             finally:
-                _signal(child, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
         for trial, _, _ in self.running.values():
             self._note_end(trial)
         self.say("to continue, use the same command: finished runs are kept, stopped ones are set aside and run again")
-
-
-def _hear_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _signal(child: subprocess.Popen[bytes], which: signal.Signals) -> None:
-    try:
-        os.killpg(child.pid, which)
-    except ProcessLookupError:
-        return
 
 
 def _last_line(log: Path) -> str:

@@ -1,26 +1,87 @@
-"""Folder of a sweep: which sweep it holds, its runs, and how far they are."""
+"""Folder of a sweep: which sweep it holds, its runs, how they are started, and how far they are."""
 
 from __future__ import annotations
 
 import fcntl
 import json
-from collections import Counter
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpfedmeta.core.errors import DAMAGED_JSON, InputError
-from dpfedmeta.core.files.atomic_files import check_output_folder
 from dpfedmeta.core.files.run_directory import SUMMARY, WITH_RESULT, RunDirectory, append_lines, write_text
+from dpfedmeta.core.worker_pool import available_cores
 
 if TYPE_CHECKING:  # what is refused at once needs nothing heavy
-    from dpfedmeta.cli.sweeps.sweep_file import Sweep, Value
-    from dpfedmeta.cli.sweeps.trials import Trial
+    from dpfedmeta.cli.sweeps.sweep_file import Sweep, Trial, Value
 
 MANIFEST, TRIALS, PROMISED = "sweep.json", "trials.jsonl", "private-sweep.json"
+TRAIN = (sys.executable, "-m", "dpfedmeta", "train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """Options of a sweep.
+
+    Attributes:
+        out: The folder of the sweep.
+        jobs: Runs at a time.
+        fixed: Settings of every run, stronger than the sweep's.
+        data_folder: --data-dir.
+        train: The words that start `dpfedmeta train`, from any directory.
+        launched: Whether these start several ranks, which are the workers then.
+    """
+
+    out: Path
+    jobs: int = 1
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    data_folder: Path | None = None
+    train: tuple[str, ...] = TRAIN
+    launched: bool = False
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise InputError(f"--jobs {self.jobs}: at least 1")
+
+    def words(self, trial: Trial) -> list[str]:
+        """The command of a trial."""
+        words = [*self.train, *(f"--{name}={value}" for name, value in trial.options.items())]
+        words += [f"--run.name={trial.name}", f"--run.dir={SweepFolder(self.out.absolute()).runs}"]
+        if "run.workers" not in trial.options and not self.launched:
+            words.append(f"--run.workers={max(1, available_cores() // self.jobs)}")
+        return [*words, f"--data-dir={self.data_folder.absolute()}"] if self.data_folder else words
+
+
+def launched_words(launcher: str) -> tuple[str, ...]:
+    """The words that start `dpfedmeta train` on the ranks of a launcher.
+
+    Raises:
+        InputError: They are no words, or name no program.
+    """
+    try:
+        words = shlex.split(launcher)
+    except ValueError as error:
+        raise InputError(f"--launch {launcher}: {error}") from error
+    found = shutil.which(words[0]) or shutil.which(words[0], path=str(Path(sys.executable).parent)) if words else None
+    if found is None:
+        raise InputError(
+            f"--launch {launcher}: there is no such program; as in 'torchrun --standalone --nproc-per-node 2'"
+        )
+    return (found, *words[1:], *TRAIN[1:])
+
+
+class NotedTrial(NamedTuple):
+    """A trial as its lines tell it: its place, its values, and its starts but for those that ended before it began."""
+
+    number: int
+    parameters: dict[str, Value]
+    starts: int
 
 
 @dataclass(frozen=True)
@@ -54,7 +115,7 @@ class SweepFolder:
 
     def shows_runs(self) -> bool:
         """Return whether an ordinary sweep started runs here, of which all may have been seen."""
-        return any(self.started()) or any(count > 0 for count in self.starts().values())
+        return any(self.started()) or any(noted.starts > 0 for noted in self.noted().values())
 
     def put_aside(self, trial: Trial) -> Path:
         """Move a half-finished run out of the way; nothing is deleted."""
@@ -67,50 +128,24 @@ class SweepFolder:
         line = {"number": trial.number, "name": trial.name, "key": trial.key, "parameters": dict(trial.parameters)}
         append_lines(self.path / TRIALS, [line if began else {**line, "began": False}])
 
-    def starts(self) -> Counter[str]:
-        """Return the number of starts of each run, by its name, without starts that ended before it began.
+    def noted(self) -> dict[str, NotedTrial]:
+        """Every trial that was ever started, by the name of its run, in the order of the sweep.
 
         Raises:
             InputError: Damaged.
         """
-        found: Counter[str] = Counter()
-        for name, _, _, began in self._lines():
-            found[name] += 1 if began else -1
-        return found
-
-    def _lines(self) -> Iterator[tuple[str, int, dict[str, Value], bool]]:
-        """(name, number, parameters, whether a run was about to begin) of every line that was finished."""
-        file = self.path / TRIALS
-        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        file, found = self.path / TRIALS, dict[str, NotedTrial]()
+        lines = file.read_bytes().splitlines() if file.exists() else []
         for number, line in enumerate(lines, start=1):
             try:
                 content = json.loads(line)
-                found = str(content["name"]), int(content["number"]), dict(content["parameters"])
-                began = bool(content.get("began", True))
+                name, starts = str(content["name"]), 1 if content.get("began", True) else -1
+                starts += found[name].starts if name in found else 0
+                found[name] = NotedTrial(int(content["number"]), dict(content["parameters"]), starts)
             except DAMAGED_JSON as error:
-                if number == len(lines):  # cut short by a crash: that run never started
-                    break
-                raise InputError(f"{file}, line {number}: damaged") from error
-            yield (*found, began)
-
-    def proposed(self) -> dict[int, dict[str, Value]]:
-        """The parameters of every trial of a search that was ever started, by its number.
-
-        Raises:
-            InputError: Damaged.
-        """
-        return {number: parameters for _, number, parameters, _ in self._lines()}
-
-    def noted(self) -> dict[str, dict[str, Value]]:
-        """The parameters of every trial that was ever started, by the name of its run, in the order of the sweep.
-
-        Raises:
-            InputError: Damaged.
-        """
-        found: dict[str, tuple[int, dict[str, Value]]] = {}
-        for name, number, parameters, _ in self._lines():
-            found[name] = number, parameters
-        return {name: parameters for name, (_, parameters) in sorted(found.items(), key=lambda item: item[1][0])}
+                if number < len(lines):  # the last one was cut short by a crash: that run never started
+                    raise InputError(f"{file}, line {number}: damaged") from error
+        return dict(sorted(found.items(), key=lambda item: item[1].number))
 
 
 def is_sweep(path: Path) -> bool:
@@ -126,28 +161,6 @@ def is_finished(run: RunDirectory) -> bool:
         return False
 
 
-def check_request(file: Path, named: Path | None, jobs: int, *, writes: bool) -> Path:
-    """Return the folder of a sweep, once it is clear that it can be one.
-
-    Args:
-        file: The sweep file, whose name the folder has by default.
-        named: --out.
-        jobs: --jobs.
-        writes: Whether anything will be written.
-
-    Raises:
-        InputError: The folder is a file, holds something else, or can be neither written nor made; or no jobs.
-    """
-    path = named or Path("runs") / f"sweep-{file.stem}"
-    check_place(path)
-    if writes and named is not None:
-        check_output_folder("--out", named)
-    elif writes:
-        check_output_folder("runs, the folder of --out:", Path("runs"))
-    check_jobs(jobs)
-    return path
-
-
 def check_place(path: Path) -> None:
     """Refuse a folder that holds something else than a sweep, or than one that was cut off at once; nothing is written.
 
@@ -160,18 +173,11 @@ def check_place(path: Path) -> None:
         raise InputError(f"--out {path}: is not empty and holds no {MANIFEST}; choose another folder")
 
 
-def check_jobs(jobs: int) -> None:
-    """Refuse to run nothing at a time.
-
-    Raises:
-        InputError: Less than one run.
-    """
-    if jobs < 1:
-        raise InputError(f"--jobs {jobs}: at least 1")
-
-
-def check_same(path: Path, sweep: Sweep, fixed: Mapping[str, str], *, private: bool = False) -> None:
+def check_same(path: Path, sweep: Sweep, fixed: Mapping[str, str], *, private: bool = False) -> dict[str, Any]:
     """Look into a folder without writing anything.
+
+    Returns:
+        The content of its sweep.json, as it is or shall be.
 
     Raises:
         InputError: It holds another sweep, a private one for an ordinary one or the reverse, or no sweep.
@@ -183,29 +189,16 @@ def check_same(path: Path, sweep: Sweep, fixed: Mapping[str, str], *, private: b
             f"--out {path}: holds {kinds[0]} sweep. A private one's price is that of one run shown; choose another "
             f"folder for the {kinds[1]} one"
         )
-    if is_sweep(path):
-        held, wanted = read_manifest(path), _manifest(sweep, fixed)
-        if held != wanted:
-            differs = next(name for name in (*wanted, *held) if held.get(name, path) != wanted.get(name, path))
-            raise InputError(f"--out {path}: holds another sweep (its {differs} differ); choose another folder")
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Read sweep.json.
-
-    Raises:
-        InputError: Missing or damaged.
-    """
-    content: dict[str, Any] = RunDirectory(path).read_json(MANIFEST)
-    return content
-
-
-def _manifest(sweep: Sweep, fixed: Mapping[str, str]) -> dict[str, Any]:
     parameters = {
         name: vars(parameter) if hasattr(parameter, "step") else list(parameter.values)
         for name, parameter in sweep.parameters.items()
     }
-    return {"version": 1, "method": sweep.method, "parameters": parameters, "fixed": dict(fixed)}
+    wanted = {"version": 1, "method": sweep.method, "parameters": parameters, "fixed": dict(fixed)}
+    held = RunDirectory(path).read_json(MANIFEST) if is_sweep(path) else wanted
+    if held != wanted:
+        differs = next(name for name in (*wanted, *held) if held.get(name, path) != wanted.get(name, path))
+        raise InputError(f"--out {path}: holds another sweep (its {differs} differ); choose another folder")
+    return wanted
 
 
 @contextmanager
@@ -220,8 +213,7 @@ def opened(
     Raises:
         InputError: It holds another sweep, or another sweep is at work in it.
     """
-    check_same(path, sweep, fixed, private=private)
-    folder = SweepFolder(path)
+    manifest, folder = check_same(path, sweep, fixed, private=private), SweepFolder(path)
     path.mkdir(parents=True, exist_ok=True)
     with (path / ".lock").open("w") as lock:
         try:
@@ -232,7 +224,7 @@ def opened(
             ) from error
         if not is_sweep(path):
             # First of all: without it the folder is taken for something else.
-            write_text(path / MANIFEST, json.dumps(_manifest(sweep, fixed), indent=2) + "\n")
+            write_text(path / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         for part in (folder.runs, path / "logs"):
             part.mkdir(exist_ok=True)
         yield folder, lock.fileno()

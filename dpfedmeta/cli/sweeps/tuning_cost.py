@@ -16,7 +16,7 @@ from dpfedmeta.accounting.privacy_plan.privacy_plan import PrivacyPlan, Terms
 from dpfedmeta.accounting.relations.relations import RELATIONS, Relation
 from dpfedmeta.accounting.release_costs import released
 from dpfedmeta.accounting.rounded import asked, rounded_up
-from dpfedmeta.cli.sweeps.sweep_folder import TRIALS, SweepFolder, read_manifest
+from dpfedmeta.cli.sweeps.sweep_folder import MANIFEST, TRIALS, SweepFolder
 from dpfedmeta.config.settings import clients_made_by
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import ANALYSIS, RunDirectory, config_of
@@ -61,7 +61,7 @@ def tuning_cost(path: Path) -> TuningCost:
         InputError: No run was started, or a ledger is damaged.
         RefusedPlan: The runs are not such that their rounds may simply be put in a row.
     """
-    adaptive = read_manifest(path).get("method") == "bayes"
+    adaptive = RunDirectory(path).read_json(MANIFEST).get("method") == "bayes"
     began = [run for run in SweepFolder(path).started() if run.ledger.exists()]
     analyses = [run for run in began if config_of(run.path).startswith(ANALYSIS)]
     runs = [run for run in began if run not in analyses]
@@ -175,7 +175,7 @@ def _gone(path: Path, runs: Sequence[RunDirectory]) -> list[Path]:
     for run in runs:
         name = run.path.name if run.path.parent.name == "runs" else run.path.stem
         there.setdefault(name, []).append(run.path)
-    starts = SweepFolder(path).starts()
+    starts = {name: noted.starts for name, noted in SweepFolder(path).noted().items()}
     if lost := sorted(name for name, count in starts.items() if count > 0 and name not in there):
         raise InputError(
             f"{path}: {len(lost)} runs that were started have no ledger here ({', '.join(lost[:3])}"
@@ -192,12 +192,10 @@ def _form(plan: PrivacyPlan) -> tuple[PrivacyPlan, Sequence[object]]:
 
 
 def _asked(run: RunDirectory) -> Earlier:
-    """Return the charges of an analysis; those of its plan if it has charged nothing yet."""
+    """Return the charges of an analysis; those of its plan if it has charged nothing yet: it may still be."""
     content = read_content(run.ledger, torn=True)
-    if not content.charges:
-        # Begun, and not charged yet: it may still be.
-        return Earlier(run=content.identity.run, head=content.heads[-1], phases=content.plan.phases)
-    return Earlier(run=content.identity.run, head=content.heads[-1], phases=phases_of(content.charges))
+    phases = phases_of(content.charges) if content.charges else content.plan.phases
+    return Earlier(run=content.identity.run, head=content.heads[-1], phases=phases)
 
 
 def _charged(run: RunDirectory) -> PrivacyPlan:
@@ -209,8 +207,7 @@ def _charged(run: RunDirectory) -> PrivacyPlan:
             f"{run.ledger}: was extended from {plan.ends[0]} to {plan.rounds} rounds when its results could be seen: "
             "no joint guarantee is proven for that; sweep with all rounds (--server.rounds) from the start"
         )
-    again = next((event for event in events if event.attempt), None)
-    if again is not None:
+    if (again := next((event for event in events if event.attempt), None)) is not None:
         raise RefusedPlan(
             f"{run.ledger}: round {again.round} was charged again after a crash, so the run cost more than its plan; "
             "add it up by hand, or leave the run out of the sweep's folder only if nobody saw its results"
@@ -231,19 +228,17 @@ def _check_own_randomness(run: RunDirectory) -> None:
 
 def _check_same_clients(runs: Sequence[RunDirectory]) -> None:
     """Refuse runs over other clients: client k of one is nobody in particular to the others, so no sum is anybody's."""
-    first = _clients(runs[0])
-    for run in runs[1:]:
-        for name, value in _clients(run).items():
+    first: Mapping[str, str] | None = None
+    for run in runs:
+        begun = _config(run)
+        clients = {"dataset": str(begun.get("dataset")), **clients_made_by(begun)}
+        first = first or clients
+        for name, value in clients.items():
             if value != first.get(name):
                 raise RefusedPlan(
                     f"the runs of this sweep have other clients: {name} = {first.get(name)} in {runs[0].path}, {value} "
                     f"in {run.path}; no joint guarantee of a client can be computed. Sweep with one {name}"
                 )
-
-
-def _clients(run: RunDirectory) -> dict[str, str]:
-    begun = _config(run)
-    return {"dataset": str(begun.get("dataset")), **clients_made_by(begun)}
 
 
 def _config(run: RunDirectory) -> Mapping[str, Any]:

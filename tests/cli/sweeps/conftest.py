@@ -68,22 +68,21 @@ FILE = {
 
 
 def write_program(path):
-    """PROGRAM, and the first line of a ledger that it reads."""
+    """In the place of `dpfedmeta train`, with the first line of a ledger that it reads."""
     path.write_text(PROGRAM)
     settings = resolve("dp-agr", "strokes", None, SMALL)
     plan = make_privacy(settings, load_task("strokes")[0])
     opening = opening_line(plan, identity(settings, plan))
     content = {**opening, "version": VERSION, "previous": "0" * 64}
     path.with_name("ledger.json").write_text(json.dumps(content))
+    return path
 
 
 @pytest.fixture
 def program(tmp_path):
     """In the place of `dpfedmeta train`."""
-    path = tmp_path / "program" / "train.py"
-    path.parent.mkdir()
-    write_program(path)
-    return path
+    (tmp_path / "program").mkdir()
+    return write_program(tmp_path / "program" / "train.py")
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@ import sys
 
 import pytest
 
-from dpfedmeta.cli.sweeps.runner import SweepOptions, launched_words, prepare
-from dpfedmeta.cli.sweeps.sweep_file import read_sweep
-from dpfedmeta.cli.sweeps.trials import Trial
+from dpfedmeta.cli.sweeps.runner import prepare
+from dpfedmeta.cli.sweeps.sweep_file import Trial, read_sweep
+from dpfedmeta.cli.sweeps.sweep_folder import SweepOptions, launched_words
 from dpfedmeta.core.errors import InputError
 
 

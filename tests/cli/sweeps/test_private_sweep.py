@@ -16,9 +16,9 @@ from dpfedmeta.accounting.private_selection import RunCount
 from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.cli.sweeps import private_sweep
 from dpfedmeta.cli.sweeps.private_sweep import check_private, price_lines, run_private
-from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep
+from dpfedmeta.cli.sweeps.runner import prepare, run_sweep
 from dpfedmeta.cli.sweeps.sweep_file import read_sweep
-from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, SweepOptions
 from dpfedmeta.core.errors import InputError, RefusedPlan
 from dpfedmeta.core.files.run_directory import SELECTION
 from dpfedmeta.training.verification.chosen_run import mark_of
@@ -337,7 +337,7 @@ def test_a_private_sweep_and_an_ordinary_one_refuse_each_others_folder(searched,
     assert not list((tmp_path / "out/runs").iterdir())
     (tmp_path / "other").mkdir()
     (tmp_path / "other/sweep.json").write_bytes((tmp_path / "out/sweep.json").read_bytes())
-    folder, (_, (trial, *_)) = SweepFolder(tmp_path / "other"), searched(ordinary, out="other")
+    folder, (_, (trial, *_), _) = SweepFolder(tmp_path / "other"), searched(ordinary, out="other")
     # A start that ended before its run began showed nothing.
     for began in (True, False):
         folder.note(trial, began=began)

@@ -14,11 +14,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from dpfedmeta.cli.sweeps import runner, sweep_folder, trials
-from dpfedmeta.cli.sweeps.runner import SweepOptions, prepare, run_sweep, show_plan
-from dpfedmeta.cli.sweeps.sweep_file import read_sweep
-from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, opened
-from dpfedmeta.cli.sweeps.trials import grid
+from dpfedmeta.cli.sweeps import runner, sweep_folder
+from dpfedmeta.cli.sweeps.runner import prepare, run_sweep, show_plan
+from dpfedmeta.cli.sweeps.sweep_file import read_sweep, trials_of
+from dpfedmeta.cli.sweeps.sweep_folder import SweepFolder, SweepOptions, opened
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.training.state.private_timings import at_most
 
@@ -123,7 +122,7 @@ def test_half_finished_runs_are_set_aside_and_done_again(sweep, tmp_path):
 
 
 def test_what_was_set_aside_is_never_written_over(sweep_file, tmp_path):
-    folder, (trial, *_) = SweepFolder(tmp_path), grid(read_sweep(sweep_file(parameters=GRID)), {})
+    folder, (trial, *_) = SweepFolder(tmp_path), trials_of(read_sweep(sweep_file(parameters=GRID)), {})
     places = []
     for _ in range(3):
         folder.run(trial).path.mkdir(parents=True)
@@ -146,7 +145,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(sweep, tmp_path):
 
 
 def test_the_cores_are_shared_out(sweep, tmp_path, monkeypatch):
-    monkeypatch.setattr("dpfedmeta.cli.sweeps.runner.available_cores", lambda: 7)
+    monkeypatch.setattr("dpfedmeta.cli.sweeps.sweep_folder.available_cores", lambda: 7)
     sweep(jobs=3)
     assert {log.read_text() for log in (tmp_path / "out/logs").iterdir()} == {"workers 2\n"}
 
@@ -215,7 +214,7 @@ def test_a_sweep_that_was_cut_off_at_once_goes_on_in_its_folder(sweep, tmp_path,
 
 
 def test_a_search_without_optuna_says_what_to_install(sweep, tmp_path, monkeypatch):
-    monkeypatch.setattr(trials, "find_spec", lambda name: None)
+    monkeypatch.setattr(runner, "find_spec", lambda name: None)
     for method in ("random", "bayes"):
         with pytest.raises(InputError, match=rf"method = {method}: .*pip install 'dpfedmeta\[search\]'"):
             sweep(method=method, run_cap=4)
@@ -313,6 +312,10 @@ def test_runs_of_a_sweep_are_in_the_order_of_their_names_those_set_aside_last(tm
     assert [run.path for run in folder.started()] == due
 
 
+def starts(folder):
+    return {name: noted.starts for name, noted in folder.noted().items()}
+
+
 SEEDS = {"algo": {"value": "maml"}, "dataset": {"value": "strokes"}, "run.seed": {"values": [0, 1]}}
 
 
@@ -323,18 +326,22 @@ def test_each_start_is_noted_and_whether_a_run_came_of_it(sweep, program, tmp_pa
     assert sweep(parameters=SEEDS)[0] == "failed"
     folder = SweepFolder(tmp_path / "out")
     first, second = folder.noted()
-    assert folder.starts() == {first: 1, second: 0}
+    assert starts(folder) == {first: 1, second: 0}
     program.write_text(quick + "sys.exit(1 if options['run.seed'] == '1' else 0)\n")
     assert sweep(parameters=SEEDS)[0] == "failed"
-    assert folder.starts() == {first: 1, second: 1}
+    assert starts(folder) == {first: 1, second: 1}
     program.write_text(quick)
     shutil.rmtree(folder.runs / second)
     assert sweep(parameters=SEEDS)[0] == "completed"
-    assert folder.starts() == {first: 1, second: 2}
+    assert starts(folder) == {first: 1, second: 2}
     assert [*folder.noted()] == [first, second]
-    with (tmp_path / "out/trials.jsonl").open("a") as file:
-        file.write('{"name": "cut')
-    assert folder.starts() == {first: 1, second: 2}
+    whole = (tmp_path / "out/trials.jsonl").read_bytes()
+    for torn in (b'{"name": "cut', b"\xff", b"\0" * 9):
+        (tmp_path / "out/trials.jsonl").write_bytes(whole + torn)
+        assert starts(folder) == {first: 1, second: 2}
+        (tmp_path / "out/trials.jsonl").write_bytes(torn + b"\n" + whole)
+        with pytest.raises(InputError, match=r"trials\.jsonl, line 1: damaged"):
+            starts(folder)
 
 
 def test_a_start_that_ctrl_c_ended_before_its_run_began_is_taken_back(sweep, program, tmp_path):
@@ -343,7 +350,7 @@ def test_a_start_that_ctrl_c_ended_before_its_run_began_is_taken_back(sweep, pro
     folder = SweepFolder(tmp_path / "out")
 
     def interrupt():
-        while sum(folder.starts().values()) < 2 or len(runs(tmp_path)) < 1:
+        while sum(starts(folder).values()) < 2 or len(runs(tmp_path)) < 1:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -352,7 +359,7 @@ def test_a_start_that_ctrl_c_ended_before_its_run_began_is_taken_back(sweep, pro
     status, _ = sweep(parameters=SEEDS)
     thread.join()
     assert status == "interrupted"
-    assert list(folder.starts().values()) == [1, 0]
+    assert list(starts(folder).values()) == [1, 0]
 
 
 @pytest.mark.parametrize("place", ["log", "poll"])
@@ -391,7 +398,7 @@ def test_a_signal_while_a_run_is_started_leaves_no_run_behind(sweep, program, tm
     status, _ = sweep(parameters=SEEDS)
     assert status == "interrupted"
     assert [child.poll() is None for child in children] == [False]
-    assert sum(SweepFolder(tmp_path / "out").starts().values()) == 0
+    assert sum(starts(SweepFolder(tmp_path / "out")).values()) == 0
 
 
 def test_how_many_lines_a_running_sweep_says_tells_no_more_of_its_time_than_the_end_does(tmp_path, monkeypatch):

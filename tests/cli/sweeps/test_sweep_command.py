@@ -7,7 +7,7 @@ from rich.console import Console
 
 from dpfedmeta.cli.arguments import DONE, FAILED, INTERRUPTED
 from dpfedmeta.cli.commands.sweep_command import main
-from dpfedmeta.cli.sweeps import runner
+from dpfedmeta.cli.sweeps import runner, sweep_folder
 from dpfedmeta.core.errors import InputError
 
 WORDS = ["${env}", "${interpreter}", "${program}", "--server.rounds=3", "--server.lr=0.5", "${args}"]
@@ -47,11 +47,11 @@ def test_every_option_of_a_sweep_arrives(started, tmp_path):
     (tmp_path / "data").mkdir()
     plain, _ = started()
     assert (plain.out, plain.jobs, plain.data_folder, plain.train, plain.launched) == (
-        tmp_path / "out", 1, None, runner.TRAIN, False,
+        tmp_path / "out", 1, None, sweep_folder.TRAIN, False,
     )  # fmt: skip
     chosen, _ = started("--jobs", "2", "--data-dir", str(tmp_path / "data"), "--launch", "torchrun --standalone")
     assert (chosen.jobs, chosen.data_folder, chosen.launched) == (2, Path(tmp_path / "data"), True)
-    assert chosen.train == runner.launched_words("torchrun --standalone")
+    assert chosen.train == sweep_folder.launched_words("torchrun --standalone")
 
 
 @pytest.mark.parametrize(("status", "code"), [("completed", DONE), ("failed", FAILED), ("interrupted", INTERRUPTED)])

@@ -120,6 +120,7 @@ BAD = [
     (SEARCH | swept(server__lr={"min": -1000, "max": 1, "distribution": "log_uniform"}), "exponents of e, up to 700"),
     (SEARCH | swept(server__lr={"min": 10**400, "max": 1.0}), "min = inf is not below max = 1"),
     (SEARCH | swept(server__lr={"min": 0, "max": 10**400}), "min = 0 is not below max = inf"),
+    (swept(server__lr={"min": 1, "max": 3, "q": 10**400, "distribution": "q_uniform"}), "expected a step above 0"),
     (swept(run__seed={"min": 0, "max": 10**11}), "parameters.run.seed: has 1e+11 steps"),
     (swept(run__seed={"min": 0, "max": 10_000}), "parameters.run.seed: has 1e+04 steps"),
     (swept(server__lr={"min": 0.0, "max": 1e300, "q": 1e-300, "distribution": "q_uniform"}), "has inf steps"),

@@ -2,23 +2,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpfedmeta.cli.sweeps.sweep_file import Choices, read_sweep
-from dpfedmeta.cli.sweeps.trials import (
-    Outcome,
-    check,
-    grid,
-    make_trial,
-    propose,
-    same_result,
-    settings_of,
-    without_fixed,
-)
+from dpfedmeta.cli.sweeps.runner import check, same_result, settings_of
+from dpfedmeta.cli.sweeps.sweep_file import Choices, make_trial, propose, read_sweep, trials_of, without_fixed
 from dpfedmeta.config.load import resolve
 from dpfedmeta.core.errors import InputError
 
 
 def test_a_grid_is_the_product_in_the_order_of_the_file(sweep_file):
-    trials = grid(read_sweep(sweep_file()), {})
+    trials = trials_of(read_sweep(sweep_file()), {})
     assert [(trial.parameters["clip.window"], trial.parameters["run.seed"]) for trial in trials] == [
         (2, 0), (2, 1), (2, 2), (8, 0), (8, 1), (8, 2),
     ]  # fmt: skip
@@ -29,28 +20,28 @@ def test_a_grid_is_the_product_in_the_order_of_the_file(sweep_file):
 
 def test_a_name_follows_from_the_values_alone(sweep_file):
     sweep = read_sweep(sweep_file())
-    first = grid(sweep, {"server.rounds": "9"})
-    assert [trial.name for trial in grid(sweep, {"server.rounds": "9"})] == [trial.name for trial in first]
-    assert not {trial.name for trial in grid(sweep, {"server.rounds": "8"})} & {trial.name for trial in first}
+    first = trials_of(sweep, {"server.rounds": "9"})
+    assert [trial.name for trial in trials_of(sweep, {"server.rounds": "9"})] == [trial.name for trial in first]
+    assert not {trial.name for trial in trials_of(sweep, {"server.rounds": "8"})} & {trial.name for trial in first}
 
 
 def test_the_command_line_takes_a_parameter_out_of_the_sweep(sweep_file):
     sweep = read_sweep(sweep_file())
     fixed = {"run.seed": "3"}
-    trials = grid(without_fixed(sweep, fixed), fixed)
+    trials = trials_of(without_fixed(sweep, fixed), fixed)
     assert [settings_of(trial).run.seed for trial in trials] == [3, 3]
     with pytest.raises(InputError, match="nothing to sweep"):
         without_fixed(sweep, dict.fromkeys(sweep.parameters, "1"))
 
 
-def test_run_cap_ends_a_grid(sweep_file):
-    assert len(grid(read_sweep(sweep_file(run_cap=2)), {})) == 2
+def test_run_cap_ends_a_trials_of(sweep_file):
+    assert len(trials_of(read_sweep(sweep_file(run_cap=2)), {})) == 2
 
 
 def test_too_many_combinations(sweep_file):
     parameters = {"clip.window": {"min": 1, "max": 200}, "run.seed": {"min": 1, "max": 200}}
     with pytest.raises(InputError, match="combinations"):
-        grid(read_sweep(sweep_file(parameters=parameters)), {})
+        trials_of(read_sweep(sweep_file(parameters=parameters)), {})
 
 
 @pytest.mark.parametrize(
@@ -68,7 +59,7 @@ def test_too_many_combinations(sweep_file):
 def test_a_combination_that_train_would_refuse_is_refused_before_the_first_run(sweep_file, fixed, reason):
     sweep = without_fixed(read_sweep(sweep_file()), fixed)
     with pytest.raises(InputError) as refusal:
-        check(grid(sweep, fixed))
+        check(trials_of(sweep, fixed))
     assert reason in str(refusal.value)
     assert "in the combination" in str(refusal.value)
 
@@ -82,8 +73,8 @@ def test_a_plan_is_made_once_for_all_seeds(sweep_file, monkeypatch):
 
     from dpfedmeta.planning.privacy.solve import make_privacy
 
-    monkeypatch.setattr("dpfedmeta.cli.sweeps.trials.make_privacy", counted)
-    trials = grid(read_sweep(sweep_file()), {})
+    monkeypatch.setattr("dpfedmeta.cli.sweeps.runner.make_privacy", counted)
+    trials = trials_of(read_sweep(sweep_file()), {})
     assert set(check(trials)) == {trial.name for trial in trials}
     assert [settings.clip.window for settings in calls] == [2, 8]
 
@@ -112,8 +103,8 @@ def search(request, sweep_file):
 
 
 def test_a_search_proposes_the_same_again(search):
-    first = [propose(number, search, {}, []).parameters for number in range(5)]
-    assert first == [propose(number, search, {}, []).parameters for number in range(5)]
+    first = [propose(number, search, []) for number in range(5)]
+    assert first == [propose(number, search, []) for number in range(5)]
     assert len({str(parameters) for parameters in first}) == 5
     for parameters in first:
         assert 0.01 <= parameters["clip.initial"] <= 10
@@ -124,12 +115,9 @@ def test_a_search_proposes_the_same_again(search):
 
 def test_bayes_goes_where_it_was_good(sweep_file):
     sweep = read_sweep(sweep_file(method="bayes", run_cap=50, parameters={"server.lr": {"min": 0.0, "max": 1.0}}))
-    past = [
-        Outcome(trial=make_trial(number, sweep, {"server.lr": number / 30}, {}), value=-abs(number / 30 - 0.8))
-        for number in range(30)
-    ]
-    past.append(Outcome(trial=make_trial(30, sweep, {"server.lr": 0.1}, {}), value=None))
-    proposed = [propose(number, sweep, {}, past).parameters["server.lr"] for number in range(31, 41)]
+    past = [({"server.lr": number / 30}, -abs(number / 30 - 0.8)) for number in range(30)]
+    past.append(({"server.lr": 0.1}, None))
+    proposed = [propose(number, sweep, past)["server.lr"] for number in range(31, 41)]
     assert sum(abs(value - 0.8) < 0.2 for value in proposed) >= 8
 
 
