@@ -215,7 +215,8 @@ class TestQuestions:
     def test_a_server_whose_clock_jumps_is_waited_for_and_says_so(self, tmp_path, monkeypatch, seconds):
         """A virtual machine that was resumed, for the time until its clock is set: nobody's patience is over."""
         own = loopback(tmp_path, names=("anna",))
-        with own.attending("anna") as clients:
+        # Longer than her node of before counts as present, some 20 s: until then her identity is taken.
+        with own.attending("anna", patience=60) as clients:
             anna = clients["anna"]
             off = timedelta(seconds=seconds)
             with monkeypatch.context() as patch:

@@ -69,10 +69,10 @@ class Loopback:
         return replace(wire, **given)
 
     @contextmanager
-    def attending(self, *names, party=None, wait=True):
+    def attending(self, *names, party=None, wait=True, patience=8):
         clients = {name: Attending(party or Echo()) for name in names}
         for name, client in clients.items():
-            client.thread = threading.Thread(target=self._attend, args=(name, client), daemon=True)
+            client.thread = threading.Thread(target=self._attend, args=(name, client, patience), daemon=True)
             client.thread.start()
         try:
             if wait:
@@ -87,9 +87,9 @@ class Loopback:
             for client in clients.values():
                 client.thread.join(10)
 
-    def _attend(self, name, client):
+    def _attend(self, name, client, patience):
         try:
-            attend(client.party, self.wire(name, patience=8), over=lambda: client.over, say=client.said.append)
+            attend(client.party, self.wire(name, patience=patience), over=lambda: client.over, say=client.said.append)
         except Exception as error:
             client.error = error
 
