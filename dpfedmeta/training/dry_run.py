@@ -57,6 +57,8 @@ def forecast(
     with prepared(settings, options or RunOptions(), lambda text: tell(callbacks, "on_remark", text)) as made:
         planned = made.planned()
         tell(callbacks, "on_plan", planned)
+        if others := made.other_runs:
+            tell(callbacks, "on_remark", others)
         check_room(settings, planned.room)
         if seconds is None or made.public is None:
             return None

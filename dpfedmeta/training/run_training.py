@@ -46,7 +46,7 @@ from dpfedmeta.core.signals import deferred
 from dpfedmeta.core.worker_pool import Watched, Workers
 from dpfedmeta.learning.evaluation import Accuracy, HeldOutEvaluation
 from dpfedmeta.learning.evaluation.accuracy import KeptEpisodes
-from dpfedmeta.planning.data_digests import keep_data, trained_before
+from dpfedmeta.planning.data_digests import keep_data
 from dpfedmeta.planning.early_checks import check_registered
 from dpfedmeta.planning.policy_from_settings import own_policy_name
 from dpfedmeta.planning.privacy.aggregation import aggregation_of
@@ -108,7 +108,7 @@ def run_training(
             say(changed)
         _reserve(known, made, keep=False)
         if run is None:
-            if made.counts_alone and (others := trained_before(Path(settings.run.dir), made.held)):
+            if others := made.other_runs:
                 say(others)
             name = default_name(settings) if settings.run.name is None else settings.run.name
             run = create(Path(settings.run.dir), name, partial(_first_files, made=made, options=options, rate=rate))

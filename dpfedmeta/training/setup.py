@@ -33,7 +33,7 @@ from dpfedmeta.learning.evaluation import HeldOutEvaluation
 from dpfedmeta.learning.evaluation.few_shot import Benchmark
 from dpfedmeta.learning.models.layers.convolution import bfloat16_in_hardware
 from dpfedmeta.planning.client_population import training_part
-from dpfedmeta.planning.data_digests import NO_DIGEST, HeldData, check_data, held_data
+from dpfedmeta.planning.data_digests import NO_DIGEST, HeldData, check_data, held_data, trained_before
 from dpfedmeta.planning.early_checks import room_of
 from dpfedmeta.planning.network_trial.device_test import check_same_on
 from dpfedmeta.planning.network_trial.pretraining_overlap import check_origins
@@ -143,10 +143,12 @@ class RunContext:
         return Described.of(self.statement, self.plan.settings, self.dataset.task)
 
     @property
-    def counts_alone(self) -> bool:
-        """True if people are promised something, and no register counts what other runs promise them."""
+    def other_runs(self) -> str | None:
+        """Words on other runs of the folder over the same people, where these are promised something uncounted."""
         settings, of_people = self.plan.settings, self.held.own or isinstance(self.dataset.task.source, OwnSource)
-        return of_people and settings.population.register is None and (self.plan.private or settings.record.enabled)
+        promised = of_people and (self.plan.private or settings.record.enabled)
+        alone = promised and settings.population.register is None
+        return trained_before(Path(settings.run.dir), self.held) if alone else None
 
     def planned(self, rate: float | None = None, run: str = "") -> Planned:
         """Return the plan's guarantees for display.

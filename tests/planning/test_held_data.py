@@ -108,16 +108,22 @@ def test_runs_over_the_same_people_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("register", "own", "private", "record", "alone"),
+    ("register", "own", "private", "record", "said"),
     [(None, True, True, False, True), (None, True, False, True, True), ("r", True, True, True, False),
      (None, False, True, True, False), (None, True, False, False, False)],
 )  # fmt: skip
-def test_who_counts_alone_is_told_of_other_runs(register, own, private, record, alone):
-    settings = SimpleNamespace(population=SimpleNamespace(register=register), record=SimpleNamespace(enabled=record))
+def test_who_counts_alone_is_told_of_other_runs(tmp_path, register, own, private, record, said):
+    held = replace(OWN, own=own)
+    runs_in(tmp_path, a=held)
+    settings = SimpleNamespace(
+        population=SimpleNamespace(register=register),
+        record=SimpleNamespace(enabled=record),
+        run=SimpleNamespace(dir=str(tmp_path)),
+    )
     made: Any = SimpleNamespace(
         plan=SimpleNamespace(settings=settings, private=private),
-        held=replace(MADE, own=own),
+        held=held,
         dataset=SimpleNamespace(task=SimpleNamespace(source=None)),
     )
-    read: Any = vars(RunContext)["counts_alone"]
-    assert read.fget(made) is alone
+    read: Any = vars(RunContext)["other_runs"]
+    assert (read.fget(made) is not None) is said

@@ -357,7 +357,9 @@ def test_a_plan_says_that_evaluation_never_runs_a_gradient_of_ones_own():
     for name in ("One", "Several", "Sent"):
         assert never in own_words(f"{OWN}:{name}", getattr(own_learners, name)(**how))[0]
     for name, own in (("Directed", "inner rule"), ("Wider", "inner rule"), ("Beginning", "no function")):
-        assert own_words(f"{OWN}:{name}", getattr(own_learners, name)(**how)) == [
+        made = getattr(own_learners, name)
+        adaptation = Adaptation(adapt="head", steps=1, lr=0.1, rule=made.rule)
+        assert own_words(f"{OWN}:{name}", made(order=2, adaptation=adaptation)) == [
             f"method {OWN}:{name} (over Maml): {own} of its own computes messages"
         ]
 
@@ -380,3 +382,10 @@ def test_real_clients_run_no_code_of_a_servers_own(member, tiny_task_file):
 def test_the_learner_of_the_page_is_the_one_that_is_tried():
     (code,) = (block.text for block in blocks(ROOT / "docs/extending.md") if "class SignMaml" in block.text)
     assert inspect.getsource(own_method.SignMaml).strip() in code
+
+
+def test_an_inner_rule_that_takes_a_setting_is_named_in_the_plan():
+    """It stands in the adaptation that `planned` makes, not in the class."""
+    how = {"order": 2, "adaptation": Adaptation(adapt="head", steps=1, lr=0.1, rule=own_learners.Signs())}
+    (line,) = own_words(f"{OWN}:Beginning", own_learners.Beginning(**how))
+    assert line.endswith("inner rule of its own computes messages")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import ConfigDict, Field, StrictFloat, StrictInt, TypeAdapter, ValidationError
 
-from dpfedmeta.config.dotted_keys import SHORT_FORMS
+from dpfedmeta.config.dotted_keys import OPEN, SHORT_FORMS
 from dpfedmeta.config.packaged_files import SWEEPS, read_named
 from dpfedmeta.config.settings import setting_fields
 from dpfedmeta.core.errors import InputError
@@ -181,7 +181,8 @@ def _full_names(where: str, names: Iterable[str]) -> list[str]:
             f"{name}: the sweep sets it for each run; take it out": full in SET_BY_THE_SWEEP,
             f"parameters: {name}: is a section; nested parameters are not read: name a setting in it, as {inside}: ...":
                 inside is not None,
-            f"parameters: {name}: not a setting{nearest(name, [*known, *SHORT_FORMS])}": full not in known,
+            f"parameters: {name}: not a setting{nearest(name, [*known, *SHORT_FORMS])}":
+                full not in known and not full.startswith(OPEN),
             f"{where}: {name} occurs twice (as {full})": full in found,
         })  # fmt: skip
         found.append(full)

@@ -104,7 +104,7 @@ def own_words(name: str, method: object) -> list[str]:
     base = next((kind.__name__ for kind in type(method).__mro__ if kind.__module__.startswith(_PACKAGE)), None)
     over, computes = f" (over {base})" if base else "", own_parts(method)
     never = "; evaluation, adapt and personal models take the steps of its rule, and never run that" if computes else ""
-    rule = type(getattr(method, "rule", None)).__module__
+    rule = type(getattr(getattr(method, "adaptation", None), "rule", None)).__module__
     own = " and ".join([*computes, *([] if rule.startswith((_PACKAGE, "builtins")) else ["inner rule"])])
     return [f"method {name}{over}: {own or 'no function'} of its own computes messages{never}"]
 

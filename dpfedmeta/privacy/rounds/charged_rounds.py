@@ -72,7 +72,7 @@ class ChargedRounds:
         remarks: What was mended after a crash, a line each.
         simulation: Whether the noise seed was chosen.
         functions: SECRET: what the caller's functions are known by.
-        began: Whether a round was begun in this process.
+        began: Whether a round was begun in this loop.
         added: Whether anybody of a cohort was added in this process, whatever the update was.
         told_undue: Whether it was said that clients outside of a cohort add nothing.
     """

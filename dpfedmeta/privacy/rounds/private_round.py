@@ -143,17 +143,24 @@ class PrivateRound:
 
         Raises:
             InputError: The function fails for all that were tried, and its error is told where it is the same for all.
-                Or it was edited, or a model that is given is not finite.
+                Or it was edited, or is the second one of its round, or a model that is given is not finite.
         """
         call, code = on_copies(function, given), code_digest(function)
         model = _model_digest(given, self._rounds.form)
         if self._stored is not None:
             self._rounds.functions.tell_stored(self.number, self._rounds.released, code)
             self._rounds.functions.tell_model(self.number, model)
-        if self._rounds.released and not (self._rounds.ended or self._rounds.began):
+        # Another thread may have released this very round since.
+        due = self._stored is not None or self.number >= self._rounds.released > 0
+        if due and not (self._rounds.ended or self._rounds.began):
             self._rounds.functions.check_same(code, self._rounds.released)
         if self._stored is not None:
             return
+        if self._calls:
+            raise InputError(
+                f"PrivateRounds: round {self.number}: map was called before in this round, and each client sends one "
+                "update, so a second function would add nothing; put both into one"
+            )
         if not all(np.isfinite(value).all() for each in _models(given, self._rounds.form) for value in each.values()):
             raise InputError(
                 f"PrivateRounds: round {self.number}: the model given to map is not finite any more, so all updates "

@@ -64,9 +64,9 @@ WRITTEN = (
 )  # fmt: skip
 # What `account --verify` compares; with the manifest of an unpacked archive, and with a page.
 _COMPARED = (
-    CONFIG, PLAN, LEDGER, ROUNDS, SUMMARY, REPORT, SELECTION, MANIFEST, "checkpoint/*.safetensors",
+    CONFIG, PLAN, LEDGER, ROUNDS, SUMMARY, REPORT, SELECTION, MANIFEST, WEIGHTS, "checkpoint/*.safetensors",
 )  # fmt: skip
-_WITH_MANIFEST, _WITH_PAGE = (CARD, WEIGHTS), ("accuracy.png", "clip.png", "guarantees.png", AUDIT_PLOT)
+_WITH_PAGE = ("accuracy.png", "clip.png", "guarantees.png", AUDIT_PLOT)
 # What else commands write there, which nobody expects in an archive.
 _KNOWN = (SECRET_FOLDER, "wandb", "tensorboard", "launch.json")
 # How the names of files begin that are made of people's records (api.evaluate_people).
@@ -192,14 +192,13 @@ def _is_written(inside: str, names: Sequence[str] = WRITTEN) -> bool:
 
 def not_compared(run: RunDirectory) -> list[str]:
     """Files of a run that no comparison looks at, by their paths in it; secret and hidden ones apart."""
-    there = {name for name in (MANIFEST, REPORT) if (run.path / name).is_file()}
     earlier = (
         f"{folder.name}/{name}"
         for folder, named in earlier_weights(run, read_content(run.ledger, torn=True))
         for name in named
     )
-    beside = (*(_WITH_MANIFEST if MANIFEST in there else ()), *(_WITH_PAGE if REPORT in there else ()))
-    names = [*_COMPARED, *earlier, *beside]
+    beside = _WITH_PAGE if (run.path / REPORT).is_file() else ()
+    names = [*_COMPARED, *earlier, *beside, *([CARD] if _card_of(run) else [])]
     found = [inside for path, inside in _files_of(run) if path.is_file() and not _is_written(inside, names)]
     parts = [(inside, Path(inside).parts) for inside in found]
     return [inside for inside, each in parts if SECRET_FOLDER not in each and not any(p.startswith(".") for p in each)]
@@ -267,6 +266,10 @@ def check_manifest(run: RunDirectory) -> list[str]:
     Raises:
         InputError: A file is missing, or is another one.
     """
+    top = run.path / WEIGHTS
+    with complete(top):
+        if top.is_file() and hub_weights(top.read_bytes(), "") != hub_weights(run.weights.read_bytes(), ""):
+            raise InputError(f"{top}: has other weights than {run.weights}; unpack the archive again")
     if not (run.path / MANIFEST).exists():
         return []
     stated = run.read_json(MANIFEST).get("sha256")
@@ -278,10 +281,6 @@ def check_manifest(run: RunDirectory) -> list[str]:
             raise InputError(f"{path}: is in {MANIFEST} but not here; unpack the archive again")
         if _digest(path.read_bytes()) != digest:
             raise InputError(f"{path}: differs from the archived file (SHA-256); unpack the archive again")
-    top = run.path / WEIGHTS
-    with complete(top):
-        if top.is_file() and hub_weights(top.read_bytes(), "") != hub_weights(run.weights.read_bytes(), ""):
-            raise InputError(f"{top}: has other weights than {run.weights}; unpack the archive again")
     words = f"{MANIFEST}: {len(stated)} files are as they were archived"
     without = "; without secret/ participants and noise cannot be checked, and the run cannot be resumed"
     return [words + ("" if run.secret.is_dir() else without)]
@@ -293,21 +292,30 @@ def check_card(run: RunDirectory, found: VerifiedRun) -> list[str]:
     Raises:
         InputError: It is another one; names the first line that differs.
     """
-    path = run.path / CARD
-    if not path.exists() or not (run.path / MANIFEST).exists():
+    path, text = run.path / CARD, _card_of(run)
+    if not text:
         return []
     with complete(path):
-        text = path.read_bytes().decode()
         try:
             license_id = yaml.safe_load(text.split("---\n")[1]).get("license")
         except yaml.YAMLError as error:
             raise InputError(f"its first lines are no YAML ({' '.join(str(error).split())})") from error
         check_license(license_id, path)
-        name, head = shown_name(Path(run.read_json(MANIFEST)["run"])), read_content(run.ledger).heads[-1]
+        # Of an archive that lost its table of contents the card says the name.
+        named = (run.path / MANIFEST).exists()
+        name = shown_name(Path(run.read_json(MANIFEST)["run"] if named else text.partition("\n# ")[2].split("\n")[0]))
+        head = read_content(run.ledger).heads[-1]
         due = model_card(name, run.read_json(SUMMARY), found, head, license_id).decode()
     if text != due:
         raise first_difference(path, text, due, "dpfedmeta archive RUN --out DIR")
     return [f"{CARD} agrees byte for byte with the ledger, and with the scores in {SUMMARY}"]
+
+
+def _card_of(run: RunDirectory) -> str:
+    """README.md, if it is a card or lies in an archive: any other may be the user's own; else empty."""
+    path = run.path / CARD
+    text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
+    return text if "\nlibrary_name: dpfedmeta\n" in text or (run.path / MANIFEST).exists() else ""
 
 
 def _digest(content: bytes) -> str:

@@ -9,6 +9,7 @@ from wandb.apis.public.sweeps import _validate_config_and_fill_distribution
 
 from dpfedmeta.cli.sweeps.sweep_file import Choices, Range, read_sweep
 from dpfedmeta.core.errors import InputError
+from tests.cli.sweeps.conftest import FILE
 
 ROOT = Path(__file__).parents[3]
 SWEEPS = sorted((ROOT / "configs/sweeps").glob("*.yaml"))
@@ -144,3 +145,12 @@ def test_a_file_that_is_no_sweep(tmp_path, text):
         read_sweep(path)
     with pytest.raises(InputError, match="cannot be read"):
         read_sweep(tmp_path / "nowhere.yaml")
+
+
+def test_settings_of_members_of_ones_own_are_parameters(sweep_file):
+    """As `train --meta.own.bound 0.3` takes them; the section itself is none."""
+    parameters = {**FILE["parameters"], "meta.own.bound": {"values": [0.1, 1.0]}, "clip.own.every": {"value": 2}}
+    found = read_sweep(sweep_file(parameters=parameters)).parameters
+    assert {"meta.own.bound", "clip.own.every"} <= {*found}
+    with pytest.raises(InputError, match=r"meta\.owm\.bound: not a setting"):
+        read_sweep(sweep_file(parameters={**FILE["parameters"], "meta.owm.bound": {"value": 1}}))

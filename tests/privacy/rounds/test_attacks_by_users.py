@@ -4,6 +4,7 @@ import decimal
 import fractions
 import json
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from dpfedmeta.accounting.rounded import rounded_up
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.run_directory import RunDirectory
 from dpfedmeta.core.params import norm
+from dpfedmeta.core.plugins.own_function import FEWEST_TRIED
 from dpfedmeta.privacy.rounds.verify_rounds import verify_rounds
 from tests.conftest import dpfedmeta
 
@@ -187,6 +189,59 @@ def test_a_loop_with_two_functions_goes_on_with_either(tmp_path):
             round_.map(update if round_.number < 2 else doubled)
             round_.release()
     assert some_rounds(path, mapped, doubled) == LIVE["rounds"]
+
+
+def test_an_edited_function_is_refused_by_the_object_that_was_there_before(tmp_path):
+    """A notebook's cell with the loop alone: its rounds so far are another function's."""
+    path = tmp_path / "mine"
+    with dp.PrivateRounds(**LIVE, run_dir=path) as private:
+        for round_ in private:
+            round_.map(update)
+            round_.release()
+            if round_.number == 1:
+                break
+        for after in (0, 2):
+            with closing(private.after(after)) as again, pytest.raises(InputError, match=r"\(2\) are not done again"):
+                next(again).map(doubled)
+            assert charged(path) == 2
+        for round_ in private.after(2):
+            round_.map(update)
+            round_.release()
+    assert charged(path) == LIVE["rounds"]
+
+
+def test_a_function_that_was_interrupted_in_its_first_round_excuses_no_edited_one(tmp_path):
+    """It released nothing, so the rounds so far are those of the one that came after it."""
+    path = tmp_path / "mine"
+
+    asked = []
+
+    def interrupted(client):
+        asked.append(client)
+        if len(asked) > FEWEST_TRIED:  # those are tried before the charge
+            raise KeyboardInterrupt
+        return update(client)
+
+    with pytest.raises(KeyboardInterrupt):
+        some_rounds(path, mapped, interrupted)
+    assert charged(path) == 1
+    assert some_rounds(path, mapped, update, 2) == 3
+    for function in (doubled, interrupted):
+        with pytest.raises(InputError, match=r"\(2\) are not done again"):
+            some_rounds(path, mapped, function)
+    assert charged(path) == 3
+
+
+def test_a_second_function_in_one_round_is_refused(tmp_path):
+    """It added nothing, without a word: each client had sent its update."""
+    path = tmp_path / "mine"
+    with dp.PrivateRounds(**LIVE, run_dir=path) as private:
+        for round_ in private:
+            round_.map(update)
+            with pytest.raises(InputError, match="map was called before in this round"):
+                round_.map(doubled)
+            round_.release()
+    assert some_rounds(path, mapped, update) == LIVE["rounds"]
 
 
 # Updates and models that are not finite.

@@ -155,6 +155,5 @@ def test_rounds_that_two_threads_hold_are_charged_and_released_once(private, mon
     assert charged(private) == [0]
     assert private.released == 1
     assert all(np.array_equal(each.release()["w"], held[0].release()["w"]) for each in held)
-    loop(private, 1)
     private.close()
     verify_rounds(RunDirectory(private.run.path))

@@ -291,12 +291,28 @@ def test_a_damaged_file_of_an_archive_is_one_line(run, tmp_path, dpfedmeta, name
     assert said in dpfedmeta("account", "--verify", tmp_path / "hub", code=2).error
 
 
-def test_without_a_manifest_or_a_page_what_would_be_compared_with_it_is_named(run, tmp_path, dpfedmeta):
+def test_without_a_manifest_card_and_weights_are_compared_all_the_same(run, tmp_path, dpfedmeta):
+    """One file less turned off what needs the ledger alone; a README.md of the user's own is named."""
     dpfedmeta("archive", run.path, "--out", tmp_path / "hub")
     hub = RunDirectory(tmp_path / "hub")
     assert not_compared(hub) == ["episodes.json"]
     (hub.path / MANIFEST).unlink()
-    assert not_compared(hub) == ["README.md", "episodes.json", "model.safetensors"]
+    assert not_compared(hub) == ["episodes.json"]
+    assert "README.md agrees byte for byte" in dpfedmeta("account", "--verify", hub.path).out
+    card, weights = hub.path / "README.md", hub.path / "model.safetensors"
+    text, content = card.read_text(), weights.read_bytes()
+    card.write_text(text.replace("| client | public |", "| person | public |"))
+    assert re.search(r"README\.md, line \d+: states", dpfedmeta("account", "--verify", hub.path, code=2).error)
+    card.write_text("# Our notes\n")
+    assert not_compared(hub) == ["README.md", "episodes.json"]
+    weights.write_bytes((run.path / "checkpoint/initial.safetensors").read_bytes())
+    assert "model.safetensors: has other weights" in dpfedmeta("account", "--verify", hub.path, code=2).error
+    weights.write_bytes(content)
+
+
+def test_without_a_page_its_pictures_are_named(run, tmp_path, dpfedmeta):
+    dpfedmeta("archive", run.path, "--out", tmp_path / "hub")
+    hub = RunDirectory(tmp_path / "hub")
     (hub.path / "accuracy.png").write_bytes(b"x")
     (hub.path / "report.html").unlink(missing_ok=True)
     assert "accuracy.png" in not_compared(hub)
