@@ -120,8 +120,8 @@ def model_card(four):
     from dpfedmeta.training.results.model_card import _lines
 
     plan = SimpleNamespace(clients=7, cohort=7.0, sampler="fixed", noise="independent")
-    proven = SimpleNamespace(chosen=None, word=None)
-    found = SimpleNamespace(plan=plan, proven=proven, simulation=None, guarantees=four, unverified="not verified: x")
+    proven = SimpleNamespace(cautions=())
+    found = SimpleNamespace(plan=plan, proven=proven, guarantees=four, unverified="not verified: x")
     summary = {"algo": "dp-agr", "dataset": "strokes", "rounds": 7, "begins_with": None}
     return "\n".join(line for line in _lines("r", summary, found, "0") if line.startswith("| "))
 

@@ -32,7 +32,7 @@ def asked(monkeypatch):
         looked.append(dataset)
         return dict(DECIDED)
 
-    monkeypatch.setattr(dataset_names, "_has_own_values", lambda dataset: dataset == "mine")
+    monkeypatch.setattr(dataset_names, "_has_own_values", lambda dataset, *, look: dataset == "mine")
     monkeypatch.setattr(dataset_names, "_values", values)
     return looked
 

@@ -167,17 +167,23 @@ class InputForm:
             return _single(values)
         if ask:
             self.ask(values, where)
+            self._ask_marks(values, where)
         values = values - np.array(self.mean) if self.mean else values
         return _single(values / np.array(self.deviation) if self.deviation else values)
 
     def ask(self, values: npt.NDArray[np.float64], where: str = "") -> None:
-        """SECRET: warn the owner of records [n, numbers] of other units, and of marks for what is missing."""
-        given = values[:, : self.width]
-        if self.missing is not None:
-            given = np.where(given == np.array(self.missing.replaced_by), np.nan, given)
-        far = far_from_others(names_of(self.columns, self.width), given)
-        for line in (*other_units(self.columns, values, self.mean, self.deviation), *far):
+        """SECRET: warn the owner of records [n, numbers] of columns that look as if they held another unit."""
+        for line in other_units(self.columns, values, self.mean, self.deviation):
             warnings.warn(f"{where}{line}", stacklevel=3)
+
+    def _ask_marks(self, values: npt.NDArray[np.float64], where: str) -> None:
+        """SECRET: warn the owner of numbers that look like marks for what is missing."""
+        names = names_of(self.columns, self.width)
+        given = values[:, : len(names)]
+        if self.missing is not None:
+            given = np.where(given == np.array(self.missing.replaced_by)[: len(names)], np.nan, given)
+        for line in far_from_others(names, given):
+            warnings.warn(f"{where}{line}", stacklevel=4)
 
     @property
     def width(self) -> int:
